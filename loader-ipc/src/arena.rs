@@ -1,0 +1,155 @@
+//! The worker's half of a batch's way through a slot: tensors are made in the slot while the batch is collated, and what is
+//! not a tensor is encoded behind them. The main half is [`lent`](crate::lent).
+//!
+//! Two ways were weighed. An explicit arena argument would have to pass through every user's collation and every `Tensor`
+//! constructor; a thread-local one is invisible and lets `Tensor::zeros` in a closure land in shared memory. The second won;
+//! the price is that a tensor made outside of collation (a cached sample) must be told apart, which [`Arena::within`] does by
+//! being on only while collation runs.
+
+use std::{cell::RefCell, mem};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    buffer::{ALIGNMENT, Buffer},
+    codec::{self, CodecError},
+    sys::{Chunk, Loan},
+};
+
+/// Where a batch is put together: a slot, or the heap.
+#[derive(Debug, Default)]
+pub struct Arena {
+    slot: Option<SlotArena>,
+}
+
+#[derive(Debug)]
+struct SlotArena {
+    loan: Loan,
+    /// Bytes handed out, counting on when the slot is full: then it says how large a slot must be.
+    used: usize,
+    encoding: bool,
+}
+
+/// Where in its slot the encoding of a batch lies, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encoded {
+    /// First byte.
+    pub start: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+/// Why a batch could not be encoded into its slot.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The slot is too small; nothing of the batch is lost.
+    #[error("the batch needs a slot of {needed} bytes")]
+    TooLarge {
+        /// Bytes that would do.
+        needed: usize,
+    },
+    /// The batch's own `Serialize` failed.
+    #[error("the batch cannot be encoded: {0}")]
+    Codec(#[from] CodecError),
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<SlotArena>> = const { RefCell::new(None) };
+}
+
+impl Arena {
+    /// An arena that fills one slot from its first byte.
+    pub fn in_slot(loan: Loan) -> Self {
+        Self {
+            slot: Some(SlotArena {
+                loan,
+                used: 0,
+                encoding: false,
+            }),
+        }
+    }
+
+    /// No slot: tensors are made on the heap. For loading without workers.
+    pub fn on_heap() -> Self {
+        Self::default()
+    }
+
+    /// Runs `collate` with this arena as the place where this thread's new buffers go. What does not fit goes to the heap.
+    pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
+        /// Takes the arena back, also when `collate` panics.
+        struct Restore<'a>(&'a mut Option<SlotArena>);
+        impl Drop for Restore<'_> {
+            fn drop(&mut self) {
+                CURRENT.with_borrow_mut(|current| mem::swap(current, self.0));
+            }
+        }
+        CURRENT.with_borrow_mut(|current| mem::swap(current, &mut self.slot));
+        let _restore = Restore(&mut self.slot);
+        collate()
+    }
+
+    /// Encodes `batch` into the slot: tensors that lie in it already by reference, the others copied in, the rest behind them.
+    ///
+    /// # Errors
+    /// [`EncodeError::TooLarge`] when the slot is too small: encode again into a slot of the size it names.
+    ///
+    /// # Panics
+    /// When this arena has no slot.
+    pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
+        let slot = self.slot.as_mut().expect("only a batch in a slot is encoded");
+        slot.encoding = true;
+        let bytes = self.within(|| codec::encode(batch));
+        let slot = self.slot.as_mut().expect("put back by `within`");
+        slot.encoding = false;
+        let bytes = bytes?;
+        match slot.allocate(bytes.len()) {
+            Some(mut chunk) => {
+                chunk.as_bytes_mut().copy_from_slice(&bytes);
+                Ok(Encoded {
+                    start: chunk.offset() as u64,
+                    len: bytes.len() as u64,
+                })
+            }
+            None => Err(EncodeError::TooLarge { needed: slot.used }),
+        }
+    }
+}
+
+impl SlotArena {
+    fn allocate(&mut self, len: usize) -> Option<Chunk> {
+        let start = self.used.next_multiple_of(ALIGNMENT);
+        self.used = start.checked_add(len)?;
+        self.loan.take(start..self.used).ok()
+    }
+}
+
+/// A chunk of the slot that this thread is collating into, if it is and the chunk fits.
+pub(crate) fn allocate(len: usize) -> Option<Chunk> {
+    CURRENT.with_borrow_mut(|current| {
+        let arena = current.as_mut()?;
+        let before = arena.used;
+        let chunk = arena.allocate(len);
+        if chunk.is_none() {
+            arena.used = before; // it goes to the heap, and is counted when the batch is encoded
+        }
+        chunk
+    })
+}
+
+/// The place of `buffer`'s first `len` bytes in the slot that this thread is encoding into, copying them there if they lie
+/// elsewhere; `None` when no batch is being encoded, so that the bytes must be written out.
+pub fn place(buffer: &Buffer, len: usize) -> Option<u64> {
+    CURRENT.with_borrow_mut(|current| {
+        let arena = current.as_mut().filter(|arena| arena.encoding)?;
+        if let Some(chunk) = buffer.chunk().filter(|chunk| arena.loan.owns(chunk)) {
+            return Some(chunk.offset() as u64);
+        }
+        // When the slot is full, go on counting: the caller learns the size that is needed, and the offset is never used.
+        let offset = arena.used.next_multiple_of(ALIGNMENT) as u64;
+        if let Some(mut chunk) = arena.allocate(len) {
+            chunk.as_bytes_mut().copy_from_slice(&buffer.as_bytes()[..len]);
+        }
+        Some(offset)
+    })
+}

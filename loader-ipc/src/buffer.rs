@@ -1,0 +1,123 @@
+//! The bytes behind a tensor: on the heap, or in a slot.
+
+use crate::{
+    arena,
+    sys::{Chunk, Line},
+};
+
+/// Tensors start on a multiple of this many bytes, in a slot and on the heap: a cache line, and what SIMD kernels and Arrow ask
+/// for.
+pub const ALIGNMENT: usize = 64;
+
+/// Owned bytes whose first one lies on a multiple of [`ALIGNMENT`].
+#[derive(Debug)]
+pub struct Buffer {
+    storage: Storage,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Storage {
+    Heap(Vec<Line>),
+    Slot(Chunk),
+}
+
+impl Buffer {
+    /// `len` zero bytes: in the slot whose batch this thread is collating, else on the heap.
+    pub fn zeroed(len: usize) -> Self {
+        match arena::allocate(len) {
+            Some(mut chunk) => {
+                chunk.as_bytes_mut().fill(0);
+                Self::in_slot(chunk)
+            }
+            None => Self::on_heap(len),
+        }
+    }
+
+    /// Like [`zeroed`](Self::zeroed) for a caller that writes every byte: a reused slot keeps its old content.
+    pub fn for_overwrite(len: usize) -> Self {
+        match arena::allocate(len) {
+            Some(chunk) => Self::in_slot(chunk),
+            None => Self::on_heap(len),
+        }
+    }
+
+    /// `len` zero bytes on the heap.
+    pub fn on_heap(len: usize) -> Self {
+        // Zeroed by the allocator: large ones are fresh pages and cost nothing here.
+        let lines = bytemuck::allocation::zeroed_vec(len.div_ceil(ALIGNMENT));
+        Self {
+            storage: Storage::Heap(lines),
+            len,
+        }
+    }
+
+    pub(crate) fn in_slot(chunk: Chunk) -> Self {
+        let len = chunk.as_bytes().len();
+        Self {
+            storage: Storage::Slot(chunk),
+            len,
+        }
+    }
+
+    pub(crate) fn chunk(&self) -> Option<&Chunk> {
+        match &self.storage {
+            Storage::Heap(_) => None,
+            Storage::Slot(chunk) => Some(chunk),
+        }
+    }
+
+    /// True when the bytes lie in a slot of shared memory.
+    pub fn is_shared(&self) -> bool {
+        self.chunk().is_some()
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.storage {
+            Storage::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],
+            Storage::Slot(chunk) => chunk.as_bytes(),
+        }
+    }
+
+    /// The bytes, to be written.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.storage {
+            Storage::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
+            Storage::Slot(chunk) => chunk.as_bytes_mut(),
+        }
+    }
+}
+
+impl Clone for Buffer {
+    /// A copy on the heap.
+    fn clone(&self) -> Self {
+        let mut copy = Self::on_heap(self.len);
+        copy.as_bytes_mut().copy_from_slice(self.as_bytes());
+        copy
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Self {
+            storage: Storage::Heap(Vec::new()),
+            len: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heap_buffers_are_aligned_and_zero() {
+        for len in [0, 1, 63, 64, 65, 1000] {
+            let buffer = Buffer::zeroed(len);
+            assert_eq!(buffer.as_bytes(), vec![0; len]);
+            assert_eq!(buffer.as_bytes().as_ptr() as usize % ALIGNMENT, 0);
+            assert!(!buffer.is_shared());
+        }
+    }
+}

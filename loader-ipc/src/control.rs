@@ -1,0 +1,189 @@
+//! The control page: a small shared page per pool with the done flag and, for each worker, what it is doing and since when. It
+//! stays readable after a worker was killed.
+
+use std::{
+    io,
+    num::NonZeroUsize,
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{memory, sys::SharedWords};
+
+/// Words per worker: one cache line each, so that workers do not disturb each other.
+const LINE: usize = 8;
+
+// Word 0 of line 0 is the done flag; worker `w` has line `1 + w`.
+const STATE: usize = 0;
+const TASK: usize = 1;
+const SAMPLE: usize = 2;
+const SINCE: usize = 3;
+const BATCHES: usize = 4;
+const SAMPLES: usize = 5;
+const FAULTS: usize = 6;
+const BUSY: usize = 7;
+
+/// What a worker is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WorkerState {
+    /// Not yet through its bootstrap.
+    Starting,
+    /// Waiting for a task.
+    Idle,
+    /// In the dataset.
+    Fetching,
+    /// In collation.
+    Collating,
+    /// Encoding and sending.
+    Sending,
+}
+
+/// A worker's line of the control page, read once.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerSnapshot {
+    /// What it is doing.
+    pub state: WorkerState,
+    /// Number of the task it is on or was on last.
+    pub task: u64,
+    /// Index of the sample it is on or was on last.
+    pub sample: u64,
+    /// How long it has been in this state on this sample.
+    pub age: Duration,
+    /// Batches finished.
+    pub batches: u64,
+    /// Samples loaded.
+    pub samples: u64,
+    /// Page faults served from memory (`ru_minflt`), as of its last batch.
+    pub page_faults: u64,
+    /// Time spent in tasks.
+    pub busy: Duration,
+}
+
+/// The page, mapped. Every access is atomic; all orderings are relaxed but for the done flag, since no other memory hangs on
+/// the counters.
+#[derive(Debug)]
+pub struct ControlPage {
+    words: SharedWords,
+    workers: usize,
+}
+
+impl ControlPage {
+    /// Makes a page for `workers` workers.
+    ///
+    /// # Errors
+    /// When the system is out of memory or descriptors.
+    pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
+        let bytes = NonZeroUsize::new(size_of::<u64>() * words(workers).get());
+        let fd = memory::reserve(bytes.ok_or(io::ErrorKind::InvalidInput)?)?;
+        let page = Self::map(&fd, workers)?;
+        Ok((page, fd))
+    }
+
+    /// Maps the page that another process made for `workers` workers.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn map(fd: impl AsFd, workers: usize) -> io::Result<Self> {
+        Ok(Self {
+            words: SharedWords::map(fd, words(workers))?,
+            workers,
+        })
+    }
+
+    /// Says that the epoch's results are no longer wanted.
+    pub fn set_done(&self) {
+        // Release: who sees the flag sees what main did before.
+        self.words.words()[0].store(1, Ordering::Release);
+    }
+
+    /// True once [`set_done`](Self::set_done) was called in any process.
+    pub fn is_done(&self) -> bool {
+        // Acquire: pairs with `set_done`.
+        self.words.words()[0].load(Ordering::Acquire) == 1
+    }
+
+    /// Enters a state, for the worker itself.
+    pub fn enter(&self, worker: usize, state: WorkerState) {
+        let line = self.line(worker);
+        line[SINCE].store(now_nanos(), Ordering::Relaxed);
+        line[STATE].store(state as u64, Ordering::Relaxed);
+    }
+
+    /// Notes the task that the worker is on.
+    pub fn set_task(&self, worker: usize, task: u64) {
+        self.line(worker)[TASK].store(task, Ordering::Relaxed);
+    }
+
+    /// Notes the sample that the worker is on; the clock of [`WorkerSnapshot::age`] starts anew.
+    pub fn set_sample(&self, worker: usize, sample: u64) {
+        let line = self.line(worker);
+        line[SAMPLE].store(sample, Ordering::Relaxed);
+        line[SINCE].store(now_nanos(), Ordering::Relaxed);
+    }
+
+    /// Adds a finished batch to the worker's counters.
+    pub fn count_batch(&self, worker: usize, samples: u64, busy: Duration, page_faults: u64) {
+        let line = self.line(worker);
+        line[BATCHES].fetch_add(1, Ordering::Relaxed);
+        line[SAMPLES].fetch_add(samples, Ordering::Relaxed);
+        line[BUSY].fetch_add(nanos(busy), Ordering::Relaxed);
+        line[FAULTS].store(page_faults, Ordering::Relaxed);
+    }
+
+    /// The worker's line. Its words are read one after the other, so they may be of two moments.
+    pub fn read(&self, worker: usize) -> WorkerSnapshot {
+        let line = self.line(worker);
+        let word = |place: usize| line[place].load(Ordering::Relaxed);
+        let state = match word(STATE) {
+            1 => WorkerState::Idle,
+            2 => WorkerState::Fetching,
+            3 => WorkerState::Collating,
+            4 => WorkerState::Sending,
+            _ => WorkerState::Starting,
+        };
+        WorkerSnapshot {
+            state,
+            task: word(TASK),
+            sample: word(SAMPLE),
+            age: Duration::from_nanos(now_nanos().saturating_sub(word(SINCE))),
+            batches: word(BATCHES),
+            samples: word(SAMPLES),
+            page_faults: word(FAULTS),
+            busy: Duration::from_nanos(word(BUSY)),
+        }
+    }
+
+    fn line(&self, worker: usize) -> &[AtomicU64] {
+        assert!(worker < self.workers, "worker {worker} of {}", self.workers);
+        &self.words.words()[(1 + worker) * LINE..(2 + worker) * LINE]
+    }
+}
+
+fn words(workers: usize) -> NonZeroUsize {
+    NonZeroUsize::MIN.saturating_add(LINE * (1 + workers) - 1)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// CLOCK_MONOTONIC, which is the same clock in every process.
+fn now_nanos() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+impl std::fmt::Display for WorkerState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Starting => "starting",
+            Self::Idle => "idle",
+            Self::Fetching => "fetching",
+            Self::Collating => "collating",
+            Self::Sending => "sending",
+        })
+    }
+}

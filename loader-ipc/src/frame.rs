@@ -1,0 +1,274 @@
+//! The frames on the two kinds of queue. Both halves of the protocol, main and worker, use these names.
+//!
+//! New variants go to the end: a frame's number on the wire is its place here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::arena::Encoded;
+
+/// Main to worker, on the worker's own task queue. `None` in its place is the sentinel: no more work, say [`Event::Bye`] and end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// Load one batch.
+    Task(Task),
+    /// The slot is gone; unmap it.
+    Forget {
+        /// Number of the slot.
+        slot: u32,
+    },
+}
+
+/// One batch to load. The task belongs to main; the worker holds a lease on it and on its slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Epoch that the batch is of.
+    pub epoch: u64,
+    /// Place of the batch in the epoch, from 0.
+    pub number: u64,
+    /// Slot to put the batch into.
+    pub lease: Lease,
+    /// What to load.
+    pub indices: Indices,
+}
+
+/// The right to write one slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Number of the slot; never used again for other memory.
+    pub slot: u32,
+    /// Counts the slot's leases, so that an answer under an old one is told apart.
+    pub generation: u32,
+    /// Size of the slot in bytes.
+    pub len: u64,
+}
+
+/// The samples of a batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Indices {
+    /// `start..start + len`.
+    Range {
+        /// First index.
+        start: u64,
+        /// Number of indices.
+        len: u64,
+    },
+    /// Any few indices.
+    List(Vec<u64>),
+    /// Too many for a frame: `len` little-endian `u64`s at the start of the leased slot.
+    InSlot {
+        /// Number of indices.
+        len: u64,
+    },
+}
+
+/// Worker to main, on the result queue that all workers share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Worker that it is about.
+    pub worker: u32,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What a [`Report`] says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// Dataset, setup and the worker's init hook are through.
+    Ready,
+    /// They are not; the worker stays, and fails every task with this.
+    NotReady {
+        /// Why.
+        failure: Failure,
+    },
+    /// A batch lies in its slot.
+    Done {
+        /// Number of the task.
+        task: u64,
+        /// The lease it was loaded under.
+        lease: Lease,
+        /// Where in the slot its encoding lies.
+        encoded: Encoded,
+        /// A tensor of the batch is still held in the worker: the slot must not be used again.
+        held: bool,
+    },
+    /// The batch is larger than its slot. The worker waits for a grant on its lifeline.
+    NeedSlot {
+        /// Number of the task.
+        task: u64,
+        /// The lease that is too small.
+        lease: Lease,
+        /// Bytes that would do.
+        needed: u64,
+    },
+    /// The batch failed; the lease is given back.
+    Failed {
+        /// Number of the task.
+        task: u64,
+        /// The lease it was tried under.
+        lease: Lease,
+        /// Why.
+        failure: Failure,
+    },
+    /// The task was not tried: the done flag was up.
+    Skipped {
+        /// Number of the task.
+        task: u64,
+        /// The lease, given back.
+        lease: Lease,
+    },
+    /// The sentinel was read; nothing more comes from this worker.
+    Bye,
+    /// The worker's process has ended. Put into the queue by the reaper in main, behind everything that the worker had sent.
+    Exited {
+        /// Its process id.
+        pid: u32,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// How user code failed, in a form that crosses a process boundary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which piece of user code it was.
+    pub stage: Stage,
+    /// Index of the sample, where one is to blame.
+    pub index: Option<u64>,
+    /// The error and its causes, outermost first. A panic's message is the only one.
+    pub chain: Vec<String>,
+    /// True for a panic.
+    pub panicked: bool,
+    /// Backtrace of the error, if one was captured.
+    pub backtrace: Option<String>,
+}
+
+/// The piece of user code that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Decoding the dataset in the worker.
+    Open,
+    /// `Dataset::setup`.
+    Setup,
+    /// The worker's init hook.
+    WorkerInit,
+    /// `Dataset::get` or `get_many`.
+    Fetch,
+    /// Collation.
+    Collate,
+    /// Encoding the batch, or finding room for it.
+    Send,
+}
+
+/// Longest part of a [`Failure`], so that a frame stays far below one packet.
+const LONGEST_TEXT: usize = 8 * 1024;
+const MOST_CAUSES: usize = 8;
+
+impl Failure {
+    /// Cuts what is too long for a frame, with a note where something was cut.
+    #[must_use]
+    pub fn cut_to_frame(mut self) -> Self {
+        if self.chain.len() > MOST_CAUSES {
+            let left_out = self.chain.len() - MOST_CAUSES;
+            self.chain.truncate(MOST_CAUSES);
+            self.chain.push(format!("[{left_out} more causes left out]"));
+        }
+        let share = LONGEST_TEXT / self.chain.len().max(1) * 2;
+        self.chain.iter_mut().for_each(|text| cut(text, share));
+        self.backtrace
+            .iter_mut()
+            .for_each(|text| cut(text, 2 * LONGEST_TEXT));
+        self
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most)
+            .rev()
+            .find(|&end| text.is_char_boundary(end))
+            .unwrap_or(0);
+        let left_out = text.len() - end;
+        text.truncate(end);
+        text.push_str(&format!(" [{left_out} more bytes left out]"));
+    }
+}
+
+/// How a worker's process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal {
+        /// Number of the signal.
+        signal: i32,
+        /// Whether it dumped core.
+        core_dumped: bool,
+    },
+    /// It is gone, and somebody else collected its status (a host that ignores SIGCHLD, or that reaps every child).
+    Unknown,
+}
+
+impl std::fmt::Display for ExitStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal { signal, core_dumped } => {
+                match nix::sys::signal::Signal::try_from(*signal) {
+                    Ok(name) => write!(f, "killed by {name} ({signal})")?,
+                    Err(_) => write!(f, "killed by signal {signal}")?,
+                }
+                if *core_dumped {
+                    f.write_str(", core dumped")
+                } else {
+                    Ok(())
+                }
+            }
+            Self::Unknown => f.write_str("gone, status unknown (somebody else reaped it)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{codec, queue::MAX_FRAME};
+
+    #[test]
+    fn any_failure_fits_a_frame() {
+        let text = "ä".repeat(1 << 20);
+        let failure = Failure {
+            stage: Stage::Fetch,
+            index: Some(3),
+            chain: vec![text.clone(); 100],
+            panicked: false,
+            backtrace: Some(text),
+        };
+        let lease = Lease {
+            slot: 0,
+            generation: 0,
+            len: 0,
+        };
+        let event = Event::Failed {
+            task: 1,
+            lease,
+            failure: failure.cut_to_frame(),
+        };
+        assert!(codec::encode(&Report { worker: 0, event }).unwrap().len() <= MAX_FRAME);
+    }
+
+    #[test]
+    fn statuses_read_well() {
+        assert_eq!(
+            ExitStatus::Signal {
+                signal: 9,
+                core_dumped: false
+            }
+            .to_string(),
+            "killed by SIGKILL (9)"
+        );
+        assert_eq!(ExitStatus::Code(3).to_string(), "exited with code 3");
+    }
+}

@@ -1,0 +1,101 @@
+//! The main process's half of a batch's way through a slot: the encoding is read and its tensors become views of the slot. The
+//! worker's half is [`arena`](crate::arena).
+
+use std::{cell::RefCell, ops::Range, sync::Arc};
+
+use serde::de::DeserializeOwned;
+
+use crate::{
+    arena::Encoded,
+    buffer::{ALIGNMENT, Buffer},
+    codec::{self, CodecError},
+    sys::{ChunkError, Loan},
+};
+
+/// Why a slot's bytes are not the batch that its worker said they are.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The encoding's place is wrong.
+    #[error("the batch's encoding: {0}")]
+    Chunk(#[from] ChunkError),
+    /// The encoding is not such a batch, or a tensor in it is placed wrongly.
+    #[error("the batch cannot be decoded: {0}")]
+    Codec(#[from] CodecError),
+}
+
+struct Lent {
+    loan: Loan,
+    adopted: Vec<(Range<u64>, Arc<Buffer>)>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Lent>> = const { RefCell::new(None) };
+}
+
+/// Decodes the batch in a slot. Its tensors hold the slot's bytes until the last clone of the last one is dropped.
+///
+/// # Errors
+/// [`DecodeError`]: nothing that a worker writes can make this process read outside the slot.
+pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B, DecodeError> {
+    /// Ends the decoding, also when a `Deserialize` panics.
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            CURRENT.take();
+        }
+    }
+    let meta = loan.take(to_range(encoded.start, encoded.len)?)?;
+    CURRENT.set(Some(Lent {
+        loan,
+        adopted: Vec::new(),
+    }));
+    let _end = End;
+    Ok(codec::decode(meta.as_bytes())?)
+}
+
+/// The buffer at `offset` of the slot that this thread is decoding; `None` when no slot is being decoded, so that the bytes
+/// follow in the encoding. The same place again gives the same buffer.
+///
+/// # Errors
+/// When the place is outside the slot, overlaps another tensor, or is not aligned.
+pub fn adopt(offset: u64, len: u64) -> Option<Result<Arc<Buffer>, ChunkError>> {
+    CURRENT.with_borrow_mut(|current| {
+        let lent = current.as_mut()?;
+        Some(lent.adopt(offset, len))
+    })
+}
+
+/// True while this thread decodes a slot.
+pub fn is_decoding() -> bool {
+    CURRENT.with_borrow(Option::is_some)
+}
+
+impl Lent {
+    fn adopt(&mut self, offset: u64, len: u64) -> Result<Arc<Buffer>, ChunkError> {
+        let range = to_range(offset, len)?;
+        let key = offset..offset.saturating_add(len);
+        if let Some((_, buffer)) = self.adopted.iter().find(|(known, _)| *known == key && len > 0) {
+            return Ok(Arc::clone(buffer));
+        }
+        if range.start % ALIGNMENT != 0 {
+            return Err(ChunkError::OutOfBounds {
+                start: range.start,
+                end: range.end,
+            });
+        }
+        let buffer = Arc::new(Buffer::in_slot(self.loan.take(range)?));
+        self.adopted.push((key, Arc::clone(&buffer)));
+        Ok(buffer)
+    }
+}
+
+fn to_range(start: u64, len: u64) -> Result<Range<usize>, ChunkError> {
+    let clamp = |value| usize::try_from(value).unwrap_or(usize::MAX);
+    let (start, end) = (clamp(start), clamp(start.saturating_add(len)));
+    if end == usize::MAX {
+        Err(ChunkError::OutOfBounds { start, end })
+    } else {
+        Ok(start..end)
+    }
+}

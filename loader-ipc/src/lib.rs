@@ -1,0 +1,31 @@
+//! What crosses a process boundary in the loader: frames, the two kinds of queue, shared memory, worker processes, the
+//! handshake. Programs use `loader-core` and `loader-worker`; this crate is their common ground, and the only one with `unsafe`
+//! code (in `src/sys/` and `src/entry.rs`).
+//!
+//! A batch's way: a [`frame::Task`] goes down a worker's task [`queue`], under a [`frame::Lease`] on a slot of
+//! [`slots::SlotPool`]; the worker puts the batch together in an [`arena::Arena`] over that slot and answers
+//! [`frame::Event::Done`]; main reads it as a [`lent`] slot, whose tensors are [`buffer::Buffer`]s that keep it until the last
+//! one is dropped.
+//!
+//! Linux only: memfd, pidfd, `/proc/self/exe`.
+
+pub mod arena;
+pub mod attach;
+pub mod buffer;
+pub mod build_id;
+pub mod codec;
+pub mod control;
+pub mod entry;
+pub mod frame;
+pub mod handshake;
+pub mod lent;
+pub mod lifeline;
+pub mod memory;
+pub mod process;
+pub mod queue;
+pub mod slots;
+mod sys;
+
+pub use sys::{
+    Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, exit_now, keep_freed_memory,
+};

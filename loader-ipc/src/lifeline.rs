@@ -1,0 +1,281 @@
+//! The socket pair between main and one worker: bootstrap, descriptor passing, and the sign that the other side lives.
+//!
+//! A message is one packet: eight magic bytes, the protocol's number, an encoded body, and at most [`MAX_FDS`] descriptors.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg,
+        socketpair,
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::codec;
+
+/// Number of this protocol; both sides must have the same.
+pub const PROTOCOL: u32 = 1;
+/// Most descriptors in one message.
+pub const MAX_FDS: usize = 64;
+
+const MAGIC: [u8; 8] = *b"LOADER\x00\x01";
+const HEADER: usize = MAGIC.len() + size_of::<u32>();
+const MAX_MESSAGE: usize = 64 * 1024;
+
+/// One end.
+#[derive(Debug)]
+pub struct Lifeline {
+    socket: OwnedFd,
+}
+
+/// Why a message did not cross.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LifelineError {
+    /// The other side is gone.
+    #[error("the other process is gone")]
+    Closed,
+    /// The deadline passed.
+    #[error("no message within the deadline")]
+    TimedOut,
+    /// What came is not of this protocol.
+    #[error("the other process does not speak the loader's protocol (its first bytes are {0:02x?})")]
+    NotOurs(Vec<u8>),
+    /// It is of another version of it.
+    #[error("the other process speaks protocol {theirs}, this one {PROTOCOL}")]
+    OtherProtocol {
+        /// Number that the other side sent.
+        theirs: u32,
+    },
+    /// A message is too long, cut, or not what was expected here.
+    #[error("a malformed message: {0}")]
+    Malformed(String),
+    /// The system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Lifeline {
+    /// Makes a pair: main's end, and the end that becomes the worker's standard input.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        Ok((Self { socket: ours }, theirs))
+    }
+
+    /// The end that this process inherited.
+    pub fn from_socket(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Sends one message; waits for room until `deadline`.
+    ///
+    /// # Errors
+    /// [`LifelineError`].
+    pub fn send<T: Serialize>(
+        &self,
+        body: &T,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<(), LifelineError> {
+        let body = codec::encode(body).map_err(|error| LifelineError::Malformed(error.to_string()))?;
+        if body.len() + HEADER > MAX_MESSAGE || fds.len() > MAX_FDS {
+            let what = format!("{} bytes and {} descriptors are too many", body.len(), fds.len());
+            return Err(LifelineError::Malformed(what));
+        }
+        let protocol = PROTOCOL.to_le_bytes();
+        let parts = [IoSlice::new(&MAGIC), IoSlice::new(&protocol), IoSlice::new(&body)];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        loop {
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(fds));
+            }
+            match sendmsg(
+                &self.socket,
+                &parts,
+                &mut control,
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(LifelineError::Closed),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+    }
+
+    /// Waits for one message until `deadline`, and at least looks once.
+    ///
+    /// # Errors
+    /// [`LifelineError`].
+    pub fn receive<T: DeserializeOwned>(
+        &self,
+        deadline: Instant,
+    ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
+        let mut bytes = vec![0; MAX_MESSAGE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let message = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(
+                &self.socket,
+                &mut parts,
+                &mut control,
+                RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Ok(message) => break message,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::IN, deadline)?,
+                Err(Errno::CONNRESET) => return Err(LifelineError::Closed),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        };
+        let mut fds = Vec::new();
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = part {
+                fds.extend(received);
+            }
+        }
+        if message.bytes == 0 {
+            return Err(LifelineError::Closed);
+        }
+        if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            let what = "a message or its descriptors were cut; this process may be out of descriptors (see `ulimit -n`)";
+            return Err(LifelineError::Malformed(what.into()));
+        }
+        Ok((open(&bytes[..message.bytes])?, fds))
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), LifelineError> {
+        if poll_until(&mut [PollFd::new(&self.socket, what)], deadline)? {
+            Ok(())
+        } else {
+            Err(LifelineError::TimedOut)
+        }
+    }
+}
+
+impl AsFd for Lifeline {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Polls until something is ready (true) or `deadline` has passed (false). A signal does not end it.
+///
+/// # Errors
+/// What `poll` says, but for EINTR.
+pub fn poll_until(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // A day at most: `poll` refuses what does not fit its own types.
+        let left = left.min(Duration::from_secs(24 * 3600));
+        let timeout = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(fds, Some(&timeout)) {
+            Ok(0) if Instant::now() >= deadline => return Ok(false),
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn open<T: DeserializeOwned>(message: &[u8]) -> Result<T, LifelineError> {
+    let Some((header, body)) = message.split_at_checked(HEADER) else {
+        return Err(LifelineError::NotOurs(message.to_vec()));
+    };
+    let (magic, protocol) = header.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(LifelineError::NotOurs(magic.to_vec()));
+    }
+    let theirs = protocol
+        .iter()
+        .rev()
+        .fold(0u32, |number, &byte| number << 8 | u32::from(byte));
+    if theirs != PROTOCOL {
+        return Err(LifelineError::OtherProtocol { theirs });
+    }
+    codec::decode(body).map_err(|error| LifelineError::Malformed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    fn pair() -> (Lifeline, Lifeline) {
+        let (ours, theirs) = Lifeline::pair().unwrap();
+        (ours, Lifeline::from_socket(theirs))
+    }
+
+    #[test]
+    fn a_message_crosses_with_its_descriptors() {
+        let (ours, theirs) = pair();
+        let memory = crate::memory::SealedMemory::new(b"rows").unwrap();
+        ours.send(&"hello", &[memory.fd().as_fd()], soon()).unwrap();
+        let (text, mut fds) = theirs.receive::<String>(soon()).unwrap();
+        assert_eq!(text, "hello");
+        let memory = crate::memory::SealedMemory::open(fds.pop().unwrap()).unwrap();
+        assert_eq!(memory.bytes(), b"rows");
+        drop(ours);
+        assert!(matches!(
+            theirs.receive::<String>(soon()),
+            Err(LifelineError::Closed)
+        ));
+    }
+
+    #[test]
+    fn nothing_within_the_deadline_is_an_error() {
+        let (_ours, theirs) = pair();
+        let result = theirs.receive::<String>(Instant::now() + Duration::from_millis(20));
+        assert!(matches!(result, Err(LifelineError::TimedOut)));
+    }
+
+    #[test]
+    fn strangers_and_other_versions_are_named() {
+        let (ours, theirs) = pair();
+        rustix::io::write(&ours.socket, b"hello, is this the shell?").unwrap();
+        assert!(matches!(
+            theirs.receive::<String>(soon()),
+            Err(LifelineError::NotOurs(_))
+        ));
+        rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &7u32.to_le_bytes()].concat()).unwrap();
+        assert!(matches!(
+            theirs.receive::<String>(soon()),
+            Err(LifelineError::OtherProtocol { theirs: 7 })
+        ));
+        rustix::io::write(
+            &ours.socket,
+            &[MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &[1]].concat(),
+        )
+        .unwrap();
+        assert!(matches!(
+            theirs.receive::<String>(soon()),
+            Err(LifelineError::Malformed(_))
+        ));
+    }
+}

@@ -1,0 +1,152 @@
+//! Anonymous memory in a descriptor (memfd): no name in `/dev/shm`, nothing to clean up after a crash.
+
+use std::{fs::File, io, io::Write, num::NonZeroUsize, os::fd::OwnedFd};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
+    sys::memfd::{MFdFlags, memfd_create},
+    unistd::ftruncate,
+};
+
+use crate::sys::SealedMap;
+
+/// Bytes written once and shared read-only by every process: a dataset's encoding, the rows of a shared vector.
+#[derive(Debug)]
+pub struct SealedMemory {
+    fd: OwnedFd,
+    map: SealedMap,
+}
+
+impl SealedMemory {
+    /// Copies `bytes` into sealed memory.
+    ///
+    /// # Errors
+    /// When the system is out of memory or descriptors.
+    pub fn new(bytes: &[u8]) -> io::Result<Self> {
+        let mut writer = SealedWriter::create()?;
+        writer.write_all(bytes)?;
+        writer.seal()
+    }
+
+    /// Maps memory that another process sealed.
+    ///
+    /// # Errors
+    /// When it is not sealed, or cannot be mapped.
+    pub fn open(fd: OwnedFd) -> io::Result<Self> {
+        let len = nix::sys::stat::fstat(&fd)?.st_size;
+        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidData)?;
+        let map = SealedMap::map(&fd, len)?;
+        Ok(Self { fd, map })
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// The descriptor, to be passed to another process.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+}
+
+/// Writes what will be [`SealedMemory`], so that large content needs no second copy on the heap.
+#[derive(Debug)]
+pub struct SealedWriter {
+    file: File,
+}
+
+impl SealedWriter {
+    /// Starts empty.
+    ///
+    /// # Errors
+    /// When the system is out of memory or descriptors.
+    pub fn create() -> io::Result<Self> {
+        Ok(Self {
+            file: File::from(memfd(c"loader-sealed")?),
+        })
+    }
+
+    /// Ends writing, for good.
+    ///
+    /// # Errors
+    /// When the memory cannot be sealed or mapped.
+    pub fn seal(self) -> io::Result<SealedMemory> {
+        let fd = OwnedFd::from(self.file);
+        seal(
+            &fd,
+            SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW,
+        )?;
+        SealedMemory::open(fd)
+    }
+}
+
+impl Write for SealedWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writable memory of a fixed size that every page is reserved for: touching it can neither fault (it cannot shrink) nor run
+/// out (`fallocate` did that, with an error instead of a signal).
+///
+/// # Errors
+/// `OutOfMemory` or `StorageFull` when the pages cannot be had; else what the system says.
+pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
+    let fd = memfd(c"loader-slot")?;
+    let size = i64::try_from(len.get()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    ftruncate(&fd, size)?;
+    loop {
+        match fallocate(&fd, FallocateFlags::empty(), 0, size) {
+            Err(Errno::EINTR) => {}
+            other => break other?,
+        }
+    }
+    seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
+    Ok(fd)
+}
+
+fn memfd(name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    Ok(memfd_create(
+        name,
+        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
+    )?)
+}
+
+fn seal(fd: &OwnedFd, seals: SealFlag) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_ADD_SEALS(seals | SealFlag::F_SEAL_SEAL))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_memory_holds_its_bytes_and_takes_no_more() {
+        let memory = SealedMemory::new(b"rows").unwrap();
+        assert_eq!(memory.bytes(), b"rows");
+        let again = SealedMemory::open(memory.fd().try_clone().unwrap()).unwrap();
+        assert_eq!(again.bytes(), b"rows");
+        let mut file = File::from(memory.fd().try_clone().unwrap());
+        assert!(file.write_all(b"more").is_err());
+        assert_eq!(SealedMemory::new(b"").unwrap().bytes(), b"");
+    }
+
+    #[test]
+    fn memory_that_can_still_change_is_refused() {
+        let fd = reserve(NonZeroUsize::new(64).unwrap()).unwrap();
+        assert!(SealedMemory::open(fd).is_err());
+    }
+
+    #[test]
+    fn reserved_memory_cannot_shrink() {
+        let fd = reserve(NonZeroUsize::new(8192).unwrap()).unwrap();
+        assert!(ftruncate(&fd, 0).is_err());
+    }
+}

@@ -1,0 +1,413 @@
+//! The slots of one loader, as main keeps them: shared memory that is made once and used for batch after batch.
+//!
+//! ```text
+//!          lease                 Done                    last tensor dropped
+//!   free ---------> leased ----------------> lent ------------------------------> free
+//!     ^               |  (lend)                |  (a worker kept a handle)
+//!     +---------------+                        +------------------------------> destroyed
+//!        release: failed, skipped, its worker died
+//! ```
+//!
+//! Two ways were weighed: one large region cut into slots, or one memfd a slot. One memfd a slot won: a slot can grow (it is
+//! replaced) without touching the others, and lent ones stay valid whatever happens to the pool.
+
+use std::{
+    collections::HashMap,
+    io,
+    num::NonZeroUsize,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    frame::Lease,
+    memory,
+    sys::{Loan, SlotMemory},
+};
+
+const PAGE: usize = 4096;
+/// The first slots are small: nobody knows yet how large a batch is.
+const FIRST_LEN: usize = 64 * 1024;
+
+/// All slots of a loader, shared by its iterators.
+#[derive(Debug, Clone)]
+pub struct SlotPool {
+    inner: Arc<Mutex<Inner>>,
+    returns: Arc<Returns>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    limit: u64,
+    slots: HashMap<u32, Slot>,
+    next: u32,
+    /// Largest batch seen: what a new slot must hold.
+    expected: usize,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    fd: OwnedFd,
+    memory: Arc<SlotMemory>,
+    state: State,
+    generation: u32,
+    /// A worker still holds a tensor of it: destroy it instead of using it again.
+    spoilt: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Leased,
+    Lent,
+}
+
+/// Slots on their way home. A ticket may be dropped by any thread that drops the last tensor of a batch.
+#[derive(Debug, Default)]
+struct Returns(Mutex<Vec<u32>>);
+
+#[derive(Debug)]
+struct Ticket {
+    slot: u32,
+    returns: Arc<Returns>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        lock(&self.returns.0).push(self.slot);
+    }
+}
+
+/// Why there is no slot.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SlotError {
+    /// The limit does not allow another one.
+    #[error(
+        "a slot of {wanted} bytes does not fit the shared memory limit of {limit} bytes: {held} batches are held by the program, \
+         {leased} are being loaded"
+    )]
+    LimitReached {
+        /// Size of the slot that was wanted, in bytes.
+        wanted: u64,
+        /// The limit, in bytes.
+        limit: u64,
+        /// Batches that the program holds.
+        held: usize,
+        /// Slots that workers are filling.
+        leased: usize,
+    },
+    /// The system has no more memory, descriptors or mappings.
+    #[error("no shared memory for a slot of {wanted} bytes: {source}")]
+    System {
+        /// Size of the slot that was wanted, in bytes.
+        wanted: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The lease is over; a worker answered under an old one or made one up.
+    #[error("slot {} is not leased in generation {}", .0.slot, .0.generation)]
+    NotLeased(Lease),
+}
+
+impl SlotPool {
+    /// A pool that never holds more than `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        let inner = Inner {
+            limit,
+            slots: HashMap::new(),
+            next: 0,
+            expected: FIRST_LEN,
+            bytes: 0,
+        };
+        Self {
+            inner: Arc::new(Mutex::new(inner)),
+            returns: Arc::default(),
+        }
+    }
+
+    /// Leases a slot of at least `min_len` bytes, one that `preferred` knows if there is a choice.
+    ///
+    /// # Errors
+    /// [`SlotError`].
+    pub fn lease(&self, min_len: usize, preferred: impl Fn(u32) -> bool) -> Result<Lease, SlotError> {
+        let mut inner = self.lock();
+        let wanted = min_len.max(inner.expected);
+        let fits = inner
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.state == State::Free && slot.memory.len() >= wanted);
+        // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
+        let found = fits
+            .map(|(&number, _)| number)
+            .min_by_key(|&number| (!preferred(number), number));
+        let number = match found {
+            Some(number) => number,
+            None => inner.create(wanted)?,
+        };
+        Ok(inner.start_lease(number))
+    }
+
+    /// Gives `lease` back and leases a slot of at least `needed` bytes instead.
+    ///
+    /// # Errors
+    /// [`SlotError`]; `lease` is given back all the same, unless it is [`SlotError::NotLeased`].
+    pub fn regrow(&self, lease: Lease, needed: usize) -> Result<Lease, SlotError> {
+        let mut inner = self.lock();
+        inner.leased(lease)?.state = State::Free;
+        inner.expected = inner.expected.max(with_slack(needed));
+        drop(inner);
+        self.lease(needed, |_| false)
+    }
+
+    /// Gives a lease back unused. A lease that is over is ignored.
+    pub fn release(&self, lease: Lease) {
+        if let Ok(slot) = self.lock().leased(lease) {
+            slot.state = State::Free;
+        }
+    }
+
+    /// Turns a finished lease into a loan to the user. `spoilt`: the slot must not be used again afterwards.
+    ///
+    /// # Errors
+    /// [`SlotError::NotLeased`].
+    pub fn lend(&self, lease: Lease, spoilt: bool) -> Result<Loan, SlotError> {
+        let mut inner = self.lock();
+        let slot = inner.leased(lease)?;
+        let ticket = Ticket {
+            slot: lease.slot,
+            returns: Arc::clone(&self.returns),
+        };
+        let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
+        slot.state = State::Lent;
+        slot.spoilt = spoilt;
+        Ok(loan)
+    }
+
+    /// Writes the indices of a large batch to the start of its leased slot.
+    ///
+    /// # Errors
+    /// [`SlotError::NotLeased`], also when the slot is too small.
+    pub fn write_indices(&self, lease: Lease, indices: &[u64]) -> Result<(), SlotError> {
+        let mut inner = self.lock();
+        let slot = inner.leased(lease)?;
+        let mut loan = slot.memory.lend(()).ok_or(SlotError::NotLeased(lease))?;
+        let mut chunk = loan
+            .take(0..size_of_val(indices))
+            .map_err(|_| SlotError::NotLeased(lease))?;
+        for (bytes, index) in chunk
+            .as_bytes_mut()
+            .chunks_exact_mut(size_of::<u64>())
+            .zip(indices)
+        {
+            bytes.copy_from_slice(&index.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Calls `send` with the slot's descriptor.
+    pub fn with_fd<R>(&self, slot: u32, send: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
+        self.lock().slots.get(&slot).map(|slot| send(slot.fd.as_fd()))
+    }
+
+    /// True while the slot exists. Workers are told to forget those that do not.
+    pub fn exists(&self, slot: u32) -> bool {
+        self.lock().slots.contains_key(&slot)
+    }
+
+    /// Number of batches that the program holds.
+    pub fn held(&self) -> usize {
+        self.lock().count(State::Lent)
+    }
+
+    /// Bytes in all slots.
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = lock(&self.inner);
+        for number in std::mem::take(&mut *lock(&self.returns.0)) {
+            inner.take_back(number);
+        }
+        inner
+    }
+}
+
+impl Inner {
+    fn start_lease(&mut self, number: u32) -> Lease {
+        let slot = self.slots.get_mut(&number).expect("the caller found or made it");
+        slot.state = State::Leased;
+        slot.generation = slot.generation.wrapping_add(1);
+        Lease {
+            slot: number,
+            generation: slot.generation,
+            len: slot.memory.len() as u64,
+        }
+    }
+
+    fn leased(&mut self, lease: Lease) -> Result<&mut Slot, SlotError> {
+        let slot = self.slots.get_mut(&lease.slot);
+        let valid = |slot: &&mut Slot| slot.state == State::Leased && slot.generation == lease.generation;
+        slot.filter(valid).ok_or(SlotError::NotLeased(lease))
+    }
+
+    fn take_back(&mut self, number: u32) {
+        let Some(slot) = self.slots.get_mut(&number) else {
+            return;
+        };
+        slot.state = State::Free;
+        if slot.spoilt {
+            self.destroy(number);
+        }
+    }
+
+    fn create(&mut self, wanted: usize) -> Result<u32, SlotError> {
+        let len = wanted.next_multiple_of(PAGE);
+        // Free slots that are too small only stand in the way.
+        let small: Vec<u32> = self.numbers(|slot| slot.state == State::Free && slot.memory.len() < wanted);
+        small.into_iter().for_each(|number| self.destroy(number));
+        if self.bytes.saturating_add(len as u64) > self.limit {
+            return Err(SlotError::LimitReached {
+                wanted: len as u64,
+                limit: self.limit,
+                held: self.count(State::Lent),
+                leased: self.count(State::Leased),
+            });
+        }
+        let system = |source| SlotError::System {
+            wanted: len as u64,
+            source,
+        };
+        let size = NonZeroUsize::new(len).ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;
+        let fd = memory::reserve(size).map_err(system)?;
+        let memory = SlotMemory::map(&fd, size).map_err(system)?;
+        let number = self.next;
+        self.next += 1;
+        self.bytes += len as u64;
+        self.slots.insert(
+            number,
+            Slot {
+                fd,
+                memory,
+                state: State::Free,
+                generation: 0,
+                spoilt: false,
+            },
+        );
+        Ok(number)
+    }
+
+    fn destroy(&mut self, number: u32) {
+        if let Some(slot) = self.slots.remove(&number) {
+            self.bytes -= slot.memory.len() as u64;
+        }
+    }
+
+    fn numbers(&self, keep: impl Fn(&Slot) -> bool) -> Vec<u32> {
+        self.slots
+            .iter()
+            .filter(|(_, slot)| keep(slot))
+            .map(|(&number, _)| number)
+            .collect()
+    }
+
+    fn count(&self, state: State) -> usize {
+        self.slots.values().filter(|slot| slot.state == state).count()
+    }
+}
+
+/// Room for batches that differ a little in size, so that not each largest one so far makes a new slot: up to an eighth more.
+fn with_slack(needed: usize) -> usize {
+    let step = (needed.checked_next_power_of_two().unwrap_or(needed) / 16).max(PAGE);
+    needed.checked_next_multiple_of(step).unwrap_or(needed)
+}
+
+/// A poisoned lock only means that a thread panicked elsewhere: every change above leaves the table whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANY: fn(u32) -> bool = |_| false;
+
+    #[test]
+    fn a_slot_goes_round() {
+        let pool = SlotPool::new(1 << 20);
+        let lease = pool.lease(100, ANY).unwrap();
+        let mut loan = pool.lend(lease, false).unwrap();
+        assert_eq!(pool.held(), 1);
+        let chunk = loan.take(0..8).unwrap();
+        drop(loan);
+        assert_eq!(pool.held(), 1, "a chunk keeps the slot");
+        drop(chunk);
+        assert_eq!(pool.held(), 0);
+        let again = pool.lease(100, ANY).unwrap();
+        assert_eq!((again.slot, again.generation), (lease.slot, lease.generation + 1));
+    }
+
+    #[test]
+    fn old_and_made_up_leases_are_refused() {
+        let pool = SlotPool::new(1 << 20);
+        let lease = pool.lease(100, ANY).unwrap();
+        pool.release(lease);
+        assert!(matches!(pool.lend(lease, false), Err(SlotError::NotLeased(_))));
+        let made_up = Lease {
+            slot: 99,
+            generation: 1,
+            len: 4096,
+        };
+        assert!(matches!(pool.lend(made_up, false), Err(SlotError::NotLeased(_))));
+        assert!(matches!(pool.regrow(made_up, 1), Err(SlotError::NotLeased(_))));
+    }
+
+    #[test]
+    fn the_limit_is_hard_and_names_what_is_held() {
+        let pool = SlotPool::new(2 * FIRST_LEN as u64);
+        let first = pool.lease(1, ANY).unwrap();
+        let loan = pool.lend(first, false).unwrap();
+        let _second = pool.lease(1, ANY).unwrap();
+        let error = pool.lease(1, ANY).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                SlotError::LimitReached {
+                    held: 1,
+                    leased: 1,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        drop(loan);
+        pool.lease(1, ANY).unwrap();
+    }
+
+    #[test]
+    fn growing_replaces_the_small_slot() {
+        let pool = SlotPool::new(1 << 30);
+        let small = pool.lease(1, ANY).unwrap();
+        let large = pool.regrow(small, 1_000_000).unwrap();
+        assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
+        assert!(!pool.exists(small.slot));
+        pool.release(large);
+        assert_eq!(
+            pool.lease(1, ANY).unwrap().slot,
+            large.slot,
+            "the next batch is expected to be as large"
+        );
+    }
+
+    #[test]
+    fn a_spoilt_slot_is_destroyed_when_it_comes_home() {
+        let pool = SlotPool::new(1 << 20);
+        let lease = pool.lease(1, ANY).unwrap();
+        drop(pool.lend(lease, true).unwrap());
+        assert!(!pool.exists(lease.slot));
+        assert_eq!(pool.bytes(), 0);
+    }
+}

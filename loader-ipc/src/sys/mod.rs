@@ -1,0 +1,29 @@
+//! The only place with `unsafe` in the loader (beside `entry.rs`). One mechanism per file; each gives a safe type.
+//!
+//! | file | safe type | the invariant it keeps |
+//! |---|---|---|
+//! | `mapping.rs` | `Mapping` | the range stays mapped while the value lives |
+//! | `sealed.rs` | [`SealedMap`] | nobody can write the bytes any more, so `&[u8]` is true |
+//! | `slot_memory.rs` | [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, every byte of a slot has one owner |
+//! | `words.rs` | [`SharedWords`] | shared counters are only reached as atomics |
+//! | `zero_sized.rs` | [`ZeroSized`] | only values without bytes are conjured |
+//! | `line.rs` | `Line` | plain bytes without padding |
+//! | `exit.rs` | [`exit_now`] | |
+#![allow(unsafe_code)]
+
+mod exit;
+mod line;
+mod mapping;
+mod sealed;
+mod slot_memory;
+mod words;
+mod zero_sized;
+
+pub use exit::{exit_now, keep_freed_memory};
+pub use sealed::SealedMap;
+pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory};
+pub use words::SharedWords;
+pub use zero_sized::ZeroSized;
+
+pub(crate) use line::Line;
+use mapping::{Access, Mapping};

@@ -1,0 +1,47 @@
+//! Read-only memory that nobody can change any more.
+
+use std::{io, num::NonZeroUsize, ops::Deref, os::fd::AsFd, slice};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+use super::{Access, Mapping};
+
+/// Bytes of a memfd that is sealed against writing, shrinking and growing: a plain `&[u8]`, shared by every process that maps it.
+#[derive(Debug)]
+pub struct SealedMap {
+    mapping: Option<Mapping>,
+}
+
+impl SealedMap {
+    /// Maps the first `len` bytes of `fd`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when `fd` is not sealed against writing, shrinking and growing, or shorter than `len`; else what `mmap` says.
+    pub fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        let wanted = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        let seals = SealFlag::from_bits_truncate(fcntl(fd.as_fd(), FcntlArg::F_GET_SEALS)?);
+        let size = nix::sys::stat::fstat(fd.as_fd())?.st_size;
+        if !seals.contains(wanted) || usize::try_from(size).is_ok_and(|size| size < len) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the memory is not sealed, or shorter than said",
+            ));
+        }
+        let mapping = match NonZeroUsize::new(len) {
+            Some(len) => Some(Mapping::new(fd.as_fd(), len, Access::Read)?),
+            None => None,
+        };
+        Ok(Self { mapping })
+    }
+}
+
+impl Deref for SealedMap {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Some(mapping) = &self.mapping else { return &[] };
+        // SAFETY: mapped for as long as `self` lives, and long enough (checked against the file's size, which is sealed). The
+        // kernel refuses every write to a memfd with F_SEAL_WRITE, in every process, so the bytes never change.
+        unsafe { slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) }
+    }
+}

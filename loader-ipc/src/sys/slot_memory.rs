@@ -1,0 +1,195 @@
+//! A slot's memory and who owns which byte of it.
+//!
+//! Between processes the protocol decides who may touch a slot: its worker while it is leased, the main process from the
+//! moment it has read `Done`. Within one process these types decide: a slot is lent at most once at a time ([`Loan`]), and a
+//! loan gives each byte to at most one [`Chunk`].
+
+use std::{
+    any::Any,
+    fmt, io,
+    num::NonZeroUsize,
+    ops::Range,
+    os::fd::AsFd,
+    ptr::NonNull,
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use super::{Access, Mapping};
+
+/// One slot's memory, mapped for reading and writing.
+#[derive(Debug)]
+pub struct SlotMemory {
+    mapping: Mapping,
+    lent: AtomicBool,
+}
+
+impl SlotMemory {
+    /// Maps the first `len` bytes of `fd`, which must be sealed against shrinking (a shorter file would fault).
+    ///
+    /// # Errors
+    /// What `mmap` says: out of address space, too many mappings.
+    pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
+        let mapping = Mapping::new(fd.as_fd(), len, Access::Write)?;
+        Ok(Arc::new(Self {
+            mapping,
+            lent: AtomicBool::new(false),
+        }))
+    }
+
+    /// Size in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// True from [`lend`](Self::lend) until the loan and its last chunk are dropped.
+    pub fn is_lent(&self) -> bool {
+        // Acquire pairs with the Release in `LoanState::drop`: who sees "not lent" sees every write through the old chunks.
+        self.lent.load(Ordering::Acquire)
+    }
+
+    /// The right to hand out this slot's bytes in this process; `None` while an earlier loan or a chunk of it lives.
+    /// `ticket` is dropped when the last chunk is, which is how a slot finds its way home.
+    pub fn lend(self: &Arc<Self>, ticket: impl Any + Send + Sync) -> Option<Loan> {
+        // Acquire: see `is_lent`. Only one caller can turn false into true.
+        if self.lent.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let state = LoanState {
+            memory: Arc::clone(self),
+            _ticket: Box::new(ticket),
+        };
+        Some(Loan {
+            state: Arc::new(state),
+            taken: Vec::new(),
+        })
+    }
+}
+
+/// Exclusive use of one slot within this process. Ends when it and every [`Chunk`] taken from it are dropped.
+#[derive(Debug)]
+pub struct Loan {
+    state: Arc<LoanState>,
+    taken: Vec<Range<usize>>, // sorted, disjoint
+}
+
+struct LoanState {
+    memory: Arc<SlotMemory>,
+    _ticket: Box<dyn Any + Send + Sync>, // dropped after `lent` is cleared, by `Drop` below
+}
+
+impl fmt::Debug for LoanState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoanState")
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for LoanState {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire of the next `lend`.
+        self.memory.lent.store(false, Ordering::Release);
+    }
+}
+
+/// Why a range could not be taken from a [`Loan`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChunkError {
+    /// The range ends behind the slot's last byte.
+    #[error("bytes {start}..{end} lie outside the slot")]
+    OutOfBounds {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+    },
+    /// A part of the range already belongs to another chunk.
+    #[error("bytes {start}..{end} overlap another range of the slot")]
+    Overlap {
+        /// First byte.
+        start: usize,
+        /// One past the last byte.
+        end: usize,
+    },
+}
+
+impl Loan {
+    /// Size of the slot in bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.state.memory.len()
+    }
+
+    /// True when `chunk` was taken from this loan.
+    pub fn owns(&self, chunk: &Chunk) -> bool {
+        Arc::ptr_eq(&self.state, &chunk.state)
+    }
+
+    /// Takes `range` out of the loan, for good.
+    ///
+    /// # Errors
+    /// [`ChunkError`] when a byte of it does not exist or was taken before.
+    pub fn take(&mut self, range: Range<usize>) -> Result<Chunk, ChunkError> {
+        let Range { start, end } = range;
+        if start > end || end > self.len() {
+            return Err(ChunkError::OutOfBounds { start, end });
+        }
+        let place = self.taken.partition_point(|other| other.end <= start);
+        if start < end && self.taken.get(place).is_some_and(|next| next.start < end) {
+            return Err(ChunkError::Overlap { start, end });
+        }
+        if start < end {
+            self.taken.insert(place, range);
+        }
+        let base = self.state.memory.mapping.start();
+        // SAFETY: start <= end <= the mapping's length, so the address is inside it (or one past its end for an empty chunk).
+        let first = unsafe { base.add(start) };
+        Ok(Chunk {
+            state: Arc::clone(&self.state),
+            first,
+            offset: start,
+            len: end - start,
+        })
+    }
+}
+
+/// A range of a slot that belongs to its holder alone (within this process).
+#[derive(Debug)]
+pub struct Chunk {
+    state: Arc<LoanState>,
+    first: NonNull<u8>,
+    offset: usize,
+    len: usize,
+}
+
+// SAFETY: a chunk owns its bytes as a `Box<[u8]>` would; no two chunks share one (kept by `Loan::take`).
+unsafe impl Send for Chunk {}
+// SAFETY: `&Chunk` only reads.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// Place in the slot, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: (1) mapped: `state` holds the mapping, whose file is sealed against shrinking. (2) Initialised: pages of a
+        // memfd start as zeros. (3) Not written meanwhile: in this process `&mut` needs `&mut Chunk`, and no other chunk has
+        // these bytes; in other processes the protocol forbids it while the slot is lent here.
+        unsafe { slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to be written.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_bytes`; `&mut self` makes the access unique.
+        unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}

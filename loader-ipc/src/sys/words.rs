@@ -1,0 +1,32 @@
+//! A shared page of 64-bit words, reached as atomics only.
+
+use std::{io, num::NonZeroUsize, os::fd::AsFd, slice, sync::atomic::AtomicU64};
+
+use super::{Access, Mapping};
+
+/// `len` shared 64-bit words.
+#[derive(Debug)]
+pub struct SharedWords {
+    mapping: Mapping,
+}
+
+impl SharedWords {
+    /// Maps the first `len` words of `fd`, which must be sealed against shrinking.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
+        let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
+        let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self {
+            mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)?,
+        })
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[AtomicU64] {
+        let first = self.mapping.start().cast::<AtomicU64>();
+        // SAFETY: mapped and page-aligned; atomics may be shared with other processes; every access anywhere is atomic.
+        unsafe { slice::from_raw_parts(first.as_ptr(), self.mapping.len() / size_of::<u64>()) }
+    }
+}
