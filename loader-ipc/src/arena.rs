@@ -61,13 +61,7 @@ thread_local! {
 impl Arena {
     /// An arena that fills one slot from its first byte.
     pub fn in_slot(loan: Loan) -> Self {
-        Self {
-            slot: Some(SlotArena {
-                loan,
-                used: 0,
-                encoding: false,
-            }),
-        }
+        Self { slot: Some(SlotArena { loan, used: 0, encoding: false }) }
     }
 
     /// No slot: tensors are made on the heap. For loading without workers.
@@ -99,6 +93,7 @@ impl Arena {
     pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
         let slot = self.slot.as_mut().expect("only a batch in a slot is encoded");
         slot.encoding = true;
+        let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
         let slot = self.slot.as_mut().expect("put back by `within`");
         slot.encoding = false;
@@ -106,12 +101,9 @@ impl Arena {
         match slot.allocate(bytes.len()) {
             Some(mut chunk) => {
                 chunk.as_bytes_mut().copy_from_slice(&bytes);
-                Ok(Encoded {
-                    start: chunk.offset() as u64,
-                    len: bytes.len() as u64,
-                })
+                Ok(Encoded { start: chunk.offset() as u64, len: bytes.len() as u64 })
             }
-            None => Err(EncodeError::TooLarge { needed: slot.used }),
+            None => Err(EncodeError::TooLarge { needed: std::mem::replace(&mut slot.used, before) }),
         }
     }
 }

@@ -46,18 +46,12 @@ impl Buffer {
     pub fn on_heap(len: usize) -> Self {
         // Zeroed by the allocator: large ones are fresh pages and cost nothing here.
         let lines = bytemuck::allocation::zeroed_vec(len.div_ceil(ALIGNMENT));
-        Self {
-            storage: Storage::Heap(lines),
-            len,
-        }
+        Self { storage: Storage::Heap(lines), len }
     }
 
     pub(crate) fn in_slot(chunk: Chunk) -> Self {
         let len = chunk.as_bytes().len();
-        Self {
-            storage: Storage::Slot(chunk),
-            len,
-        }
+        Self { storage: Storage::Slot(chunk), len }
     }
 
     pub(crate) fn chunk(&self) -> Option<&Chunk> {
@@ -100,10 +94,7 @@ impl Clone for Buffer {
 
 impl Default for Buffer {
     fn default() -> Self {
-        Self {
-            storage: Storage::Heap(Vec::new()),
-            len: 0,
-        }
+        Self { storage: Storage::Heap(Vec::new()), len: 0 }
     }
 }
 

@@ -19,7 +19,10 @@ pub struct CodecError(#[from] bincode::Error);
 /// # Errors
 /// When the value's own `Serialize` fails, or it has a part of unknown length.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
-    Ok(options().serialize(value)?)
+    // Not `serialize`: it runs the value's `Serialize` twice, the first time only to learn the size.
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, value)?;
+    Ok(bytes)
 }
 
 /// Encodes `value` into `writer`.
@@ -40,9 +43,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
 }
 
 fn options() -> impl Options {
-    bincode::DefaultOptions::new()
-        .with_fixint_encoding()
-        .reject_trailing_bytes()
+    bincode::DefaultOptions::new().with_fixint_encoding().reject_trailing_bytes()
 }
 
 #[cfg(test)]

@@ -86,10 +86,7 @@ impl ControlPage {
     /// # Errors
     /// When it cannot be mapped.
     pub fn map(fd: impl AsFd, workers: usize) -> io::Result<Self> {
-        Ok(Self {
-            words: SharedWords::map(fd, words(workers))?,
-            workers,
-        })
+        Ok(Self { words: SharedWords::map(fd, words(workers))?, workers })
     }
 
     /// Says that the epoch's results are no longer wanted.

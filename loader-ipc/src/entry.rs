@@ -63,17 +63,11 @@ impl Entry {
     pub fn resolve<A, R>(&self) -> Result<fn(A) -> R, EntryError> {
         let (ours, theirs) = (BuildId::of_this_program(), &self.build);
         if ours != theirs {
-            return Err(EntryError::OtherBuild {
-                ours: ours.clone(),
-                theirs: theirs.clone(),
-            });
+            return Err(EntryError::OtherBuild { ours: ours.clone(), theirs: theirs.clone() });
         }
         let ours = type_name::<fn(A) -> R>();
         if ours != self.signature {
-            return Err(EntryError::OtherSignature {
-                ours,
-                theirs: self.signature.clone(),
-            });
+            return Err(EntryError::OtherSignature { ours, theirs: self.signature.clone() });
         }
         let address = (anchor as fn() as usize as i64).wrapping_add(self.distance) as usize;
         // SAFETY: `distance` is private and only made by `of` (a bootstrap comes from our own main process over an inherited
@@ -101,19 +95,13 @@ mod tests {
         let entry = Entry::of(name::<u8>);
         let function = entry.resolve::<usize, String>().unwrap();
         assert_eq!(function(2), "u8u8");
-        assert_eq!(
-            Entry::of(name::<i64>).resolve::<usize, String>().unwrap()(1),
-            "i64"
-        );
+        assert_eq!(Entry::of(name::<i64>).resolve::<usize, String>().unwrap()(1), "i64");
     }
 
     #[test]
     fn another_signature_or_build_is_refused() {
         let mut entry = Entry::of(name::<u8>);
-        assert!(matches!(
-            entry.resolve::<u8, String>(),
-            Err(EntryError::OtherSignature { .. })
-        ));
+        assert!(matches!(entry.resolve::<u8, String>(), Err(EntryError::OtherSignature { .. })));
         entry.build = crate::codec::decode(&crate::codec::encode(&vec![1u8, 2]).unwrap()).unwrap();
         let error = entry.resolve::<usize, String>().unwrap_err();
         assert!(error.to_string().contains("0102"), "{error}");

@@ -175,19 +175,14 @@ impl Failure {
         }
         let share = LONGEST_TEXT / self.chain.len().max(1) * 2;
         self.chain.iter_mut().for_each(|text| cut(text, share));
-        self.backtrace
-            .iter_mut()
-            .for_each(|text| cut(text, 2 * LONGEST_TEXT));
+        self.backtrace.iter_mut().for_each(|text| cut(text, 2 * LONGEST_TEXT));
         self
     }
 }
 
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
-        let end = (0..=most)
-            .rev()
-            .find(|&end| text.is_char_boundary(end))
-            .unwrap_or(0);
+        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         let left_out = text.len() - end;
         text.truncate(end);
         text.push_str(&format!(" [{left_out} more bytes left out]"));
@@ -220,11 +215,7 @@ impl std::fmt::Display for ExitStatus {
                     Ok(name) => write!(f, "killed by {name} ({signal})")?,
                     Err(_) => write!(f, "killed by signal {signal}")?,
                 }
-                if *core_dumped {
-                    f.write_str(", core dumped")
-                } else {
-                    Ok(())
-                }
+                if *core_dumped { f.write_str(", core dumped") } else { Ok(()) }
             }
             Self::Unknown => f.write_str("gone, status unknown (somebody else reaped it)"),
         }
@@ -246,29 +237,14 @@ mod tests {
             panicked: false,
             backtrace: Some(text),
         };
-        let lease = Lease {
-            slot: 0,
-            generation: 0,
-            len: 0,
-        };
-        let event = Event::Failed {
-            task: 1,
-            lease,
-            failure: failure.cut_to_frame(),
-        };
+        let lease = Lease { slot: 0, generation: 0, len: 0 };
+        let event = Event::Failed { task: 1, lease, failure: failure.cut_to_frame() };
         assert!(codec::encode(&Report { worker: 0, event }).unwrap().len() <= MAX_FRAME);
     }
 
     #[test]
     fn statuses_read_well() {
-        assert_eq!(
-            ExitStatus::Signal {
-                signal: 9,
-                core_dumped: false
-            }
-            .to_string(),
-            "killed by SIGKILL (9)"
-        );
+        assert_eq!(ExitStatus::Signal { signal: 9, core_dumped: false }.to_string(), "killed by SIGKILL (9)");
         assert_eq!(ExitStatus::Code(3).to_string(), "exited with code 3");
     }
 }

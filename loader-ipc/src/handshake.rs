@@ -178,10 +178,7 @@ impl Invitation {
             let what = format!(
                 "the socket {name} does not exist: the path of TMPDIR is too long (107 bytes at most)"
             );
-            return Err(HandshakeError::Queue(io::Error::new(
-                io::ErrorKind::InvalidFilename,
-                what,
-            )));
+            return Err(HandshakeError::Queue(io::Error::new(io::ErrorKind::InvalidFilename, what)));
         }
         let nonce = fresh_nonce();
         let bootstrap = Bootstrap {
@@ -196,13 +193,8 @@ impl Invitation {
             attached: u32::try_from(offer.attached.len()).expect("fewer attachments than descriptors"),
         };
         let fixed = [offer.control, offer.dataset.fd().as_fd()];
-        let (first, rest) = offer
-            .attached
-            .split_at(offer.attached.len().min(MAX_FDS - fixed.len()));
-        let fds: Vec<_> = fixed
-            .into_iter()
-            .chain(first.iter().map(|memory| memory.fd().as_fd()))
-            .collect();
+        let (first, rest) = offer.attached.split_at(offer.attached.len().min(MAX_FDS - fixed.len()));
+        let fds: Vec<_> = fixed.into_iter().chain(first.iter().map(|memory| memory.fd().as_fd())).collect();
         lifeline.send(&bootstrap, &fds, deadline)?;
         for part in rest.chunks(MAX_FDS) {
             let fds: Vec<_> = part.iter().map(|memory| memory.fd().as_fd()).collect();
@@ -234,12 +226,7 @@ impl Invitation {
         if connect.nonce != self.nonce {
             return Err(HandshakeError::WrongNonce);
         }
-        connect
-            .welcome
-            .send(Welcome {
-                results: results.clone(),
-            })
-            .map_err(broken)?;
+        connect.welcome.send(Welcome { results: results.clone() }).map_err(broken)?;
         Ok(connect.tasks)
     }
 }
@@ -304,10 +291,8 @@ impl Bootstrap {
             fds.extend(lifeline.receive::<More>(deadline)?.1);
         }
         let mut fds = fds.into_iter();
-        let mut next = || {
-            fds.next()
-                .ok_or_else(|| LifelineError::Malformed("a descriptor is missing".into()))
-        };
+        let mut next =
+            || fds.next().ok_or_else(|| LifelineError::Malformed("a descriptor is missing".into()));
         let io = |error| HandshakeError::Lifeline(LifelineError::Io(error));
         let control = ControlPage::map(next()?, bootstrap.workers as usize).map_err(io)?;
         let dataset = SealedMemory::open(next()?).map_err(io)?;
@@ -316,14 +301,7 @@ impl Bootstrap {
             .collect::<Result<_, HandshakeError>>()?;
 
         let (tasks, results) = connect(&bootstrap, lifeline, deadline)?;
-        Ok(Connected {
-            bootstrap,
-            control,
-            dataset,
-            attached,
-            tasks,
-            results,
-        })
+        Ok(Connected { bootstrap, control, dataset, attached, tasks, results })
     }
 }
 
@@ -334,17 +312,10 @@ fn connect(bootstrap: &Bootstrap, lifeline: &Lifeline, deadline: Instant) -> Res
     let (task_sender, tasks) = queue().map_err(HandshakeError::Queue)?;
     let (welcome_sender, welcome): (_, IpcReceiver<Welcome>) =
         ipc::channel().map_err(HandshakeError::Queue)?;
-    let connect = Connect {
-        nonce: bootstrap.nonce,
-        tasks: task_sender,
-        welcome: welcome_sender,
-    };
+    let connect = Connect { nonce: bootstrap.nonce, tasks: task_sender, welcome: welcome_sender };
     let broken = |error: &dyn std::fmt::Display| HandshakeError::Queue(io::Error::other(error.to_string()));
     server.send(connect).map_err(|error| broken(&error))?;
-    let answer = Answer::Connected {
-        version: VERSION.to_owned(),
-        build: BuildId::of_this_program().clone(),
-    };
+    let answer = Answer::Connected { version: VERSION.to_owned(), build: BuildId::of_this_program().clone() };
     lifeline.send(&answer, &[], deadline)?;
     loop {
         match welcome.try_recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -357,13 +328,7 @@ fn connect(bootstrap: &Bootstrap, lifeline: &Lifeline, deadline: Instant) -> Res
 }
 
 fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeError {
-    match lifeline.send(
-        &Answer::Refused {
-            reason: reason.clone(),
-        },
-        &[],
-        deadline,
-    ) {
+    match lifeline.send(&Answer::Refused { reason: reason.clone() }, &[], deadline) {
         Ok(()) => HandshakeError::Refused(reason),
         Err(error) => error.into(),
     }
@@ -378,9 +343,7 @@ impl From<&EntryError> for HandshakeError {
 fn fresh_nonce() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // Keys of `RandomState` come from the system's generator.
-    std::collections::hash_map::RandomState::new()
-        .build_hasher()
-        .finish()
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 /// A descriptor of main's end is all that tells a worker that main lives; this is what its watchdog waits on.

@@ -46,10 +46,7 @@ pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B
         }
     }
     let meta = loan.take(to_range(encoded.start, encoded.len)?)?;
-    CURRENT.set(Some(Lent {
-        loan,
-        adopted: Vec::new(),
-    }));
+    CURRENT.set(Some(Lent { loan, adopted: Vec::new() }));
     let _end = End;
     Ok(codec::decode(meta.as_bytes())?)
 }
@@ -79,10 +76,7 @@ impl Lent {
             return Ok(Arc::clone(buffer));
         }
         if range.start % ALIGNMENT != 0 {
-            return Err(ChunkError::OutOfBounds {
-                start: range.start,
-                end: range.end,
-            });
+            return Err(ChunkError::OutOfBounds { start: range.start, end: range.end });
         }
         let buffer = Arc::new(Buffer::in_slot(self.loan.take(range)?));
         self.adopted.push((key, Arc::clone(&buffer)));
@@ -93,9 +87,5 @@ impl Lent {
 fn to_range(start: u64, len: u64) -> Result<Range<usize>, ChunkError> {
     let clamp = |value| usize::try_from(value).unwrap_or(usize::MAX);
     let (start, end) = (clamp(start), clamp(start.saturating_add(len)));
-    if end == usize::MAX {
-        Err(ChunkError::OutOfBounds { start, end })
-    } else {
-        Ok(start..end)
-    }
+    if end == usize::MAX { Err(ChunkError::OutOfBounds { start, end }) } else { Ok(start..end) }
 }

@@ -70,12 +70,8 @@ impl Lifeline {
     /// # Errors
     /// When the process is out of descriptors.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self { socket: ours }, theirs))
     }
 
@@ -107,12 +103,7 @@ impl Lifeline {
             if !fds.is_empty() {
                 control.push(SendAncillaryMessage::ScmRights(fds));
             }
-            match sendmsg(
-                &self.socket,
-                &parts,
-                &mut control,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            ) {
+            match sendmsg(&self.socket, &parts, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline)?,
@@ -188,10 +179,7 @@ pub fn poll_until(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool>
         let left = deadline.saturating_duration_since(Instant::now());
         // A day at most: `poll` refuses what does not fit its own types.
         let left = left.min(Duration::from_secs(24 * 3600));
-        let timeout = Timespec {
-            tv_sec: left.as_secs().cast_signed(),
-            tv_nsec: left.subsec_nanos().into(),
-        };
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         match poll(fds, Some(&timeout)) {
             Ok(0) if Instant::now() >= deadline => return Ok(false),
             Ok(0) | Err(Errno::INTR) => {}
@@ -209,10 +197,7 @@ fn open<T: DeserializeOwned>(message: &[u8]) -> Result<T, LifelineError> {
     if magic != MAGIC {
         return Err(LifelineError::NotOurs(magic.to_vec()));
     }
-    let theirs = protocol
-        .iter()
-        .rev()
-        .fold(0u32, |number, &byte| number << 8 | u32::from(byte));
+    let theirs = protocol.iter().rev().fold(0u32, |number, &byte| number << 8 | u32::from(byte));
     if theirs != PROTOCOL {
         return Err(LifelineError::OtherProtocol { theirs });
     }
@@ -242,10 +227,7 @@ mod tests {
         let memory = crate::memory::SealedMemory::open(fds.pop().unwrap()).unwrap();
         assert_eq!(memory.bytes(), b"rows");
         drop(ours);
-        assert!(matches!(
-            theirs.receive::<String>(soon()),
-            Err(LifelineError::Closed)
-        ));
+        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::Closed)));
     }
 
     #[test]
@@ -259,23 +241,10 @@ mod tests {
     fn strangers_and_other_versions_are_named() {
         let (ours, theirs) = pair();
         rustix::io::write(&ours.socket, b"hello, is this the shell?").unwrap();
-        assert!(matches!(
-            theirs.receive::<String>(soon()),
-            Err(LifelineError::NotOurs(_))
-        ));
+        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::NotOurs(_))));
         rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &7u32.to_le_bytes()].concat()).unwrap();
-        assert!(matches!(
-            theirs.receive::<String>(soon()),
-            Err(LifelineError::OtherProtocol { theirs: 7 })
-        ));
-        rustix::io::write(
-            &ours.socket,
-            &[MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &[1]].concat(),
-        )
-        .unwrap();
-        assert!(matches!(
-            theirs.receive::<String>(soon()),
-            Err(LifelineError::Malformed(_))
-        ));
+        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::OtherProtocol { theirs: 7 })));
+        rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &[1]].concat()).unwrap();
+        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::Malformed(_))));
     }
 }

@@ -63,9 +63,7 @@ impl SealedWriter {
     /// # Errors
     /// When the system is out of memory or descriptors.
     pub fn create() -> io::Result<Self> {
-        Ok(Self {
-            file: File::from(memfd(c"loader-sealed")?),
-        })
+        Ok(Self { file: File::from(memfd(c"loader-sealed")?) })
     }
 
     /// Ends writing, for good.
@@ -74,10 +72,7 @@ impl SealedWriter {
     /// When the memory cannot be sealed or mapped.
     pub fn seal(self) -> io::Result<SealedMemory> {
         let fd = OwnedFd::from(self.file);
-        seal(
-            &fd,
-            SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW,
-        )?;
+        seal(&fd, SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
         SealedMemory::open(fd)
     }
 }
@@ -112,10 +107,7 @@ pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
 }
 
 fn memfd(name: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    Ok(memfd_create(
-        name,
-        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-    )?)
+    Ok(memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?)
 }
 
 fn seal(fd: &OwnedFd, seals: SealFlag) -> io::Result<()> {

@@ -67,11 +67,7 @@ impl WorkerProcess {
         // Not reaped yet (nobody else waits for it by number), so the number still means this process.
         let pidfd = rustix::process::Pid::from_raw(id.cast_signed())
             .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-        Ok(Self {
-            pid,
-            pidfd,
-            status: OnceLock::new(),
-        })
+        Ok(Self { pid, pidfd, status: OnceLock::new() })
     }
 
     /// Its process id.
@@ -94,10 +90,7 @@ impl WorkerProcess {
             match waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
                 Ok(WaitStatus::Exited(_, code)) => break ExitStatus::Code(code),
                 Ok(WaitStatus::Signaled(_, signal, core_dumped)) => {
-                    break ExitStatus::Signal {
-                        signal: signal as i32,
-                        core_dumped,
-                    };
+                    break ExitStatus::Signal { signal: signal as i32, core_dumped };
                 }
                 Err(Errno::EINTR) => {}
                 // Reaped by somebody else, or by the kernel because the host ignores SIGCHLD.
@@ -118,10 +111,7 @@ impl WorkerProcess {
         if self.is_reaped() {
             return;
         }
-        match (
-            &self.pidfd,
-            rustix::process::Signal::from_named_raw(signal as i32),
-        ) {
+        match (&self.pidfd, rustix::process::Signal::from_named_raw(signal as i32)) {
             // An error can only mean that it is gone already.
             (Some(pidfd), Some(signal)) => drop(pidfd_send_signal(pidfd, signal)),
             _ => drop(nix::sys::signal::kill(self.pid, signal)),

@@ -30,16 +30,7 @@ pub const MAX_FRAME: usize = 64 * 1024;
 /// When the system is out of descriptors.
 pub fn queue<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let (sender, receiver) = ipc::channel()?;
-    Ok((
-        Sender {
-            inner: sender,
-            frame: PhantomData,
-        },
-        Receiver {
-            inner: receiver,
-            frame: PhantomData,
-        },
-    ))
+    Ok((Sender { inner: sender, frame: PhantomData }, Receiver { inner: receiver, frame: PhantomData }))
 }
 
 /// The sending end; clones share one queue. Itself sendable to another process, once, at start-up.
@@ -126,16 +117,9 @@ impl<T: DeserializeOwned> Receiver<T> {
         let mut left = deadline.saturating_duration_since(Instant::now());
         loop {
             // Rounded up: a cut one would spin through the last millisecond.
-            let wait = if left.is_zero() {
-                left
-            } else {
-                left.max(Duration::from_millis(1))
-            };
-            let received = if wait.is_zero() {
-                self.inner.try_recv()
-            } else {
-                self.inner.try_recv_timeout(wait)
-            };
+            let wait = if left.is_zero() { left } else { left.max(Duration::from_millis(1)) };
+            let received =
+                if wait.is_zero() { self.inner.try_recv() } else { self.inner.try_recv_timeout(wait) };
             match received {
                 Ok(Packet(bytes)) => {
                     return codec::decode(&bytes).map_err(|error| ReceiveError::Malformed(error.to_string()));
@@ -145,11 +129,7 @@ impl<T: DeserializeOwned> Receiver<T> {
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::IpcError(IpcError::Disconnected)) => return Err(ReceiveError::Closed),
                 Err(TryRecvError::IpcError(IpcError::Io(error))) => {
-                    return Err(if is_closed(&error) {
-                        ReceiveError::Closed
-                    } else {
-                        error.into()
-                    });
+                    return Err(if is_closed(&error) { ReceiveError::Closed } else { error.into() });
                 }
                 Err(TryRecvError::IpcError(IpcError::SerializationError(error))) => {
                     return Err(ReceiveError::Malformed(error.to_string()));
@@ -165,10 +145,7 @@ impl<T: DeserializeOwned> Receiver<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            frame: PhantomData,
-        }
+        Self { inner: self.inner.clone(), frame: PhantomData }
     }
 }
 
@@ -186,10 +163,7 @@ impl<T> fmt::Debug for Receiver<T> {
 
 /// A blocked sender is woken with ECONNRESET when the receiver closes; later ones get EPIPE.
 fn is_closed(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-    )
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// One frame's bytes, written as bytes: as a plain `Vec<u8>` serde would take them one by one.
@@ -245,10 +219,7 @@ mod tests {
     #[test]
     fn a_deadline_in_the_past_still_looks_once() {
         let (sender, receiver) = queue::<u8>().unwrap();
-        assert!(matches!(
-            receiver.receive(Instant::now()),
-            Err(ReceiveError::TimedOut)
-        ));
+        assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));
         sender.send(&7).unwrap();
         assert_eq!(receiver.receive(Instant::now()).unwrap(), 7);
     }
@@ -256,14 +227,8 @@ mod tests {
     #[test]
     fn a_frame_over_the_limit_is_refused_before_it_is_sent() {
         let (sender, receiver) = queue::<Vec<u8>>().unwrap();
-        assert!(matches!(
-            sender.send(&vec![0; MAX_FRAME]),
-            Err(SendError::TooLarge { .. })
-        ));
-        assert!(matches!(
-            receiver.receive(Instant::now()),
-            Err(ReceiveError::TimedOut)
-        ));
+        assert!(matches!(sender.send(&vec![0; MAX_FRAME]), Err(SendError::TooLarge { .. })));
+        assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));
     }
 
     #[test]
@@ -277,9 +242,6 @@ mod tests {
     fn garbage_is_an_error() {
         let (sender, receiver) = queue::<Vec<u64>>().unwrap();
         sender.inner.send(Packet(vec![255; 20])).unwrap();
-        assert!(matches!(
-            receiver.receive(soon()),
-            Err(ReceiveError::Malformed(_))
-        ));
+        assert!(matches!(receiver.receive(soon()), Err(ReceiveError::Malformed(_))));
     }
 }

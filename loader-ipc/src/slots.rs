@@ -114,17 +114,8 @@ pub enum SlotError {
 impl SlotPool {
     /// A pool that never holds more than `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        let inner = Inner {
-            limit,
-            slots: HashMap::new(),
-            next: 0,
-            expected: FIRST_LEN,
-            bytes: 0,
-        };
-        Self {
-            inner: Arc::new(Mutex::new(inner)),
-            returns: Arc::default(),
-        }
+        let inner = Inner { limit, slots: HashMap::new(), next: 0, expected: FIRST_LEN, bytes: 0 };
+        Self { inner: Arc::new(Mutex::new(inner)), returns: Arc::default() }
     }
 
     /// Leases a slot of at least `min_len` bytes, one that `preferred` knows if there is a choice.
@@ -134,14 +125,10 @@ impl SlotPool {
     pub fn lease(&self, min_len: usize, preferred: impl Fn(u32) -> bool) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         let wanted = min_len.max(inner.expected);
-        let fits = inner
-            .slots
-            .iter()
-            .filter(|(_, slot)| slot.state == State::Free && slot.memory.len() >= wanted);
+        let fits =
+            inner.slots.iter().filter(|(_, slot)| slot.state == State::Free && slot.memory.len() >= wanted);
         // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
-        let found = fits
-            .map(|(&number, _)| number)
-            .min_by_key(|&number| (!preferred(number), number));
+        let found = fits.map(|(&number, _)| number).min_by_key(|&number| (!preferred(number), number));
         let number = match found {
             Some(number) => number,
             None => inner.create(wanted)?,
@@ -175,10 +162,7 @@ impl SlotPool {
     pub fn lend(&self, lease: Lease, spoilt: bool) -> Result<Loan, SlotError> {
         let mut inner = self.lock();
         let slot = inner.leased(lease)?;
-        let ticket = Ticket {
-            slot: lease.slot,
-            returns: Arc::clone(&self.returns),
-        };
+        let ticket = Ticket { slot: lease.slot, returns: Arc::clone(&self.returns) };
         let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
         slot.state = State::Lent;
         slot.spoilt = spoilt;
@@ -193,14 +177,8 @@ impl SlotPool {
         let mut inner = self.lock();
         let slot = inner.leased(lease)?;
         let mut loan = slot.memory.lend(()).ok_or(SlotError::NotLeased(lease))?;
-        let mut chunk = loan
-            .take(0..size_of_val(indices))
-            .map_err(|_| SlotError::NotLeased(lease))?;
-        for (bytes, index) in chunk
-            .as_bytes_mut()
-            .chunks_exact_mut(size_of::<u64>())
-            .zip(indices)
-        {
+        let mut chunk = loan.take(0..size_of_val(indices)).map_err(|_| SlotError::NotLeased(lease))?;
+        for (bytes, index) in chunk.as_bytes_mut().chunks_exact_mut(size_of::<u64>()).zip(indices) {
             bytes.copy_from_slice(&index.to_le_bytes());
         }
         Ok(())
@@ -240,11 +218,7 @@ impl Inner {
         let slot = self.slots.get_mut(&number).expect("the caller found or made it");
         slot.state = State::Leased;
         slot.generation = slot.generation.wrapping_add(1);
-        Lease {
-            slot: number,
-            generation: slot.generation,
-            len: slot.memory.len() as u64,
-        }
+        Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 }
     }
 
     fn leased(&mut self, lease: Lease) -> Result<&mut Slot, SlotError> {
@@ -276,26 +250,14 @@ impl Inner {
                 leased: self.count(State::Leased),
             });
         }
-        let system = |source| SlotError::System {
-            wanted: len as u64,
-            source,
-        };
+        let system = |source| SlotError::System { wanted: len as u64, source };
         let size = NonZeroUsize::new(len).ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;
         let fd = memory::reserve(size).map_err(system)?;
         let memory = SlotMemory::map(&fd, size).map_err(system)?;
         let number = self.next;
         self.next += 1;
         self.bytes += len as u64;
-        self.slots.insert(
-            number,
-            Slot {
-                fd,
-                memory,
-                state: State::Free,
-                generation: 0,
-                spoilt: false,
-            },
-        );
+        self.slots.insert(number, Slot { fd, memory, state: State::Free, generation: 0, spoilt: false });
         Ok(number)
     }
 
@@ -306,11 +268,7 @@ impl Inner {
     }
 
     fn numbers(&self, keep: impl Fn(&Slot) -> bool) -> Vec<u32> {
-        self.slots
-            .iter()
-            .filter(|(_, slot)| keep(slot))
-            .map(|(&number, _)| number)
-            .collect()
+        self.slots.iter().filter(|(_, slot)| keep(slot)).map(|(&number, _)| number).collect()
     }
 
     fn count(&self, state: State) -> usize {
@@ -356,11 +314,7 @@ mod tests {
         let lease = pool.lease(100, ANY).unwrap();
         pool.release(lease);
         assert!(matches!(pool.lend(lease, false), Err(SlotError::NotLeased(_))));
-        let made_up = Lease {
-            slot: 99,
-            generation: 1,
-            len: 4096,
-        };
+        let made_up = Lease { slot: 99, generation: 1, len: 4096 };
         assert!(matches!(pool.lend(made_up, false), Err(SlotError::NotLeased(_))));
         assert!(matches!(pool.regrow(made_up, 1), Err(SlotError::NotLeased(_))));
     }
@@ -372,17 +326,7 @@ mod tests {
         let loan = pool.lend(first, false).unwrap();
         let _second = pool.lease(1, ANY).unwrap();
         let error = pool.lease(1, ANY).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                SlotError::LimitReached {
-                    held: 1,
-                    leased: 1,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, SlotError::LimitReached { held: 1, leased: 1, .. }), "{error}");
         drop(loan);
         pool.lease(1, ANY).unwrap();
     }
@@ -395,11 +339,7 @@ mod tests {
         assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
         assert!(!pool.exists(small.slot));
         pool.release(large);
-        assert_eq!(
-            pool.lease(1, ANY).unwrap().slot,
-            large.slot,
-            "the next batch is expected to be as large"
-        );
+        assert_eq!(pool.lease(1, ANY).unwrap().slot, large.slot, "the next batch is expected to be as large");
     }
 
     #[test]

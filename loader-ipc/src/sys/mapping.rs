@@ -30,10 +30,7 @@ impl Mapping {
         };
         // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
-        Ok(Self {
-            start: start.cast(),
-            len,
-        })
+        Ok(Self { start: start.cast(), len })
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {

@@ -34,10 +34,7 @@ impl SlotMemory {
     /// What `mmap` says: out of address space, too many mappings.
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
         let mapping = Mapping::new(fd.as_fd(), len, Access::Write)?;
-        Ok(Arc::new(Self {
-            mapping,
-            lent: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(Self { mapping, lent: AtomicBool::new(false) }))
     }
 
     /// Size in bytes.
@@ -59,14 +56,8 @@ impl SlotMemory {
         if self.lent.swap(true, Ordering::Acquire) {
             return None;
         }
-        let state = LoanState {
-            memory: Arc::clone(self),
-            _ticket: Box::new(ticket),
-        };
-        Some(Loan {
-            state: Arc::new(state),
-            taken: Vec::new(),
-        })
+        let state = LoanState { memory: Arc::clone(self), _ticket: Box::new(ticket) };
+        Some(Loan { state: Arc::new(state), taken: Vec::new() })
     }
 }
 
@@ -84,9 +75,7 @@ struct LoanState {
 
 impl fmt::Debug for LoanState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoanState")
-            .field("memory", &self.memory)
-            .finish_non_exhaustive()
+        f.debug_struct("LoanState").field("memory", &self.memory).finish_non_exhaustive()
     }
 }
 
@@ -150,12 +139,7 @@ impl Loan {
         let base = self.state.memory.mapping.start();
         // SAFETY: start <= end <= the mapping's length, so the address is inside it (or one past its end for an empty chunk).
         let first = unsafe { base.add(start) };
-        Ok(Chunk {
-            state: Arc::clone(&self.state),
-            first,
-            offset: start,
-            len: end - start,
-        })
+        Ok(Chunk { state: Arc::clone(&self.state), first, offset: start, len: end - start })
     }
 }
 

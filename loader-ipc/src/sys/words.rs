@@ -18,9 +18,7 @@ impl SharedWords {
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
         let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self {
-            mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)?,
-        })
+        Ok(Self { mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)? })
     }
 
     /// The words.

@@ -1,0 +1,149 @@
+//! How samples become a batch.
+//!
+//! Samples are stacked one by one as they are loaded, so that a worker holds one sample, not a batch of them, and each of its
+//! bytes is written once: into the slot. (The other way, collecting a `Vec` and collating it, is what a custom function gets.)
+
+mod custom;
+mod rows;
+mod structure;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+pub use custom::{CollateWith, Collected};
+pub use rows::{Row, RowStack};
+pub use structure::{ListStack, MapStack};
+
+/// What can be a batch: any serde type that can move to another thread. Tensors in it stay in shared memory.
+pub trait Batch: Serialize + DeserializeOwned + Send + 'static {}
+
+impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
+
+/// A sample that knows how a batch of its kind looks, as PyTorch's `default_collate` does:
+///
+/// | sample | batch of `B` |
+/// |---|---|
+/// | a number `T` | `Tensor<T>`, shape `[B]` (`usize` as `u64`, `isize` as `i64`, `bool` as `u8`) |
+/// | `[T; N]`, `[[T; M]; N]`, `Vec<T>` | `Tensor<T>`, shape `[B, N]`, `[B, N, M]`, `[B, len]` |
+/// | `Tensor<T>` of shape `S` | `Tensor<T>`, shape `[B, ..S]` |
+/// | `String` | `Vec<String>` |
+/// | a tuple (up to 8) | the tuple of batches |
+/// | `HashMap<K, S>`, `BTreeMap<K, S>` | the map of batches |
+/// | a struct with `#[derive(Sample)]` | a struct of batches, named like it with `Batch` behind |
+///
+/// Numbers keep their type (PyTorch makes `float` a `float64`). All samples of a batch must have the same shape.
+#[diagnostic::on_unimplemented(
+    message = "a batch of `{Self}` has no default collation",
+    note = "derive `Sample` for a struct of numbers, arrays, tensors, strings; or give the loader a function with `.collate(...)`"
+)]
+pub trait Sample: Sized + Send + 'static {
+    /// A batch of such samples.
+    type Batch: Batch;
+    /// Puts the batch together.
+    type Stack: Stack<Sample = Self, Batch = Self::Batch>;
+
+    /// Starts a batch of at most `samples` samples.
+    fn stack(samples: usize) -> Self::Stack;
+}
+
+/// A batch in the making: takes one sample after the other.
+pub trait Stack: Sized {
+    /// One sample.
+    type Sample;
+    /// The finished batch.
+    type Batch;
+
+    /// Adds a sample.
+    ///
+    /// # Errors
+    /// When the sample does not fit the ones before.
+    fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError>;
+
+    /// Ends the batch.
+    ///
+    /// # Errors
+    /// When the batch cannot be made.
+    fn finish(self) -> Result<Self::Batch, CollateError>;
+}
+
+/// Why samples do not form a batch.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{problem}", field_prefix(field))]
+pub struct CollateError {
+    /// Path to the field of the sample, outermost name first; empty for the sample itself.
+    pub field: Vec<String>,
+    /// What is wrong.
+    #[source]
+    pub problem: CollateProblem,
+}
+
+/// What is wrong with a sample among others.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollateProblem {
+    /// Its shape differs from the first sample's.
+    #[error(
+        "shape {found:?} differs from the batch's first sample, {expected:?}; pad it, or collate with a function of your own"
+    )]
+    Ragged {
+        /// Shape of the first sample.
+        expected: Vec<usize>,
+        /// Shape of this one.
+        found: Vec<usize>,
+    },
+    /// Its keys differ from the first sample's.
+    #[error("{problem}; all samples of a batch need the same keys")]
+    Keys {
+        /// Which key is missing or new.
+        problem: String,
+    },
+    /// The batch is larger than memory.
+    #[error(transparent)]
+    Tensor(#[from] crate::TensorError),
+    /// The user's function failed.
+    #[error("{0:#}")]
+    Custom(anyhow::Error),
+}
+
+impl CollateError {
+    /// The same error, seen from the sample that has it in its field `name`.
+    #[must_use]
+    pub fn in_field(mut self, name: impl Into<String>) -> Self {
+        self.field.insert(0, name.into());
+        self
+    }
+}
+
+impl From<CollateProblem> for CollateError {
+    fn from(problem: CollateProblem) -> Self {
+        Self { field: Vec::new(), problem }
+    }
+}
+
+fn field_prefix(field: &[String]) -> String {
+    if field.is_empty() { String::new() } else { format!("field `{}`: ", field.join(".")) }
+}
+
+/// How a loader collates samples of type `S`: by the sample's type ([`DefaultCollate`]) or by a function ([`CollateWith`]).
+/// It goes to the workers with the dataset.
+pub trait Collate<S>: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// A batch.
+    type Batch: Batch;
+    /// Puts it together.
+    type Stack: Stack<Sample = S, Batch = Self::Batch>;
+
+    /// Starts a batch of at most `samples` samples.
+    fn stack(&self, samples: usize) -> Self::Stack;
+}
+
+/// Collates by the sample's type, see [`Sample`].
+#[derive(Debug, Clone, Copy, Default, Serialize, serde::Deserialize)]
+pub struct DefaultCollate;
+
+impl<S: Sample> Collate<S> for DefaultCollate {
+    type Batch = S::Batch;
+    type Stack = S::Stack;
+
+    fn stack(&self, samples: usize) -> S::Stack {
+        S::stack(samples)
+    }
+}

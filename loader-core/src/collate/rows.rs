@@ -1,0 +1,148 @@
+//! Samples that are one row of a tensor: numbers, arrays, vectors, tensors.
+
+use half::{bf16, f16};
+
+use super::{CollateError, CollateProblem, Sample, Stack};
+use crate::tensor::{Element, Tensor};
+
+/// A sample that becomes one row of a tensor.
+pub trait Row: Send + 'static {
+    /// Type of its numbers.
+    type Element: Element;
+
+    /// Its shape, empty for a number.
+    fn shape(&self) -> Vec<usize>;
+
+    /// True when `shape` is its shape; without allocating.
+    fn has_shape(&self, shape: &[usize]) -> bool;
+
+    /// Writes its numbers, row-major; `row` has as many as its shape says.
+    fn write(&self, row: &mut [Self::Element]);
+}
+
+/// Stacks rows along a new first dimension.
+#[derive(Debug)]
+pub struct RowStack<R: Row> {
+    capacity: usize,
+    len: usize,
+    /// Made with the first sample, whose shape it takes.
+    tensor: Option<Tensor<R::Element>>,
+}
+
+impl<R: Row> RowStack<R> {
+    fn with_capacity(samples: usize) -> Self {
+        Self { capacity: samples, len: 0, tensor: None }
+    }
+}
+
+impl<R: Row> Stack for RowStack<R> {
+    type Sample = R;
+    type Batch = Tensor<R::Element>;
+
+    fn push(&mut self, sample: R) -> Result<(), CollateError> {
+        if self.tensor.is_none() {
+            let mut shape = sample.shape();
+            shape.insert(0, self.capacity);
+            self.tensor = Some(Tensor::for_overwrite(shape).map_err(CollateProblem::from)?);
+        }
+        let tensor = self.tensor.as_mut().expect("made above");
+        let expected = &tensor.shape()[1..];
+        if !sample.has_shape(expected) {
+            let problem = CollateProblem::Ragged { expected: expected.to_vec(), found: sample.shape() };
+            return Err(problem.into());
+        }
+        let row = tensor.row_len();
+        assert!(self.len < self.capacity, "more samples than the batch was started for");
+        sample.write(&mut tensor.unique_mut()[self.len * row..(self.len + 1) * row]);
+        self.len += 1;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Tensor<R::Element>, CollateError> {
+        match self.tensor {
+            Some(mut tensor) => {
+                tensor.truncate(self.len);
+                Ok(tensor)
+            }
+            None => Ok(Tensor::zeros([0]).map_err(CollateProblem::from)?),
+        }
+    }
+}
+
+macro_rules! rows {
+    ($($(#[$attribute:meta])* [$($generics:tt)*] $row:ty { $element:ty, $rank:literal, $shape:expr, $write:expr })*) => {
+        $(
+            impl<$($generics)*> Row for $row {
+                type Element = $element;
+
+                fn shape(&self) -> Vec<usize> {
+                    let shape: fn(&Self) -> [usize; $rank] = $shape;
+                    shape(self).to_vec()
+                }
+
+                fn has_shape(&self, expected: &[usize]) -> bool {
+                    let shape: fn(&Self) -> [usize; $rank] = $shape;
+                    shape(self) == expected
+                }
+
+                fn write(&self, row: &mut [$element]) {
+                    let write: fn(&Self, &mut [$element]) = $write;
+                    write(self, row);
+                }
+            }
+
+            impl<$($generics)*> Sample for $row {
+                type Batch = Tensor<$element>;
+                type Stack = RowStack<Self>;
+
+                fn stack(samples: usize) -> RowStack<Self> {
+                    RowStack::with_capacity(samples)
+                }
+            }
+        )*
+    };
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {
+        rows! { $([] $number { $number, 0, |_| [], |number, row| row[0] = *number })* }
+    };
+}
+
+numbers!(u8, i8, u16, i16, u32, i32, u64, i64, f16, bf16, f32, f64);
+
+rows! {
+    [] usize { u64, 0, |_| [], |number, row| row[0] = *number as u64 }
+    [] isize { i64, 0, |_| [], |number, row| row[0] = *number as i64 }
+    [] bool { u8, 0, |_| [], |flag, row| row[0] = u8::from(*flag) }
+    [T: Element, const N: usize] [T; N] { T, 1, |_| [N], |array, row| row.copy_from_slice(array) }
+    [T: Element, const N: usize, const M: usize] [[T; M]; N] {
+        T, 2, |_| [N, M], |array, row| row.copy_from_slice(array.as_flattened())
+    }
+    [T: Element] Vec<T> { T, 1, |vec| [vec.len()], |vec, row| row.copy_from_slice(vec) }
+}
+
+impl<T: Element> Row for Tensor<T> {
+    type Element = T;
+
+    fn shape(&self) -> Vec<usize> {
+        self.shape().to_vec()
+    }
+
+    fn has_shape(&self, expected: &[usize]) -> bool {
+        self.shape() == expected
+    }
+
+    fn write(&self, row: &mut [T]) {
+        row.copy_from_slice(self.as_slice());
+    }
+}
+
+impl<T: Element> Sample for Tensor<T> {
+    type Batch = Self;
+    type Stack = RowStack<Self>;
+
+    fn stack(samples: usize) -> RowStack<Self> {
+        RowStack::with_capacity(samples)
+    }
+}

@@ -1,0 +1,188 @@
+//! Samples that have parts: tuples, maps; and those that stay a list: strings.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    hash::Hash,
+    marker::PhantomData,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{CollateError, CollateProblem, Sample, Stack};
+
+/// Keeps samples as a list.
+#[derive(Debug)]
+pub struct ListStack<S>(Vec<S>);
+
+impl<S> Stack for ListStack<S> {
+    type Sample = S;
+    type Batch = Vec<S>;
+
+    fn push(&mut self, sample: S) -> Result<(), CollateError> {
+        self.0.push(sample);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Vec<S>, CollateError> {
+        Ok(self.0)
+    }
+}
+
+impl Sample for String {
+    type Batch = Vec<Self>;
+    type Stack = ListStack<Self>;
+
+    fn stack(samples: usize) -> ListStack<Self> {
+        ListStack(Vec::with_capacity(samples))
+    }
+}
+
+macro_rules! tuples {
+    ($($name:ident $place:tt),*) => {
+        impl<$($name: Stack),*> Stack for ($($name,)*) {
+            type Sample = ($($name::Sample,)*);
+            type Batch = ($($name::Batch,)*);
+
+            fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError> {
+                $(self.$place.push(sample.$place).map_err(|error| error.in_field(stringify!($place)))?;)*
+                Ok(())
+            }
+
+            fn finish(self) -> Result<Self::Batch, CollateError> {
+                Ok(($(self.$place.finish().map_err(|error| error.in_field(stringify!($place)))?,)*))
+            }
+        }
+
+        impl<$($name: Sample),*> Sample for ($($name,)*) {
+            type Batch = ($($name::Batch,)*);
+            type Stack = ($($name::Stack,)*);
+
+            fn stack(samples: usize) -> Self::Stack {
+                ($($name::stack(samples),)*)
+            }
+        }
+    };
+}
+
+tuples!(A 0);
+tuples!(A 0, B 1);
+tuples!(A 0, B 1, C 2);
+tuples!(A 0, B 1, C 2, D 3);
+tuples!(A 0, B 1, C 2, D 3, E 4);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+
+/// Stacks maps key by key. The first sample's keys are the batch's.
+pub struct MapStack<M, K, S: Sample> {
+    capacity: usize,
+    stacks: Option<Vec<(K, S::Stack)>>,
+    map: PhantomData<fn() -> M>,
+}
+
+impl<M, K, S: Sample> fmt::Debug for MapStack<M, K, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MapStack").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+macro_rules! maps {
+    ($map:ident, $($bound:ident),*) => {
+        impl<K: $($bound +)* fmt::Debug, S: Sample> Stack for MapStack<$map<K, S>, K, S> {
+            type Sample = $map<K, S>;
+            type Batch = $map<K, S::Batch>;
+
+            fn push(&mut self, mut sample: Self::Sample) -> Result<(), CollateError> {
+                let Some(stacks) = &mut self.stacks else {
+                    let mut stacks = Vec::with_capacity(sample.len());
+                    for (key, value) in sample {
+                        let mut stack = S::stack(self.capacity);
+                        stack.push(value).map_err(|error| error.in_field(format!("{key:?}")))?;
+                        stacks.push((key, stack));
+                    }
+                    self.stacks = Some(stacks);
+                    return Ok(());
+                };
+                for (key, stack) in stacks {
+                    let missing = || CollateProblem::Keys { problem: format!("key {key:?} is missing") };
+                    let value = sample.remove(key).ok_or_else(missing)?;
+                    stack.push(value).map_err(|error| error.in_field(format!("{key:?}")))?;
+                }
+                match sample.into_keys().next() {
+                    Some(key) => Err(CollateProblem::Keys { problem: format!("key {key:?} is new") }.into()),
+                    None => Ok(()),
+                }
+            }
+
+            fn finish(self) -> Result<Self::Batch, CollateError> {
+                let stacks = self.stacks.unwrap_or_default().into_iter();
+                stacks.map(|(key, stack)| Ok((key, stack.finish()?))).collect()
+            }
+        }
+
+        impl<K, S> Sample for $map<K, S>
+        where
+            K: $($bound +)* fmt::Debug + Serialize + DeserializeOwned + Send + 'static,
+            S: Sample,
+        {
+            type Batch = $map<K, S::Batch>;
+            type Stack = MapStack<Self, K, S>;
+
+            fn stack(samples: usize) -> Self::Stack {
+                MapStack { capacity: samples, stacks: None, map: PhantomData }
+            }
+        }
+    };
+}
+
+maps!(HashMap, Eq, Hash);
+maps!(BTreeMap, Ord);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tensor;
+
+    fn stack<S: Sample>(samples: impl IntoIterator<Item = S>) -> Result<S::Batch, CollateError> {
+        let mut stack = S::stack(4);
+        samples.into_iter().try_for_each(|sample| stack.push(sample))?;
+        stack.finish()
+    }
+
+    #[test]
+    fn numbers_arrays_and_strings() {
+        let (numbers, (arrays, names)) =
+            stack([(1u8, ([1.0f32, 2.0], "a".to_owned())), (2, ([3.0, 4.0], "b".to_owned()))]).unwrap();
+        assert_eq!(numbers, Tensor::from_slice(&[1u8, 2], [2]).unwrap());
+        assert_eq!(arrays, Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]).unwrap());
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(stack([[[1u8, 2, 3], [4, 5, 6]]]).unwrap().shape(), [1, 2, 3]);
+        assert_eq!(stack([true, false]).unwrap().as_slice(), [1, 0]);
+        assert_eq!(stack([3usize]).unwrap().as_slice(), [3u64]);
+        assert_eq!(stack::<(f32,)>([]).unwrap().0.len(), 0);
+    }
+
+    #[test]
+    fn ragged_rows_name_field_and_shapes() {
+        let error = stack([(0u8, (vec![1i32, 2], 0u8)), (1, (vec![3], 1))]).unwrap_err();
+        assert_eq!(error.field, ["1", "0"]);
+        let text = error.to_string();
+        assert!(
+            text.starts_with("field `1.0`: shape [1] differs from the batch's first sample, [2]"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn maps_need_the_same_keys() {
+        let sample = |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), key.len() as u32)).collect();
+        let batch: BTreeMap<String, Tensor<u32>> =
+            stack::<BTreeMap<_, _>>([sample(&["a", "bc"]), sample(&["bc", "a"])]).unwrap();
+        assert_eq!(batch["bc"].as_slice(), [2, 2]);
+        let missing = stack::<BTreeMap<_, _>>([sample(&["a", "b"]), sample(&["a"])]).unwrap_err();
+        assert!(missing.to_string().contains("key \"b\" is missing"), "{missing}");
+        let new = stack::<BTreeMap<_, _>>([sample(&["a"]), sample(&["a", "b"])]).unwrap_err();
+        assert!(new.to_string().contains("key \"b\" is new"), "{new}");
+    }
+}

@@ -1,0 +1,98 @@
+//! What a dataset is told while it loads.
+
+use rand::rngs::ChaCha8Rng;
+
+use crate::random::{self, Purpose};
+
+/// The worker that a dataset runs in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerInfo {
+    id: usize,
+    num_workers: usize,
+    seed: u64,
+}
+
+impl WorkerInfo {
+    #[doc(hidden)]
+    pub fn new(id: usize, num_workers: usize, seed: u64) -> Self {
+        Self { id, num_workers, seed }
+    }
+
+    /// Number of the worker, from 0.
+    pub fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Number of workers of the loader.
+    pub fn num_workers(&self) -> usize {
+        self.num_workers
+    }
+
+    /// The loader's seed plus the worker's number, for libraries that want a seed per process. What a sample looks like should
+    /// not depend on it: use [`Context::rng`] for that.
+    pub fn seed(&self) -> u64 {
+        self.seed.wrapping_add(self.id as u64)
+    }
+}
+
+/// What a dataset is told while it loads one sample: its generator, the epoch, the worker.
+#[derive(Debug)]
+pub struct Context {
+    worker: Option<WorkerInfo>,
+    epoch: u64,
+    index: usize,
+    key: [u8; 32],
+    rng: ChaCha8Rng,
+    many_declined: bool,
+}
+
+impl Context {
+    /// A context for calling a dataset by hand, as the main process would: no worker, epoch 0, sample 0.
+    pub fn new(seed: u64) -> Self {
+        Self::for_epoch(None, seed, 0)
+    }
+
+    pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
+        let key = random::key(Purpose::Sample, seed, epoch);
+        let rng = random::generator(key, 0);
+        Self { worker, epoch, index: 0, key, rng, many_declined: false }
+    }
+
+    /// Moves on to another sample: its generator starts anew.
+    pub fn set_index(&mut self, index: usize) {
+        self.index = index;
+        self.rng = random::generator(self.key, index as u64);
+    }
+
+    /// The sample's own generator. It depends on the loader's seed, the epoch and the sample's index alone: augmentation is
+    /// the same with any number of workers, in any order, and when a batch is loaded again.
+    ///
+    /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
+    pub fn rng(&mut self) -> &mut ChaCha8Rng {
+        &mut self.rng
+    }
+
+    /// The epoch, from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Index of the sample.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Says that the dataset has no `get_many` of its own.
+    pub(crate) fn decline_many(&mut self) {
+        self.many_declined = true;
+    }
+
+    pub(crate) fn many_declined(&self) -> bool {
+        self.many_declined
+    }
+
+    /// The worker, or `None` in the main process.
+    pub fn worker(&self) -> Option<&WorkerInfo> {
+        self.worker.as_ref()
+    }
+}

@@ -1,0 +1,95 @@
+//! Where samples come from.
+
+mod map;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::context::Context;
+
+pub use map::Map;
+
+/// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.
+///
+/// Each worker gets its own copy, decoded from what `Serialize` wrote. Keep the copy small: paths and options, and large tables
+/// in a [`SharedVec`](crate::SharedVec), which all workers share. Open files, maps and decoders belong into
+/// [`setup`](Self::setup), in fields marked `#[serde(skip)]`.
+///
+/// # Examples
+/// ```
+/// use loader_core::prelude::*;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Squares {
+///     count: usize,
+/// }
+///
+/// impl Dataset for Squares {
+///     type Sample = (u64, f32);
+///
+///     fn len(&self) -> usize {
+///         self.count
+///     }
+///
+///     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Self::Sample> {
+///         Ok((index as u64, (index * index) as f32))
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(Squares { count: 10 }).batch_size(4).build()?;
+/// let (numbers, squares) = loader.iter()?.next().unwrap()?;
+/// assert_eq!(numbers.as_slice(), [0, 1, 2, 3]);
+/// assert_eq!(squares.as_slice(), [0.0, 1.0, 4.0, 9.0]);
+/// # anyhow::Ok(())
+/// ```
+pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// One sample. Its type decides how a batch is collated, see [`Sample`](crate::Sample).
+    type Sample: Send + 'static;
+
+    /// Number of samples.
+    fn len(&self) -> usize;
+
+    /// True when there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sample `index`, which is below [`len`](Self::len).
+    ///
+    /// # Errors
+    /// Any error fails the batch that the sample is for, and that batch only. A panic does the same.
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
+
+    /// The samples `indices`, in that order: PyTorch's `__getitems__`, for datasets that read many at once more cheaply. Call
+    /// [`Context::set_index`] before using the generator for each of them. Where it is not overridden, [`get`](Self::get) is
+    /// called for each index.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
+        let _ = indices;
+        cx.decline_many();
+        Ok(Vec::new())
+    }
+
+    /// Opens what is not serialised. Runs once in each process that loads (each worker; the main process when there are none),
+    /// before the first sample.
+    ///
+    /// # Errors
+    /// An error fails every batch of that process.
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+
+    /// Passes every sample through `function`, which also runs where the sample is loaded. It must not capture anything: what it
+    /// needs belongs into the dataset, or is drawn from [`Context::rng`].
+    fn map<S, F>(self, function: F) -> Map<Self, F, S>
+    where
+        Self: Sized,
+        S: Send + 'static,
+        F: Fn(Self::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
+    {
+        Map::new(self, function)
+    }
+}

@@ -1,0 +1,26 @@
+//! In order.
+
+use super::{Epoch, Sampler};
+
+/// `0, 1, 2, ...`: the order without shuffling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequentialSampler {
+    len: usize,
+}
+
+impl SequentialSampler {
+    /// The indices below `len`.
+    pub fn new(len: usize) -> Self {
+        Self { len }
+    }
+}
+
+impl Sampler for SequentialSampler {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn indices(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        Box::new(0..self.len)
+    }
+}

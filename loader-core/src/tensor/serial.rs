@@ -1,0 +1,216 @@
+//! How a tensor is encoded: by its place while a batch is put into or read from a slot, by value everywhere else.
+
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+use loader_ipc::{arena, buffer::Buffer, lent};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, Visitor},
+    ser::SerializeStruct,
+};
+
+use super::{Element, Tensor, element_count};
+
+/// In a slot: where the elements lie.
+#[derive(Serialize, Deserialize)]
+struct Placed {
+    dtype: u8,
+    shape: Vec<usize>,
+    offset: u64,
+}
+
+/// Elsewhere: the elements themselves, little-endian.
+#[derive(Deserialize)]
+struct Written {
+    dtype: String,
+    shape: Vec<usize>,
+    data: Bytes,
+}
+
+impl<T: Element> Serialize for Tensor<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let Some(offset) = arena::place(&self.buffer, self.as_bytes().len()) {
+            return Placed { dtype: T::DTYPE as u8, shape: self.shape.clone(), offset }.serialize(serializer);
+        }
+        let mut written = serializer.serialize_struct("Tensor", 3)?;
+        written.serialize_field("dtype", T::DTYPE.name())?;
+        written.serialize_field("shape", &self.shape)?;
+        written.serialize_field("data", &BytesRef(self.as_bytes()))?;
+        written.end()
+    }
+}
+
+impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !lent::is_decoding() {
+            return Self::from_written(Written::deserialize(deserializer)?).map_err(D::Error::custom);
+        }
+        let Placed { dtype, shape, offset } = Placed::deserialize(deserializer)?;
+        let bytes = element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>()));
+        let Some(bytes) = bytes.filter(|_| dtype == T::DTYPE as u8) else {
+            return Err(D::Error::custom(format_args!(
+                "a tensor of another type, or of an impossible shape {shape:?}"
+            )));
+        };
+        match lent::adopt(offset, bytes as u64) {
+            Some(Ok(buffer)) => Ok(Self::over(buffer, shape)),
+            Some(Err(error)) => Err(D::Error::custom(error)),
+            None => Err(D::Error::custom("a tensor in a slot was decoded outside of it")),
+        }
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    fn from_written(written: Written) -> Result<Self, String> {
+        let Written { dtype, shape, data: Bytes(data) } = written;
+        if dtype != T::DTYPE.name() {
+            return Err(format!("a tensor of {dtype}, wanted is {}", T::DTYPE));
+        }
+        if element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>())) != Some(data.len()) {
+            return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
+        }
+        let mut buffer = Buffer::on_heap(data.len());
+        buffer.as_bytes_mut().copy_from_slice(&data);
+        Ok(Self::over(Arc::new(buffer), shape))
+    }
+}
+
+struct BytesRef<'a>(&'a [u8]);
+
+impl Serialize for BytesRef<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+struct Bytes(Vec<u8>);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any(PhantomData<()>);
+        impl<'de> Visitor<'de> for Any {
+            type Value = Bytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(bytes.to_vec()))
+            }
+
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+                Ok(Bytes(bytes))
+            }
+
+            /// Formats without bytes, such as JSON, write a list of numbers.
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Bytes, A::Error> {
+                let mut bytes = Vec::new();
+                while let Some(byte) = list.next_element()? {
+                    bytes.push(byte);
+                }
+                Ok(Bytes(bytes))
+            }
+        }
+        deserializer.deserialize_byte_buf(Any(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use loader_ipc::{SlotMemory, arena::Arena, arena::EncodeError, codec, lent, memory};
+
+    use super::*;
+
+    type Batch = (Tensor<f32>, String, Vec<Tensor<u8>>);
+
+    fn slot(len: usize) -> Arc<SlotMemory> {
+        let len = NonZeroUsize::new(len).unwrap();
+        SlotMemory::map(memory::reserve(len).unwrap(), len).unwrap()
+    }
+
+    fn batch() -> Batch {
+        let floats = Tensor::from_vec(vec![1.0, 2.0, 3.0], [3, 1]).unwrap();
+        (floats, "note".into(), vec![Tensor::zeros([5]).unwrap(), Tensor::from_slice(&[9], [1]).unwrap()])
+    }
+
+    #[test]
+    fn by_value_in_json_and_in_bytes() {
+        let json = serde_json::to_string(&batch()).unwrap();
+        assert_eq!(serde_json::from_str::<Batch>(&json).unwrap(), batch());
+        assert_eq!(codec::decode::<Batch>(&codec::encode(&batch()).unwrap()).unwrap(), batch());
+        assert!(serde_json::from_str::<(Tensor<f64>, String, Vec<Tensor<u8>>)>(&json).is_err());
+    }
+
+    #[test]
+    fn by_place_in_a_slot() {
+        let slot = slot(8192);
+        let mut arena = Arena::in_slot(slot.lend(()).unwrap());
+        let outside = Tensor::from_slice(&[9], [1]).unwrap();
+        let mut made = arena.within(batch);
+        assert!(made.0.is_shared_memory());
+        made.2[1] = outside.clone();
+        let encoded = arena.encode(&made).unwrap();
+        drop((arena, made));
+        let (floats, note, bytes): Batch = lent::decode(slot.lend(()).unwrap(), encoded).unwrap();
+        assert_eq!((&floats, note.as_str(), &bytes[1]), (&batch().0, "note", &outside));
+        assert!(floats.is_shared_memory() && bytes[1].is_shared_memory());
+        assert!(slot.is_lent());
+        drop((floats, bytes));
+        assert!(!slot.is_lent());
+    }
+
+    #[test]
+    fn clones_in_a_batch_stay_clones() {
+        let slot = slot(8192);
+        let mut arena = Arena::in_slot(slot.lend(()).unwrap());
+        let tensor = arena.within(|| Tensor::from_slice(&[1u16, 2], [2]).unwrap());
+        let encoded = arena.encode(&(tensor.clone(), tensor)).unwrap();
+        drop(arena);
+        let (mut one, two): (Tensor<u16>, Tensor<u16>) =
+            lent::decode(slot.lend(()).unwrap(), encoded).unwrap();
+        assert_eq!(one, two);
+        assert!(one.as_mut_slice().is_err());
+    }
+
+    #[test]
+    fn a_slot_that_is_too_small_says_how_large_it_must_be() {
+        let small = slot(4096);
+        let mut arena = Arena::in_slot(small.lend(()).unwrap());
+        let large =
+            arena.within(|| (Tensor::<u8>::zeros([3000]).unwrap(), Tensor::<u8>::zeros([3000]).unwrap()));
+        assert!(large.0.is_shared_memory() && !large.1.is_shared_memory());
+        let Err(EncodeError::TooLarge { needed }) = arena.encode(&large) else { panic!("it does not fit") };
+        let enough = slot(needed);
+        let mut arena = Arena::in_slot(enough.lend(()).unwrap());
+        let encoded = arena.encode(&large).unwrap();
+        drop(arena);
+        let back: (Tensor<u8>, Tensor<u8>) = lent::decode(enough.lend(()).unwrap(), encoded).unwrap();
+        assert_eq!(back, large);
+    }
+
+    #[test]
+    fn places_that_lie_are_refused() {
+        let lies = [
+            Placed { dtype: 0, shape: vec![8192], offset: 0 },
+            Placed { dtype: 0, shape: vec![usize::MAX, 2], offset: 0 },
+            Placed { dtype: 0, shape: vec![4], offset: u64::MAX - 1 },
+            Placed { dtype: 0, shape: vec![4], offset: 3 },
+            Placed { dtype: 1, shape: vec![4], offset: 0 },
+            // Over the encoding itself.
+            Placed { dtype: 0, shape: vec![4020], offset: 64 },
+        ];
+        for lie in lies {
+            let slot = slot(4096);
+            let bytes = codec::encode(&lie).unwrap();
+            let start = 4096 - bytes.len();
+            let mut loan = slot.lend(()).unwrap();
+            loan.take(start..4096).unwrap().as_bytes_mut().copy_from_slice(&bytes);
+            drop(loan);
+            let encoded = arena::Encoded { start: start as u64, len: bytes.len() as u64 };
+            assert!(lent::decode::<Tensor<u8>>(slot.lend(()).unwrap(), encoded).is_err());
+        }
+    }
+}
