@@ -103,7 +103,7 @@ impl Arena {
                 chunk.as_bytes_mut().copy_from_slice(&bytes);
                 Ok(Encoded { start: chunk.offset() as u64, len: bytes.len() as u64 })
             }
-            None => Err(EncodeError::TooLarge { needed: std::mem::replace(&mut slot.used, before) }),
+            None => Err(EncodeError::TooLarge { needed: mem::replace(&mut slot.used, before) }),
         }
     }
 }

@@ -113,11 +113,10 @@ impl ControlPage {
         self.line(worker)[TASK].store(task, Ordering::Relaxed);
     }
 
-    /// Notes the sample that the worker is on; the clock of [`WorkerSnapshot::age`] starts anew.
-    pub fn set_sample(&self, worker: usize, sample: u64) {
-        let line = self.line(worker);
-        line[SAMPLE].store(sample, Ordering::Relaxed);
-        line[SINCE].store(now_nanos(), Ordering::Relaxed);
+    /// Enters a state on one sample, for the worker itself; the clock of [`WorkerSnapshot::age`] starts anew.
+    pub fn progress(&self, worker: usize, state: WorkerState, sample: u64) {
+        self.line(worker)[SAMPLE].store(sample, Ordering::Relaxed);
+        self.enter(worker, state);
     }
 
     /// Adds a finished batch to the worker's counters.
@@ -166,9 +165,9 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// CLOCK_MONOTONIC, which is the same clock in every process.
+/// The monotonic clock, which is the same in every process; its coarse form (a few milliseconds) is read for every sample.
 fn now_nanos() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }

@@ -108,6 +108,8 @@ pub enum Event {
         lease: Lease,
         /// Why.
         failure: Failure,
+        /// As in [`Done`](Self::Done).
+        held: bool,
     },
     /// The task was not tried: the done flag was up.
     Skipped {
@@ -238,7 +240,7 @@ mod tests {
             backtrace: Some(text),
         };
         let lease = Lease { slot: 0, generation: 0, len: 0 };
-        let event = Event::Failed { task: 1, lease, failure: failure.cut_to_frame() };
+        let event = Event::Failed { task: 1, lease, failure: failure.cut_to_frame(), held: false };
         assert!(codec::encode(&Report { worker: 0, event }).unwrap().len() <= MAX_FRAME);
     }
 

@@ -66,7 +66,12 @@ pub enum Work {
     /// A function of the same program.
     Entry(Entry),
     /// A dataset that the worker program has registered under this name.
-    Registered(String),
+    Registered {
+        /// The name.
+        name: String,
+        /// The types that the dataset's encoding is of, which must be the registered ones.
+        types: String,
+    },
 }
 
 /// Attached memories that did not fit the message before.

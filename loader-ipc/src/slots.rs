@@ -148,10 +148,12 @@ impl SlotPool {
         self.lease(needed, |_| false)
     }
 
-    /// Gives a lease back unused. A lease that is over is ignored.
-    pub fn release(&self, lease: Lease) {
-        if let Ok(slot) = self.lock().leased(lease) {
-            slot.state = State::Free;
+    /// Gives a lease back unused; `spoilt` as in [`lend`](Self::lend). A lease that is over is ignored.
+    pub fn release(&self, lease: Lease, spoilt: bool) {
+        let mut inner = self.lock();
+        if let Ok(slot) = inner.leased(lease) {
+            slot.spoilt = spoilt;
+            inner.take_back(lease.slot);
         }
     }
 
@@ -312,7 +314,7 @@ mod tests {
     fn old_and_made_up_leases_are_refused() {
         let pool = SlotPool::new(1 << 20);
         let lease = pool.lease(100, ANY).unwrap();
-        pool.release(lease);
+        pool.release(lease, false);
         assert!(matches!(pool.lend(lease, false), Err(SlotError::NotLeased(_))));
         let made_up = Lease { slot: 99, generation: 1, len: 4096 };
         assert!(matches!(pool.lend(made_up, false), Err(SlotError::NotLeased(_))));
@@ -338,7 +340,7 @@ mod tests {
         let large = pool.regrow(small, 1_000_000).unwrap();
         assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
         assert!(!pool.exists(small.slot));
-        pool.release(large);
+        pool.release(large, false);
         assert_eq!(pool.lease(1, ANY).unwrap().slot, large.slot, "the next batch is expected to be as large");
     }
 

@@ -1,1 +1,162 @@
-//! `#[derive(Sample)]`.
+//! `#[derive(Sample)]` for `loader-core`: default collation for structs, field by field.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{
+    Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Path, Result, Token,
+    parse_macro_input, spanned::Spanned,
+};
+
+/// Derives default collation for a struct whose fields all have one.
+///
+/// For `struct Digit { pixels: [f32; 64], label: u8 }` it makes `struct DigitBatch { pixels: Tensor<f32>, label: Tensor<u8> }`
+/// with the same visibilities, serialisable, so that it can be the batch of a loader. `#[sample(derive(Debug, Clone))]` derives
+/// more for the batch.
+///
+/// # Examples
+/// ```
+/// use loader_core::prelude::*;
+///
+/// #[derive(Sample)]
+/// #[sample(derive(Debug))]
+/// struct Digit {
+///     pixels: [f32; 64],
+///     label: u8,
+/// }
+///
+/// fn first_label(batch: &DigitBatch) -> u8 {
+///     batch.label.as_slice()[0]
+/// }
+/// ```
+///
+/// An enum has no batch:
+/// ```compile_fail
+/// #[derive(loader_core::Sample)]
+/// enum Either { A(u8), B(f32) }
+/// ```
+#[proc_macro_derive(Sample, attributes(sample))]
+pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    expand(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
+fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let fields = fields_of(input)?;
+    let derives = extra_derives(&input.attrs)?;
+    let (sample, vis) = (&input.ident, &input.vis);
+    let (batch, stack) = (format_ident!("{sample}Batch"), format_ident!("{sample}Stack"));
+    let core = quote!(::loader_core);
+    let member: Vec<Member> = members(fields);
+    let name: Vec<String> = member.iter().map(member_name).collect();
+    let ty: Vec<_> = fields.iter().map(|field| &field.ty).collect();
+
+    let batch_fields = declare(fields, |ty| quote!(<#ty as #core::collate::Sample>::Batch));
+    let stack_fields = declare(fields, |ty| quote!(<#ty as #core::collate::Sample>::Stack));
+    let batch_doc = format!("A batch of [`{sample}`]s: in each field the batch of that field.");
+    let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
+    let serde_path = "::loader_core::__private::serde";
+
+    Ok(quote! {
+        #[doc = #batch_doc]
+        #[derive(#core::__private::serde::Serialize, #core::__private::serde::Deserialize, #(#derives),*)]
+        #[serde(crate = #serde_path)]
+        #vis struct #batch #batch_fields #semicolon
+
+        #[doc(hidden)]
+        #vis struct #stack #stack_fields #semicolon
+
+        impl #core::collate::Stack for #stack {
+            type Sample = #sample;
+            type Batch = #batch;
+
+            fn push(&mut self, sample: #sample) -> ::std::result::Result<(), #core::collate::CollateError> {
+                #(
+                    #core::collate::Stack::push(&mut self.#member, sample.#member)
+                        .map_err(|error| error.in_field(#name))?;
+                )*
+                ::std::result::Result::Ok(())
+            }
+
+            fn finish(self) -> ::std::result::Result<#batch, #core::collate::CollateError> {
+                ::std::result::Result::Ok(#batch {
+                    #(
+                        #member: #core::collate::Stack::finish(self.#member)
+                            .map_err(|error| error.in_field(#name))?,
+                    )*
+                })
+            }
+        }
+
+        impl #core::collate::Sample for #sample {
+            type Batch = #batch;
+            type Stack = #stack;
+
+            fn stack(samples: usize) -> #stack {
+                #stack { #(#member: <#ty as #core::collate::Sample>::stack(samples),)* }
+            }
+        }
+    })
+}
+
+fn fields_of(input: &DeriveInput) -> Result<&Fields> {
+    let Data::Struct(data) = &input.data else {
+        return Err(Error::new(input.span(), "only a struct has a batch of the same kind"));
+    };
+    if !input.generics.params.is_empty() {
+        return Err(Error::new(input.generics.span(), "a generic sample needs its `Sample` written by hand"));
+    }
+    if data.fields.is_empty() {
+        return Err(Error::new(input.span(), "a sample without fields has no batch"));
+    }
+    Ok(&data.fields)
+}
+
+/// The paths in `#[sample(derive(...))]`.
+fn extra_derives(attributes: &[Attribute]) -> Result<Vec<Path>> {
+    let mut derives = Vec::new();
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("sample")) {
+        attribute.parse_nested_meta(|meta| {
+            if !meta.path.is_ident("derive") {
+                return Err(meta.error("only `derive(...)` is known here"));
+            }
+            let content;
+            syn::parenthesized!(content in meta.input);
+            derives.extend(content.parse_terminated(Path::parse_mod_style, Token![,])?);
+            Ok(())
+        })?;
+    }
+    Ok(derives)
+}
+
+fn members(fields: &Fields) -> Vec<Member> {
+    let member = |(place, field): (usize, &Field)| match &field.ident {
+        Some(name) => Member::Named(name.clone()),
+        None => Member::Unnamed(Index::from(place)),
+    };
+    fields.iter().enumerate().map(member).collect()
+}
+
+fn member_name(member: &Member) -> String {
+    match member {
+        Member::Named(name) => name.to_string(),
+        Member::Unnamed(index) => index.index.to_string(),
+    }
+}
+
+/// The struct's fields with other types.
+fn declare(fields: &Fields, ty: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
+    let declared = fields.iter().map(|field| {
+        let (vis, ty) = (&field.vis, ty(&field.ty));
+        match &field.ident {
+            Some(name) => {
+                let doc = format!("The batch of `{name}`.");
+                quote!(#[doc = #doc] #vis #name: #ty)
+            }
+            None => quote!(#vis #ty),
+        }
+    });
+    match fields {
+        Fields::Named(_) => quote!({ #(#declared),* }),
+        _ => quote!(( #(#declared),* )),
+    }
+}

@@ -1,0 +1,328 @@
+//! What can go wrong, named after who did what.
+
+use std::{fmt, io, path::PathBuf, time::Duration};
+
+use loader_ipc::{
+    control::{WorkerSnapshot, WorkerState},
+    frame::{ExitStatus, Failure, Stage},
+};
+
+/// Everything that the loader reports. `build()` returns the errors of options, `iter()` those of starting workers, the
+/// iterator those of batches; an error of a batch loses that batch only, and the iterator goes on unless the variant says
+/// otherwise.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// `build()`: an option has a value that makes no sense.
+    #[error("{option}: {problem}")]
+    InvalidOption {
+        /// The option's name.
+        option: &'static str,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// `build()`: two options exclude each other.
+    #[error("{first} and {second} exclude each other: {reason}")]
+    ConflictingOptions {
+        /// One option's name.
+        first: &'static str,
+        /// The other's.
+        second: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
+    /// `build()`: the dataset has no samples.
+    #[error("the dataset is empty: there is nothing to load; check the path or the filter it was made from")]
+    EmptyDataset,
+    /// `build()`: workers were asked for and `loader_worker::init()` was not called.
+    #[error(
+        "num_workers is {num_workers}, but loader_worker::init() was not called: make it the first line of main (in tests, \
+         `loader_worker::init_before_main!()`), or name a worker program"
+    )]
+    InitNotCalled {
+        /// Workers asked for.
+        num_workers: usize,
+    },
+    /// `build()`: this process is itself a worker.
+    #[error(
+        "a worker process tried to build a loader: loader_worker::init() must be the first line of main, so that a worker never \
+         gets further, and datasets must not build loaders"
+    )]
+    LoaderInWorker,
+    /// `build()`: the dataset does not survive being sent to a worker.
+    #[error(
+        "the dataset cannot be sent to workers: {problem}; it is encoded with bincode, which does not know `#[serde(untagged)]`, \
+         `#[serde(flatten)]`, `skip_serializing_if` and `serde_json::Value`; mark what a worker can open itself `#[serde(skip)]`"
+    )]
+    DatasetNotEncodable {
+        /// What serde said.
+        problem: String,
+    },
+    /// `build()`: the worker program is not there.
+    #[error("no worker program at {}: {source}; build it, or check the path in {origin}", path.display())]
+    WorkerProgramMissing {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What named it.
+        origin: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// `iter()`: a worker could not be started, or was refused in the handshake.
+    #[error("worker {worker} did not start: {problem}")]
+    WorkerNotStarted {
+        /// Number of the worker.
+        worker: usize,
+        /// What happened, and what to do.
+        problem: String,
+    },
+    /// The operating system refused something that the loader cannot do without.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The dataset returned an error or panicked.
+    #[error("{}", failed("the dataset", .index, .batch, .worker, .failure))]
+    DatasetFailed {
+        /// Index of the sample, where one is to blame.
+        index: Option<usize>,
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of the worker; `None` in the main process.
+        worker: Option<usize>,
+        /// Causes and backtrace.
+        failure: Box<UserFailure>,
+    },
+    /// The samples did not form a batch, or the collation function failed.
+    #[error("{}", failed("collation", .index, .batch, .worker, .failure))]
+    CollateFailed {
+        /// Index of the sample that does not fit, where one is to blame.
+        index: Option<usize>,
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of the worker; `None` in the main process.
+        worker: Option<usize>,
+        /// Causes and backtrace.
+        failure: Box<UserFailure>,
+    },
+    /// The dataset could not be opened in a process that loads: decoding it, `Dataset::setup` or the worker's init hook failed.
+    /// Every batch of that process fails with this.
+    #[error("{}", failed("opening the dataset", &None, .batch, .worker, .failure))]
+    OpenFailed {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of the worker; `None` in the main process.
+        worker: Option<usize>,
+        /// Causes and backtrace.
+        failure: Box<UserFailure>,
+    },
+    /// The batch could not be put into shared memory: its `Serialize` failed, or there was no room.
+    #[error("{}", failed("sending the batch", &None, .batch, .worker, .failure))]
+    SendFailed {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of the worker.
+        worker: Option<usize>,
+        /// Causes and backtrace.
+        failure: Box<UserFailure>,
+    },
+    /// The batch that a worker sent is not what the main process expects.
+    #[error("batch {batch} from worker {worker} cannot be read: {problem}")]
+    BatchNotReadable {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of the worker.
+        worker: usize,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A sampler gave an index that the dataset does not have.
+    #[error("the sampler gave index {index} for batch {batch}, the dataset has {len} samples")]
+    IndexOutOfRange {
+        /// The index.
+        index: usize,
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Number of samples.
+        len: usize,
+    },
+    /// A worker's process ended while it had work. The iterator ends with this error.
+    #[error("{}", exited(*.worker, *.pid, .status, .batches, .doing))]
+    WorkerExited {
+        /// Number of the worker.
+        worker: usize,
+        /// Its process id.
+        pid: u32,
+        /// How it ended.
+        status: ExitStatus,
+        /// Batches that it had been given.
+        batches: Vec<u64>,
+        /// What it was doing.
+        doing: Doing,
+    },
+    /// No batch came within `timeout`. Nothing is lost: the iterator can be asked again.
+    #[error("no batch within {after:?}: waiting for {waiting_for}")]
+    TimedOut {
+        /// The loader's `timeout`.
+        after: Duration,
+        /// Which worker, in what.
+        waiting_for: Doing,
+    },
+    /// Every byte that `shared_memory_limit` allows is held by the program. Nothing is lost: drop batches and ask again.
+    #[error(
+        "{problem}; drop batches you are done with, copy what you keep (`to_owned_tensor`), or raise shared_memory_limit"
+    )]
+    SharedMemoryExhausted {
+        /// Sizes and counts.
+        problem: String,
+    },
+    /// A worker broke the protocol. The iterator ends with this error.
+    #[error("worker {worker} broke the protocol: {problem}")]
+    WorkerMisbehaved {
+        /// Number of the worker.
+        worker: usize,
+        /// What it did.
+        problem: String,
+    },
+}
+
+/// An error of user code: what it said, wherever it ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UserFailure {
+    /// The error and its causes, outermost first; a panic's message.
+    pub chain: Vec<String>,
+    /// True for a panic.
+    pub panicked: bool,
+    /// Where it happened, if a backtrace was captured (for a panic in a worker always, for an error with `RUST_BACKTRACE=1`).
+    pub backtrace: Option<String>,
+}
+
+/// What a worker was doing, from the control page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Doing {
+    /// Number of the worker.
+    pub worker: usize,
+    /// Its state.
+    pub state: WorkerState,
+    /// Number of the batch it was on.
+    pub batch: u64,
+    /// Index of the sample it was on.
+    pub index: usize,
+    /// For how long.
+    pub age: Duration,
+}
+
+impl Doing {
+    pub(crate) fn new(worker: usize, snapshot: &WorkerSnapshot) -> Self {
+        Self {
+            worker,
+            state: snapshot.state,
+            batch: snapshot.task,
+            index: usize::try_from(snapshot.sample).unwrap_or(usize::MAX),
+            age: snapshot.age,
+        }
+    }
+}
+
+impl fmt::Display for Doing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { worker, state, batch, index, age } = self;
+        match state {
+            WorkerState::Fetching | WorkerState::Collating => {
+                write!(f, "worker {worker}, {state} sample {index} of batch {batch} for {age:.1?}")
+            }
+            WorkerState::Sending => write!(f, "worker {worker}, sending batch {batch} for {age:.1?}"),
+            _ => write!(f, "worker {worker}, {state} for {age:.1?}"),
+        }
+    }
+}
+
+impl Error {
+    /// The error for a batch that failed in user code.
+    pub(crate) fn from_failure(failure: Failure, batch: u64, worker: Option<usize>) -> Self {
+        let index = failure.index.and_then(|index| usize::try_from(index).ok());
+        let stage = failure.stage;
+        let Failure { chain, panicked, backtrace, .. } = failure;
+        let failure = Box::new(UserFailure { chain, panicked, backtrace });
+        match stage {
+            Stage::Fetch => Self::DatasetFailed { index, batch, worker, failure },
+            Stage::Collate => Self::CollateFailed { index, batch, worker, failure },
+            Stage::Send => Self::SendFailed { batch, worker, failure },
+            _ => Self::OpenFailed { batch, worker, failure },
+        }
+    }
+
+    /// True when the iterator ends with this error.
+    pub fn ends_iteration(&self) -> bool {
+        matches!(self, Self::WorkerExited { .. } | Self::WorkerMisbehaved { .. } | Self::System { .. })
+    }
+
+    /// The variant's name, for logs and machine-readable output.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::InvalidOption { .. } => "InvalidOption",
+            Self::ConflictingOptions { .. } => "ConflictingOptions",
+            Self::EmptyDataset => "EmptyDataset",
+            Self::InitNotCalled { .. } => "InitNotCalled",
+            Self::LoaderInWorker => "LoaderInWorker",
+            Self::DatasetNotEncodable { .. } => "DatasetNotEncodable",
+            Self::WorkerProgramMissing { .. } => "WorkerProgramMissing",
+            Self::WorkerNotStarted { .. } => "WorkerNotStarted",
+            Self::System { .. } => "System",
+            Self::DatasetFailed { .. } => "DatasetFailed",
+            Self::CollateFailed { .. } => "CollateFailed",
+            Self::OpenFailed { .. } => "OpenFailed",
+            Self::SendFailed { .. } => "SendFailed",
+            Self::BatchNotReadable { .. } => "BatchNotReadable",
+            Self::IndexOutOfRange { .. } => "IndexOutOfRange",
+            Self::WorkerExited { .. } => "WorkerExited",
+            Self::TimedOut { .. } => "TimedOut",
+            Self::SharedMemoryExhausted { .. } => "SharedMemoryExhausted",
+            Self::WorkerMisbehaved { .. } => "WorkerMisbehaved",
+        }
+    }
+}
+
+fn failed(
+    who: &str,
+    index: &Option<usize>,
+    batch: &u64,
+    worker: &Option<usize>,
+    failure: &UserFailure,
+) -> String {
+    let mut text = format!("{who} {} on batch {batch}", if failure.panicked { "panicked" } else { "failed" });
+    if let Some(index) = index {
+        text.push_str(&format!(", sample {index}"));
+    }
+    if let Some(worker) = worker {
+        text.push_str(&format!(", in worker {worker}"));
+    }
+    for cause in &failure.chain {
+        text.push_str(": ");
+        text.push_str(cause);
+    }
+    text
+}
+
+fn exited(worker: usize, pid: u32, status: &ExitStatus, batches: &[u64], doing: &Doing) -> String {
+    let mut text = format!("worker {worker} (pid {pid}) {status}");
+    match doing.state {
+        WorkerState::Starting => text.push_str(" before it was ready"),
+        WorkerState::Idle => {}
+        _ => {
+            text.push_str(&format!(" while {} sample {} of batch {}", doing.state, doing.index, doing.batch))
+        }
+    }
+    if !batches.is_empty() {
+        text.push_str(&format!("; it had batches {batches:?}"));
+    }
+    if matches!(status, ExitStatus::Signal { signal: 9, .. }) {
+        text.push_str("; a SIGKILL that nobody sent is the kernel's, out of memory: fewer workers or smaller batches help");
+    }
+    text
+}

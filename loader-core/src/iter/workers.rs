@@ -1,0 +1,351 @@
+//! An epoch on worker processes: tasks go out ahead of the user, batches come back in any order and are handed on in theirs.
+
+use std::{
+    collections::VecDeque,
+    marker::PhantomData,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::{
+    arena::Encoded,
+    frame::{Event, Failure, Indices, Lease, Report, Stage, Task},
+    lent,
+    slots::{SlotError, SlotPool},
+};
+
+use super::{BatchInfo, Step};
+use crate::{
+    collate::Batch,
+    error::{Doing, Error},
+    plan::{Plan, Planned},
+    pool::Pool,
+    report::WorkerReport,
+    schedule::Schedule,
+};
+
+/// Longest wait without a look at the workers: the net under the reaper.
+const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Most indices that travel in a frame; more travel in the slot.
+const MAX_INLINE_INDICES: usize = 4096;
+
+/// How an epoch is loaded.
+#[derive(Debug, Clone)]
+pub(crate) struct Epochs {
+    pub(crate) workers: usize,
+    pub(crate) prefetch_factor: usize,
+    pub(crate) in_order: bool,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// The batches of one epoch.
+pub(crate) struct WorkerIter<B> {
+    pool: Pool,
+    slots: SlotPool,
+    options: Epochs,
+    plan: Plan,
+    /// Taken from the plan, not yet sent: there was no room in shared memory.
+    held_back: Option<Planned>,
+    /// The plan has no more.
+    planned_all: bool,
+    schedule: Schedule<Arrival>,
+    /// The tasks in the schedule's window, oldest first.
+    tasks: VecDeque<Sent>,
+    /// Set after the end and after an error that ends the iteration.
+    ended: bool,
+    batch: PhantomData<fn() -> B>,
+}
+
+/// A task on its way.
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    worker: usize,
+    indices: Vec<usize>,
+    /// The slot it is loaded into; `None` when it holds none (any more).
+    lease: Option<Lease>,
+}
+
+/// What came back for a task.
+#[derive(Debug)]
+enum Arrival {
+    Batch { lease: Lease, encoded: Encoded, held: bool },
+    Failed(Box<Error>),
+}
+
+impl<B: Batch> WorkerIter<B> {
+    /// Takes over running workers and gives them their first tasks.
+    pub(crate) fn new(pool: Pool, slots: SlotPool, options: Epochs, plan: Plan) -> Result<Self, Error> {
+        let schedule = Schedule::new(options.workers, options.prefetch_factor, options.in_order);
+        let mut iter = Self {
+            pool,
+            slots,
+            options,
+            plan,
+            held_back: None,
+            planned_all: false,
+            schedule,
+            tasks: VecDeque::new(),
+            ended: false,
+            batch: PhantomData,
+        };
+        iter.dispatch()?;
+        Ok(iter)
+    }
+
+    pub(super) fn step(&mut self) -> Option<Step<B>> {
+        if self.ended {
+            return None;
+        }
+        match self.next_batch() {
+            Ok(Some(step)) => Some(step),
+            Ok(None) => {
+                self.end();
+                None
+            }
+            Err(error) => {
+                if error.ends_iteration() {
+                    self.end();
+                }
+                Some((None, Err(error)))
+            }
+        }
+    }
+
+    /// The next batch in order; `None` at the end of the epoch; an error that is of no batch.
+    fn next_batch(&mut self) -> Result<Option<Step<B>>, Error> {
+        let started = Instant::now();
+        let deadline = self.options.timeout.map(|timeout| started + timeout);
+        loop {
+            if let Some((number, worker, arrival)) = self.schedule.next_ready() {
+                let sent = self.take_sent(number);
+                // First the next task, so that its worker never waits for the user.
+                let dispatched = self.dispatch();
+                let batch = self.open(number, worker, arrival);
+                // A dispatch that fails for good ends the iteration at the next call: this batch is whole.
+                if dispatched.is_err_and(|error| error.ends_iteration()) {
+                    self.end();
+                }
+                let info = BatchInfo { number, indices: sent.indices, worker: Some(worker) };
+                return Ok(Some((Some(info), batch)));
+            }
+            if self.schedule.is_empty() {
+                // Nothing is on its way: either the epoch is over, or there was no room for a single slot.
+                self.dispatch()?;
+                if self.schedule.is_empty() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let liveness = Instant::now() + LIVENESS_INTERVAL;
+            match self.pool.receive(deadline.map_or(liveness, |deadline| deadline.min(liveness)))? {
+                Some(report) => self.handle(report)?,
+                None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                    return Err(self.timed_out());
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Sends tasks while there is room in the window and in shared memory.
+    fn dispatch(&mut self) -> Result<(), Error> {
+        self.pool.forget_destroyed_slots()?;
+        while !self.planned_all {
+            let Some(worker) = self.schedule.next_worker() else { return Ok(()) };
+            let Some(planned) = self.held_back.take().or_else(|| self.plan.next()) else {
+                self.planned_all = true;
+                self.pool.send_sentinels();
+                return Ok(());
+            };
+            let Planned { number, indices, out_of_range } = planned;
+            if let Some(error) = out_of_range {
+                self.schedule.sent(worker);
+                self.tasks.push_back(Sent { number, worker, indices, lease: None });
+                let arrived = self.schedule.arrived(number, Arrival::Failed(Box::new(error)));
+                debug_assert!(arrived.is_ok(), "it was just noted as sent");
+                continue;
+            }
+            let in_slot =
+                if indices.len() > MAX_INLINE_INDICES { size_of::<u64>() * indices.len() } else { 0 };
+            let lease = match self.slots.lease(in_slot, |slot| self.pool.knows(worker, slot)) {
+                Ok(lease) => lease,
+                Err(error) => {
+                    self.held_back = Some(Planned { number, indices, out_of_range: None });
+                    // While batches are on their way, their slots will come free: wait. Otherwise the user must act.
+                    return if self.schedule.is_empty() { Err(no_slot(error)) } else { Ok(()) };
+                }
+            };
+            let task = Task { epoch: self.plan.epoch(), number, lease, indices: self.pack(&indices, lease)? };
+            debug_assert_eq!(number, self.schedule.next_number());
+            self.schedule.sent(worker);
+            self.tasks.push_back(Sent { number, worker, indices, lease: Some(lease) });
+            self.pool.send_task(worker, task)?;
+        }
+        Ok(())
+    }
+
+    /// Indices as they travel: a range where they are one, a list where it fits a frame, else in the slot.
+    fn pack(&self, indices: &[usize], lease: Lease) -> Result<Indices, Error> {
+        let start = indices.first().copied().unwrap_or(0);
+        if indices.iter().enumerate().all(|(place, &index)| index == start + place) {
+            return Ok(Indices::Range { start: start as u64, len: indices.len() as u64 });
+        }
+        let list: Vec<u64> = indices.iter().map(|&index| index as u64).collect();
+        if list.len() <= MAX_INLINE_INDICES {
+            return Ok(Indices::List(list));
+        }
+        self.slots.write_indices(lease, &list).map_err(no_slot)?;
+        Ok(Indices::InSlot { len: list.len() as u64 })
+    }
+
+    fn handle(&mut self, report: Report) -> Result<(), Error> {
+        let worker = report.worker as usize;
+        match report.event {
+            Event::Ready | Event::Bye | Event::NotReady { .. } => Ok(()),
+            Event::Done { task, lease, encoded, held } => {
+                self.check_lease(worker, task, lease)?;
+                self.arrive(worker, task, Arrival::Batch { lease, encoded, held })
+            }
+            Event::Failed { task, lease, failure, held } => {
+                self.check_lease(worker, task, lease)?;
+                self.slots.release(lease, held);
+                let error = Error::from_failure(failure, task, Some(worker));
+                self.arrive(worker, task, Arrival::Failed(Box::new(error)))
+            }
+            Event::NeedSlot { task, lease, needed } => {
+                self.check_lease(worker, task, lease)?;
+                self.regrow(worker, task, lease, needed)
+            }
+            Event::Skipped { task, lease } => {
+                self.check_lease(worker, task, lease)?;
+                Err(misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
+            }
+            Event::Exited { pid, status } => {
+                let lost = self.schedule.waiting_at(worker);
+                // After the sentinel an idle worker is meant to end; before it, or with work, it is not.
+                if self.planned_all && lost.is_empty() {
+                    return Ok(());
+                }
+                Err(self.pool.exited(worker, pid, status, lost))
+            }
+        }
+    }
+
+    fn regrow(&mut self, worker: usize, task: u64, lease: Lease, needed: u64) -> Result<(), Error> {
+        let needed = usize::try_from(needed).unwrap_or(usize::MAX);
+        let (granted, answer) = match self.slots.regrow(lease, needed) {
+            Ok(lease) => (Some(lease), Ok(lease)),
+            Err(SlotError::NotLeased(_)) => {
+                return Err(misbehaved(worker, "it asked to grow a slot that is not its own"));
+            }
+            Err(error) => (None, Err(no_slot(error).to_string())),
+        };
+        let refusal = answer.as_ref().err().cloned();
+        if let Some(sent) = self.tasks.iter_mut().find(|sent| sent.number == task) {
+            sent.lease = granted;
+        }
+        self.pool.grant(worker, task, answer)?;
+        if let Some(text) = refusal {
+            let failure = Failure {
+                stage: Stage::Send,
+                index: None,
+                chain: vec![text],
+                panicked: false,
+                backtrace: None,
+            };
+            let error = Error::from_failure(failure, task, Some(worker));
+            self.arrive(worker, task, Arrival::Failed(Box::new(error)))?;
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
+        let arrived = self.schedule.arrived(task, arrival);
+        arrived
+            .map_err(|_| misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
+    }
+
+    /// A report must be under the lease that its task was given, by the worker that it was given to.
+    fn check_lease(&self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+        let sent = self.tasks.iter().find(|sent| sent.number == task);
+        if sent.is_some_and(|sent| sent.worker == worker && sent.lease == Some(lease)) {
+            return Ok(());
+        }
+        Err(misbehaved(worker, format!("it answered task {task} under a lease that it does not have")))
+    }
+
+    /// The batch in an arrival's slot.
+    fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> Result<B, Error> {
+        match arrival {
+            Arrival::Failed(error) => Err(*error),
+            Arrival::Batch { lease, encoded, held } => {
+                let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
+                let loan = self.slots.lend(lease, held).map_err(|error| unreadable(error.to_string()))?;
+                lent::decode(loan, encoded).map_err(|error| unreadable(error.to_string()))
+            }
+        }
+    }
+
+    fn take_sent(&mut self, number: u64) -> Sent {
+        let place = self.tasks.iter().position(|sent| sent.number == number);
+        place.and_then(|place| self.tasks.remove(place)).expect("every task in the schedule is noted")
+    }
+
+    fn timed_out(&self) -> Error {
+        let worker = self.schedule.awaited_worker().unwrap_or(0);
+        let after = self.options.timeout.unwrap_or_default();
+        Error::TimedOut { after, waiting_for: Doing::new(worker, &self.pool.snapshot(worker)) }
+    }
+
+    /// Ends the workers and gives back their leases.
+    fn end(&mut self) {
+        self.ended = true;
+        self.pool.shut_down();
+        while let Some(lease) = self.tasks.pop_front().and_then(|sent| sent.lease) {
+            self.slots.release(lease, false);
+        }
+    }
+
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.pool.pids()
+    }
+
+    pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
+        (0..self.options.workers).map(|worker| WorkerReport::new(&self.pool.snapshot(worker))).collect()
+    }
+
+    pub(super) fn shared_memory_bytes(&self) -> u64 {
+        self.slots.bytes()
+    }
+
+    pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.ended {
+            return (0, Some(0));
+        }
+        let waiting = self.tasks.len() + usize::from(self.held_back.is_some());
+        let (low, high) = self.plan.size_hint();
+        (low + waiting, high.map(|high| high + waiting))
+    }
+}
+
+impl<B> Drop for WorkerIter<B> {
+    fn drop(&mut self) {
+        self.pool.shut_down();
+        for lease in self.tasks.drain(..).filter_map(|sent| sent.lease) {
+            self.slots.release(lease, false);
+        }
+    }
+}
+
+fn misbehaved(worker: usize, problem: impl Into<String>) -> Error {
+    Error::WorkerMisbehaved { worker, problem: problem.into() }
+}
+
+fn no_slot(error: SlotError) -> Error {
+    match error {
+        SlotError::System { source, .. } if source.raw_os_error() == Some(nix::libc::EMFILE) => {
+            Error::System { what: "no descriptor for a slot (raise `ulimit -n`)", source }
+        }
+        error => Error::SharedMemoryExhausted { problem: error.to_string() },
+    }
+}

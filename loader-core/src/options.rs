@@ -1,0 +1,155 @@
+//! The loader's options as plain values: what a config file, the environment and a command line set.
+
+use std::{fmt, num::NonZeroUsize, str::FromStr, thread};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// How many worker processes load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumWorkers {
+    /// That many; 0 loads in the main process.
+    Fixed(usize),
+    /// One less than the CPUs that this process may use (affinity and cgroup quota count), and at least one.
+    Auto,
+}
+
+impl NumWorkers {
+    /// The number.
+    pub fn resolve(self) -> usize {
+        match self {
+            Self::Fixed(count) => count,
+            Self::Auto => {
+                // Linux: sched_getaffinity and the cgroup's quota.
+                let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+                (cpus - 1).max(1)
+            }
+        }
+    }
+}
+
+impl Default for NumWorkers {
+    fn default() -> Self {
+        Self::Fixed(0)
+    }
+}
+
+impl From<usize> for NumWorkers {
+    fn from(count: usize) -> Self {
+        Self::Fixed(count)
+    }
+}
+
+impl FromStr for NumWorkers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse()
+            .map(Self::Fixed)
+            .map_err(|_| format!("`{text}` is neither a number of workers nor \"auto\""))
+    }
+}
+
+impl fmt::Display for NumWorkers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(count) => count.fmt(f),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl Serialize for NumWorkers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(count) => count.serialize(serializer),
+            Self::Auto => serializer.serialize_str("auto"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NumWorkers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrAuto;
+        impl de::Visitor<'_> for NumberOrAuto {
+            type Value = NumWorkers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of workers or \"auto\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, count: i64) -> Result<NumWorkers, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Signed(count), &self);
+                usize::try_from(count).map(NumWorkers::Fixed).map_err(|_| wrong())
+            }
+
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<NumWorkers, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Unsigned(count), &self);
+                usize::try_from(count).map(NumWorkers::Fixed).map_err(|_| wrong())
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<NumWorkers, E> {
+                match text {
+                    "auto" => Ok(NumWorkers::Auto),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(NumberOrAuto)
+    }
+}
+
+/// The loader's options as a config file has them; what is `None` is left at its default. Given to the builder with
+/// [`options`](crate::Builder::options).
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LoaderOptions {
+    /// Samples per batch, at least 1; 1 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<usize>,
+    /// A new random order in each epoch; off by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shuffle: Option<bool>,
+    /// Seed of order and augmentation; 0 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Worker processes; 0 by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_workers: Option<NumWorkers>,
+    /// Batches on their way per worker, at least 1; 2 by default. Needs workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch_factor: Option<usize>,
+    /// Leave out a last batch that is not full; off by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drop_last: Option<bool>,
+    /// Batches in order rather than as they arrive; on by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_order: Option<bool>,
+    /// Longest wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<f64>,
+    /// Most bytes of shared memory for batches; half of the machine's memory by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_memory_limit: Option<u64>,
+}
+
+impl LoaderOptions {
+    /// These options, and where they say nothing, those of `below`.
+    #[must_use]
+    pub fn over(self, below: Self) -> Self {
+        Self {
+            batch_size: self.batch_size.or(below.batch_size),
+            shuffle: self.shuffle.or(below.shuffle),
+            seed: self.seed.or(below.seed),
+            num_workers: self.num_workers.or(below.num_workers),
+            prefetch_factor: self.prefetch_factor.or(below.prefetch_factor),
+            drop_last: self.drop_last.or(below.drop_last),
+            in_order: self.in_order.or(below.in_order),
+            timeout: self.timeout.or(below.timeout),
+            shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
+        }
+    }
+}

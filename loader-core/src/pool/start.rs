@@ -1,0 +1,239 @@
+//! Starting workers: all processes at once, then the handshakes.
+
+use std::{
+    collections::HashSet,
+    ffi::OsStr,
+    io,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::{
+    control::ControlPage,
+    frame::Report,
+    handshake::{HandshakeError, Invitation, Offer, Work},
+    lifeline::{Lifeline, LifelineError},
+    memory::SealedMemory,
+    process::{self, WorkerProcess},
+    queue::{Sender, queue},
+    slots::SlotPool,
+};
+use nix::sys::signal::Signal;
+
+use super::{
+    Pool, Worker,
+    output::Output,
+    reaper::{Reaper, Watched},
+};
+use crate::error::Error;
+
+/// How long a worker may take from its start to the end of the handshake.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a worker that failed to start may take to be reaped after SIGKILL.
+const REAP_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Environment variable that names a worker program.
+const PROGRAM_VARIABLE: &str = "LOADER_WORKER";
+
+/// The worker program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    path: PathBuf,
+    /// True when it is this very program, which finds the dataset's code by address.
+    is_self: bool,
+}
+
+impl Program {
+    /// Finds the worker program: the explicit one, `LOADER_WORKER`, this program if `init()` ran, `loader-worker` beside it.
+    pub(crate) fn find(explicit: Option<&Path>, init_ran: bool, num_workers: usize) -> Result<Self, Error> {
+        let named = explicit.map(|path| (path.to_owned(), "worker_program"));
+        let named = named.or_else(|| Some((std::env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE)));
+        if let Some((path, origin)) = named {
+            let missing = |source| Error::WorkerProgramMissing { path: path.clone(), origin, source };
+            return Ok(Self { path: process::locate(&path).map_err(missing)?, is_self: false });
+        }
+        if init_ran {
+            return Ok(Self { path: process::THIS_PROGRAM.into(), is_self: true });
+        }
+        let beside = std::env::current_exe().map(|program| program.with_file_name("loader-worker"));
+        match beside {
+            Ok(path) if path.is_file() => Ok(Self { path, is_self: false }),
+            _ => Err(Error::InitNotCalled { num_workers }),
+        }
+    }
+
+    pub(crate) fn is_self(&self) -> bool {
+        self.is_self
+    }
+}
+
+/// What every pool of a loader is started from.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) program: Program,
+    pub(crate) workers: usize,
+    pub(crate) seed: u64,
+    pub(crate) work: Work,
+    pub(crate) dataset: SealedMemory,
+    pub(crate) attached: Vec<Arc<SealedMemory>>,
+    pub(crate) handle_sigchld: bool,
+}
+
+/// A worker that has been started and not yet answered.
+struct Started {
+    process: Arc<WorkerProcess>,
+    lifeline: Lifeline,
+    invitation: Invitation,
+    output: Output,
+}
+
+impl Launch {
+    /// Starts the workers and waits until each has answered.
+    ///
+    /// # Errors
+    /// [`Error::WorkerNotStarted`], and no worker is left running.
+    pub(crate) fn start(&self, slots: &SlotPool) -> Result<Pool, Error> {
+        let system = |what| move |source| Error::System { what, source };
+        let (sender, results) = queue().map_err(system("making the result queue"))?;
+        let (control, control_fd) =
+            ControlPage::create(self.workers).map_err(system("making the control page"))?;
+        let offer = Offer {
+            workers: u32::try_from(self.workers).expect("checked by the builder"),
+            seed: self.seed,
+            work: &self.work,
+            control: control_fd.as_fd(),
+            dataset: &self.dataset,
+            attached: &self.attached,
+        };
+        let deadline = Instant::now() + START_DEADLINE;
+        let mut started = Vec::with_capacity(self.workers);
+        for number in 0..self.workers {
+            match self.start_one(number, &offer, deadline) {
+                Ok(worker) => started.push(worker),
+                Err(error) => {
+                    started.into_iter().for_each(abandon);
+                    return Err(error);
+                }
+            }
+        }
+        let (workers, watched) = greet(started, &sender, deadline)?;
+        let reaper = Reaper::start(watched, sender, self.handle_sigchld);
+        let mut pool = Pool {
+            workers,
+            results,
+            control,
+            reaper: None,
+            slots: slots.clone(),
+            owner: std::process::id(),
+            sentinels_sent: false,
+        };
+        match reaper {
+            Ok(reaper) => {
+                pool.reaper = Some(reaper);
+                Ok(pool)
+            }
+            Err(source) => {
+                pool.workers.drain(..).for_each(|worker| kill_and_reap(&worker.process));
+                Err(Error::System { what: "starting the reaper", source })
+            }
+        }
+    }
+
+    fn start_one(&self, number: usize, offer: &Offer<'_>, deadline: Instant) -> Result<Started, Error> {
+        let path = &self.program.path;
+        let failed = |error: io::Error| {
+            let problem = match error.raw_os_error() {
+                Some(nix::libc::EMFILE | nix::libc::ENFILE) => {
+                    format!("{error}; raise the limit on open files (`ulimit -n`), or use fewer workers")
+                }
+                Some(nix::libc::EAGAIN) => {
+                    format!("{error}; the limit on processes (`ulimit -u`) is reached")
+                }
+                _ => format!("{error} ({})", path.display()),
+            };
+            Error::WorkerNotStarted { worker: number, problem }
+        };
+        let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
+        let (output, writer) = Output::pipe(number).map_err(failed)?;
+        let name = format!("loader-worker-{number}");
+        let process =
+            Arc::new(WorkerProcess::spawn(path, OsStr::new(&name), theirs, writer).map_err(failed)?);
+        let worker = u32::try_from(number).expect("checked by the builder");
+        match Invitation::send(worker, offer, &lifeline, deadline) {
+            Ok(invitation) => Ok(Started { process, lifeline, invitation, output }),
+            Err(error) => Err(refused(number, &error, &process, output)),
+        }
+    }
+}
+
+type Greeted = (Vec<Worker>, Vec<Watched>);
+
+/// Waits for each worker's answer. On a failure, ends them all.
+fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> Result<Greeted, Error> {
+    let (mut workers, mut watched) = (Vec::new(), Vec::new());
+    let mut started = started.into_iter().enumerate();
+    while let Some((number, Started { process, lifeline, invitation, output })) = started.next() {
+        match invitation.accept(&lifeline, results, deadline) {
+            Ok(tasks) => {
+                watched.push(Watched { process: Arc::clone(&process), output: Some(output) });
+                workers.push(Worker { process, lifeline, tasks, mapped: HashSet::new(), exited: None });
+            }
+            Err(error) => {
+                let error = refused(number, &error, &process, output);
+                started.for_each(|(_, other)| abandon(other));
+                watched.iter().for_each(|other| kill_and_reap(&other.process));
+                return Err(error);
+            }
+        }
+    }
+    Ok((workers, watched))
+}
+
+/// The error for a worker that did not come through the handshake, with how its process ended.
+fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut output: Output) -> Error {
+    // It may be about to end by itself, with a status and last words that say more than our SIGKILL.
+    let grace = if matches!(error, HandshakeError::Lifeline(LifelineError::Closed)) {
+        REAP_DEADLINE
+    } else {
+        Duration::ZERO
+    };
+    let own_end = reap_until(process, Instant::now() + grace);
+    kill_and_reap(process);
+    output.relay();
+    output.flush();
+    let problem = match (error, own_end) {
+        (HandshakeError::Lifeline(LifelineError::Closed), Some(status)) => format!(
+            "its process {status} before it answered; is {} called first in its main, and is it a worker program?",
+            "loader_worker::init()"
+        ),
+        (HandshakeError::Lifeline(LifelineError::Closed | LifelineError::TimedOut), _) => format!(
+            "it did not answer; a worker program must call {} or serve a registry first in its main",
+            "loader_worker::init()"
+        ),
+        (error, _) => error.to_string(),
+    };
+    Error::WorkerNotStarted { worker, problem }
+}
+
+fn abandon(worker: Started) {
+    kill_and_reap(&worker.process);
+}
+
+fn kill_and_reap(process: &WorkerProcess) {
+    process.signal(Signal::SIGKILL);
+    reap_until(process, Instant::now() + REAP_DEADLINE);
+}
+
+fn reap_until(process: &WorkerProcess, deadline: Instant) -> Option<loader_ipc::frame::ExitStatus> {
+    loop {
+        if let Some(status) = process.try_reap() {
+            return Some(status);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

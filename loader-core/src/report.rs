@@ -1,0 +1,183 @@
+//! What an epoch took, and who was waiting for whom.
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::control::WorkerSnapshot;
+
+/// An epoch's figures so far.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct EpochReport {
+    /// Number of the epoch.
+    pub epoch: u64,
+    /// Batches returned.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Batches that failed.
+    pub errors: u64,
+    /// Time since `iter()` was called, up to the end of the epoch.
+    pub elapsed: Duration,
+    /// From `iter()` to the first batch.
+    pub first_batch: Option<Duration>,
+    /// Time that the program spent waiting for batches after the first.
+    pub waiting: Duration,
+    /// By number of the worker; empty without workers.
+    pub workers: Vec<WorkerReport>,
+    /// Bytes in all slots.
+    pub shared_memory_bytes: u64,
+}
+
+/// A worker's counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerReport {
+    /// Batches loaded.
+    pub batches: u64,
+    /// Samples loaded.
+    pub samples: u64,
+    /// Time spent loading.
+    pub busy: Duration,
+    /// Page faults served from memory since its start (`ru_minflt`).
+    pub page_faults: u64,
+}
+
+impl WorkerReport {
+    pub(crate) fn new(snapshot: &WorkerSnapshot) -> Self {
+        let WorkerSnapshot { batches, samples, busy, page_faults, .. } = *snapshot;
+        Self { batches, samples, busy, page_faults }
+    }
+}
+
+/// Which side is the bottleneck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Too few batches to tell.
+    Unknown,
+    /// The program waits for batches: more workers, or less work per sample, would make it faster.
+    LoaderBound,
+    /// Batches wait for the program: the loader is fast enough.
+    StepBound,
+}
+
+/// Waiting less than this share of the time counts as not waiting.
+const NOISE: f64 = 0.05;
+
+impl EpochReport {
+    /// Samples per second, from `iter()` on.
+    pub fn samples_per_second(&self) -> f64 {
+        let seconds = self.elapsed.as_secs_f64();
+        if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
+    }
+
+    /// Which side is the bottleneck, by the share of time spent waiting after the first batch.
+    pub fn verdict(&self) -> Verdict {
+        let steady = self.elapsed.saturating_sub(self.first_batch.unwrap_or_default()).as_secs_f64();
+        if self.batches < 2 || steady <= 0.0 {
+            Verdict::Unknown
+        } else if self.waiting.as_secs_f64() / steady > NOISE {
+            Verdict::LoaderBound
+        } else {
+            Verdict::StepBound
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "too few batches to tell",
+            Self::LoaderBound => "the loader is the bottleneck",
+            Self::StepBound => "the training step is the bottleneck",
+        })
+    }
+}
+
+impl fmt::Display for EpochReport {
+    /// One line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { epoch, batches, samples, elapsed, waiting, .. } = self;
+        let rate = self.samples_per_second();
+        write!(
+            f,
+            "epoch {epoch}: {batches} batches, {samples} samples in {elapsed:.2?} ({rate:.0} samples/s), "
+        )?;
+        write!(f, "{waiting:.2?} waiting for batches: {}", self.verdict())
+    }
+}
+
+/// Measures an epoch.
+#[derive(Debug)]
+pub(crate) struct Stopwatch {
+    epoch: u64,
+    started: Instant,
+    ended: Option<Instant>,
+    first_batch: Option<Duration>,
+    waiting: Duration,
+    batches: u64,
+    samples: u64,
+    errors: u64,
+}
+
+impl Stopwatch {
+    pub(crate) fn start(epoch: u64) -> Self {
+        Self::start_at(epoch, Instant::now())
+    }
+
+    pub(crate) fn start_at(epoch: u64, started: Instant) -> Self {
+        Self {
+            epoch,
+            started,
+            ended: None,
+            first_batch: None,
+            waiting: Duration::ZERO,
+            batches: 0,
+            samples: 0,
+            errors: 0,
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The program asked at `asked` and gets a batch of `samples`, or an error.
+    pub(crate) fn waited(&mut self, asked: Instant, samples: Option<usize>) {
+        let now = Instant::now();
+        match samples {
+            Some(samples) => {
+                self.batches += 1;
+                self.samples += samples as u64;
+            }
+            None => self.errors += 1,
+        }
+        if self.first_batch.is_none() {
+            self.first_batch = Some(now - self.started);
+        } else {
+            self.waiting += now - asked;
+        }
+    }
+
+    /// The program asked at `asked` and gets the end.
+    pub(crate) fn ended(&mut self, asked: Instant) {
+        self.ended.get_or_insert(asked);
+    }
+
+    pub(crate) fn report(&self) -> EpochReport {
+        EpochReport {
+            epoch: self.epoch,
+            batches: self.batches,
+            samples: self.samples,
+            errors: self.errors,
+            elapsed: self.ended.unwrap_or_else(Instant::now) - self.started,
+            first_batch: self.first_batch,
+            waiting: self.waiting,
+            workers: Vec::new(),
+            shared_memory_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! From the start of the process to the first order.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+use loader_core::{
+    WorkerInfo,
+    fetch::{Fetch, OpenFn, Opening},
+    panic::{record_backtraces, to_failure},
+};
+use loader_ipc::{
+    control::ControlPage,
+    frame::{Failure, Order, Report, Stage},
+    handshake::{Bootstrap, Connected, Work, take_lifeline_from_stdin},
+    keep_freed_memory,
+    queue::{Receiver, Sender},
+};
+use nix::sys::signal::SigSet;
+use signal_hook::consts::SIGINT;
+
+use crate::{orders, registry::Registry, watchdog};
+
+/// How long the handshake may take, from the start of the process.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Serves as a worker to the end; gives the exit code.
+pub(crate) fn run(registry: &Registry) -> i32 {
+    match serve(registry) {
+        Ok(()) => 0,
+        Err(error) => {
+            // Main shows this behind the worker's number; it has seen the failure on its side too.
+            eprintln!("{error:#}");
+            1
+        }
+    }
+}
+
+fn serve(registry: &Registry) -> anyhow::Result<()> {
+    prepare_process()?;
+    let lifeline = Arc::new(take_lifeline_from_stdin()?);
+    watchdog::start(Arc::clone(&lifeline))?;
+    let mut chosen = None;
+    let accepts = |work: &Work| {
+        chosen = Some(find_open(registry, work)?);
+        Ok(())
+    };
+    let connected = Bootstrap::answer(&lifeline, accepts, Instant::now() + DEADLINE)?;
+    watchdog::check_parent(connected.bootstrap.main_pid);
+    let open = chosen.expect("set by `accepts`, without which there is no answer");
+    let (fetch, connected) = open_dataset(open, connected);
+    orders::follow(fetch, connected, &lifeline)
+}
+
+/// Everything that user code in this process should find as in a fresh one, but for Ctrl-C, which is main's business.
+fn prepare_process() -> anyhow::Result<()> {
+    // A mask is inherited through exec: the thread that started us may have had signals blocked.
+    SigSet::empty().thread_set_mask()?;
+    // A handler, not "ignore": programs that the dataset starts would inherit the latter.
+    signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
+    record_backtraces();
+    keep_freed_memory();
+    Ok(())
+}
+
+fn find_open(registry: &Registry, work: &Work) -> Result<OpenFn, String> {
+    match work {
+        Work::Entry(entry) => entry.resolve().map_err(|error| {
+            format!(
+                "{error}: the worker program is not the running one; use the same build, or register the dataset in the worker \
+                 program and name it with `registered`"
+            )
+        }),
+        Work::Registered { name, types } => Ok(registry.find(name, types)?.open),
+    }
+}
+
+/// What `follow` needs of the handshake once the dataset is open.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) worker: usize,
+    pub(crate) control: ControlPage,
+    pub(crate) tasks: Receiver<Option<Order>>,
+    pub(crate) results: Sender<Report>,
+}
+
+type Opened = Result<Box<dyn Fetch>, Failure>;
+
+fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
+    let Connected { bootstrap, control, dataset, attached, tasks, results } = connected;
+    let worker = bootstrap.worker as usize;
+    let seed = bootstrap.seed;
+    let info = WorkerInfo::new(worker, bootstrap.workers as usize, seed);
+    let opening = Opening { dataset, attached, seed, worker: info };
+    // A failure, a panic included, is kept and answers every task.
+    let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
+    let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));
+    (opened, Session { worker, control, tasks, results })
+}

@@ -1,0 +1,256 @@
+//! The worker's loop: takes orders until the sentinel.
+
+use std::{
+    ops::ControlFlow,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use loader_core::{
+    fetch::{Fetch, Loaded, NoBatch, Watch},
+    panic::to_failure,
+};
+use loader_ipc::{
+    arena::{Arena, EncodeError, Encoded},
+    control::{ControlPage, WorkerState},
+    frame::{Event, Failure, Indices, Lease, Order, Report, Stage, Task},
+    lifeline::Lifeline,
+    queue::{ReceiveError, SendError},
+};
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::{
+    bootstrap::Session,
+    slots::{Grant, Slots},
+};
+
+/// How long to wait for an order before looking around; the watchdog is what notices a dead main.
+const IDLE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Follows orders until the sentinel comes or main is gone.
+///
+/// # Errors
+/// When the protocol is broken: main then sees this process end.
+pub(crate) fn follow(
+    fetch: Result<Box<dyn Fetch>, Failure>,
+    session: Session,
+    lifeline: &Lifeline,
+) -> anyhow::Result<()> {
+    let mut worker = Worker { fetch, session, slots: Slots::new(lifeline) };
+    let ready = match &worker.fetch {
+        Ok(_) => Event::Ready,
+        Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },
+    };
+    if worker.report(ready)?.is_break() {
+        return Ok(());
+    }
+    loop {
+        worker.enter(WorkerState::Idle);
+        let order = match worker.session.tasks.receive(Instant::now() + IDLE_INTERVAL) {
+            Ok(Some(order)) => order,
+            Ok(None) => break,
+            Err(ReceiveError::TimedOut) => continue,
+            Err(ReceiveError::Closed) => return Ok(()),
+            Err(error) => return Err(error).context("reading an order"),
+        };
+        let flow = match order {
+            Order::Task(task) => worker.load(task)?,
+            Order::Forget { slot } => {
+                worker.slots.forget(slot);
+                ControlFlow::Continue(())
+            }
+        };
+        if flow.is_break() {
+            return Ok(());
+        }
+    }
+    // What comes behind the sentinel is for nobody.
+    worker.report(Event::Bye).map(drop)
+}
+
+struct Worker<'a> {
+    fetch: Result<Box<dyn Fetch>, Failure>,
+    session: Session,
+    slots: Slots<'a>,
+}
+
+/// `Break` when main no longer listens.
+type Flow = ControlFlow<()>;
+
+/// What became of a task.
+enum Outcome {
+    Done {
+        lease: Lease,
+        encoded: Encoded,
+    },
+    Failed {
+        lease: Lease,
+        failure: Failure,
+    },
+    /// The done flag is up.
+    Unwanted {
+        lease: Lease,
+    },
+    /// Main needs no answer.
+    Answered,
+}
+
+/// Why a batch is not in its slot.
+enum NotSent {
+    TooLarge { needed: usize },
+    Failed(Failure),
+}
+
+impl Worker<'_> {
+    /// Does one task and answers it.
+    fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
+        let Task { epoch, number, lease, indices } = task;
+        if self.session.control.is_done() {
+            return self.report(Event::Skipped { task: number, lease });
+        }
+        let started = Instant::now();
+        self.session.control.set_task(self.session.worker, number);
+        self.enter(WorkerState::Fetching);
+        let indices = self.unpack(indices, lease)?;
+        let outcome = self.fetch_and_send(epoch, number, lease, &indices)?;
+        let event = match outcome {
+            Outcome::Done { lease, encoded } => {
+                self.count(indices.len(), started);
+                Event::Done { task: number, lease, encoded, held: self.is_held(lease) }
+            }
+            Outcome::Failed { lease, failure } => {
+                let failure = failure.cut_to_frame();
+                Event::Failed { task: number, lease, failure, held: self.is_held(lease) }
+            }
+            Outcome::Unwanted { lease } => Event::Skipped { task: number, lease },
+            Outcome::Answered => return Ok(Flow::Continue(())),
+        };
+        self.report(event)
+    }
+
+    /// Loads a batch and encodes it into its slot. Nothing of the batch lives on when this returns, unless user code kept a
+    /// handle on one of its tensors.
+    fn fetch_and_send(
+        &mut self,
+        epoch: u64,
+        task: u64,
+        lease: Lease,
+        indices: &[usize],
+    ) -> anyhow::Result<Outcome> {
+        let fetch = match &self.fetch {
+            Ok(fetch) => fetch,
+            Err(failure) => return Ok(Outcome::Failed { lease, failure: failure.clone() }),
+        };
+        let mut arena = Arena::in_slot(self.slots.lend(lease)?);
+        let watch = PageWatch { control: &self.session.control, worker: self.session.worker };
+        let batch = match fetch.fetch(epoch, indices, &mut arena, &watch) {
+            Ok(batch) => batch,
+            Err(NoBatch::Unwanted) => return Ok(Outcome::Unwanted { lease }),
+            Err(NoBatch::Failed(failure)) => return Ok(Outcome::Failed { lease, failure }),
+        };
+        self.enter(WorkerState::Sending);
+        match encode(&*batch, &mut arena) {
+            Ok(encoded) => Ok(Outcome::Done { lease, encoded }),
+            Err(NotSent::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
+            Err(NotSent::TooLarge { needed }) => self.send_in_larger_slot(task, lease, &*batch, needed),
+        }
+    }
+
+    /// Asks main for a larger slot and encodes the batch into that.
+    fn send_in_larger_slot(
+        &mut self,
+        task: u64,
+        lease: Lease,
+        batch: &dyn Loaded,
+        needed: usize,
+    ) -> anyhow::Result<Outcome> {
+        if self.report(Event::NeedSlot { task, lease, needed: needed as u64 })?.is_break() {
+            return Ok(Outcome::Answered);
+        }
+        let lease = match self.slots.wait_for_grant(task, &self.session.control)? {
+            Grant::Lease(larger) => larger,
+            // Main knows what it refused.
+            Grant::Refused => return Ok(Outcome::Answered),
+            Grant::Unwanted => return Ok(Outcome::Unwanted { lease }),
+        };
+        let mut arena = Arena::in_slot(self.slots.lend(lease)?);
+        Ok(match encode(batch, &mut arena) {
+            Ok(encoded) => Outcome::Done { lease, encoded },
+            Err(NotSent::Failed(failure)) => Outcome::Failed { lease, failure },
+            Err(NotSent::TooLarge { needed: again }) => {
+                let text = format!(
+                    "the batch needed {needed} bytes when it was encoded first and {again} the second time"
+                );
+                Outcome::Failed { lease, failure: send_failure(text) }
+            }
+        })
+    }
+
+    fn is_held(&self, lease: Lease) -> bool {
+        self.slots.memory(lease.slot).is_some_and(|memory| memory.is_lent())
+    }
+
+    fn count(&self, samples: usize, started: Instant) {
+        let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
+        let faults = u64::try_from(faults).unwrap_or(0);
+        self.session.control.count_batch(self.session.worker, samples as u64, started.elapsed(), faults);
+    }
+
+    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Vec<usize>> {
+        let list = match indices {
+            Indices::Range { start, len } => (start..start.saturating_add(len)).collect(),
+            Indices::List(list) => list,
+            Indices::InSlot { len } => {
+                let mut loan = self.slots.lend(lease)?;
+                let bytes = usize::try_from(len).ok().and_then(|len| len.checked_mul(size_of::<u64>()));
+                let Some(bytes) = bytes else { bail!("{len} indices in a slot") };
+                let chunk = loan.take(0..bytes)?;
+                let (words, _) = chunk.as_bytes().as_chunks();
+                words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+            }
+        };
+        let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();
+        narrow.context("an index larger than memory")
+    }
+
+    fn report(&self, event: Event) -> anyhow::Result<Flow> {
+        let worker = u32::try_from(self.session.worker).context("the worker's number")?;
+        match self.session.results.send(&Report { worker, event }) {
+            Ok(()) => Ok(Flow::Continue(())),
+            Err(SendError::Closed) => Ok(Flow::Break(())),
+            Err(error) => Err(error).context("sending a report"),
+        }
+    }
+
+    fn enter(&self, state: WorkerState) {
+        self.session.control.enter(self.session.worker, state);
+    }
+}
+
+/// Encodes a batch; its `Serialize` is user code and may fail or panic.
+fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
+    match catch_unwind(AssertUnwindSafe(|| batch.encode(arena))) {
+        Ok(Ok(encoded)) => Ok(encoded),
+        Ok(Err(EncodeError::TooLarge { needed })) => Err(NotSent::TooLarge { needed }),
+        Ok(Err(error)) => Err(NotSent::Failed(send_failure(error.to_string()))),
+        Err(payload) => Err(NotSent::Failed(to_failure(&*payload, Stage::Send, None))),
+    }
+}
+
+fn send_failure(text: String) -> Failure {
+    Failure { stage: Stage::Send, index: None, chain: vec![text], panicked: false, backtrace: None }
+}
+
+/// Writes a batch's progress to the control page, and gives up when the done flag is up.
+struct PageWatch<'a> {
+    control: &'a ControlPage,
+    worker: usize,
+}
+
+impl Watch for PageWatch<'_> {
+    fn progress(&self, state: WorkerState, index: usize) -> bool {
+        self.control.progress(self.worker, state, index as u64);
+        !self.control.is_done()
+    }
+}

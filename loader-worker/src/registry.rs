@@ -1,0 +1,94 @@
+//! Datasets by name, for worker programs that are not the main program.
+
+use std::{collections::BTreeMap, fmt, process::ExitCode};
+
+use loader_core::{
+    Dataset, Sample,
+    collate::{Collate, DefaultCollate},
+    fetch::{NoWorkerInit, OpenFn, WorkerInit, open},
+    launch,
+};
+use loader_ipc::process;
+
+use crate::bootstrap;
+
+/// The datasets that a worker program knows, by name. The main program names one with `registered`.
+#[derive(Default)]
+pub struct Registry {
+    entries: BTreeMap<String, Registered>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Registered {
+    pub(crate) open: OpenFn,
+    pub(crate) types: String,
+}
+
+impl Registry {
+    /// No datasets.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the dataset `D` with default collation. A name that is given twice means the later dataset.
+    #[must_use]
+    pub fn register<D: Dataset<Sample: Sample>>(self, name: impl Into<String>) -> Self {
+        self.register_with::<D, DefaultCollate, NoWorkerInit>(name)
+    }
+
+    /// Adds the dataset `D` with a collation and a worker hook of its own.
+    #[must_use]
+    pub fn register_with<D, C, W>(mut self, name: impl Into<String>) -> Self
+    where
+        D: Dataset,
+        C: Collate<D::Sample>,
+        W: WorkerInit,
+    {
+        let entry = Registered { open: open::<D, C, W>, types: launch::types::<D, C, W>() };
+        self.entries.insert(name.into(), entry);
+        self
+    }
+
+    /// Serves as a worker until the main process needs no more; the whole `main` of a worker program.
+    ///
+    /// Started by hand, it says what it is for and gives exit code 2.
+    pub fn serve(&self) -> ExitCode {
+        if !process::is_worker() {
+            let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
+            eprintln!(
+                "this is a worker program of a data loader; the loader starts it by itself (`worker_program` or LOADER_WORKER \
+                 names it). It knows the datasets: {}",
+                names.join(", ")
+            );
+            return ExitCode::from(2);
+        }
+        ExitCode::from(u8::try_from(bootstrap::run(self)).unwrap_or(1))
+    }
+
+    /// The entry for `name`, if it is of `types`; else why not, for the user of the main program.
+    pub(crate) fn find(&self, name: &str, types: &str) -> Result<Registered, String> {
+        let Some(entry) = self.entries.get(name) else {
+            let known: Vec<&str> = self.entries.keys().map(String::as_str).collect();
+            return Err(match known.is_empty() {
+                true => format!("the worker program serves no registered datasets, `{name}` neither"),
+                false => {
+                    format!("the worker program knows no dataset `{name}`; it knows {}", known.join(", "))
+                }
+            });
+        };
+        if entry.types != types {
+            let ours = &entry.types;
+            return Err(format!(
+                "the worker program has registered `{name}` as {ours}, the main program sends {types}; dataset, collation and \
+                 worker_init must be the same on both sides"
+            ));
+        }
+        Ok(entry.clone())
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").field("names", &self.entries.keys().collect::<Vec<_>>()).finish()
+    }
+}

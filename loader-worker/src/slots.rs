@@ -1,0 +1,95 @@
+//! The slots that this worker has mapped, and its ear on the lifeline for new ones.
+
+use std::{
+    collections::HashMap,
+    num::NonZeroUsize,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use loader_ipc::{
+    Loan, SlotMemory,
+    control::ControlPage,
+    frame::Lease,
+    handshake::Notice,
+    lifeline::{Lifeline, LifelineError},
+};
+
+/// How long main may take to send a slot that it has announced.
+const SLOT_DEADLINE: Duration = Duration::from_secs(30);
+/// How often the done flag is looked at while waiting for a grant, which comes when the user asks for a batch.
+const DONE_INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct Slots<'a> {
+    lifeline: &'a Lifeline,
+    mapped: HashMap<u32, Arc<SlotMemory>>,
+}
+
+/// Main's answer to `NeedSlot`.
+#[derive(Debug)]
+pub(crate) enum Grant {
+    Lease(Lease),
+    Refused,
+    /// The done flag went up meanwhile.
+    Unwanted,
+}
+
+impl<'a> Slots<'a> {
+    pub(crate) fn new(lifeline: &'a Lifeline) -> Self {
+        Self { lifeline, mapped: HashMap::new() }
+    }
+
+    /// The memory of a leased slot, to be written.
+    pub(crate) fn lend(&mut self, lease: Lease) -> anyhow::Result<Loan> {
+        let deadline = Instant::now() + SLOT_DEADLINE;
+        while !self.mapped.contains_key(&lease.slot) {
+            // Main sends a slot's memory before the first task that uses it.
+            self.receive(deadline).context("waiting for a slot's memory")?;
+        }
+        let memory = &self.mapped[&lease.slot];
+        memory.lend(()).context("a slot was leased while a tensor in it is still held in this worker")
+    }
+
+    pub(crate) fn memory(&self, slot: u32) -> Option<&Arc<SlotMemory>> {
+        self.mapped.get(&slot)
+    }
+
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.mapped.remove(&slot);
+    }
+
+    /// Waits for the answer to `NeedSlot` for `task`. Main gives it when the user asks for a batch, which may be any time.
+    pub(crate) fn wait_for_grant(&mut self, task: u64, control: &ControlPage) -> anyhow::Result<Grant> {
+        loop {
+            if control.is_done() {
+                return Ok(Grant::Unwanted);
+            }
+            match self.receive(Instant::now() + DONE_INTERVAL) {
+                Ok(Some((granted, lease))) if granted == task => {
+                    return Ok(lease.map_or(Grant::Refused, Grant::Lease));
+                }
+                Ok(Some((granted, _))) => bail!("main answered for task {granted}, not {task}"),
+                Ok(None) | Err(LifelineError::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes one notice: maps a slot (`None`), or gives a grant.
+    fn receive(&mut self, deadline: Instant) -> Result<Option<(u64, Option<Lease>)>, LifelineError> {
+        let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
+        match notice {
+            Notice::Grant { task, lease } => Ok(Some((task, lease.ok()))),
+            Notice::Slot { slot, len } => {
+                let malformed = |what: &str| LifelineError::Malformed(what.to_owned());
+                let fd = fds.into_iter().next().ok_or_else(|| malformed("a slot without its memory"))?;
+                let len = usize::try_from(len).ok().and_then(NonZeroUsize::new);
+                let len = len.ok_or_else(|| malformed("a slot of an impossible size"))?;
+                self.mapped.insert(slot, SlotMemory::map(fd, len)?);
+                Ok(None)
+            }
+        }
+    }
+}
