@@ -102,6 +102,14 @@ impl<P> Schedule<P> {
         Some((number, worker, batch))
     }
 
+    /// True when the batch that is the user's next has arrived.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self.in_order {
+            true => matches!(self.window.front(), Some(Entry::Arrived { .. })),
+            false => !self.arrivals.is_empty(),
+        }
+    }
+
     /// True when every task that was sent has been returned.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending == 0

@@ -168,6 +168,8 @@ impl<T> fmt::Debug for SharedVec<T> {
 mod tests {
     use super::*;
 
+    type Rows = SharedVec<(u8, String)>;
+
     #[test]
     fn rows_come_back_here_and_beyond() {
         let rows = [(1u8, "one".to_owned()), (2, String::new()), (3, "three".to_owned())];
@@ -177,13 +179,12 @@ mod tests {
 
         let (bytes, attached) = attach::encode(&(shared.clone(), shared.clone())).unwrap();
         assert_eq!((bytes.len(), attached.len()), (8, 1), "both refer to one memory");
-        let (one, two): (SharedVec<(u8, String)>, SharedVec<(u8, String)>) =
-            attach::decode(&bytes, attached).unwrap();
+        let (one, two): (Rows, Rows) = attach::decode(&bytes, attached).unwrap();
         assert!(one.iter().chain(two.iter()).map(Result::unwrap).eq([rows.clone(), rows.clone()].concat()));
 
         let json = serde_json::to_string(&shared).unwrap();
         assert_eq!(json, r#"[[1,"one"],[2,""],[3,"three"]]"#);
-        let back: SharedVec<(u8, String)> = serde_json::from_str(&json).unwrap();
+        let back: Rows = serde_json::from_str(&json).unwrap();
         assert!(back.iter().map(Result::unwrap).eq(rows));
     }
 

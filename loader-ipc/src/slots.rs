@@ -139,13 +139,31 @@ impl SlotPool {
     /// Gives `lease` back and leases a slot of at least `needed` bytes instead.
     ///
     /// # Errors
-    /// [`SlotError`]; `lease` is given back all the same, unless it is [`SlotError::NotLeased`].
+    /// [`SlotError::LimitReached`] and [`SlotError::NotLeased`], with nothing changed; [`SlotError::System`], with `lease` given
+    /// back.
     pub fn regrow(&self, lease: Lease, needed: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
-        inner.leased(lease)?.state = State::Free;
-        inner.expected = inner.expected.max(with_slack(needed));
-        drop(inner);
-        self.lease(needed, |_| false)
+        inner.leased(lease)?;
+        if inner.available() < needed as u64 {
+            return Err(inner.limit_reached(needed));
+        }
+        inner.take_back(lease.slot);
+        // Slack only where it fits.
+        let roomy = with_slack(needed);
+        let wanted = if inner.available() < roomy as u64 { needed } else { roomy };
+        inner.expected = inner.expected.max(wanted);
+        let number = inner.find_or_create(wanted, |_| false)?;
+        Ok(inner.start_lease(number))
+    }
+
+    /// Bytes that neither workers nor the program hold.
+    pub fn available(&self) -> u64 {
+        self.lock().available()
+    }
+
+    /// The limit, in bytes.
+    pub fn limit(&self) -> u64 {
+        self.lock().limit
     }
 
     /// Gives a lease back unused; `spoilt` as in [`lend`](Self::lend). A lease that is over is ignored.
@@ -239,18 +257,38 @@ impl Inner {
         }
     }
 
+    fn available(&self) -> u64 {
+        let used = self.slots.values().filter(|slot| slot.state != State::Free);
+        self.limit.saturating_sub(used.map(|slot| slot.memory.len() as u64).sum())
+    }
+
+    fn limit_reached(&self, wanted: usize) -> SlotError {
+        SlotError::LimitReached {
+            wanted: wanted as u64,
+            limit: self.limit,
+            held: self.count(State::Lent),
+            leased: self.count(State::Leased),
+        }
+    }
+
+    fn find_or_create(&mut self, wanted: usize, preferred: impl Fn(u32) -> bool) -> Result<u32, SlotError> {
+        let fits =
+            self.slots.iter().filter(|(_, slot)| slot.state == State::Free && slot.memory.len() >= wanted);
+        // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
+        let found = fits.map(|(&number, _)| number).min_by_key(|&number| (!preferred(number), number));
+        match found {
+            Some(number) => Ok(number),
+            None => self.create(wanted),
+        }
+    }
+
     fn create(&mut self, wanted: usize) -> Result<u32, SlotError> {
         let len = wanted.next_multiple_of(PAGE);
         // Free slots that are too small only stand in the way.
         let small: Vec<u32> = self.numbers(|slot| slot.state == State::Free && slot.memory.len() < wanted);
         small.into_iter().for_each(|number| self.destroy(number));
         if self.bytes.saturating_add(len as u64) > self.limit {
-            return Err(SlotError::LimitReached {
-                wanted: len as u64,
-                limit: self.limit,
-                held: self.count(State::Lent),
-                leased: self.count(State::Leased),
-            });
+            return Err(self.limit_reached(len));
         }
         let system = |source| SlotError::System { wanted: len as u64, source };
         let size = NonZeroUsize::new(len).ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;

@@ -1,1 +1,20 @@
-//! .
+//! What the integration tests share: datasets that misbehave on purpose, and eyes for what is left behind.
+
+pub mod datasets;
+pub mod processes;
+mod watchdog;
+
+pub use watchdog::Watchdog;
+
+use loader_core::{Digest, Error, Iter, collate::Batch};
+
+/// Order and content digests of an epoch whose batches all arrive.
+pub fn digest<B: Batch>(mut batches: Iter<B>) -> Result<(u64, u64), Error> {
+    let mut digest = Digest::new();
+    while let Some(batch) = batches.next() {
+        let batch = batch?;
+        let indices = &batches.last_batch().expect("a batch was returned").indices;
+        digest.add(indices, &batch);
+    }
+    Ok((digest.order(), digest.content()))
+}

@@ -1,7 +1,7 @@
 //! An epoch on worker processes: tasks go out ahead of the user, batches come back in any order and are handed on in theirs.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     marker::PhantomData,
     time::{Duration, Instant},
 };
@@ -50,6 +50,8 @@ pub(crate) struct WorkerIter<B> {
     schedule: Schedule<Arrival>,
     /// The tasks in the schedule's window, oldest first.
     tasks: VecDeque<Sent>,
+    /// Tasks whose batch needs a larger slot than there is room for yet, by number.
+    requests: BTreeMap<u64, Request>,
     /// Set after the end and after an error that ends the iteration.
     ended: bool,
     batch: PhantomData<fn() -> B>,
@@ -63,6 +65,14 @@ struct Sent {
     indices: Vec<usize>,
     /// The slot it is loaded into; `None` when it holds none (any more).
     lease: Option<Lease>,
+}
+
+/// A worker's wish for a larger slot. It does nothing else until it is answered.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    worker: usize,
+    lease: Lease,
+    needed: usize,
 }
 
 /// What came back for a task.
@@ -85,6 +95,7 @@ impl<B: Batch> WorkerIter<B> {
             planned_all: false,
             schedule,
             tasks: VecDeque::new(),
+            requests: BTreeMap::new(),
             ended: false,
             batch: PhantomData,
         };
@@ -94,17 +105,21 @@ impl<B: Batch> WorkerIter<B> {
 
     pub(super) fn step(&mut self) -> Option<Step<B>> {
         if self.ended {
+            self.shut_down();
             return None;
         }
         match self.next_batch() {
             Ok(Some(step)) => Some(step),
             Ok(None) => {
-                self.end();
+                self.ended = true;
+                self.shut_down();
                 None
             }
             Err(error) => {
                 if error.ends_iteration() {
-                    self.end();
+                    // The user learns it now; a worker that is stuck is waited for when the iterator is used again or dropped.
+                    self.ended = true;
+                    self.pool.ask_to_end();
                 }
                 Some((None, Err(error)))
             }
@@ -123,10 +138,14 @@ impl<B: Batch> WorkerIter<B> {
                 let batch = self.open(number, worker, arrival);
                 // A dispatch that fails for good ends the iteration at the next call: this batch is whole.
                 if dispatched.is_err_and(|error| error.ends_iteration()) {
-                    self.end();
+                    self.ended = true;
                 }
                 let info = BatchInfo { number, indices: sent.indices, worker: Some(worker) };
                 return Ok(Some((Some(info), batch)));
+            }
+            self.answer_requests()?;
+            if self.schedule.is_ready() {
+                continue;
             }
             if self.schedule.is_empty() {
                 // Nothing is on its way: either the epoch is over, or there was no room for a single slot.
@@ -214,7 +233,9 @@ impl<B: Batch> WorkerIter<B> {
             }
             Event::NeedSlot { task, lease, needed } => {
                 self.check_lease(worker, task, lease)?;
-                self.regrow(worker, task, lease, needed)
+                let needed = usize::try_from(needed).unwrap_or(usize::MAX);
+                self.requests.insert(task, Request { worker, lease, needed });
+                Ok(())
             }
             Event::Skipped { task, lease } => {
                 self.check_lease(worker, task, lease)?;
@@ -231,32 +252,62 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    fn regrow(&mut self, worker: usize, task: u64, lease: Lease, needed: u64) -> Result<(), Error> {
-        let needed = usize::try_from(needed).unwrap_or(usize::MAX);
-        let (granted, answer) = match self.slots.regrow(lease, needed) {
-            Ok(lease) => (Some(lease), Ok(lease)),
-            Err(SlotError::NotLeased(_)) => {
-                return Err(misbehaved(worker, "it asked to grow a slot that is not its own"));
-            }
-            Err(error) => (None, Err(no_slot(error).to_string())),
-        };
-        let refusal = answer.as_ref().err().cloned();
-        if let Some(sent) = self.tasks.iter_mut().find(|sent| sent.number == task) {
-            sent.lease = granted;
-        }
-        self.pool.grant(worker, task, answer)?;
-        if let Some(text) = refusal {
-            let failure = Failure {
-                stage: Stage::Send,
-                index: None,
-                chain: vec![text],
-                panicked: false,
-                backtrace: None,
+    /// Answers the workers that wait for a larger slot, in the order of their tasks, as far as there is room.
+    ///
+    /// Room is first kept for the earlier tasks, which may still ask: otherwise later batches could take all memory and wait for
+    /// an earlier one that gets none.
+    fn answer_requests(&mut self) -> Result<(), Error> {
+        while let Some((&task, &request)) = self.requests.first_key_value() {
+            let Request { worker, lease, needed } = request;
+            let earlier = |sent: &&Sent| {
+                sent.number < task && sent.lease.is_some_and(|lease| lease.len < needed as u64)
             };
-            let error = Error::from_failure(failure, task, Some(worker));
-            self.arrive(worker, task, Arrival::Failed(Box::new(error)))?;
+            let waiting = self.tasks.iter().filter(earlier).count() as u64;
+            let room = self.slots.available() / needed.max(1) as u64;
+            let too_large = needed as u64 > self.slots.limit();
+            if room <= waiting && !too_large && !self.is_stuck() {
+                return Ok(());
+            }
+            let granted = self.slots.regrow(lease, needed);
+            if matches!(granted, Err(SlotError::LimitReached { held, .. }) if held > 0 && !too_large) {
+                // The program holds the memory: it can drop batches and ask again.
+                return granted.map(drop).map_err(no_slot);
+            }
+            self.requests.remove(&task);
+            self.answer(task, worker, granted)?;
         }
         Ok(())
+    }
+
+    fn answer(&mut self, task: u64, worker: usize, granted: Result<Lease, SlotError>) -> Result<(), Error> {
+        let sent = self.tasks.iter_mut().find(|sent| sent.number == task);
+        match granted {
+            Ok(lease) => {
+                if let Some(sent) = sent {
+                    sent.lease = Some(lease);
+                }
+                self.pool.grant(worker, task, Ok(lease))
+            }
+            Err(error) => {
+                if let Some(lease) = sent.and_then(|sent| sent.lease.take()) {
+                    self.slots.release(lease, false);
+                }
+                let chain = vec![no_slot(error).to_string()];
+                self.pool.grant(worker, task, Err(chain[0].clone()))?;
+                let failure =
+                    Failure { stage: Stage::Send, index: None, chain, panicked: false, backtrace: None };
+                let error = Error::from_failure(failure, task, Some(worker));
+                self.arrive(worker, task, Arrival::Failed(Box::new(error)))
+            }
+        }
+    }
+
+    /// True when every worker that has work waits for a larger slot, and no batch has arrived for the user to take: memory will
+    /// not come free by itself.
+    fn is_stuck(&self) -> bool {
+        let blocked = |worker: usize| self.requests.values().any(|request| request.worker == worker);
+        let works = |worker: &usize| !blocked(*worker) && !self.schedule.waiting_at(*worker).is_empty();
+        !self.schedule.is_ready() && !(0..self.options.workers).any(|worker| works(&worker))
     }
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
@@ -297,15 +348,6 @@ impl<B: Batch> WorkerIter<B> {
         Error::TimedOut { after, waiting_for: Doing::new(worker, &self.pool.snapshot(worker)) }
     }
 
-    /// Ends the workers and gives back their leases.
-    fn end(&mut self) {
-        self.ended = true;
-        self.pool.shut_down();
-        while let Some(lease) = self.tasks.pop_front().and_then(|sent| sent.lease) {
-            self.slots.release(lease, false);
-        }
-    }
-
     pub(super) fn pids(&self) -> Vec<u32> {
         self.pool.pids()
     }
@@ -328,12 +370,19 @@ impl<B: Batch> WorkerIter<B> {
     }
 }
 
-impl<B> Drop for WorkerIter<B> {
-    fn drop(&mut self) {
+impl<B> WorkerIter<B> {
+    /// Ends the workers and gives back their leases.
+    fn shut_down(&mut self) {
         self.pool.shut_down();
         for lease in self.tasks.drain(..).filter_map(|sent| sent.lease) {
             self.slots.release(lease, false);
         }
+    }
+}
+
+impl<B> Drop for WorkerIter<B> {
+    fn drop(&mut self) {
+        self.shut_down();
     }
 }
 

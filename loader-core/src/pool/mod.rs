@@ -151,6 +151,12 @@ impl Pool {
         Error::WorkerExited { worker, pid, status, batches, doing }
     }
 
+    /// Asks every worker to end, and does not wait: what they are loading is no longer wanted.
+    pub(crate) fn ask_to_end(&mut self) {
+        self.control.set_done();
+        self.send_sentinels();
+    }
+
     /// Ends every worker: done flag, sentinels, joining all at once until a deadline, SIGTERM, SIGKILL. Returns when each one
     /// is reaped, or cannot be killed.
     pub(crate) fn shut_down(&mut self) {
@@ -160,8 +166,7 @@ impl Pool {
             std::mem::forget(reaper);
             return;
         }
-        self.control.set_done();
-        self.send_sentinels();
+        self.ask_to_end();
         self.join(Instant::now() + JOIN_DEADLINE);
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             let running: Vec<_> = self.workers.iter().filter(|worker| worker.exited.is_none()).collect();

@@ -1,0 +1,72 @@
+//! Looking at processes from outside.
+
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// Sends a signal to a process that must exist.
+///
+/// # Panics
+/// When it does not.
+pub fn signal(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid.cast_signed()), signal).expect("the process exists");
+}
+
+/// True while the process runs; a zombie does not.
+pub fn is_running(pid: u32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// True while the process is there in any form, a zombie too.
+pub fn exists(pid: u32) -> bool {
+    state(pid).is_some()
+}
+
+/// Waits until none of `pids` runs; gives how long it took, or those that still run at `deadline`.
+///
+/// # Errors
+/// The processes that still run.
+pub fn wait_until_gone(pids: &[u32], deadline: Duration) -> Result<Duration, Vec<u32>> {
+    let started = Instant::now();
+    loop {
+        let left: Vec<u32> = pids.iter().copied().filter(|&pid| is_running(pid)).collect();
+        if left.is_empty() {
+            return Ok(started.elapsed());
+        }
+        if started.elapsed() >= deadline {
+            return Err(left);
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Number of open descriptors of this process.
+///
+/// # Panics
+/// When `/proc` is not mounted.
+pub fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").expect("proc is mounted").count()
+}
+
+/// Number of memfds of the loader that this process has mapped.
+///
+/// # Panics
+/// When `/proc` is not mounted.
+pub fn mapped_memory() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
+    maps.lines().filter(|line| line.contains("memfd:loader-")).count()
+}
+
+fn state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
+    // The name in parentheses may hold anything; the state follows the last one.
+    stat.rsplit_once(") ")?.1.chars().next()
+}

@@ -1,0 +1,197 @@
+//! Whole epochs: the same batches, whatever loads them.
+
+use std::time::Duration;
+
+use loader_core::{Error, prelude::*};
+use loader_tests::{
+    Watchdog,
+    datasets::{Large, Noise, Slow},
+    digest, processes,
+};
+
+loader_worker::init_before_main!();
+
+type NoiseBatch = (Tensor<u64>, Tensor<f32>, Vec<String>);
+
+fn noise(workers: usize) -> Result<DataLoader<NoiseBatch>, Error> {
+    DataLoader::builder(Noise { count: 103 }).batch_size(8).shuffle(true).seed(5).num_workers(workers).build()
+}
+
+#[test]
+fn the_digests_do_not_depend_on_the_number_of_workers() {
+    let _watchdog = Watchdog::start();
+    let reference = noise(0).unwrap();
+    let expected: Vec<_> = (0..3).map(|epoch| digest(reference.epoch(epoch).unwrap()).unwrap()).collect();
+    assert_ne!(expected[0], expected[1], "each epoch has its own order and noise");
+    for workers in [1, 2, 4, 7] {
+        let loader = noise(workers).unwrap();
+        for (epoch, expected) in expected.iter().enumerate() {
+            let batches = loader.iter().unwrap();
+            assert_eq!(batches.epoch(), epoch as u64);
+            assert_eq!(digest(batches).unwrap(), *expected, "{workers} workers, epoch {epoch}");
+        }
+    }
+}
+
+#[test]
+fn the_digests_do_not_depend_on_the_prefetch_factor() {
+    let _watchdog = Watchdog::start();
+    let build = |prefetch| {
+        let builder = DataLoader::builder(Noise { count: 50 }).batch_size(3).num_workers(2);
+        builder.prefetch_factor(prefetch).build().unwrap()
+    };
+    let digests: Vec<_> = [1, 2, 9].map(|prefetch| digest(build(prefetch).iter().unwrap()).unwrap()).into();
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
+}
+
+#[test]
+fn a_batch_lies_in_shared_memory_and_outlives_its_iterator() {
+    let _watchdog = Watchdog::start();
+    let loader =
+        DataLoader::builder(Large { count: 8, bytes: 100_000 }).batch_size(2).num_workers(2).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let held: Vec<Tensor<u8>> = batches.by_ref().take(3).map(Result::unwrap).collect();
+    drop(batches);
+    drop(loader);
+    for (number, batch) in held.iter().enumerate() {
+        assert!(batch.is_shared_memory());
+        assert_eq!(batch.shape(), [2, 100_000]);
+        assert!(batch.row(1).iter().all(|&byte| usize::from(byte) == 2 * number + 1));
+    }
+}
+
+#[test]
+fn large_batches_ask_for_larger_slots_and_lists_of_indices_travel_in_them() {
+    let _watchdog = Watchdog::start();
+    let build = |workers| {
+        let builder =
+            DataLoader::builder(Noise { count: 20_000 }).batch_size(9_000).shuffle(true).num_workers(workers);
+        builder.build().unwrap()
+    };
+    assert_eq!(digest(build(0).iter().unwrap()).unwrap(), digest(build(2).iter().unwrap()).unwrap());
+}
+
+#[test]
+fn shared_memory_is_used_again_from_batch_to_batch_and_epoch_to_epoch() {
+    let _watchdog = Watchdog::start();
+    let loader =
+        DataLoader::builder(Large { count: 64, bytes: 50_000 }).batch_size(2).num_workers(2).build().unwrap();
+    let bytes = |epoch: u64| {
+        let mut batches = loader.epoch(epoch).unwrap();
+        batches.by_ref().for_each(|batch| drop(batch.unwrap()));
+        batches.report().shared_memory_bytes
+    };
+    let first = bytes(0);
+    assert!((1..10).all(|epoch| bytes(epoch) == first), "memory grew from {first} bytes");
+}
+
+#[test]
+fn several_iterators_live_at_once() {
+    let _watchdog = Watchdog::start();
+    let loader = noise(2).unwrap();
+    let (one, two) = (loader.epoch(0).unwrap(), loader.epoch(0).unwrap());
+    for (one, two) in one.zip(two) {
+        assert_eq!(one.unwrap(), two.unwrap());
+    }
+}
+
+#[test]
+fn an_iterator_can_move_to_another_thread() {
+    let _watchdog = Watchdog::start();
+    let loader = noise(2).unwrap();
+    let batches = loader.epoch(0).unwrap();
+    let there = std::thread::spawn(move || digest(batches).unwrap()).join().unwrap();
+    assert_eq!(there, digest(loader.epoch(0).unwrap()).unwrap());
+}
+
+#[test]
+fn a_loader_made_on_a_thread_that_ends_goes_on() {
+    let _watchdog = Watchdog::start();
+    let mut batches = std::thread::spawn(|| noise(2).unwrap().epoch(0).unwrap()).join().unwrap();
+    // A worker that was tied to the thread would be gone by now.
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 13);
+}
+
+#[test]
+fn arrival_order_loses_nothing() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Noise { count: 103 }).batch_size(8).num_workers(3).in_order(false);
+    let batches = builder.build().unwrap().iter().unwrap();
+    let mut seen: Vec<u64> = batches.flat_map(|batch| batch.unwrap().0.as_slice().to_vec()).collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..103));
+}
+
+#[test]
+fn lengths_and_the_last_batch() {
+    let _watchdog = Watchdog::start();
+    for (drop_last, batches, samples) in [(false, 13, 103), (true, 12, 96)] {
+        let builder =
+            DataLoader::builder(Noise { count: 103 }).batch_size(8).drop_last(drop_last).num_workers(2);
+        let loader = builder.build().unwrap();
+        assert_eq!(loader.len(), batches);
+        let mut iter = loader.iter().unwrap();
+        assert_eq!(iter.size_hint(), (batches, Some(batches)));
+        let loaded: usize = iter.by_ref().map(|batch| batch.unwrap().0.len()).sum();
+        assert_eq!(loaded, samples);
+        assert_eq!(iter.size_hint(), (0, Some(0)));
+        assert!(iter.next().is_none(), "the end stays the end");
+        let report = iter.report();
+        assert_eq!((report.batches, report.samples), (batches as u64, samples as u64));
+    }
+}
+
+#[test]
+fn samplers_of_the_users() {
+    let _watchdog = Watchdog::start();
+    #[derive(Debug)]
+    struct Pairs;
+    impl BatchSampler for Pairs {
+        fn len(&self) -> usize {
+            3
+        }
+
+        fn batches(
+            &self,
+            _epoch: loader_core::sampler::Epoch,
+        ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+            Box::new([vec![5, 1], vec![], vec![2, 2, 2]].into_iter())
+        }
+    }
+    for workers in [0, 2] {
+        let loader = DataLoader::builder(Noise { count: 10 })
+            .batch_sampler(Pairs)
+            .num_workers(workers)
+            .build()
+            .unwrap();
+        let indices: Vec<Vec<u64>> =
+            loader.iter().unwrap().map(|batch| batch.unwrap().0.as_slice().to_vec()).collect();
+        assert_eq!(indices, [vec![5, 1], vec![], vec![2, 2, 2]]);
+    }
+}
+
+#[test]
+fn nothing_is_left_after_an_epoch() {
+    let _watchdog = Watchdog::start();
+    let loader = noise(3).unwrap();
+    let mut batches = loader.iter().unwrap();
+    let pids = batches.worker_pids();
+    assert_eq!(pids.len(), 3);
+    batches.by_ref().for_each(drop);
+    assert!(pids.iter().all(|&pid| !processes::exists(pid)), "reaped when the iterator says it is over");
+}
+
+#[test]
+fn a_step_that_takes_longer_than_loading_is_named_the_bottleneck() {
+    let _watchdog = Watchdog::start();
+    let run = |load: u64, step: u64| {
+        let dataset = Slow { count: 20, delay: Duration::from_millis(load) };
+        let loader = DataLoader::builder(dataset).num_workers(1).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        batches.by_ref().for_each(|_| std::thread::sleep(Duration::from_millis(step)));
+        batches.report().verdict()
+    };
+    assert_eq!(run(10, 0), loader_core::Verdict::LoaderBound);
+    assert_eq!(run(0, 20), loader_core::Verdict::StepBound);
+}
