@@ -15,7 +15,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::Path,
     sync::Arc,
     time::Instant,
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     build_id::BuildId,
     control::ControlPage,
-    entry::{Entry, EntryError},
+    entry::Entry,
     frame::{Lease, Order, Report},
     lifeline::{Lifeline, LifelineError, MAX_FDS},
     memory::SealedMemory,
@@ -339,31 +339,8 @@ fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeEr
     }
 }
 
-impl From<&EntryError> for HandshakeError {
-    fn from(error: &EntryError) -> Self {
-        Self::Refused(error.to_string())
-    }
-}
-
 fn fresh_nonce() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     // Keys of `RandomState` come from the system's generator.
     std::collections::hash_map::RandomState::new().build_hasher().finish()
-}
-
-/// A descriptor of main's end is all that tells a worker that main lives; this is what its watchdog waits on.
-pub fn hung_up_events() -> rustix::event::PollFlags {
-    rustix::event::PollFlags::HUP | rustix::event::PollFlags::RDHUP
-}
-
-/// Takes over standard input as the lifeline, and puts `/dev/null` in its place, so that user code that reads standard input
-/// reads nothing rather than the protocol.
-///
-/// # Errors
-/// When a descriptor cannot be made.
-pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
-    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-    let null = std::fs::File::open("/dev/null")?;
-    nix::unistd::dup2_stdin(&null)?;
-    Ok(Lifeline::from_socket(socket))
 }

@@ -2,12 +2,16 @@
 
 use std::{
     ffi::OsStr,
+    fs::File,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use nix::{
@@ -21,7 +25,7 @@ use nix::{
 };
 use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use crate::frame::ExitStatus;
+use crate::{frame::ExitStatus, lifeline::Lifeline};
 
 /// Marks a process as a worker: the inode of the socket that is its standard input. A process that merely inherits the variable
 /// (a program that a dataset starts) has another standard input and is not taken for one.
@@ -123,8 +127,15 @@ impl WorkerProcess {
     }
 }
 
+/// Set once the process has taken over its lifeline: from then on its standard input is something else.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
 /// True when this process was started as a worker: its standard input is the socket that the environment names.
 pub fn is_worker() -> bool {
+    // Relaxed: a flag alone, set before the worker runs anything else.
+    if IS_WORKER.load(Ordering::Relaxed) {
+        return true;
+    }
     let Some(marker) = std::env::var_os(MARKER) else {
         return false;
     };
@@ -133,6 +144,19 @@ pub fn is_worker() -> bool {
     };
     let kind = SFlag::from_bits_truncate(stdin.st_mode) & SFlag::S_IFMT;
     kind == SFlag::S_IFSOCK && marker == OsStr::new(&stdin.st_ino.to_string())
+}
+
+/// Takes over standard input as the lifeline, and puts `/dev/null` in its place, so that user code that reads standard input
+/// reads nothing rather than the protocol.
+///
+/// # Errors
+/// When a descriptor cannot be made.
+pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
+    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+    let null = File::open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    IS_WORKER.store(true, Ordering::Relaxed);
+    Ok(Lifeline::from_socket(socket))
 }
 
 /// `program`, as an absolute path where it is a relative one with a directory: the worker must not depend on where main stands.

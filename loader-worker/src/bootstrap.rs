@@ -14,8 +14,9 @@ use loader_core::{
 use loader_ipc::{
     control::ControlPage,
     frame::{Failure, Order, Report, Stage},
-    handshake::{Bootstrap, Connected, Work, take_lifeline_from_stdin},
+    handshake::{Bootstrap, Connected, HandshakeError, Work},
     keep_freed_memory,
+    process::take_lifeline_from_stdin,
     queue::{Receiver, Sender},
 };
 use nix::sys::signal::SigSet;
@@ -31,8 +32,10 @@ pub(crate) fn run(registry: &Registry) -> i32 {
     match serve(registry) {
         Ok(()) => 0,
         Err(error) => {
-            // Main shows this behind the worker's number; it has seen the failure on its side too.
-            eprintln!("{error:#}");
+            // Main has a refusal's reason already; the rest goes to its standard error, behind this worker's number.
+            if !matches!(error.downcast_ref(), Some(HandshakeError::Refused(_))) {
+                eprintln!("{error:#}");
+            }
             1
         }
     }

@@ -304,6 +304,18 @@ fn a_batch_larger_than_the_limit_fails_and_the_others_do_not() {
 }
 
 #[test]
+fn a_limit_with_room_for_few_batches_slows_down_and_loses_nothing() {
+    let _watchdog = Watchdog::start();
+    for room in [1, 2, 3] {
+        let dataset = loader_tests::datasets::Large { count: 40, bytes: 1 << 20 };
+        let builder = DataLoader::builder(dataset).num_workers(2).prefetch_factor(3);
+        let loader = builder.shared_memory_limit(room * (1 << 20) + (1 << 19)).build().unwrap();
+        let first_bytes = loader.iter().unwrap().map(|batch| batch.unwrap().as_slice()[0]);
+        assert!(first_bytes.eq(0..40), "room for {room}");
+    }
+}
+
+#[test]
 fn a_tensor_that_a_worker_keeps_is_never_written_again() {
     use std::sync::Mutex;
     static KEPT: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());

@@ -1,0 +1,106 @@
+//! Worker programs that are not the main program, and programs that are no worker programs at all.
+
+use std::{path::Path, process::Command, time::Instant};
+
+use loader_core::{Builder, Error, prelude::*};
+use loader_tests::{
+    Watchdog,
+    datasets::{Large, Noise},
+    digest,
+};
+
+loader_worker::init_before_main!();
+
+const WORKER: &str = env!("CARGO_BIN_EXE_test-worker");
+
+fn noise() -> Builder<Noise> {
+    DataLoader::builder(Noise { count: 30 }).batch_size(4).shuffle(true)
+}
+
+/// The error of starting workers.
+fn refused<C, W>(builder: Builder<Noise, C, W>) -> String
+where
+    C: loader_core::collate::Collate<(u64, [f32; 3], String)>,
+    W: loader_core::fetch::WorkerInit,
+{
+    let started = Instant::now();
+    let error = builder.num_workers(2).build().unwrap().iter().expect_err("it must be refused");
+    assert!(matches!(error, Error::WorkerNotStarted { .. }), "{error:?}");
+    assert!(started.elapsed().as_secs() < 10, "it took {:?}", started.elapsed());
+    error.to_string()
+}
+
+#[test]
+fn a_registered_dataset_gives_the_same_batches() {
+    let _watchdog = Watchdog::start();
+    let there = noise().num_workers(2).worker_program(WORKER).registered("noise").build().unwrap();
+    let here = noise().build().unwrap();
+    assert_eq!(digest(there.iter().unwrap()).unwrap(), digest(here.iter().unwrap()).unwrap());
+}
+
+#[test]
+fn a_dataset_that_is_not_registered() {
+    let _watchdog = Watchdog::start();
+    let text = refused(noise().worker_program(WORKER).registered("voices"));
+    assert!(text.contains("knows no dataset `voices`; it knows large, noise"), "{text}");
+}
+
+#[test]
+fn a_name_that_means_another_type() {
+    let _watchdog = Watchdog::start();
+    let text = refused(noise().worker_program(WORKER).registered("large"));
+    assert!(text.contains("Large") && text.contains("Noise"), "both types are named: {text}");
+    let text =
+        refused(noise().collate(|samples| Ok(samples.len())).worker_program(WORKER).registered("noise"));
+    assert!(text.contains("must be the same on both sides"), "{text}");
+}
+
+#[test]
+fn a_program_of_another_build() {
+    let _watchdog = Watchdog::start();
+    let text = refused(noise().worker_program(WORKER));
+    assert!(text.contains("the entry is of build ") && text.contains("this program is build "), "{text}");
+    assert!(text.contains("`registered`"), "it says the way out: {text}");
+}
+
+#[test]
+fn a_program_that_is_not_there() {
+    let error = noise().num_workers(1).worker_program("/nowhere/loader-worker").build().unwrap_err();
+    assert!(matches!(error, Error::WorkerProgramMissing { .. }), "{error:?}");
+    assert!(error.to_string().contains("/nowhere/loader-worker"), "{error}");
+}
+
+#[test]
+fn a_program_that_cannot_be_started() {
+    let _watchdog = Watchdog::start();
+    let text = refused(noise().worker_program("/etc/passwd"));
+    assert!(text.contains("ermission denied") && text.contains("/etc/passwd"), "{text}");
+}
+
+#[test]
+fn a_program_that_is_no_worker_program() {
+    let _watchdog = Watchdog::start();
+    let text = refused(noise().worker_program("/bin/true"));
+    assert!(text.contains("exited with code 0 before it answered"), "{text}");
+    assert!(text.contains("is it a worker program?"), "{text}");
+}
+
+#[test]
+fn a_worker_program_started_by_hand_says_what_it_is() {
+    let output = Command::new(WORKER).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("worker program") && text.contains("large, noise"), "{text}");
+}
+
+#[test]
+fn a_program_that_a_worker_starts_is_not_taken_for_a_worker() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Large { count: 1, bytes: 1 }).num_workers(1);
+    let loader = builder.collate(|_| {
+        // It inherits the worker's environment.
+        let output = Command::new(Path::new(env!("CARGO_BIN_EXE_test-worker"))).output()?;
+        Ok(output.status.code().unwrap_or(-1))
+    });
+    assert_eq!(loader.build().unwrap().iter().unwrap().next().unwrap().unwrap(), 2);
+}
