@@ -6,6 +6,11 @@ mod watchdog;
 
 pub use watchdog::Watchdog;
 
+/// The README's program must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 use loader_core::{Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.

@@ -141,7 +141,10 @@ impl Pool {
                 Err(Error::System { what: "receiving from workers", source })
             }
             Err(ReceiveError::Io(source)) => Err(Error::System { what: "receiving from workers", source }),
-            Err(error) => Err(Error::WorkerMisbehaved { worker: usize::MAX, problem: error.to_string() }),
+            // Nobody knows whose it is.
+            Err(error) => {
+                Err(Error::System { what: "receiving from workers", source: std::io::Error::other(error) })
+            }
         }
     }
 

@@ -1,0 +1,135 @@
+//! The options of a loader that are not code, and what may be wrong with them.
+
+use std::{path::PathBuf, time::Duration};
+
+use crate::{
+    error::Error,
+    iter::Epochs,
+    options::LoaderOptions,
+    sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
+};
+
+/// More workers than any machine has processors: a slip of the finger.
+const MOST_WORKERS: usize = 4096;
+
+/// Everything but the code that goes to the workers.
+pub(super) struct Settings {
+    pub(super) options: LoaderOptions,
+    pub(super) sampler: Option<Box<dyn Sampler>>,
+    pub(super) batch_sampler: Option<Box<dyn BatchSampler>>,
+    pub(super) worker_program: Option<PathBuf>,
+    pub(super) registered: Option<String>,
+    pub(super) handle_sigchld: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            options: LoaderOptions::default(),
+            sampler: None,
+            batch_sampler: None,
+            worker_program: None,
+            registered: None,
+            handle_sigchld: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Most bytes of shared memory.
+    pub(super) fn shared_memory_limit(&self) -> u64 {
+        self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
+    }
+
+    /// Checks every option alone and against the others, but for the order's.
+    pub(super) fn check_options(&self) -> Result<Epochs, Error> {
+        let options = &self.options;
+        let invalid =
+            |option, problem: &str| Err(Error::InvalidOption { option, problem: problem.to_owned() });
+        if options.batch_size == Some(0) {
+            return invalid("batch_size", "0 samples do not make a batch; use 1 or more");
+        }
+        let workers = options.num_workers.unwrap_or_default().resolve();
+        if workers > MOST_WORKERS {
+            return invalid("num_workers", &format!("{workers} is more than {MOST_WORKERS}"));
+        }
+        if options.prefetch_factor == Some(0) {
+            return invalid("prefetch_factor", "a worker needs at least one batch to work on; use 1 or more");
+        }
+        if workers == 0 && options.prefetch_factor.is_some() {
+            return invalid(
+                "prefetch_factor",
+                "without workers nothing is prefetched; set num_workers, or leave it out",
+            );
+        }
+        let timeout = match options.timeout.unwrap_or(0.0) {
+            0.0 => None,
+            seconds => match Duration::try_from_secs_f64(seconds) {
+                Ok(timeout) => Some(timeout),
+                Err(_) => {
+                    return invalid(
+                        "timeout",
+                        &format!("{seconds} is not a number of seconds; use 0 or more"),
+                    );
+                }
+            },
+        };
+        if workers == 0 && timeout.is_some() {
+            return invalid(
+                "timeout",
+                "without workers there is nobody to wait for; set num_workers, or leave it out",
+            );
+        }
+        if options.shared_memory_limit == Some(0) {
+            return invalid("shared_memory_limit", "batches need at least some bytes");
+        }
+        Ok(Epochs {
+            workers,
+            prefetch_factor: options.prefetch_factor.unwrap_or(2),
+            in_order: options.in_order.unwrap_or(true),
+            timeout,
+        })
+    }
+
+    /// The order that the options ask for.
+    pub(super) fn make_batch_sampler(&mut self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
+        let options = &self.options;
+        let shuffle = options.shuffle.unwrap_or(false);
+        let conflict = |first, second, reason| Err(Error::ConflictingOptions { first, second, reason });
+        if let Some(batch_sampler) = self.batch_sampler.take() {
+            const REASON: &str = "a batch sampler says which samples are in which batch";
+            let others = [
+                ("batch_size", options.batch_size.is_some_and(|size| size != 1)),
+                ("shuffle", shuffle),
+                ("sampler", self.sampler.is_some()),
+                ("drop_last", options.drop_last.unwrap_or(false)),
+            ];
+            if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
+                return conflict("batch_sampler", other, REASON);
+            }
+            return Ok(batch_sampler);
+        }
+        let sampler: Box<dyn Sampler> = match self.sampler.take() {
+            Some(_) if shuffle => {
+                return conflict(
+                    "sampler",
+                    "shuffle",
+                    "a sampler says the order; shuffle in it, or leave it out",
+                );
+            }
+            Some(sampler) => sampler,
+            None if shuffle => Box::new(RandomSampler::new(samples)),
+            None => Box::new(SequentialSampler::new(samples)),
+        };
+        let batch_size = options.batch_size.unwrap_or(1);
+        Ok(Box::new(FixedBatches::new(sampler, batch_size, options.drop_last.unwrap_or(false))))
+    }
+}
+
+/// Half of the machine's memory, as for a tmpfs.
+fn default_memory_limit() -> u64 {
+    const UNKNOWN: u64 = 1 << 32;
+    let Ok(info) = std::fs::read_to_string("/proc/meminfo") else { return UNKNOWN };
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
+    total.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(UNKNOWN, |kib| kib * 1024 / 2)
+}
