@@ -1,27 +1,26 @@
-//! How main and a fresh worker meet. Main's half is [`Invitation`], the worker's [`Bootstrap::answer`].
+//! How main and a fresh worker meet. Main's half is [`Invitation`], the worker's [`Bootstrap`].
 //!
 //! ```text
 //! main                                                worker
-//!   one-shot server made, worker started
 //!   Bootstrap (lifeline, with descriptors)  ------->    compares protocol, version, build
-//!                                                       connects to the one-shot server, sends Connect there
-//!   <-------  Answer::Connected or ::Refused (lifeline)
-//!   accepts (cannot block: the connection is there), checks the nonce
-//!   Welcome (with the result queue)  ------->           ready for tasks
+//!                                                       makes a one-shot server
+//!   <-------  Answer::Listening or ::Refused (lifeline)
+//!   connects there: Welcome, with the queues  ----->    accepts, checks the nonce; ready for tasks
 //! ```
 //!
-//! ipc-channel has no way to make a channel over a socket that exists already, and its `accept` has no deadline: that is why the
-//! worker says over the lifeline that it has connected before main accepts.
+//! ipc-channel can neither make a channel over a socket that exists already nor wait for a connection until a deadline. So the
+//! socket, which has a name in the file system for a moment, is the worker's: when main dies, the worker's watchdog ends the
+//! waiting and removes the name.
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
-    path::Path,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
 
-use ipc_channel::ipc::{self, IpcOneShotServer, IpcReceiver, IpcSender};
+use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -29,7 +28,7 @@ use crate::{
     control::ControlPage,
     entry::Entry,
     frame::{Lease, Order, Report},
-    lifeline::{Lifeline, LifelineError, MAX_FDS},
+    lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{Receiver, Sender, queue},
 };
@@ -52,9 +51,7 @@ pub struct Bootstrap {
     pub work: Work,
     /// Version of main's loader-ipc.
     version: String,
-    /// Name of the one-shot server.
-    server: String,
-    /// Shows that who connects there is the one invited.
+    /// What main will show when it connects.
     nonce: u64,
     /// Number of attached memories that follow, in this message and in [`More`].
     attached: u32,
@@ -81,21 +78,22 @@ struct More;
 /// What the worker says over the lifeline.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    Connected { version: String, build: BuildId },
-    Refused { reason: String },
+    /// Main may connect to the one-shot server of this name.
+    Listening {
+        version: String,
+        build: BuildId,
+        server: String,
+    },
+    Refused {
+        reason: String,
+    },
 }
 
-/// What the worker sends to the one-shot server.
-#[derive(Serialize, Deserialize)]
-struct Connect {
-    nonce: u64,
-    tasks: Sender<Option<Order>>,
-    welcome: IpcSender<Welcome>,
-}
-
-/// Main's last word of the handshake.
+/// What main sends to the one-shot server.
 #[derive(Serialize, Deserialize)]
 struct Welcome {
+    nonce: u64,
+    tasks: Receiver<Option<Order>>,
     results: Sender<Report>,
 }
 
@@ -136,8 +134,8 @@ pub enum HandshakeError {
     /// The worker refused, and says why.
     #[error("{0}")]
     Refused(String),
-    /// Somebody else connected in the worker's place.
-    #[error("a stranger connected in the worker's place")]
+    /// Somebody else connected in main's place.
+    #[error("a stranger connected in the main program's place")]
     WrongNonce,
     /// The queues could not be made.
     #[error("the queues cannot be made: {0}")]
@@ -162,8 +160,8 @@ pub struct Offer<'a> {
 }
 
 /// Main's half: a worker that has been started and has not answered yet.
+#[derive(Debug)]
 pub struct Invitation {
-    server: IpcOneShotServer<Connect>,
     nonce: u64,
 }
 
@@ -178,13 +176,6 @@ impl Invitation {
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
-        let (server, name) = IpcOneShotServer::new().map_err(HandshakeError::Queue)?;
-        if !Path::new(&name).exists() {
-            let what = format!(
-                "the socket {name} does not exist: the path of TMPDIR is too long (107 bytes at most)"
-            );
-            return Err(HandshakeError::Queue(io::Error::new(io::ErrorKind::InvalidFilename, what)));
-        }
         let nonce = fresh_nonce();
         let bootstrap = Bootstrap {
             worker,
@@ -193,7 +184,6 @@ impl Invitation {
             seed: offer.seed,
             work: offer.work.clone(),
             version: VERSION.to_owned(),
-            server: name,
             nonce,
             attached: u32::try_from(offer.attached.len()).expect("fewer attachments than descriptors"),
         };
@@ -205,40 +195,33 @@ impl Invitation {
             let fds: Vec<_> = part.iter().map(|memory| memory.fd().as_fd()).collect();
             lifeline.send(&More, &fds, deadline)?;
         }
-        Ok(Self { server, nonce })
+        Ok(Self { nonce })
     }
 
     /// Waits for the worker's answer and connects the queues; gives the worker's task queue.
     ///
     /// # Errors
     /// [`HandshakeError`].
-    pub fn accept(
+    pub fn connect(
         self,
         lifeline: &Lifeline,
         results: &Sender<Report>,
         deadline: Instant,
     ) -> Result<Sender<Option<Order>>, HandshakeError> {
-        match lifeline.receive::<Answer>(deadline)?.0 {
+        let server = match lifeline.receive::<Answer>(deadline)?.0 {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
-            Answer::Connected { version, .. } if version != VERSION => {
+            Answer::Listening { version, .. } if version != VERSION => {
                 return Err(HandshakeError::OtherVersion { theirs: version });
             }
-            Answer::Connected { .. } => {}
-        }
-        let broken =
-            |error: ipc_channel::IpcError| HandshakeError::Queue(io::Error::other(error.to_string()));
-        let (_, connect) = self.server.accept().map_err(broken)?;
-        if connect.nonce != self.nonce {
-            return Err(HandshakeError::WrongNonce);
-        }
-        connect.welcome.send(Welcome { results: results.clone() }).map_err(broken)?;
-        Ok(connect.tasks)
-    }
-}
-
-impl std::fmt::Debug for Invitation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Invitation").finish_non_exhaustive()
+            Answer::Listening { server, .. } => server,
+        };
+        let (sender, receiver) = queue().map_err(HandshakeError::Queue)?;
+        let welcome = Welcome { nonce: self.nonce, tasks: receiver, results: results.clone() };
+        let connection = IpcSender::connect(server).map_err(HandshakeError::Queue)?;
+        connection
+            .send(welcome)
+            .map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
+        Ok(sender)
     }
 }
 
@@ -260,37 +243,76 @@ pub struct Connected {
 }
 
 impl Bootstrap {
-    /// The worker's half: reads the bootstrap, answers it, and connects the queues.
+    /// The worker's half, first step: reads the bootstrap, with the descriptors that came with it.
     ///
-    /// `accepts` says whether this worker can serve the work; its error is what main shows to the user.
+    /// # Errors
+    /// [`HandshakeError`], after main was told if it speaks another protocol.
+    pub fn receive(lifeline: &Lifeline, deadline: Instant) -> Result<(Self, Vec<OwnedFd>), HandshakeError> {
+        match lifeline.receive::<Self>(deadline) {
+            Err(LifelineError::OtherProtocol { theirs }) => {
+                let reason = format!("the worker program refuses protocol {theirs}; it speaks {PROTOCOL}");
+                Err(refuse(lifeline, reason, deadline))
+            }
+            received => Ok(received?),
+        }
+    }
+
+    /// Second step: makes the server that main connects to. `accepts` says whether this worker can serve the work; its error is
+    /// what main shows to the user.
     ///
     /// # Errors
     /// [`HandshakeError`], after main was told.
-    pub fn answer(
+    pub fn listen(
+        &self,
         lifeline: &Lifeline,
         accepts: impl FnOnce(&Work) -> Result<(), String>,
         deadline: Instant,
-    ) -> Result<Connected, HandshakeError> {
-        let (bootstrap, mut fds) = match lifeline.receive::<Self>(deadline) {
-            Err(LifelineError::OtherProtocol { theirs }) => {
-                let reason = format!(
-                    "the worker program refuses protocol {theirs}; it speaks {}",
-                    crate::lifeline::PROTOCOL
-                );
-                return Err(refuse(lifeline, reason, deadline));
-            }
-            other => other?,
-        };
-        if bootstrap.version != VERSION {
-            let theirs = &bootstrap.version;
+    ) -> Result<Listening, HandshakeError> {
+        if self.version != VERSION {
+            let theirs = &self.version;
             let reason = format!(
                 "the worker program is version {VERSION}, the main program {theirs}; build both from the same release"
             );
             return Err(refuse(lifeline, reason, deadline));
         }
-        if let Err(reason) = accepts(&bootstrap.work) {
+        if let Err(reason) = accepts(&self.work) {
             return Err(refuse(lifeline, reason, deadline));
         }
+        let (server, name) = IpcOneShotServer::new().map_err(HandshakeError::Queue)?;
+        if !Path::new(&name).exists() {
+            let reason = format!(
+                "the socket {name} cannot be made: the path of TMPDIR is too long (90 bytes at most)"
+            );
+            return Err(refuse(lifeline, reason, deadline));
+        }
+        Ok(Listening { server, name })
+    }
+}
+
+/// A worker that main may connect to.
+pub struct Listening {
+    server: IpcOneShotServer<Welcome>,
+    name: String,
+}
+
+impl Listening {
+    /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should remove it and its folder.
+    pub fn socket(&self) -> PathBuf {
+        PathBuf::from(&self.name)
+    }
+
+    /// Last step: tells main, waits until it has connected, and opens what came with the bootstrap. Nothing but the end of the
+    /// process ends the waiting: a watchdog must be running.
+    ///
+    /// # Errors
+    /// [`HandshakeError`].
+    pub fn accept(
+        self,
+        bootstrap: Bootstrap,
+        mut fds: Vec<OwnedFd>,
+        lifeline: &Lifeline,
+        deadline: Instant,
+    ) -> Result<Connected, HandshakeError> {
         let wanted = bootstrap.attached as usize + 2;
         while fds.len() < wanted {
             fds.extend(lifeline.receive::<More>(deadline)?.1);
@@ -305,30 +327,24 @@ impl Bootstrap {
             .map(|_| SealedMemory::open(next()?).map(Arc::new).map_err(io))
             .collect::<Result<_, HandshakeError>>()?;
 
-        let (tasks, results) = connect(&bootstrap, lifeline, deadline)?;
+        let Self { server, name } = self;
+        let build = BuildId::of_this_program().clone();
+        let answer = Answer::Listening { version: VERSION.to_owned(), build, server: name };
+        lifeline.send(&answer, &[], deadline)?;
+        let accepted = server.accept();
+        let (_, welcome) =
+            accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
+        if welcome.nonce != bootstrap.nonce {
+            return Err(HandshakeError::WrongNonce);
+        }
+        let Welcome { tasks, results, .. } = welcome;
         Ok(Connected { bootstrap, control, dataset, attached, tasks, results })
     }
 }
 
-type Queues = (Receiver<Option<Order>>, Sender<Report>);
-
-fn connect(bootstrap: &Bootstrap, lifeline: &Lifeline, deadline: Instant) -> Result<Queues, HandshakeError> {
-    let server = IpcSender::<Connect>::connect(bootstrap.server.clone()).map_err(HandshakeError::Queue)?;
-    let (task_sender, tasks) = queue().map_err(HandshakeError::Queue)?;
-    let (welcome_sender, welcome): (_, IpcReceiver<Welcome>) =
-        ipc::channel().map_err(HandshakeError::Queue)?;
-    let connect = Connect { nonce: bootstrap.nonce, tasks: task_sender, welcome: welcome_sender };
-    let broken = |error: &dyn std::fmt::Display| HandshakeError::Queue(io::Error::other(error.to_string()));
-    server.send(connect).map_err(|error| broken(&error))?;
-    let answer = Answer::Connected { version: VERSION.to_owned(), build: BuildId::of_this_program().clone() };
-    lifeline.send(&answer, &[], deadline)?;
-    loop {
-        match welcome.try_recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(Welcome { results }) => return Ok((tasks, results)),
-            Err(ipc_channel::TryRecvError::IpcError(ipc_channel::IpcError::Io(error)))
-                if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(broken(&error)),
-        }
+impl std::fmt::Debug for Listening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listening").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

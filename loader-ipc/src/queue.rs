@@ -41,7 +41,9 @@ pub struct Sender<T> {
     frame: PhantomData<fn(T)>,
 }
 
-/// The receiving end.
+/// The receiving end. Itself sendable to another process, once, at start-up; it then no longer works here.
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "")]
 pub struct Receiver<T> {
     inner: IpcReceiver<Packet>,
     frame: PhantomData<fn() -> T>,

@@ -22,7 +22,7 @@ use loader_ipc::{
 use nix::sys::signal::SigSet;
 use signal_hook::consts::SIGINT;
 
-use crate::{orders, registry::Registry, watchdog};
+use crate::{orders, registry::Registry, watchdog::Watchdog};
 
 /// How long the handshake may take, from the start of the process.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -44,14 +44,18 @@ pub(crate) fn run(registry: &Registry) -> i32 {
 fn serve(registry: &Registry) -> anyhow::Result<()> {
     prepare_process()?;
     let lifeline = Arc::new(take_lifeline_from_stdin()?);
-    watchdog::start(Arc::clone(&lifeline))?;
+    let deadline = Instant::now() + DEADLINE;
+    let (bootstrap, fds) = Bootstrap::receive(&lifeline, deadline)?;
     let mut chosen = None;
     let accepts = |work: &Work| {
         chosen = Some(find_open(registry, work)?);
         Ok(())
     };
-    let connected = Bootstrap::answer(&lifeline, accepts, Instant::now() + DEADLINE)?;
-    watchdog::check_parent(connected.bootstrap.main_pid);
+    let listening = bootstrap.listen(&lifeline, accepts, deadline)?;
+    // Only now, since it must know what to clean up; until here nothing waits for longer than a dead main lets it.
+    let watchdog = Watchdog::start(Arc::clone(&lifeline), bootstrap.main_pid, listening.socket())?;
+    let connected = listening.accept(bootstrap, fds, &lifeline, deadline)?;
+    watchdog.nothing_to_clean_up();
     let open = chosen.expect("set by `accepts`, without which there is no answer");
     let (fetch, connected) = open_dataset(open, connected);
     orders::follow(fetch, connected, &lifeline)

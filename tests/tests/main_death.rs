@@ -51,7 +51,9 @@ fn killed_while_it_starts_its_workers() {
     for microseconds in (0..20_000).step_by(1500) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_test-host"));
         let tag = format!("{}-{microseconds}", std::process::id());
-        command.args(["wait", "4"]).env("LOADER_TEST_TAG", &tag).stdout(Stdio::null()).stderr(Stdio::null());
+        let folder = tempfile::tempdir().unwrap();
+        command.env("LOADER_TEST_TAG", &tag).env("TMPDIR", folder.path());
+        command.args(["wait", "4"]).stdout(Stdio::null()).stderr(Stdio::null());
         let mut host = command.spawn().unwrap();
         thread::sleep(Duration::from_micros(microseconds));
         host.kill().unwrap();
@@ -59,6 +61,7 @@ fn killed_while_it_starts_its_workers() {
         let workers = tagged(&tag);
         assert_gone("at the start", &workers);
         assert!(tagged(&tag).is_empty(), "a worker appeared afterwards");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a socket is left");
     }
 }
 

@@ -34,6 +34,9 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a worker that failed to start may take to be reaped after SIGKILL.
 const REAP_DEADLINE: Duration = Duration::from_secs(2);
 
+/// How long a worker whose lifeline was dropped may take to end by itself.
+const GRACE: Duration = Duration::from_millis(500);
+
 /// Environment variable that names a worker program.
 const PROGRAM_VARIABLE: &str = "LOADER_WORKER";
 
@@ -135,7 +138,10 @@ impl Launch {
                 Ok(pool)
             }
             Err(source) => {
-                pool.workers.drain(..).for_each(|worker| kill_and_reap(&worker.process));
+                for Worker { process, lifeline, .. } in pool.workers.drain(..) {
+                    drop(lifeline);
+                    end_and_reap(&process);
+                }
                 Err(Error::System { what: "starting the reaper", source })
             }
         }
@@ -163,7 +169,10 @@ impl Launch {
         let worker = u32::try_from(number).expect("checked by the builder");
         match Invitation::send(worker, offer, &lifeline, deadline) {
             Ok(invitation) => Ok(Started { process, lifeline, invitation, output }),
-            Err(error) => Err(refused(number, &error, &process, output)),
+            Err(error) => {
+                drop(lifeline);
+                Err(refused(number, &error, &process, output))
+            }
         }
     }
 }
@@ -175,15 +184,17 @@ fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> 
     let (mut workers, mut watched) = (Vec::new(), Vec::new());
     let mut started = started.into_iter().enumerate();
     while let Some((number, Started { process, lifeline, invitation, output })) = started.next() {
-        match invitation.accept(&lifeline, results, deadline) {
+        match invitation.connect(&lifeline, results, deadline) {
             Ok(tasks) => {
                 watched.push(Watched { process: Arc::clone(&process), output: Some(output) });
                 workers.push(Worker { process, lifeline, tasks, mapped: HashSet::new(), exited: None });
             }
             Err(error) => {
+                drop(lifeline);
                 let error = refused(number, &error, &process, output);
                 started.for_each(|(_, other)| abandon(other));
-                watched.iter().for_each(|other| kill_and_reap(&other.process));
+                drop(workers); // their lifelines: they end by themselves
+                watched.iter().for_each(|other| end_and_reap(&other.process));
                 return Err(error);
             }
         }
@@ -200,7 +211,7 @@ fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut o
         Duration::ZERO
     };
     let own_end = reap_until(process, Instant::now() + grace);
-    kill_and_reap(process);
+    end_and_reap(process);
     output.relay();
     output.flush();
     let problem = match (error, own_end) {
@@ -218,7 +229,16 @@ fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut o
 }
 
 fn abandon(worker: Started) {
-    kill_and_reap(&worker.process);
+    let Started { process, lifeline, .. } = worker;
+    drop(lifeline);
+    end_and_reap(&process);
+}
+
+/// Waits a moment for a worker whose lifeline was dropped, so that it can clean up after itself, then kills it.
+fn end_and_reap(process: &WorkerProcess) {
+    if reap_until(process, Instant::now() + GRACE).is_none() {
+        kill_and_reap(process);
+    }
 }
 
 fn kill_and_reap(process: &WorkerProcess) {
