@@ -1,1 +1,29 @@
-//! .
+//! Datasets over real files, for the loader.
+//!
+//! [`ImageFolder`] (feature `image-folder`, on by default) reads JPEG and PNG files from one sub-folder a class, as torchvision's
+//! `ImageFolder` does, and decodes, crops, resizes, flips and normalises them as its [`Transform`] says. The decoders are pure
+//! Rust.
+//!
+//! # Examples
+//! ```
+//! use loader_core::{Context, Dataset};
+//! use loader_data::{ImageFolder, Transform};
+//!
+//! let photos = ImageFolder::open("photos")?.transform(Transform::standard_train(224))?;
+//! assert_eq!(photos.classes(), ["animal", "medical", "space", "table", "texture"]);
+//!
+//! // A loader does this in its workers, and collates: `Tensor<f32>` [B, 3, 224, 224] and `Tensor<u32>` [B].
+//! let (image, label) = photos.get(0, &mut Context::new(7))?;
+//! assert_eq!(image.shape(), [3, 224, 224]);
+//! assert_eq!(label, 0);
+//! # anyhow::Ok(())
+//! ```
+
+#[cfg(feature = "image-folder")]
+mod image_folder;
+
+#[cfg(feature = "image-folder")]
+pub use image_folder::{
+    ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_PIXELS, MAX_SIDE, Pixel, Step, Transform,
+    TransformError,
+};

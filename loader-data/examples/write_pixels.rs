@@ -1,0 +1,35 @@
+//! Writes what the loader makes of each image, for `compare/pillow.py`: raw `u8`, `[3, height, width]`, one file an image.
+//!
+//! ```text
+//! cargo run --release -p loader-data --example write_pixels -- FOLDER OUTPUT
+//! ```
+//!
+//! `OUTPUT/decoded` gets the images as they are, `OUTPUT/eval` the central 224 x 224 pixels after resizing the shorter side to 256.
+
+use std::{fs, path::Path};
+
+use anyhow::Context as _;
+use loader_core::{Context, Dataset};
+use loader_data::{ImageFolder, Transform};
+
+fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().context("usage: write_pixels FOLDER OUTPUT")?;
+    let output = arguments.next().context("usage: write_pixels FOLDER OUTPUT")?;
+    let output = Path::new(&output);
+
+    let images = ImageFolder::open_u8(&folder)?;
+    let eval = Transform::new().resize(256).center_crop(224, 224);
+    write(&images.clone().transform(eval)?, &output.join("eval"))?;
+    write(&images, &output.join("decoded"))
+}
+
+/// The files' names are the samples' numbers: Pillow's side lists the folder in the same order.
+fn write(images: &ImageFolder<u8>, output: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(output)?;
+    for index in 0..images.len() {
+        let (image, _) = images.get(index, &mut Context::new(0))?;
+        fs::write(output.join(index.to_string()), image.as_slice())?;
+    }
+    Ok(())
+}

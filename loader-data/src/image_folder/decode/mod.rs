@@ -1,0 +1,62 @@
+//! From a file's bytes to RGB.
+
+mod jpeg;
+mod png;
+
+use super::{
+    error::ImageProblem,
+    picture::{Picture, Size},
+};
+
+/// Longest side of an image, in pixels: 16,384.
+pub const MAX_SIDE: u32 = 16_384;
+
+/// Most pixels of an image: 178,956,970, the limit of Pillow, which is half a gigabyte decoded.
+pub const MAX_PIXELS: u64 = 178_956_970;
+
+/// Decodes a whole file into `picture`, in place of what was there.
+pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
+    match bytes {
+        [] => Err(ImageProblem::Empty),
+        [0xFF, 0xD8, ..] => jpeg::decode(bytes, picture),
+        [0x89, b'P', b'N', b'G', ..] => png::decode(bytes, picture),
+        _ => Err(ImageProblem::UnknownFormat { found: guess(bytes) }),
+    }
+}
+
+/// Gives `picture` room for `width` times `height` pixels of at least `channels` bytes, all zero: a decoder may leave pixels of a
+/// damaged file out, and those must not show the picture that was here before.
+fn make_room(picture: &mut Picture, width: u32, height: u32, channels: usize) -> Result<(), ImageProblem> {
+    let size = Size::new(width, height);
+    if width > MAX_SIDE || height > MAX_SIDE || size.pixels() > MAX_PIXELS {
+        return Err(ImageProblem::TooLarge { width, height });
+    }
+    picture.clear(size, channels);
+    Ok(())
+}
+
+/// What files with an image's name usually are when they are none.
+fn guess(bytes: &[u8]) -> &'static str {
+    const KNOWN: [(&[u8], &str); 8] = [
+        (b"GIF8", "GIF"),
+        (b"BM", "BMP"),
+        (b"II*\0", "TIFF"),
+        (b"MM\0*", "TIFF"),
+        (b"%PDF", "PDF"),
+        (b"\x1F\x8B", "a gzip archive"),
+        (b"PK\x03\x04", "a zip archive"),
+        (b"version https://git-lfs", "a Git LFS pointer"),
+    ];
+    if let Some((_, name)) = KNOWN.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        return name;
+    }
+    match bytes {
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "WebP",
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "HEIC, AVIF or a video",
+        _ if bytes.trim_ascii_start().starts_with(b"<") => "HTML or XML",
+        _ if bytes.iter().take(512).all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
+            "text"
+        }
+        _ => "something else",
+    }
+}

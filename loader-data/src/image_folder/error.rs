@@ -1,0 +1,222 @@
+//! What can go wrong with a folder, an image, a transform.
+
+use std::{io, path::PathBuf};
+
+use loader_core::SharedVecError;
+
+use super::decode::{MAX_PIXELS, MAX_SIDE};
+
+/// Why a folder cannot be opened as an [`ImageFolder`](crate::ImageFolder).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageFolderError {
+    /// There is nothing at the path.
+    #[error(
+        "image folder `{}` does not exist; give the folder that holds one sub-folder of images a class",
+        path.display()
+    )]
+    NotFound {
+        /// The path that was given.
+        path: PathBuf,
+    },
+    /// There is a file at the path.
+    #[error(
+        "image folder `{}` is a file; give the folder that holds one sub-folder of images a class",
+        path.display()
+    )]
+    NotAFolder {
+        /// The path that was given.
+        path: PathBuf,
+    },
+    /// The folder, or one inside it, cannot be listed.
+    #[error("folder `{}` cannot be listed: {error}; check that it is a folder, and its permissions", path.display())]
+    Unreadable {
+        /// The folder that cannot be listed.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Images lie in the folder itself, and there are no class folders.
+    #[error(
+        "image folder `{path}` has images (such as `{example}`) but no class folders; \
+         move them into one sub-folder a class, such as `{path}/some-class/{example}`",
+        path = path.display()
+    )]
+    ImagesWithoutClass {
+        /// The path that was given.
+        path: PathBuf,
+        /// Name of one of the images.
+        example: String,
+    },
+    /// There is no class folder in the folder.
+    #[error(
+        "image folder `{}` has no class folders; make one sub-folder a class and put its images (jpg, jpeg, png) there",
+        path.display()
+    )]
+    NoClasses {
+        /// The path that was given.
+        path: PathBuf,
+    },
+    /// Class folders have no images in them.
+    #[error(
+        "image folder `{}`: no images in class folder {}; put images (jpg, jpeg, png) there or remove it",
+        path.display(), list(classes)
+    )]
+    EmptyClasses {
+        /// The path that was given.
+        path: PathBuf,
+        /// Names of the class folders without images.
+        classes: Vec<String>,
+    },
+    /// A name is not Unicode.
+    #[error("the name of `{}` is not Unicode, so no worker can be told it; rename the file", path.display())]
+    NotUnicode {
+        /// The file or folder.
+        path: PathBuf,
+    },
+    /// A folder contains itself.
+    #[error("folder `{}` leads back to a folder that contains it; remove the symbolic link", path.display())]
+    Loop {
+        /// The link.
+        path: PathBuf,
+    },
+    /// The list of files could not be put into shared memory.
+    #[error("the list of files cannot be shared with workers: {0}")]
+    Memory(SharedVecError),
+}
+
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 5;
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}
+
+/// Why one image could not be loaded. A loader reports it as the failure of the batch that the image is for.
+#[derive(Debug, thiserror::Error)]
+#[error("image `{}` {problem}", path.display())]
+pub struct ImageError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: ImageProblem,
+}
+
+/// What is wrong with an image file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageProblem {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}; check that it is still there and readable, then open the folder anew")]
+    Unreadable(io::Error),
+    /// The file has no bytes.
+    #[error("is empty; fetch it again or remove it")]
+    Empty,
+    /// The file is neither JPEG nor PNG, whatever its name says.
+    #[error("is neither JPEG nor PNG but looks like {found}; convert it or remove it")]
+    UnknownFormat {
+        /// What its first bytes look like.
+        found: &'static str,
+    },
+    /// The file ends before the image does.
+    #[error("is truncated: the file ends before the {format} image does; fetch it again or remove it")]
+    Truncated {
+        /// Format of the file.
+        format: &'static str,
+    },
+    /// The image is larger than what is accepted, which keeps a file of a few bytes from taking all memory.
+    #[error(
+        "is too large: {width} x {height} pixels, of at most {MAX_SIDE} a side and {MAX_PIXELS} in all; \
+         scale it down or remove it"
+    )]
+    TooLarge {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
+    /// The decoder refuses the file.
+    #[error(
+        "cannot be decoded as {format}: {reason}; convert it with another program, fetch it again or remove it"
+    )]
+    Malformed {
+        /// Format of the file.
+        format: &'static str,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// The transform makes the image larger than what is accepted.
+    #[error(
+        "becomes too large: {width} x {height} pixels after the transform, of at most {MAX_PIXELS}; \
+         crop it, or resize to a smaller size"
+    )]
+    TooLargeAfterTransform {
+        /// Width in pixels.
+        width: u32,
+        /// Height in pixels.
+        height: u32,
+    },
+}
+
+/// What is wrong with a [`Transform`](crate::Transform).
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransformError {
+    /// A size is 0 or too large.
+    #[error("{step}: a size of {size} pixels is not possible; give one from 1 to {MAX_SIDE}")]
+    Size {
+        /// The step.
+        step: &'static str,
+        /// The size that was given.
+        size: u32,
+    },
+    /// The range of shares of the image's area is empty or out of bounds.
+    #[error(
+        "random_resized_crop: {min} to {max} is no range of shares of the image's area; \
+         give the smaller one first, both above 0 and at most 1, such as 0.08 to 1"
+    )]
+    Scale {
+        /// The smaller share.
+        min: f64,
+        /// The larger share.
+        max: f64,
+    },
+    /// The range of aspect ratios is empty or not positive.
+    #[error(
+        "random_resized_crop: {min} to {max} is no range of aspect ratios (width / height); \
+         give the smaller one first, both above 0, such as 0.75 to 1.33"
+    )]
+    Ratio {
+        /// The smaller ratio.
+        min: f64,
+        /// The larger ratio.
+        max: f64,
+    },
+    /// Not a probability.
+    #[error("random_horizontal_flip: {p} is not a probability; give a number from 0 to 1")]
+    Probability {
+        /// The number that was given.
+        p: f64,
+    },
+    /// A mean or standard deviation that nothing can be normalised with.
+    #[error(
+        "normalise: mean {mean} and standard deviation {std} of channel {channel} do not work; \
+         give a finite mean and a positive, finite deviation, both for pixels from 0 to 1"
+    )]
+    Normalise {
+        /// Number of the channel: 0 red, 1 green, 2 blue.
+        channel: usize,
+        /// Its mean.
+        mean: f32,
+        /// Its standard deviation.
+        std: f32,
+    },
+    /// Something follows after `normalise`.
+    #[error("normalise must be the last step, and there can be one only; move it to the end")]
+    NormaliseNotLast,
+    /// Bytes cannot be normalised.
+    #[error(
+        "normalise needs pixels of type f32, and these are u8; leave the step out, or use `ImageFolder::open`"
+    )]
+    NormaliseBytes,
+}

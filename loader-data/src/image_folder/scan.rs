@@ -1,0 +1,138 @@
+//! Which images a folder has, in torchvision's order.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::error::ImageFolderError;
+
+const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// What a folder holds.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    /// Names of the class folders, sorted.
+    pub(super) classes: Vec<String>,
+    /// Path of each image, from the root and with `/`, and the number of its class.
+    pub(super) files: Vec<(String, u32)>,
+}
+
+/// Lists the images under `root`: class by class; in a class, folder by folder in the order of the folders' paths; in a folder,
+/// by name. All orders are bytewise.
+pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
+    let path = || root.to_owned();
+    match fs::metadata(root) {
+        Ok(metadata) if !metadata.is_dir() => return Err(ImageFolderError::NotAFolder { path: path() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(ImageFolderError::NotFound { path: path() });
+        }
+        _ => {}
+    }
+    let top = Folder::read(root)?;
+    if top.folders.is_empty() {
+        return Err(match top.images.into_iter().next() {
+            Some(example) => ImageFolderError::ImagesWithoutClass { path: path(), example },
+            None => ImageFolderError::NoClasses { path: path() },
+        });
+    }
+
+    let mut listing = Listing::default();
+    let mut empty = Vec::new();
+    for (class, label) in top.folders.into_iter().zip(0u32..) {
+        let mut folders = Vec::new();
+        walk(root, class.clone(), &mut vec![identity(root)?], &mut folders)?;
+        folders.sort();
+        let before = listing.files.len();
+        for (folder, images) in folders {
+            listing.files.extend(images.into_iter().map(|image| (format!("{folder}/{image}"), label)));
+        }
+        if listing.files.len() == before {
+            empty.push(class.clone());
+        }
+        listing.classes.push(class);
+    }
+    if empty.is_empty() {
+        Ok(listing)
+    } else {
+        Err(ImageFolderError::EmptyClasses { path: path(), classes: empty })
+    }
+}
+
+/// Adds `folder`, a path from `root`, and all folders in it to `found`, each with the names of its images.
+fn walk(
+    root: &Path,
+    folder: String,
+    above: &mut Vec<(u64, u64)>,
+    found: &mut Vec<(String, Vec<String>)>,
+) -> Result<(), ImageFolderError> {
+    let path = root.join(&folder);
+    let identity = identity(&path)?;
+    if above.contains(&identity) {
+        return Err(ImageFolderError::Loop { path });
+    }
+    let inside = Folder::read(&path)?;
+    above.push(identity);
+    for name in inside.folders {
+        walk(root, format!("{folder}/{name}"), above, found)?;
+    }
+    above.pop();
+    found.push((folder, inside.images));
+    Ok(())
+}
+
+/// Device and inode: the same folder by whatever path.
+fn identity(folder: &Path) -> Result<(u64, u64), ImageFolderError> {
+    let metadata = fs::metadata(folder).map_err(unreadable(folder))?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// The names in one folder, sorted, without hidden ones and other files.
+struct Folder {
+    folders: Vec<String>,
+    images: Vec<String>,
+}
+
+impl Folder {
+    fn read(path: &Path) -> Result<Self, ImageFolderError> {
+        let mut folder = Self { folders: Vec::new(), images: Vec::new() };
+        for entry in fs::read_dir(path).map_err(unreadable(path))? {
+            let entry = entry.map_err(unreadable(path))?;
+            let name = entry.file_name();
+            if name.as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            let names = if is_folder(&entry).map_err(unreadable(path))? {
+                &mut folder.folders
+            } else if is_image(&name) {
+                &mut folder.images
+            } else {
+                continue;
+            };
+            let name = name.into_string().map_err(|_| ImageFolderError::NotUnicode { path: entry.path() })?;
+            names.push(name);
+        }
+        folder.folders.sort();
+        folder.images.sort();
+        Ok(folder)
+    }
+}
+
+/// Links are followed; one that leads nowhere counts as a file, and loading it will tell.
+fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
+    let kind = entry.file_type()?;
+    Ok(kind.is_dir()
+        || kind.is_symlink() && fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir()))
+}
+
+fn is_image(name: &OsStr) -> bool {
+    let extension = Path::new(name).extension();
+    extension.is_some_and(|extension| EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known)))
+}
+
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> ImageFolderError {
+    let path: PathBuf = path.to_owned();
+    move |error| ImageFolderError::Unreadable { path, error }
+}

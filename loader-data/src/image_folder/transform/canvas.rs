@@ -1,0 +1,172 @@
+//! Carries out plans.
+
+use fast_image_resize::{
+    FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
+    images::{CroppedImage, Image, ImageRef},
+};
+
+use super::{
+    super::{
+        decode::MAX_PIXELS,
+        error::ImageProblem,
+        picture::{Picture, RGB, Size},
+    },
+    pixel::Pixel,
+    plan::{Plan, Visible},
+};
+
+/// A picture and what is needed to change it, kept from image to image.
+#[derive(Debug, Default)]
+pub(super) struct Canvas {
+    pub(super) picture: Picture,
+    scaled: Picture,
+    resizer: Resizer,
+}
+
+/// Values of the three channels for each byte.
+pub(super) type Tables<P> = [[P; 256]; RGB];
+
+impl Canvas {
+    /// Gives buffers back that are larger than `kept` bytes.
+    pub(super) fn release(&mut self, kept: usize) {
+        self.picture.release(kept);
+        self.scaled.release(kept);
+        if self.resizer.size_of_internal_buffers() > kept {
+            self.resizer.reset_internal_buffers();
+        }
+    }
+
+    /// Carries out `plan`, except for mirroring, on the picture itself.
+    pub(super) fn flatten(&mut self, plan: &Plan) -> Result<(), ImageProblem> {
+        check(plan.size())?;
+        let mut flat = Picture::default();
+        flat.clear(plan.size(), RGB);
+        if let Some(visible) = plan.visible() {
+            let shown = self.shown(plan, &visible);
+            for y in 0..visible.area.size.height {
+                let row = shown.row(y);
+                flat.row_mut(visible.at_x, visible.at_y + y, visible.area.size.width).copy_from_slice(row);
+            }
+        }
+        self.picture = flat;
+        Ok(())
+    }
+
+    /// Carries out `plan` and writes the channels one after the other.
+    pub(super) fn write<P: Pixel>(&mut self, plan: &Plan, tables: &Tables<P>, out: &mut [P]) {
+        let size = plan.size();
+        let (width, plane) = (size.width as usize, size.pixels() as usize);
+        let (red, rest) = out.split_at_mut(plane);
+        let (green, blue) = rest.split_at_mut(plane);
+
+        let visible = plan.visible();
+        if visible.is_none_or(|visible| visible.area.size != size) {
+            for (channel, table) in [&mut *red, &mut *green, &mut *blue].into_iter().zip(tables) {
+                channel.fill(table[0]);
+            }
+        }
+        let Some(visible) = visible else { return };
+        let shown = self.shown(plan, &visible);
+        let shown_width = visible.area.size.width as usize;
+        let left = visible.at_x as usize;
+        let left = if plan.is_flipped() { width - left - shown_width } else { left };
+        for y in 0..visible.area.size.height {
+            let start = (visible.at_y + y) as usize * width + left;
+            let columns = start..start + shown_width;
+            let row = [&mut red[columns.clone()], &mut green[columns.clone()], &mut blue[columns]];
+            let pixels = shown.row(y).as_chunks::<RGB>().0;
+            if plan.is_flipped() {
+                spread(pixels.iter().rev(), tables, row);
+            } else {
+                spread(pixels.iter(), tables, row);
+            }
+        }
+    }
+
+    /// The pixels that are visible, scaled where the plan scales.
+    fn shown(&mut self, plan: &Plan, visible: &Visible) -> Shown<'_> {
+        let Size { width, .. } = visible.area.size;
+        if plan.is_scaled() {
+            self.scale(plan, visible);
+            return Shown { picture: &self.scaled, x: 0, y: 0, width };
+        }
+        let (x, y) = (plan.source.x + visible.area.x, plan.source.y + visible.area.y);
+        Shown { picture: &self.picture, x, y, width }
+    }
+
+    /// Scales as much of the plan's source as is visible: the resizer reads a part with fractional edges, such that each pixel
+    /// comes from the same place as if all were scaled.
+    fn scale(&mut self, plan: &Plan, visible: &Visible) {
+        let Size { width, height } = self.picture.size();
+        let source = plan.source;
+        let whole = ImageRef::new(width, height, self.picture.bytes(), PixelType::U8x3);
+        let part = whole.as_ref().ok().and_then(|whole| {
+            CroppedImage::new(whole, source.x, source.y, source.size.width, source.size.height).ok()
+        });
+        let part = part.expect("a plan's source lies within the picture");
+
+        let area = visible.area;
+        let (x, width) = stretch(area.x, area.size.width, plan.scaled.width, source.size.width);
+        let (y, height) = stretch(area.y, area.size.height, plan.scaled.height, source.size.height);
+        let options = ResizeOptions::new()
+            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+            .use_alpha(false)
+            .crop(x, y, width, height);
+
+        let size = area.size;
+        self.scaled.clear(size, RGB);
+        let out = Image::from_slice_u8(size.width, size.height, self.scaled.bytes_mut(), PixelType::U8x3);
+        let mut out = out.expect("room was made for it");
+        self.resizer
+            .resize(&part, &mut out, &options)
+            .expect("both are RGB, and the part lies within the source");
+    }
+}
+
+/// Rows of a part of a picture.
+struct Shown<'a> {
+    picture: &'a Picture,
+    x: u32,
+    y: u32,
+    width: u32,
+}
+
+impl Shown<'_> {
+    fn row(&self, y: u32) -> &[u8] {
+        self.picture.row(self.x, self.y + y, self.width)
+    }
+}
+
+/// Fails when a tensor or picture of `size` would be too large.
+pub(super) fn check(size: Size) -> Result<(), ImageProblem> {
+    if size.pixels() > MAX_PIXELS {
+        return Err(ImageProblem::TooLargeAfterTransform { width: size.width, height: size.height });
+    }
+    Ok(())
+}
+
+/// The place in something `source` long that becomes `start` and `length` when it is scaled to `scaled`.
+fn stretch(start: u32, length: u32, scaled: u32, source: u32) -> (f64, f64) {
+    let scale = f64::from(source) / f64::from(scaled);
+    let (start, mut length) = (f64::from(start) * scale, f64::from(length) * scale);
+    // Rounding may put the end just beyond the source, which the resizer refuses.
+    while start + length > f64::from(source) {
+        length = length.next_down();
+    }
+    (start, length)
+}
+
+/// Writes pixels to three rows.
+fn spread<'a, P: Pixel>(
+    pixels: impl Iterator<Item = &'a [u8; RGB]>,
+    tables: &Tables<P>,
+    row: [&mut [P]; RGB],
+) {
+    let [red, green, blue] = row;
+    let places = red.iter_mut().zip(green).zip(blue);
+    for (((red, green), blue), pixel) in places.zip(pixels) {
+        *red = tables[0][usize::from(pixel[0])];
+        *green = tables[1][usize::from(pixel[1])];
+        *blue = tables[2][usize::from(pixel[2])];
+    }
+}

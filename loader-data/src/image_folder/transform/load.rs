@@ -1,0 +1,233 @@
+//! From a file to a tensor.
+
+use std::{
+    array,
+    cell::RefCell,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+use loader_core::Tensor;
+use rand::Rng;
+
+use super::{
+    super::{
+        decode,
+        error::{ImageError, ImageProblem},
+    },
+    Pixel, Transform,
+    canvas::{self, Canvas},
+    plan::Plan,
+};
+
+/// Largest buffer that is kept for the next image, in bytes: 22 megapixels.
+const KEPT: usize = 64 << 20;
+
+thread_local! {
+    /// Buffers that live as long as the thread, so that most samples allocate nothing but their tensor.
+    static WORKBENCH: RefCell<Workbench> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Workbench {
+    file: Vec<u8>,
+    canvas: Canvas,
+}
+
+impl Transform {
+    /// Loads the image at `path` and transforms it: a tensor of shape `[3, height, width]`. For datasets of your own, where
+    /// labels come from elsewhere than from folders; formats and limits are those of [`ImageFolder`](crate::ImageFolder).
+    ///
+    /// Call [`validate`](Self::validate) once before: what values out of bounds do here is not specified, a panic included. `u8`
+    /// pixels are not normalised.
+    ///
+    /// # Errors
+    /// [`ImageError`], which names the file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::Context;
+    /// use loader_data::Transform;
+    ///
+    /// let mut cx = Context::new(7);
+    /// let image = Transform::new().resize(100).load::<u8>("photos/table/coffee.jpg", cx.rng())?;
+    /// assert_eq!(image.shape(), [3, 100, 150]);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn load<P: Pixel>(
+        &self,
+        path: impl AsRef<Path>,
+        rng: &mut impl Rng,
+    ) -> Result<Tensor<P>, ImageError> {
+        let path = path.as_ref();
+        let image = WORKBENCH.with_borrow_mut(|Workbench { file, canvas }| {
+            let image = self.load_with(path, file, canvas, rng);
+            canvas.release(KEPT);
+            if file.capacity() > KEPT {
+                *file = Vec::new();
+            }
+            image
+        });
+        image.map_err(|problem| ImageError { path: path.to_owned(), problem })
+    }
+
+    fn load_with<P: Pixel>(
+        &self,
+        path: &Path,
+        file: &mut Vec<u8>,
+        canvas: &mut Canvas,
+        rng: &mut impl Rng,
+    ) -> Result<Tensor<P>, ImageProblem> {
+        read(path, file).map_err(ImageProblem::Unreadable)?;
+        decode::decode(file, &mut canvas.picture)?;
+        self.apply(canvas, rng)
+    }
+
+    fn apply<P: Pixel>(&self, canvas: &mut Canvas, rng: &mut impl Rng) -> Result<Tensor<P>, ImageProblem> {
+        let mut plan = Plan::whole(canvas.picture.size());
+        for step in &self.steps {
+            if step.resizes() && !plan.can_resize() {
+                canvas.flatten(&plan)?;
+                let flipped = plan.is_flipped();
+                plan = Plan::whole(canvas.picture.size());
+                if flipped {
+                    plan.flip();
+                }
+            }
+            step.extend(&mut plan, rng);
+        }
+
+        let (mean, std) = self.normalisation().unwrap_or(([0.0; 3], [1.0; 3]));
+        let tables = array::from_fn(|channel| P::table(mean[channel], std[channel]));
+        let size = plan.size();
+        canvas::check(size)?;
+        let mut image =
+            Tensor::zeros([3, size.height as usize, size.width as usize]).expect("the size was checked");
+        let pixels = image.as_mut_slice().expect("a new tensor has no clone");
+        canvas.write(&plan, &tables, pixels);
+        Ok(image)
+    }
+}
+
+fn read(path: &Path, file: &mut Vec<u8>) -> io::Result<()> {
+    file.clear();
+    File::open(path)?.read_to_end(file)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{SeedableRng, rngs::ChaCha8Rng};
+
+    use super::{super::super::picture::Size, *};
+
+    /// A picture with something to see in it: smooth in red, steep in green, stripes in blue.
+    fn canvas(width: u32, height: u32) -> Canvas {
+        let mut canvas = Canvas::default();
+        canvas.picture.clear(Size::new(width, height), 3);
+        for (place, pixel) in canvas.picture.bytes_mut().chunks_exact_mut(3).enumerate() {
+            let (x, y) = (place as u32 % width, place as u32 / width);
+            pixel.copy_from_slice(&[(x + y) as u8, (x * y) as u8, if x % 5 < 2 { 255 } else { 0 }]);
+        }
+        canvas
+    }
+
+    fn apply(transform: Transform, canvas: &mut Canvas) -> Tensor<u8> {
+        transform.apply(canvas, &mut ChaCha8Rng::seed_from_u64(1)).unwrap()
+    }
+
+    /// Part of a `[3, height, width]` tensor.
+    fn part(image: &Tensor<u8>, x: usize, y: usize, width: usize, height: usize) -> Vec<u8> {
+        let [_, rows, columns] = *image.shape() else { unreachable!("images have three dimensions") };
+        let pixels = image.as_slice();
+        let row = |channel: usize, row: usize| &pixels[(channel * rows + y + row) * columns + x..][..width];
+        (0..3).flat_map(|channel| (0..height).flat_map(move |y| row(channel, y))).copied().collect()
+    }
+
+    fn largest_difference(one: &[u8], other: &[u8]) -> u8 {
+        assert_eq!(one.len(), other.len());
+        one.iter().zip(other).map(|(one, other)| one.abs_diff(*other)).max().unwrap()
+    }
+
+    #[test]
+    fn scaling_only_what_remains_gives_the_same_pixels() {
+        for (width, height) in [(120, 90), (61, 97), (40, 33)] {
+            let whole = apply(Transform::new().resize(48), &mut canvas(width, height));
+            let crop = apply(Transform::new().resize(48).center_crop(40, 36), &mut canvas(width, height));
+            let x = ((whole.shape()[2] - 36) as f64 / 2.0).round_ties_even() as usize;
+            let y = ((whole.shape()[1] - 40) as f64 / 2.0).round_ties_even() as usize;
+            assert!(largest_difference(crop.as_slice(), &part(&whole, x, y, 36, 40)) <= 1);
+        }
+    }
+
+    #[test]
+    fn a_crop_is_scaled_as_if_it_had_been_cut_out() {
+        let mut cut = canvas(80, 60);
+        let mut plan = Plan::whole(cut.picture.size());
+        plan.crop(20, 15, Size::new(40, 30));
+        cut.flatten(&plan).unwrap();
+        let expected = apply(Transform::new().resize(17), &mut cut);
+        let found = apply(Transform::new().center_crop(30, 40).resize(17), &mut canvas(80, 60));
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn steps_may_scale_twice() {
+        let once = apply(Transform::new().resize_exact(20, 30), &mut canvas(80, 60));
+        let twice = apply(Transform::new().resize_exact(40, 60).resize_exact(20, 30), &mut canvas(80, 60));
+        assert_eq!(once.shape(), twice.shape());
+        assert_ne!(once, twice);
+        let mut between = canvas(80, 60);
+        let mut plan = Plan::whole(between.picture.size());
+        plan.resize(Size::new(60, 40));
+        between.flatten(&plan).unwrap();
+        assert_eq!(apply(Transform::new().resize_exact(20, 30), &mut between), twice);
+    }
+
+    #[test]
+    fn black_surrounds_what_is_smaller_than_its_crop() {
+        let image = apply(Transform::new().center_crop(8, 9), &mut canvas(4, 5));
+        let inside = apply(Transform::new(), &mut canvas(4, 5));
+        assert_eq!(part(&image, 2, 1, 4, 5), inside.as_slice());
+        let sum = |image: &Tensor<u8>| image.as_slice().iter().map(|&byte| u32::from(byte)).sum::<u32>();
+        assert_eq!(sum(&image), sum(&inside), "all else is 0");
+
+        let normalised: Tensor<f32> = Transform::new()
+            .center_crop(8, 9)
+            .normalise([0.5; 3], [0.5; 3])
+            .apply(&mut canvas(4, 5), &mut ChaCha8Rng::seed_from_u64(1))
+            .unwrap();
+        assert_eq!(normalised.as_slice()[0], -1.0, "black before normalisation, as torchvision pads");
+
+        let scaled = apply(Transform::new().center_crop(8, 8).resize(4), &mut canvas(4, 4));
+        assert_eq!((scaled.shape(), scaled.as_slice()[0]), ([3, 4, 4].as_slice(), 0));
+    }
+
+    #[test]
+    fn mirrors_before_and_after_other_steps_agree() {
+        let flip = |transform: Transform| transform.random_horizontal_flip(1.0);
+        let crop = |transform: Transform| transform.center_crop(10, 16);
+        let after = apply(flip(crop(Transform::new())), &mut canvas(40, 30));
+        let before = apply(crop(flip(Transform::new())), &mut canvas(40, 30));
+        assert_eq!(before, after);
+        let twice = apply(flip(crop(flip(Transform::new()))), &mut canvas(40, 30));
+        assert_eq!(twice, apply(crop(Transform::new()), &mut canvas(40, 30)));
+        let padded = |transform: Transform| transform.center_crop(33, 43);
+        let before = apply(padded(flip(Transform::new())), &mut canvas(40, 30));
+        assert_eq!(
+            part(&before, 1, 1, 40, 30),
+            apply(flip(Transform::new()), &mut canvas(40, 30)).as_slice()
+        );
+    }
+
+    #[test]
+    fn an_image_too_large_for_memory_is_refused() {
+        let mut tall = canvas(1, 2000);
+        let error = Transform::new().resize(2000).apply::<u8>(&mut tall, &mut ChaCha8Rng::seed_from_u64(1));
+        assert!(matches!(
+            error,
+            Err(ImageProblem::TooLargeAfterTransform { width: 2000, height: 4_000_000 })
+        ));
+    }
+}

@@ -1,0 +1,206 @@
+//! What becomes of each kind of file, and what is said of files that do not work.
+
+use std::fs;
+
+use loader_data::{ImageError, ImageFolder, ImageProblem};
+use png::{BitDepth, ColorType};
+
+use crate::made::{PHOTOS, dot, fixture, folder, load, planes, png};
+
+/// Loads one file, which is called `name`; `[red, green, blue]`.
+fn pixels(name: &str, bytes: &[u8]) -> Result<[Vec<u8>; 3], ImageError> {
+    let made = folder(&[(&format!("class/{name}"), bytes)]);
+    let images = ImageFolder::open_u8(made.path()).unwrap();
+    match load(&images, 0) {
+        Ok((image, _)) => Ok(planes(&image).map(<[u8]>::to_vec)),
+        Err(error) => Err(error.downcast::<ImageError>().unwrap()),
+    }
+}
+
+/// The error of a file that does not work: names the file, says what is wrong, and what to do.
+fn problem(bytes: &[u8], wrong: &str, way_out: &str) -> ImageProblem {
+    let error = pixels("broken.jpg", bytes).map(drop).unwrap_err();
+    let message = error.to_string();
+    for part in ["class/broken.jpg` ", wrong, way_out] {
+        assert!(message.contains(part), "`{part}` is not in: {message}");
+    }
+    error.problem
+}
+
+fn photo(name: &str) -> Vec<u8> {
+    fs::read(format!("{PHOTOS}/{name}")).unwrap()
+}
+
+#[test]
+fn every_kind_of_png() {
+    use BitDepth::{Eight, Four, One, Sixteen, Two};
+    use ColorType::{Grayscale, GrayscaleAlpha, Indexed, Rgb, Rgba};
+
+    type Case = (ColorType, BitDepth, &'static [u8], [[u8; 2]; 3]);
+
+    // Two pixels each. Of 16 bits the upper 8 remain; transparency is dropped.
+    let palette = [10, 20, 30, 40, 50, 60];
+    let cases: [Case; 13] = [
+        (Grayscale, One, &[0b0100_0000], [[0, 255]; 3]),
+        (Grayscale, Two, &[0b0110_0000], [[85, 170]; 3]),
+        (Grayscale, Four, &[0x1F], [[17, 255]; 3]),
+        (Grayscale, Eight, &[7, 200], [[7, 200]; 3]),
+        (Grayscale, Sixteen, &[7, 255, 200, 0], [[7, 200]; 3]),
+        (GrayscaleAlpha, Eight, &[7, 0, 200, 9], [[7, 200]; 3]),
+        (GrayscaleAlpha, Sixteen, &[7, 1, 0, 0, 200, 1, 9, 9], [[7, 200]; 3]),
+        (Rgb, Eight, &[1, 2, 3, 4, 5, 6], [[1, 4], [2, 5], [3, 6]]),
+        (Rgb, Sixteen, &[1, 9, 2, 9, 3, 9, 4, 9, 5, 9, 6, 9], [[1, 4], [2, 5], [3, 6]]),
+        (Rgba, Eight, &[1, 2, 3, 0, 4, 5, 6, 255], [[1, 4], [2, 5], [3, 6]]),
+        (Rgba, Sixteen, &[1, 9, 2, 9, 3, 9, 0, 0, 4, 9, 5, 9, 6, 9, 0, 0], [[1, 4], [2, 5], [3, 6]]),
+        (Indexed, One, &[0b0100_0000], [[10, 40], [20, 50], [30, 60]]),
+        (Indexed, Eight, &[1, 0], [[40, 10], [50, 20], [60, 30]]),
+    ];
+    for (color, depth, bytes, expected) in cases {
+        let file = png(2, 1, color, depth, bytes, &palette);
+        let found = pixels("two.png", &file).unwrap();
+        assert_eq!(found, expected.map(Vec::from), "{color:?}, {depth:?}");
+    }
+}
+
+#[test]
+fn the_content_decides_not_the_name() {
+    assert_eq!(pixels("really-a.png.JPG", &dot()).unwrap(), [[128]; 3].map(Vec::from));
+    assert_eq!(pixels("coffee.png", &photo("table/coffee.jpg")).unwrap()[0].len(), 600 * 400);
+}
+
+#[test]
+fn a_grey_photograph_has_three_equal_channels() {
+    let [red, green, blue] = pixels("brick.jpg", &photo("texture/brick.jpg")).unwrap();
+    assert!(red == green && green == blue);
+    assert!(red.iter().any(|&pixel| pixel != red[0]));
+}
+
+#[test]
+fn progressive_and_cmyk_jpeg() {
+    let file = |name| pixels(name, &fs::read(fixture(name)).unwrap()).unwrap();
+    let mean =
+        |plane: &Vec<u8>| plane.iter().map(|&pixel| f64::from(pixel)).sum::<f64>() / plane.len() as f64;
+    // What Pillow makes of them.
+    for (name, expected) in [
+        ("baseline.jpg", [147.678, 111.441, 86.780]),
+        ("progressive.jpg", [147.678, 111.441, 86.780]),
+        ("cmyk.jpg", [147.676, 111.408, 86.766]),
+    ] {
+        let found = file(name).each_ref().map(mean);
+        let close = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 0.5);
+        assert!(close, "{name}: {found:?}, not {expected:?}");
+    }
+    assert_eq!(file("progressive.jpg"), file("baseline.jpg"));
+}
+
+#[test]
+fn an_empty_file() {
+    assert!(matches!(problem(b"", "is empty", "fetch it again"), ImageProblem::Empty));
+}
+
+#[test]
+fn files_that_are_no_images() {
+    for (bytes, found) in [
+        (b"The file you asked for has moved.\n".as_slice(), "looks like text"),
+        (b"<!DOCTYPE html><title>404</title>", "looks like HTML or XML"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "looks like a Git LFS pointer"),
+        (b"RIFF\x10\0\0\0WEBPVP8 ", "looks like WebP"),
+        (b"\0\0\0\x20ftypavif", "looks like HEIC, AVIF"),
+        (b"GIF89a\x01\0", "looks like GIF"),
+        (b"\x01\x02\x03\x04", "looks like something else"),
+    ] {
+        assert!(matches!(problem(bytes, found, "convert it"), ImageProblem::UnknownFormat { .. }));
+    }
+}
+
+#[test]
+fn a_truncated_jpeg_is_no_half_grey_picture() {
+    for file in [photo("animal/chelsea.jpg"), fs::read(fixture("progressive.jpg")).unwrap()] {
+        let cuts = [
+            2,
+            3,
+            4,
+            20,
+            200,
+            file.len() / 3,
+            file.len() / 2,
+            file.len() - 100,
+            file.len() - 2,
+            file.len() - 1,
+        ];
+        for length in cuts {
+            let problem = problem(&file[..length], "is truncated", "fetch it again");
+            assert!(matches!(problem, ImageProblem::Truncated { format: "JPEG" }), "{length} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_truncated_png() {
+    let file = png(64, 64, ColorType::Rgb, BitDepth::Eight, &[100; 3 * 64 * 64], &[]);
+    for length in [4, 20, 40, file.len() - 20, file.len() - 5] {
+        let problem = problem(&file[..length], "is truncated", "fetch it again");
+        assert!(matches!(problem, ImageProblem::Truncated { format: "PNG" }), "{length} bytes: {problem}");
+    }
+}
+
+#[test]
+fn damaged_files() {
+    let mut jpeg = photo("animal/chelsea.jpg");
+    let middle = jpeg.len() / 2;
+    // A code of nothing but ones does not exist; the zeros tell it from a marker.
+    jpeg[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
+    let found = problem(&jpeg, "cannot be decoded as JPEG: ", "convert it with another program");
+    assert!(matches!(found, ImageProblem::Malformed { format: "JPEG", .. }));
+
+    let mut png = png(64, 64, ColorType::Rgb, BitDepth::Eight, &[100; 3 * 64 * 64], &[]);
+    png[50] ^= 1;
+    let found = problem(&png, "cannot be decoded as PNG: ", "convert it with another program");
+    assert!(matches!(found, ImageProblem::Malformed { format: "PNG", .. }));
+}
+
+/// Writes width and height into the header of a JPEG.
+fn with_size(mut jpeg: Vec<u8>, width: u16, height: u16) -> Vec<u8> {
+    let frame = jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).unwrap();
+    jpeg[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
+    jpeg[frame + 7..frame + 9].copy_from_slice(&width.to_be_bytes());
+    jpeg
+}
+
+#[test]
+fn bombs_are_refused_before_memory_is_taken() {
+    let chelsea = photo("animal/chelsea.jpg");
+    let found = problem(
+        &with_size(chelsea.clone(), 65_500, 10),
+        "65500 x 10 pixels, of at most 16384 a side",
+        "scale",
+    );
+    assert!(matches!(found, ImageProblem::TooLarge { width: 65_500, height: 10 }));
+    let found = problem(&with_size(chelsea.clone(), 16_000, 16_000), "178956970 in all", "scale it down");
+    assert!(matches!(found, ImageProblem::TooLarge { .. }));
+    let found = problem(&with_size(chelsea, 0, 10), "cannot be decoded as JPEG", "remove it");
+    assert!(matches!(found, ImageProblem::Malformed { .. }));
+
+    let line = png(20_000, 1, ColorType::Grayscale, BitDepth::One, &[0; 2500], &[]);
+    assert!(matches!(problem(&line, "20000 x 1 pixels", "scale it down"), ImageProblem::TooLarge { .. }));
+}
+
+#[test]
+fn a_failed_image_leaves_nothing_behind() {
+    let good = pixels("good.jpg", &photo("animal/chelsea.jpg")).unwrap();
+    let grass = photo("texture/grass.jpg");
+    problem(&grass[..grass.len() / 2], "is truncated", "");
+    assert_eq!(pixels("good.jpg", &photo("animal/chelsea.jpg")).unwrap(), good);
+}
+
+#[test]
+fn a_file_that_has_gone() {
+    let made = folder(&[("class/a.png", &dot())]);
+    let images = ImageFolder::open(made.path()).unwrap();
+    fs::remove_file(made.path().join("class/a.png")).unwrap();
+    let error = load(&images, 0).unwrap_err();
+    assert!(matches!(
+        error.downcast_ref::<ImageError>(),
+        Some(ImageError { problem: ImageProblem::Unreadable(_), path }) if path.ends_with("class/a.png")
+    ));
+}

@@ -1,0 +1,154 @@
+//! Which files are found, in which order, and what is said of folders that do not work.
+
+use std::{fs, os::unix};
+
+use loader_core::Dataset;
+use loader_data::{ImageFolder, ImageFolderError};
+
+use crate::made::{PHOTOS, dot, folder, load};
+
+fn names(images: &ImageFolder) -> Vec<String> {
+    let name = |index| {
+        let path = images.path(index).unwrap();
+        let parent = path.parent().unwrap().file_name().unwrap();
+        format!("{}/{}", parent.display(), path.file_name().unwrap().display())
+    };
+    (0..images.len()).map(name).collect()
+}
+
+fn message(error: &ImageFolderError, parts: &[&str]) {
+    let message = error.to_string();
+    for part in parts {
+        assert!(message.contains(part), "`{part}` is not in: {message}");
+    }
+}
+
+#[test]
+fn the_sample_photographs() {
+    let photos = ImageFolder::open(PHOTOS).unwrap();
+    assert_eq!(photos.classes(), ["animal", "medical", "space", "table", "texture"]);
+    assert!(photos.labels().eq([0, 1, 2, 2, 2, 3, 4, 4, 4]));
+    assert_eq!(
+        names(&photos)[2..5],
+        ["space/astronaut.jpg", "space/hubble_deep_field.jpg", "space/rocket.jpg"]
+    );
+    assert_eq!((photos.label(9), photos.path(9)), (None, None));
+    assert!(load(&photos, 9).is_err());
+}
+
+#[test]
+fn the_order_is_torchvisions() {
+    // As `sorted(os.walk(...))` and `sorted(files)` give it: a folder's own files before those of
+    // its sub-folders.
+    let dot = dot();
+    let files =
+        ["b/z.png", "b/a/x.png", "b/a b/y.png", "b/a/c/w.png", "B/10.png", "B/9.PNG", "B/é.Jpeg", "a/0.JPG"];
+    let made = folder(&files.map(|file| (file, dot.as_slice())));
+    let images = ImageFolder::open(made.path()).unwrap();
+    assert_eq!(images.classes(), ["B", "a", "b"]);
+    let expected =
+        ["B/10.png", "B/9.PNG", "B/é.Jpeg", "a/0.JPG", "b/z.png", "a/x.png", "a b/y.png", "c/w.png"];
+    assert_eq!(names(&images), expected);
+    assert!(images.labels().eq([0, 0, 0, 1, 2, 2, 2, 2]));
+}
+
+#[test]
+fn hidden_and_other_files_are_skipped() {
+    let dot = dot();
+    let files = ["a/1.png", "a/.2.png", "a/.cache/3.png", ".b/4.png", "a/notes.txt", "a/jpg", "5.png"];
+    let made = folder(&files.map(|file| (file, dot.as_slice())));
+    let images = ImageFolder::open(made.path()).unwrap();
+    assert_eq!((images.classes(), names(&images)), (["a".to_owned()].as_slice(), vec!["a/1.png".to_owned()]));
+}
+
+#[test]
+fn links_are_followed_but_not_in_circles() {
+    let dot = dot();
+    let elsewhere = folder(&[("deep/1.png", &dot)]);
+    let made = folder(&[("a/0.png", &dot)]);
+    unix::fs::symlink(elsewhere.path(), made.path().join("b")).unwrap();
+    unix::fs::symlink("nowhere", made.path().join("a/gone.png")).unwrap();
+    let images = ImageFolder::open(made.path()).unwrap();
+    assert_eq!(names(&images), ["a/0.png", "a/gone.png", "deep/1.png"]);
+    let error = load(&images, 1).unwrap_err().to_string();
+    assert!(error.contains("a/gone.png` cannot be read: No such file"), "{error}");
+
+    unix::fs::symlink("..", made.path().join("a/up")).unwrap();
+    let error = ImageFolder::open(made.path()).unwrap_err();
+    assert!(matches!(&error, ImageFolderError::Loop { path } if path.ends_with("a/up")));
+    message(&error, &["a/up` leads back", "remove the symbolic link"]);
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let error = ImageFolder::open("no/such/folder").unwrap_err();
+    assert!(matches!(error, ImageFolderError::NotFound { .. }));
+    message(&error, &["`no/such/folder` does not exist", "one sub-folder of images a class"]);
+}
+
+#[test]
+fn a_file_is_no_folder() {
+    let file = format!("{PHOTOS}/README.md");
+    let error = ImageFolder::open(&file).unwrap_err();
+    assert!(matches!(error, ImageFolderError::NotAFolder { .. }));
+    message(&error, &[&file, "is a file", "one sub-folder of images a class"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_listed() {
+    let inside_a_file = format!("{PHOTOS}/README.md/photos");
+    let error = ImageFolder::open(&inside_a_file).unwrap_err();
+    assert!(matches!(error, ImageFolderError::Unreadable { .. }));
+    message(&error, &[&inside_a_file, "cannot be listed: Not a directory", "check that"]);
+}
+
+#[test]
+fn images_must_lie_in_class_folders() {
+    let class = format!("{PHOTOS}/space");
+    let error = ImageFolder::open(&class).unwrap_err();
+    assert!(
+        matches!(&error, ImageFolderError::ImagesWithoutClass { example, .. } if example == "astronaut.jpg")
+    );
+    message(&error, &[&class, "no class folders", "move them", "some-class/astronaut.jpg"]);
+}
+
+#[test]
+fn a_folder_without_anything() {
+    let made = folder(&[("notes.txt", b"")]);
+    let error = ImageFolder::open(made.path()).unwrap_err();
+    assert!(matches!(error, ImageFolderError::NoClasses { .. }));
+    message(&error, &[made.path().to_str().unwrap(), "has no class folders; make one sub-folder a class"]);
+}
+
+#[test]
+fn classes_without_images_are_named() {
+    let made = folder(&[("a/1.png", &dot()), ("b/notes.txt", b""), ("c/d/2.gif", b"")]);
+    let error = ImageFolder::open(made.path()).unwrap_err();
+    assert!(matches!(&error, ImageFolderError::EmptyClasses { classes, .. } if classes == &["b", "c"]));
+    message(&error, &[made.path().to_str().unwrap(), "no images in class folder `b`, `c`; put images"]);
+
+    for class in ["d", "e", "f", "g", "h"] {
+        fs::create_dir(made.path().join(class)).unwrap();
+    }
+    message(&ImageFolder::open(made.path()).unwrap_err(), &["`b`, `c`, `d`, `e`, `f` and 2 more;"]);
+}
+
+#[test]
+fn a_name_that_is_not_unicode() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+
+    let made = folder(&[("a/1.png", &dot())]);
+    fs::write(made.path().join("a").join(OsStr::from_bytes(b"\xFF.png")), dot()).unwrap();
+    let error = ImageFolder::open(made.path()).unwrap_err();
+    assert!(matches!(error, ImageFolderError::NotUnicode { .. }));
+    message(&error, &["a/\u{FFFD}.png` is not Unicode", "rename the file"]);
+}
+
+#[test]
+fn a_dataset_survives_serialisation() {
+    let photos = ImageFolder::open(PHOTOS).unwrap();
+    let json = serde_json::to_string(&photos).unwrap();
+    let back: ImageFolder = serde_json::from_str(&json).unwrap();
+    assert_eq!((back.classes(), names(&back)), (photos.classes(), names(&photos)));
+    assert_eq!(load(&back, 0).unwrap(), load(&photos, 0).unwrap());
+}

@@ -1,0 +1,6 @@
+//! Image folders over real files.
+
+mod files;
+mod folders;
+mod made;
+mod transforms;
