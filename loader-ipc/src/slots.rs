@@ -44,6 +44,8 @@ struct Inner {
     /// Largest batch seen: what a new slot must hold.
     expected: usize,
     bytes: u64,
+    /// Slots destroyed so far.
+    destroyed: u64,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,8 @@ pub enum SlotError {
 impl SlotPool {
     /// A pool that never holds more than `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        let inner = Inner { limit, slots: HashMap::new(), next: 0, expected: FIRST_LEN, bytes: 0 };
+        let inner =
+            Inner { limit, slots: HashMap::new(), next: 0, expected: FIRST_LEN, bytes: 0, destroyed: 0 };
         Self { inner: Arc::new(Mutex::new(inner)), returns: Arc::default() }
     }
 
@@ -214,6 +217,11 @@ impl SlotPool {
         self.lock().slots.contains_key(&slot)
     }
 
+    /// Number of slots destroyed so far: while it stays the same, there is nothing to forget.
+    pub fn destroyed(&self) -> u64 {
+        self.lock().destroyed
+    }
+
     /// Number of batches that the program holds.
     pub fn held(&self) -> usize {
         self.lock().count(State::Lent)
@@ -304,6 +312,7 @@ impl Inner {
     fn destroy(&mut self, number: u32) {
         if let Some(slot) = self.slots.remove(&number) {
             self.bytes -= slot.memory.len() as u64;
+            self.destroyed += 1;
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) struct Pool {
     /// A forked child that inherits the pool must not shut it down.
     owner: u32,
     sentinels_sent: bool,
+    /// Slots destroyed when workers were last told to forget.
+    forgotten: u64,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,10 @@ impl Pool {
 
     /// Tells workers to unmap slots that no longer exist.
     pub(crate) fn forget_destroyed_slots(&mut self) -> Result<(), Error> {
+        let destroyed = self.slots.destroyed();
+        if std::mem::replace(&mut self.forgotten, destroyed) == destroyed {
+            return Ok(());
+        }
         for worker in 0..self.workers.len() {
             let mapped = &mut self.workers[worker].mapped;
             let gone: Vec<u32> = mapped.extract_if(|&slot| !self.slots.exists(slot)).collect();

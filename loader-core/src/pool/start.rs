@@ -131,6 +131,7 @@ impl Launch {
             slots: slots.clone(),
             owner: std::process::id(),
             sentinels_sent: false,
+            forgotten: slots.destroyed(),
         };
         match reaper {
             Ok(reaper) => {
