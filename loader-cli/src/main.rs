@@ -1,2 +1,43 @@
-//! .
-fn main() {}
+//! The `loader` command: `loader run` loads epochs from files and shows how fast, `loader plan` prints which sample goes where.
+//!
+//! Arguments become settings (`arguments`, `settings`), settings become a dataset and a loader (`dataset`, `run`), and what
+//! happens becomes lines on standard output (`events`, `reporter`). Why a command ended becomes its exit status (`stop`).
+
+mod arguments;
+mod dataset;
+mod events;
+mod interrupt;
+mod plan;
+mod progress;
+mod reporter;
+mod run;
+mod settings;
+mod stop;
+
+use std::process::ExitCode;
+
+use arguments::{Arguments, Command};
+use interrupt::Interrupt;
+use reporter::Reporter;
+use stop::Stop;
+
+fn main() -> ExitCode {
+    loader_worker::init();
+    let arguments = match Arguments::read() {
+        Ok(arguments) => arguments,
+        Err(status) => return status,
+    };
+    let mut reporter = Reporter::new(arguments.json());
+    let outcome =
+        Interrupt::watch().map_err(Stop::NoSignals).and_then(|interrupt| match &arguments.command {
+            Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
+            Command::Plan(arguments) => plan::plan(arguments, interrupt),
+        });
+    match outcome {
+        Ok(errors) => ExitCode::from(u8::from(errors > 0)),
+        Err(stop) => {
+            reporter.stopped(&stop);
+            stop.status()
+        }
+    }
+}

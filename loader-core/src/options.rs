@@ -138,8 +138,15 @@ pub struct LoaderOptions {
 
 impl LoaderOptions {
     /// These options, and where they say nothing, those of `below`.
+    ///
+    /// With `num_workers = 0` in these, `prefetch_factor` and `timeout` of `below` are left out: they need workers, and who
+    /// switches workers off for a run must not have to take them out of the file.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
+        let below = match self.num_workers {
+            Some(NumWorkers::Fixed(0)) => Self { prefetch_factor: None, timeout: None, ..below },
+            _ => below,
+        };
         Self {
             batch_size: self.batch_size.or(below.batch_size),
             shuffle: self.shuffle.or(below.shuffle),
@@ -150,6 +157,25 @@ impl LoaderOptions {
             in_order: self.in_order.or(below.in_order),
             timeout: self.timeout.or(below.timeout),
             shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
+        }
+    }
+
+    /// These options with the defaults filled in and `"auto"` made a number: what a loader built from them does.
+    /// `shared_memory_limit`, whose default depends on the machine, and what needs workers, without them, stay `None`.
+    #[must_use]
+    pub fn resolved(self) -> Self {
+        let workers = self.num_workers.unwrap_or_default().resolve();
+        let needs_workers = workers > 0;
+        Self {
+            batch_size: self.batch_size.or(Some(1)),
+            shuffle: self.shuffle.or(Some(false)),
+            seed: self.seed.or(Some(0)),
+            num_workers: Some(NumWorkers::Fixed(workers)),
+            prefetch_factor: self.prefetch_factor.or(needs_workers.then_some(2)),
+            drop_last: self.drop_last.or(Some(false)),
+            in_order: self.in_order.or(Some(true)),
+            timeout: self.timeout.or(needs_workers.then_some(0.0)),
+            shared_memory_limit: self.shared_memory_limit,
         }
     }
 }

@@ -1,0 +1,197 @@
+//! The command line.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::{Args, Parser, Subcommand, error::ErrorKind};
+use loader_core::{LoaderOptions, NumWorkers};
+
+use crate::{
+    dataset::{Pixels, TransformName},
+    events::Event,
+};
+
+/// A data loader for training loops, on worker processes
+#[derive(Debug, Parser)]
+#[command(name = "loader", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Load epochs from a folder of images or as a config says, and show how fast
+    Run(Box<RunArguments>),
+    /// Print which sample goes into which batch, one JSON line a batch; needs no dataset
+    Plan(PlanArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// A folder with one sub-folder of JPEG and PNG images a class, or a config (a .toml file)
+    pub(crate) target: PathBuf,
+
+    #[command(flatten)]
+    order: OrderArguments,
+
+    /// Worker processes, or `auto`; 0 loads in this process [default: 0]
+    #[arg(long, value_name = "N|auto")]
+    num_workers: Option<NumWorkers>,
+
+    /// Batches on their way per worker, at least 1; needs workers [default: 2]
+    #[arg(long, value_name = "N")]
+    prefetch_factor: Option<usize>,
+
+    /// Batches in order rather than as they arrive [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    in_order: Option<bool>,
+
+    /// Longest wait for a batch in seconds, 0 for ever; needs workers [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+
+    /// Most bytes of shared memory for batches [default: half of the machine's memory]
+    #[arg(long, value_name = "BYTES")]
+    shared_memory_limit: Option<u64>,
+
+    /// How many times to go through the dataset
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) epochs: u64,
+
+    /// Samples an epoch, drawn at random with replacement [default: each sample once]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) samples: Option<usize>,
+
+    /// What is done with each image [default: train]
+    #[arg(long)]
+    pub(crate) transform: Option<TransformName>,
+
+    /// Width and height of the transformed images, in pixels [default: 224]
+    #[arg(long, value_name = "PIXELS")]
+    pub(crate) size: Option<u32>,
+
+    /// Type of the pixels: f32 normalised, or u8 as they are [default: f32]
+    #[arg(long)]
+    pub(crate) pixels: Option<Pixels>,
+
+    /// Hash the order and the content of each epoch
+    #[arg(long)]
+    pub(crate) digest: bool,
+
+    /// Print events as JSON, one a line
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print an event for each batch; needs --json
+    #[arg(long, requires = "json")]
+    pub(crate) batches: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArguments {
+    /// Samples in the dataset
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) length: usize,
+
+    #[command(flatten)]
+    order: OrderArguments,
+
+    /// How many epochs to print
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) epochs: u64,
+}
+
+/// What says which sample goes into which batch.
+#[derive(Debug, Args)]
+struct OrderArguments {
+    /// Samples per batch, at least 1 [default: 1]
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
+
+    /// A new random order in each epoch [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    shuffle: Option<bool>,
+
+    /// Seed of order and augmentation [default: 0]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Leave out a last batch that is not full [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    drop_last: Option<bool>,
+}
+
+impl Arguments {
+    /// The arguments; or, when they are wrong or ask for help only, the exit status.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| {
+            if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                // That nobody reads the help is no error.
+                drop(error.print());
+            } else {
+                let message = in_one_line(&error.render().to_string());
+                if std::env::args_os().any(|argument| argument == "--json") {
+                    let event = Event::stopped("InvalidArguments", &message);
+                    drop(writeln!(io::stdout(), "{}", event.to_line()));
+                }
+                drop(writeln!(io::stderr(), "loader: {message}"));
+            }
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+        })
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        matches!(&self.command, Command::Run(arguments) if arguments.json)
+    }
+}
+
+impl RunArguments {
+    pub(crate) fn options(&self) -> LoaderOptions {
+        let mut options = self.order.options();
+        options.num_workers = self.num_workers;
+        options.prefetch_factor = self.prefetch_factor;
+        options.in_order = self.in_order;
+        options.timeout = self.timeout;
+        options.shared_memory_limit = self.shared_memory_limit;
+        options
+    }
+}
+
+impl PlanArguments {
+    pub(crate) fn options(&self) -> LoaderOptions {
+        self.order.options()
+    }
+}
+
+impl OrderArguments {
+    fn options(&self) -> LoaderOptions {
+        let mut options = LoaderOptions::default();
+        options.batch_size = self.batch_size;
+        options.shuffle = self.shuffle;
+        options.seed = self.seed;
+        options.drop_last = self.drop_last;
+        options
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(number) => Ok(number),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What clap says in paragraphs, without the usage.
+fn in_one_line(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let said =
+        lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
+    let parts: Vec<_> = said.map(|line| line.strip_prefix("tip: ").unwrap_or(line)).collect();
+    format!("{}; see `loader --help`", parts.join("; ").replace(":; ", ": "))
+}

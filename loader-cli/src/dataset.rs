@@ -1,0 +1,122 @@
+//! The section `[dataset]`, and what it opens.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use loader_data::{ImageFolder, Step, Transform};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::stop::Stop;
+
+/// Width and height of images.
+const SIZE: u32 = 224;
+
+/// The section of a config, or what the command line says instead.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DatasetSection {
+    pub(crate) kind: Kind,
+    pub(crate) path: PathBuf,
+    pub(crate) transform: Option<TransformName>,
+    pub(crate) size: Option<u32>,
+    pub(crate) pixels: Option<Pixels>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// JPEG and PNG files, one folder a class.
+    ImageFolder,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum TransformName {
+    /// Random resized crop, random flip, normalised
+    Train,
+    /// Resized, central crop, normalised
+    Eval,
+    /// As they are, which must be all of one size
+    None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Pixels {
+    /// 32-bit floats, normalised by the transform
+    F32,
+    /// Bytes, never normalised
+    U8,
+}
+
+/// A section with every default filled in.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ResolvedDataset {
+    kind: Kind,
+    #[serde(serialize_with = "as_text")]
+    path: PathBuf,
+    transform: TransformName,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u32>,
+    pixels: Pixels,
+}
+
+/// An open dataset.
+#[derive(Debug)]
+pub(crate) enum Images {
+    F32(ImageFolder<f32>),
+    U8(ImageFolder<u8>),
+}
+
+impl DatasetSection {
+    /// The images in the folder at `path`.
+    pub(crate) fn image_folder(path: PathBuf) -> Self {
+        Self { kind: Kind::ImageFolder, path, transform: None, size: None, pixels: None }
+    }
+
+    pub(crate) fn resolved(self) -> Result<ResolvedDataset, Stop> {
+        let Self { kind, path, transform, size, pixels } = self;
+        let transform = transform.unwrap_or(TransformName::Train);
+        let size = match transform {
+            TransformName::None if size.is_some() => {
+                let message =
+                    "size has no effect with transform none: images stay as they are; leave one of them out";
+                return Err(Stop::InvalidArguments(message.to_owned()));
+            }
+            TransformName::None => None,
+            _ => Some(size.unwrap_or(SIZE)),
+        };
+        Ok(ResolvedDataset { kind, path, transform, size, pixels: pixels.unwrap_or(Pixels::F32) })
+    }
+}
+
+impl ResolvedDataset {
+    pub(crate) fn open(&self) -> Result<Images, Stop> {
+        let Kind::ImageFolder = self.kind;
+        Ok(match self.pixels {
+            Pixels::F32 => Images::F32(ImageFolder::open(&self.path)?.transform(self.steps())?),
+            Pixels::U8 => Images::U8(ImageFolder::open_u8(&self.path)?.transform(self.steps())?),
+        })
+    }
+
+    fn steps(&self) -> Transform {
+        let size = self.size.unwrap_or(SIZE);
+        let standard = match self.transform {
+            TransformName::Train => Transform::standard_train(size),
+            TransformName::Eval => Transform::standard_eval(size),
+            TransformName::None => Transform::new(),
+        };
+        match self.pixels {
+            Pixels::F32 => standard,
+            Pixels::U8 => {
+                let steps = standard.steps().iter().filter(|step| !matches!(step, Step::Normalise { .. }));
+                steps.cloned().fold(Transform::new(), Transform::step)
+            }
+        }
+    }
+}
+
+/// A path need not be Unicode, JSON must.
+fn as_text<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}

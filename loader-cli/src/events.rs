@@ -1,0 +1,177 @@
+//! What `--json` prints.
+
+use loader_core::{BatchInfo, Digest, EpochReport, Error, Verdict};
+use serde::Serialize;
+
+use crate::settings::Settings;
+
+/// One line of output.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event<'a> {
+    Start {
+        pid: u32,
+        workers: Vec<WorkerEntry>,
+        /// In an epoch.
+        samples: usize,
+        /// In an epoch.
+        batches: usize,
+        config: &'a Settings,
+    },
+    Batch {
+        epoch: u64,
+        batch: u64,
+        indices: &'a [usize],
+    },
+    WorkerExited {
+        worker: usize,
+        pid: u32,
+        status: String,
+        /// What is done about it.
+        action: &'static str,
+    },
+    Error {
+        kind: &'a str,
+        message: &'a str,
+        #[serde(flatten)]
+        names: Names,
+    },
+    Epoch(EpochFigures),
+    End {
+        /// That were loaded to their end.
+        epochs: u64,
+        restarts: u64,
+        errors: u64,
+    },
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct WorkerEntry {
+    id: usize,
+    pid: u32,
+}
+
+/// What an error names; nothing is printed for what it does not.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Names {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    option: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct EpochFigures {
+    epoch: u64,
+    batches: u64,
+    samples: u64,
+    seconds: f64,
+    samples_per_second: f64,
+    first_batch_seconds: Option<f64>,
+    wait_seconds: f64,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order_digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_digest: Option<String>,
+}
+
+impl<'a> Event<'a> {
+    pub(crate) fn start(samples: usize, batches: usize, worker_pids: &[u32], config: &'a Settings) -> Self {
+        let workers = worker_pids.iter().enumerate().map(|(id, &pid)| WorkerEntry { id, pid }).collect();
+        Self::Start { pid: std::process::id(), workers, samples, batches, config }
+    }
+
+    pub(crate) fn batch(epoch: u64, info: &'a BatchInfo) -> Self {
+        Self::Batch { epoch, batch: info.number, indices: &info.indices }
+    }
+
+    /// The death that `error` is about, if it is about one.
+    pub(crate) fn worker_exited(error: &Error) -> Option<Self> {
+        let Error::WorkerExited { worker, pid, status, .. } = error else { return None };
+        Some(Self::WorkerExited { worker: *worker, pid: *pid, status: status.to_string(), action: "fail" })
+    }
+
+    /// An error of the epoch `epoch`; `message` is its text.
+    pub(crate) fn error(epoch: u64, error: &Error, message: &'a str) -> Self {
+        Self::Error { kind: error.kind(), message, names: Names { epoch: Some(epoch), ..Names::of(error) } }
+    }
+
+    /// An error of the loader before its first epoch; `message` is its text.
+    pub(crate) fn refused(error: &Error, message: &'a str) -> Self {
+        Self::Error { kind: error.kind(), message, names: Names::of(error) }
+    }
+
+    /// An error that ends the command.
+    pub(crate) fn stopped(kind: &'a str, message: &'a str) -> Self {
+        Self::Error { kind, message, names: Names::default() }
+    }
+
+    pub(crate) fn epoch(report: &EpochReport, digest: Option<&Digest>) -> Self {
+        Self::Epoch(EpochFigures {
+            epoch: report.epoch,
+            batches: report.batches,
+            samples: report.samples,
+            seconds: report.elapsed.as_secs_f64(),
+            samples_per_second: report.samples_per_second(),
+            first_batch_seconds: report.first_batch.map(|after| after.as_secs_f64()),
+            wait_seconds: report.waiting.as_secs_f64(),
+            verdict: match report.verdict() {
+                Verdict::LoaderBound => "loader_bound",
+                Verdict::StepBound => "step_bound",
+                _ => "unknown",
+            },
+            order_digest: digest.map(|digest| hex(digest.order())),
+            content_digest: digest.map(|digest| hex(digest.content())),
+        })
+    }
+
+    /// As JSON, without the end of the line.
+    pub(crate) fn to_line(&self) -> String {
+        // Strings and numbers only: there is nothing in it that JSON has no form for.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl Names {
+    fn of(error: &Error) -> Self {
+        let nothing = Self::default();
+        match *error {
+            Error::InvalidOption { option, .. } => Self { option: Some(option), ..nothing },
+            Error::DatasetFailed { index, batch, worker, .. }
+            | Error::CollateFailed { index, batch, worker, .. } => {
+                Self { index, batch: Some(batch), worker, ..nothing }
+            }
+            Error::OpenFailed { batch, worker, .. } | Error::SendFailed { batch, worker, .. } => {
+                Self { batch: Some(batch), worker, ..nothing }
+            }
+            Error::BatchNotReadable { batch, worker, .. } => {
+                Self { batch: Some(batch), worker: Some(worker), ..nothing }
+            }
+            Error::IndexOutOfRange { index, batch, .. } => {
+                Self { index: Some(index), batch: Some(batch), ..nothing }
+            }
+            Error::WorkerExited { worker, pid, .. } => {
+                Self { worker: Some(worker), pid: Some(pid), ..nothing }
+            }
+            Error::TimedOut { ref waiting_for, .. } => Self { worker: Some(waiting_for.worker), ..nothing },
+            Error::WorkerNotStarted { worker, .. } | Error::WorkerMisbehaved { worker, .. } => {
+                Self { worker: Some(worker), ..nothing }
+            }
+            _ => nothing,
+        }
+    }
+}
+
+/// A digest as it is printed everywhere.
+pub(crate) fn hex(digest: u64) -> String {
+    format!("{digest:016x}")
+}

@@ -1,0 +1,89 @@
+//! What is printed: events or lines for people on standard output, errors and progress on standard error.
+
+use std::io::{self, Write};
+
+use loader_core::{BatchInfo, Digest, EpochReport, Error};
+
+use crate::{
+    events::{Event, hex},
+    progress::Progress,
+    stop::Stop,
+};
+
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    json: bool,
+    progress: Progress,
+}
+
+impl Reporter {
+    pub(crate) fn new(json: bool) -> Self {
+        Self { json, progress: Progress::none() }
+    }
+
+    /// Prints an event, for programs only.
+    pub(crate) fn event(&self, event: &Event<'_>) -> io::Result<()> {
+        if self.json { self.line(&event.to_line()) } else { Ok(()) }
+    }
+
+    /// An epoch of `batches` batches begins; `epoch` is which one of `epochs`.
+    pub(crate) fn epoch_begins(&mut self, epoch: u64, epochs: u64, batches: usize) {
+        self.progress = Progress::of_epoch(epoch, epochs, batches);
+    }
+
+    /// A batch came; `report` is asked for the figures so far only when somebody sees them.
+    pub(crate) fn batch_came(&mut self, report: impl FnOnce() -> EpochReport) {
+        self.progress.update(report);
+    }
+
+    /// An error of a batch, or of the epoch.
+    pub(crate) fn error(&self, epoch: u64, batch: Option<&BatchInfo>, error: &Error) -> io::Result<()> {
+        let message = error.to_string();
+        let place = if batch.is_some() { format!("epoch {epoch}: ") } else { String::new() };
+        self.complain(&format!("{place}{message}"));
+        if let Some(exited) = Event::worker_exited(error) {
+            self.event(&exited)?;
+        }
+        self.event(&Event::error(epoch, error, &message))
+    }
+
+    pub(crate) fn epoch_ended(&mut self, report: &EpochReport, digest: Option<&Digest>) -> io::Result<()> {
+        self.progress.finish();
+        if self.json {
+            return self.event(&Event::epoch(report, digest));
+        }
+        self.line(&report.to_string())?;
+        match digest {
+            Some(digest) => {
+                let (epoch, order, content) = (report.epoch, hex(digest.order()), hex(digest.content()));
+                self.line(&format!("epoch {epoch}: order digest {order}, content digest {content}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The command ends early.
+    pub(crate) fn stopped(&mut self, stop: &Stop) {
+        self.progress.finish();
+        let Some((kind, message)) = stop.message() else { return };
+        self.complain(&message);
+        if !matches!(stop, Stop::Output(_) | Stop::Interrupted) {
+            let event = match stop {
+                Stop::Loader(error) => Event::refused(error, &message),
+                _ => Event::stopped(kind, &message),
+            };
+            // There is an exit status already, and nobody left to tell that this was not printed.
+            drop(self.event(&event));
+        }
+    }
+
+    fn line(&self, text: &str) -> io::Result<()> {
+        self.progress.aside(|| writeln!(io::stdout(), "{text}"))
+    }
+
+    fn complain(&self, message: &str) {
+        let message = message.replace('\n', " ");
+        // Not `eprintln`, which panics when nobody reads standard error.
+        self.progress.aside(|| drop(writeln!(io::stderr(), "loader: {message}")));
+    }
+}

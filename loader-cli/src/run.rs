@@ -1,0 +1,100 @@
+//! `loader run`: loads epochs, as a training loop would, and does nothing with the batches.
+
+use loader_core::{
+    DataLoader, Dataset, Digest, LoaderOptions, Sample, collate::Batch, sampler::RandomSampler,
+};
+
+use crate::{
+    arguments::RunArguments, dataset::Images, events::Event, interrupt::Interrupt, reporter::Reporter,
+    settings::Settings, stop::Stop,
+};
+
+/// Runs the command. Returns the number of batches that failed.
+pub(crate) fn run(
+    arguments: &RunArguments,
+    reporter: &mut Reporter,
+    interrupt: Interrupt,
+) -> Result<u64, Stop> {
+    let Settings { dataset, loader } = Settings::new(arguments)?;
+    let images = dataset.open()?;
+    let settings = Settings { dataset, loader: loader.clone().resolved() };
+    let run = Run { arguments, settings, reporter, interrupt };
+    // The names are those of the stock worker program, for runs whose workers are that.
+    match images {
+        Images::F32(images) => run.load(images, loader, "image-folder"),
+        Images::U8(images) => run.load(images, loader, "image-folder-u8"),
+    }
+}
+
+struct Run<'a> {
+    arguments: &'a RunArguments,
+    settings: Settings,
+    reporter: &'a mut Reporter,
+    interrupt: Interrupt,
+}
+
+impl Run<'_> {
+    fn load<D: Dataset<Sample: Sample>>(
+        mut self,
+        dataset: D,
+        options: LoaderOptions,
+        name: &str,
+    ) -> Result<u64, Stop> {
+        let length = dataset.len();
+        let mut builder = DataLoader::builder(dataset).options(options).registered(name);
+        if let Some(samples) = self.arguments.samples {
+            builder = builder.sampler(RandomSampler::new(length).replacement(true).num_samples(samples));
+        }
+        let loader = builder.build()?;
+        let mut errors = 0;
+        for epoch in 0..self.arguments.epochs {
+            self.load_epoch(&loader, epoch, &mut errors)?;
+        }
+        self.reporter.event(&Event::End { epochs: self.arguments.epochs, restarts: 0, errors })?;
+        Ok(errors)
+    }
+
+    fn load_epoch<B: Batch>(
+        &mut self,
+        loader: &DataLoader<B>,
+        epoch: u64,
+        errors: &mut u64,
+    ) -> Result<(), Stop> {
+        let Self { arguments, settings, reporter, interrupt } = self;
+        let mut batches = loader.epoch(epoch)?;
+        if epoch == 0 {
+            let samples = arguments.samples.unwrap_or(loader.samples());
+            reporter.event(&Event::start(samples, loader.len(), &batches.worker_pids(), settings))?;
+        }
+        reporter.epoch_begins(epoch, arguments.epochs, loader.len());
+        let mut digest = arguments.digest.then(Digest::new);
+        loop {
+            interrupt.check()?;
+            let Some(batch) = batches.next() else { break };
+            let info = batches.last_batch();
+            match (batch, info) {
+                (Ok(batch), Some(info)) => {
+                    if let Some(digest) = &mut digest {
+                        digest.add(&info.indices, &batch);
+                    }
+                    if arguments.batches {
+                        reporter.event(&Event::batch(epoch, info))?;
+                    }
+                }
+                (Ok(_), None) => unreachable!("a batch is never unknown"),
+                (Err(error), info) => {
+                    *errors += 1;
+                    reporter.error(epoch, info, &error)?;
+                    if info.is_none() {
+                        // Not of one batch: the workers are gone, or the same wait would end the same way.
+                        reporter.event(&Event::End { epochs: epoch, restarts: 0, errors: *errors })?;
+                        return Err(Stop::Reported);
+                    }
+                }
+            }
+            reporter.batch_came(|| batches.report());
+        }
+        reporter.epoch_ended(&batches.report(), digest.as_ref())?;
+        Ok(())
+    }
+}

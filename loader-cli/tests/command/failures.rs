@@ -1,0 +1,199 @@
+//! When the request is wrong, and when a run fails.
+
+use std::fs;
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::json;
+
+use crate::support::{PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids};
+
+/// A request that is refused: the line on standard error, which `--json` also makes an event.
+#[track_caller]
+fn refusal(arguments: &[&str]) -> String {
+    let finished = run(arguments);
+    finished.assert_status(2);
+    assert_eq!(finished.stdout, "");
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+
+    let as_event = run(&[arguments, &["--json"]].concat());
+    let message = finished.stderr.trim_end().strip_prefix("loader: ").unwrap().to_owned();
+    if arguments[0] == "run" {
+        let events = as_event.assert_status(2).events();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(events[0]["event"], "error");
+        assert_eq!(events[0]["message"], message);
+    }
+    message
+}
+
+#[test]
+fn wrong_arguments() {
+    let message = refusal(&["run", PHOTOS, "--batchsize", "3"]);
+    assert!(message.contains("'--batchsize'") && message.contains("'--batch-size'"), "{message}");
+    let message = refusal(&["run", PHOTOS, "--num-workers", "many"]);
+    assert!(message.contains("`many` is neither a number of workers nor \"auto\""), "{message}");
+    assert!(refusal(&["run"]).contains("<TARGET>"));
+    assert!(refusal(&["run", PHOTOS, "--samples", "0"]).contains("at least 1"));
+    assert!(refusal(&["plan", "--length", "0"]).contains("at least 1"));
+    run(&[]).assert_status(2);
+    run(&["--help"]).assert_status(0);
+}
+
+#[test]
+fn options_that_make_no_sense() {
+    assert!(refusal(&["run", PHOTOS, "--batch-size", "0"]).starts_with("batch_size: "));
+    assert!(refusal(&["plan", "--length", "3", "--batch-size", "0"]).starts_with("batch_size: "));
+    assert!(refusal(&["run", PHOTOS, "--timeout", "NaN", "--num-workers", "1"]).starts_with("timeout: "));
+    assert!(refusal(&["run", PHOTOS, "--prefetch-factor", "2"]).starts_with("prefetch_factor: "));
+    assert!(refusal(&["run", PHOTOS, "--size", "0"]).contains("a size of 0 pixels"));
+    assert!(
+        refusal(&["run", PHOTOS, "--size", "8", "--transform", "none"]).starts_with("size has no effect")
+    );
+}
+
+#[test]
+fn nothing_to_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    assert!(refusal(&["run", path]).contains("has no class folders"));
+    let missing = format!("{path}/photos");
+    assert!(refusal(&["run", &missing]).contains(&format!("`{missing}` does not exist")));
+    let missing = format!("{path}/run.toml");
+    assert!(refusal(&["run", &missing]).starts_with(&format!("{missing}: cannot be read: ")));
+    let file = folder.path().join("photo.jpg");
+    fs::write(&file, "").unwrap();
+    assert!(refusal(&["run", file.to_str().unwrap()]).contains("neither a folder nor a config"));
+}
+
+#[test]
+fn a_wrong_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("run.toml");
+    let path = config.to_str().unwrap();
+    let refused = |loader: &str| {
+        fs::write(&config, format!("[dataset]\nkind = \"image-folder\"\npath = \"photos\"\n{loader}"))
+            .unwrap();
+        refusal(&["run", path])
+    };
+    let unknown = "unknown key `batchsize` in [loader]; did you mean `batch_size`?";
+    assert_eq!(refused("\n[loader]\nbatchsize = 3\n"), format!("{path}, line 6: {unknown}"));
+    let wrong = "`pixels` in [dataset]: unknown value `f16`; there are `f32`, `u8`";
+    assert_eq!(refused("pixels = \"f16\"\n"), format!("{path}, line 4: {wrong}"));
+    let missing = format!("`{}` does not exist", folder.path().join("photos").display());
+    assert!(refused("").contains(&missing));
+}
+
+#[test]
+fn wrong_environment() {
+    let refused = |name, value| {
+        let mut command = command(&["run", PHOTOS]);
+        command.env(name, value);
+        let finished = Running::start(command).finish();
+        finished.assert_status(2).stderr.clone()
+    };
+    let wrong = "loader: the environment variable LOADER_SEED is `x`; expected a whole number from 0\n";
+    assert_eq!(refused("LOADER_SEED", "x"), wrong);
+    let unknown = "loader: unknown environment variable LOADER_WORKERS; did you mean LOADER_NUM_WORKERS?\n";
+    assert_eq!(refused("LOADER_WORKERS", "2"), unknown);
+}
+
+#[test]
+fn a_damaged_photograph_costs_its_batch_only() {
+    let (_folder, photos) = copy_of_photos();
+    let damaged = photos.join("space/rocket.jpg");
+    let bytes = fs::read(&damaged).unwrap();
+    fs::write(&damaged, &bytes[..bytes.len() / 2]).unwrap();
+    let photos = photos.to_str().unwrap();
+
+    for workers in ["0", "2"] {
+        let finished = run(&[
+            "run",
+            photos,
+            "--json",
+            "--batches",
+            "--batch-size",
+            "2",
+            "--size",
+            "16",
+            "--num-workers",
+            workers,
+        ]);
+        finished.assert_status(1);
+        let errors = finished.named("error");
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        let error = &errors[0];
+        assert_eq!(error["kind"], "DatasetFailed");
+        assert_eq!((&error["epoch"], &error["batch"], &error["index"]), (&json!(0), &json!(2), &json!(4)));
+        assert_eq!(error["worker"].is_u64(), workers != "0");
+        assert!(error["message"].as_str().unwrap().contains("space/rocket.jpg"), "{error}");
+        assert!(finished.stderr.starts_with("loader: epoch 0: "), "{}", finished.stderr);
+        let batches: Vec<_> =
+            finished.named("batch").iter().map(|batch| batch["batch"].as_u64().unwrap()).collect();
+        assert_eq!(batches, [0, 1, 3, 4]);
+        assert_eq!(finished.named("epoch")[0]["samples"], 7);
+        assert_eq!(finished.named("end")[0]["errors"], 1);
+    }
+}
+
+#[test]
+fn a_dead_worker_is_named() {
+    let workers = ["--num-workers", "2", "--samples", "5000", "--batch-size", "4"];
+    let mut running =
+        Running::start(command(&[&["run", PHOTOS, "--json", "--batches"], &workers[..]].concat()));
+    let pids = worker_pids(&running.next_event());
+    // The second batch is the second worker's: it is at work.
+    running.next_event();
+    running.next_event();
+    kill(pid(pids[1]), Signal::SIGKILL).unwrap();
+    let finished = running.finish();
+    finished.assert_status(1);
+
+    let exited = &finished.named("worker_exited")[0];
+    assert_eq!((&exited["worker"], &exited["pid"]), (&json!(1), &json!(pids[1])));
+    assert_eq!(exited["status"], "killed by SIGKILL (9)");
+    assert_eq!(finished.named("error")[0]["kind"], "WorkerExited");
+    assert_eq!(finished.named("end")[0], json!({ "event": "end", "epochs": 0, "restarts": 0, "errors": 1 }));
+    assert_gone(&pids);
+}
+
+#[test]
+fn no_patience() {
+    let finished = run(&[
+        "run",
+        PHOTOS,
+        "--json",
+        "--num-workers",
+        "1",
+        "--timeout",
+        "0.001",
+        "--samples",
+        "100",
+        "--batch-size",
+        "50",
+    ]);
+    finished.assert_status(1);
+    let errors = finished.named("error");
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!((&errors[0]["kind"], &errors[0]["worker"]), (&json!("TimedOut"), &json!(0)));
+}
+
+#[test]
+fn nobody_reads_the_events() {
+    let mut running = Running::start(command(&[
+        "run",
+        PHOTOS,
+        "--json",
+        "--batches",
+        "--num-workers",
+        "2",
+        "--samples",
+        "100000",
+        "--size",
+        "16",
+    ]));
+    let pids = worker_pids(&running.next_event());
+    running.close_stdout();
+    let finished = running.finish();
+    assert_eq!(finished.assert_status(0).stderr, "");
+    assert_gone(&pids);
+}

@@ -1,0 +1,59 @@
+//! Ctrl-C.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::support::{PHOTOS, Running, assert_gone, command, worker_pids};
+
+/// So many that neither a batch nor a run of them ends by itself while a test lasts.
+const MANY: &str = "100000";
+
+fn start(arguments: &[&str]) -> (Running, Vec<u32>) {
+    let mut running =
+        Running::start(command(&[&["run", PHOTOS, "--json", "--samples", MANY], arguments].concat()));
+    let pids = worker_pids(&running.next_event());
+    (running, pids)
+}
+
+#[track_caller]
+fn assert_interrupted(running: Running, pids: &[u32], within: Duration) {
+    let pressed = Instant::now();
+    let finished = running.finish();
+    let took = pressed.elapsed();
+    finished.assert_status(130);
+    assert!(finished.named("end").is_empty() && finished.named("error").is_empty(), "{}", finished.stdout);
+    assert!(took < within, "it took {took:?}");
+    assert_gone(pids);
+}
+
+#[test]
+fn between_batches() {
+    for workers in ["0", "2"] {
+        let (mut running, pids) = start(&["--num-workers", workers, "--size", "16", "--batches"]);
+        running.next_event();
+        running.signal(Signal::SIGINT);
+        assert_interrupted(running, &pids, Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn in_a_batch_that_takes_long() {
+    for workers in ["0", "2"] {
+        let (running, pids) =
+            start(&["--num-workers", workers, "--batch-size", MANY, "--size", "16", "--pixels", "u8"]);
+        running.signal(Signal::SIGINT);
+        assert_interrupted(running, &pids, Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn twice() {
+    let (running, pids) =
+        start(&["--num-workers", "2", "--batch-size", MANY, "--size", "16", "--pixels", "u8"]);
+    running.signal(Signal::SIGINT);
+    // Two of a signal that nobody has taken yet are one.
+    std::thread::sleep(Duration::from_millis(300));
+    running.signal(Signal::SIGINT);
+    assert_interrupted(running, &pids, Duration::from_millis(1500));
+}

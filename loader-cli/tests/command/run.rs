@@ -1,0 +1,151 @@
+//! `loader run` when all is well.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{PHOTOS, Running, assert_gone, command, run, worker_pids};
+
+fn keys(event: &Value) -> Vec<&str> {
+    event.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+fn digests(arguments: &[&str]) -> Vec<Value> {
+    let finished = run(&[&["run", "--json", "--digest"], arguments].concat());
+    finished.assert_status(0);
+    let epochs = finished.named("epoch");
+    epochs.iter().map(|epoch| json!([epoch["order_digest"], epoch["content_digest"]])).collect()
+}
+
+#[test]
+fn any_number_of_workers_loads_the_same() {
+    let with = |workers, seed| {
+        let order = ["--samples", "20", "--batch-size", "4", "--epochs", "2", "--seed", seed];
+        digests(&[&[PHOTOS, "--size", "48", "--num-workers", workers], &order[..]].concat())
+    };
+    let without_workers = with("0", "7");
+    assert_eq!(without_workers.len(), 2);
+    assert_ne!(without_workers[0], without_workers[1]);
+    assert_eq!(with("2", "7"), without_workers);
+    assert_ne!(with("2", "8"), without_workers);
+}
+
+#[test]
+fn events() {
+    let finished = run(&[
+        "run",
+        PHOTOS,
+        "--json",
+        "--batches",
+        "--digest",
+        "--num-workers",
+        "2",
+        "--batch-size",
+        "4",
+        "--size",
+        "48",
+    ]);
+    let events = finished.assert_status(0).events();
+    assert_eq!(finished.stderr, "");
+    let names: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["start", "batch", "batch", "batch", "epoch", "end"]);
+
+    let start = &events[0];
+    assert_eq!((&start["samples"], &start["batches"]), (&json!(9), &json!(3)));
+    let pids = worker_pids(start);
+    assert_eq!(pids.len(), 2);
+    assert_gone(&pids);
+    let config = json!({
+        "dataset": { "kind": "image-folder", "path": PHOTOS, "transform": "train", "size": 48, "pixels": "f32" },
+        "loader": {
+            "batch_size": 4, "shuffle": false, "seed": 0, "num_workers": 2, "prefetch_factor": 2, "drop_last": false,
+            "in_order": true, "timeout": 0.0,
+        },
+    });
+    assert_eq!(start["config"], config);
+
+    assert_eq!(events[3], json!({ "event": "batch", "epoch": 0, "batch": 2, "indices": [8] }));
+    let epoch = &events[4];
+    let mut expected = [
+        "event",
+        "epoch",
+        "batches",
+        "samples",
+        "seconds",
+        "samples_per_second",
+        "first_batch_seconds",
+        "wait_seconds",
+        "verdict",
+        "order_digest",
+        "content_digest",
+    ];
+    expected.sort_unstable();
+    let mut found = keys(epoch);
+    found.sort_unstable();
+    assert_eq!(found, expected);
+    assert_eq!((&epoch["batches"], &epoch["samples"]), (&json!(3), &json!(9)));
+    assert_eq!(epoch["content_digest"].as_str().unwrap().len(), 16);
+    assert_eq!(events[5], json!({ "event": "end", "epochs": 1, "restarts": 0, "errors": 0 }));
+}
+
+#[test]
+fn for_people() {
+    let finished = run(&["run", PHOTOS, "--size", "16", "--batch-size", "3", "--epochs", "2", "--digest"]);
+    let lines: Vec<_> = finished.assert_status(0).stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(lines[0].starts_with("epoch 0: 3 batches, 9 samples in "), "{}", lines[0]);
+    assert!(lines[3].starts_with("epoch 1: order digest "), "{}", lines[3]);
+    // Progress is for terminals.
+    assert_eq!(finished.stderr, "");
+}
+
+#[test]
+fn images_as_asked_for() {
+    let eval = ["--transform", "eval", "--size", "16"];
+    let f32s = digests(&[&[PHOTOS], &eval[..]].concat());
+    let u8s = digests(&[&[PHOTOS, "--pixels", "u8"], &eval[..]].concat());
+    let train = digests(&[PHOTOS, "--transform", "train", "--size", "16"]);
+    assert_eq!(f32s[0][0], u8s[0][0]);
+    assert_ne!(f32s[0][1], u8s[0][1]);
+    assert_ne!(f32s[0][1], train[0][1]);
+    // Of no size in common, so one a batch.
+    assert_eq!(digests(&[PHOTOS, "--transform", "none", "--pixels", "u8"]).len(), 1);
+}
+
+#[test]
+fn a_config_in_layers() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(PHOTOS, folder.path().join("photos")).unwrap();
+    let config = folder.path().join("run.toml");
+    let text = "[dataset]\nkind = \"image-folder\"\npath = \"photos\"\ntransform = \"eval\"\nsize = 32\n\n\
+                [loader]\nbatch_size = 5\nseed = 5\nnum_workers = 2\nprefetch_factor = 3\n";
+    fs::write(&config, text).unwrap();
+    let config = config.to_str().unwrap();
+
+    // From anywhere: the path in a config starts at the config.
+    let mut layered = command(&["run", config, "--json", "--batch-size", "3", "--size", "16"]);
+    layered.env("LOADER_BATCH_SIZE", "4").env("LOADER_SEED", "4").current_dir("/");
+    let finished = Running::start(layered).finish();
+    let start = &finished.assert_status(0).named("start")[0];
+    let (dataset, loader) = (&start["config"]["dataset"], &start["config"]["loader"]);
+    assert_eq!((&dataset["transform"], &dataset["size"]), (&json!("eval"), &json!(16)));
+    assert_eq!(loader["batch_size"], 3);
+    assert_eq!(loader["seed"], 4);
+    assert_eq!(loader["num_workers"], 2);
+    assert_eq!(loader["prefetch_factor"], 3);
+
+    // To look at something without workers, nothing else has to be taken out of the file.
+    let finished = run(&["run", config, "--json", "--num-workers", "0"]);
+    let start = &finished.assert_status(0).named("start")[0];
+    assert_eq!(start["workers"], json!([]));
+    assert_eq!(start["config"]["loader"]["prefetch_factor"], Value::Null);
+}
+
+#[test]
+fn workers_by_machine() {
+    let finished = run(&["run", PHOTOS, "--json", "--num-workers", "auto", "--size", "16"]);
+    let start = &finished.assert_status(0).named("start")[0];
+    let workers = start["workers"].as_array().unwrap().len();
+    assert!(workers >= 1);
+    assert_eq!(start["config"]["loader"]["num_workers"], workers);
+}

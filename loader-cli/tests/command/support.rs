@@ -1,0 +1,189 @@
+//! Starting the command with a watchdog, and reading what it prints.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+/// No test may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The sample photographs: 9 of them.
+pub(crate) const PHOTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/photos");
+
+/// The command, without options from the environment that the tests run in.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_loader"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LOADER_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs the command to its end.
+pub(crate) fn run(arguments: &[&str]) -> Finished {
+    Running::start(command(arguments)).finish()
+}
+
+/// What is left of a command that has ended.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// `None` when a signal ended it.
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// Standard output as events.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        self.stdout.lines().map(event).collect()
+    }
+
+    /// The events of this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<Value> {
+        self.events().into_iter().filter(|event| event["event"] == name).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn assert_status(&self, status: i32) -> &Self {
+        assert_eq!(self.status, Some(status), "{self:#?}");
+        self
+    }
+}
+
+/// A command that runs. It is killed when the test ends first, or when it takes too long.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    stdout: Option<BufReader<ChildStdout>>,
+    stderr: Option<JoinHandle<String>>,
+    watchdog: Option<Sender<()>>,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let stdout = child.stdout.take().map(BufReader::new);
+        let stderr = child.stderr.take().map(|stderr| thread::spawn(|| read_all(stderr)));
+        let watchdog = Some(watchdog(child.id()));
+        Self { child, stdout, stderr, watchdog }
+    }
+
+    /// The next event that it prints.
+    pub(crate) fn next_event(&mut self) -> Value {
+        let mut line = String::new();
+        self.stdout.as_mut().unwrap().read_line(&mut line).unwrap();
+        event(&line)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(pid(self.child.id()), signal).unwrap();
+    }
+
+    /// Stops reading what it prints.
+    pub(crate) fn close_stdout(&mut self) {
+        drop(self.stdout.take());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Finished {
+        let mut stdout = String::new();
+        if let Some(mut rest) = self.stdout.take() {
+            rest.read_to_string(&mut stdout).unwrap();
+        }
+        let status = self.child.wait().unwrap().code();
+        drop(self.watchdog.take());
+        let stderr = self.stderr.take().map(|stderr| stderr.join().unwrap()).unwrap_or_default();
+        Finished { status, stdout, stderr }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Process ids of the workers that a `start` event names.
+pub(crate) fn worker_pids(start: &Value) -> Vec<u32> {
+    let workers = start["workers"].as_array().unwrap();
+    workers.iter().map(|worker| u32::try_from(worker["pid"].as_u64().unwrap()).unwrap()).collect()
+}
+
+/// Waits for processes to end.
+#[track_caller]
+pub(crate) fn assert_gone(pids: &[u32]) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while pids.iter().any(|&pid| runs(pid)) {
+        assert!(Instant::now() < deadline, "of {pids:?} some still run");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn pid(number: u32) -> Pid {
+    Pid::from_raw(i32::try_from(number).unwrap())
+}
+
+/// A folder with the sample photographs, for tests that change them.
+pub(crate) fn copy_of_photos() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let photos = folder.path().join("photos");
+    copy(Path::new(PHOTOS), &photos);
+    (folder, photos)
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+fn event(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in `{line}`"))
+}
+
+/// Whether a process runs; one that nobody has collected yet does not.
+fn runs(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The name in parentheses may contain anything; the state comes after it.
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X']))
+}
+
+fn read_all(mut stderr: ChildStderr) -> String {
+    let mut text = Vec::new();
+    stderr.read_to_end(&mut text).unwrap();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Kills the process unless what is returned is dropped in time.
+fn watchdog(number: u32) -> Sender<()> {
+    let (alive, ended) = mpsc::channel();
+    thread::spawn(move || {
+        if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            kill(pid(number), Signal::SIGKILL).unwrap();
+        }
+    });
+    alive
+}

@@ -1,4 +1,0 @@
-//! .
-/// .
-#[derive(Debug)]
-pub struct Config;

@@ -1,0 +1,169 @@
+//! The layer of environment variables.
+
+use std::{env, ffi::OsString, str::FromStr};
+
+use super::{ConfigError, OPTIONS, nearest};
+use crate::options::{LoaderOptions, NumWorkers};
+
+const PREFIX: &str = "LOADER_";
+/// Variables of the same prefix that are not options: the worker program, and what tells a process that it is a worker.
+const NOT_OPTIONS: [&str; 2] = ["LOADER_WORKER", "LOADER_WORKER_LIFELINE"];
+/// How like an option's name the rest of a variable's must be to be a misspelling: an error must not hit what others use.
+const ALIKE: f64 = 0.8;
+
+impl LoaderOptions {
+    /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_NUM_WORKERS`,
+    /// `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`, `LOADER_TIMEOUT`, `LOADER_SHARED_MEMORY_LIMIT`. Values
+    /// are written as in TOML, without quotes; 1 and 0 are true and false too.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: a value that cannot be read, or a variable whose name is almost one of these.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn options_of_the_file() -> loader_core::LoaderOptions { Default::default() }
+    /// use loader_core::LoaderOptions;
+    ///
+    /// let options = LoaderOptions::from_env()?.over(options_of_the_file());
+    /// # Ok::<(), loader_core::config::ConfigError>(())
+    /// ```
+    pub fn from_env() -> Result<Self, ConfigError> {
+        from_variables(env::vars_os())
+    }
+}
+
+fn from_variables(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<LoaderOptions, ConfigError> {
+    let mut options = LoaderOptions::default();
+    // In the order of names, so that of two errors it is always the same one.
+    let mut ours: Vec<(String, OsString)> = variables
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| name.starts_with(PREFIX) && !NOT_OPTIONS.contains(&name.as_str()))
+        .collect();
+    ours.sort();
+    for (name, value) in ours {
+        set(&mut options, &name, &value.to_string_lossy())?;
+    }
+    Ok(options)
+}
+
+fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), ConfigError> {
+    const NUMBER: &str = "a whole number from 0";
+    const SWITCH: &str = "true or false";
+    let option = name[PREFIX.len()..].to_lowercase();
+    let wrong = |expected: &str| {
+        let (name, value, expected) = (name.to_owned(), value.to_owned(), expected.to_owned());
+        ConfigError::WrongVariable { name, value, expected }
+    };
+    let switch = || match value {
+        "true" | "1" => Ok(Some(true)),
+        "false" | "0" => Ok(Some(false)),
+        _ => Err(wrong(SWITCH)),
+    };
+    match option.as_str() {
+        "batch_size" => options.batch_size = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
+        "shuffle" => options.shuffle = switch()?,
+        "seed" => options.seed = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
+        "num_workers" => {
+            let workers = parsed::<NumWorkers>(value).ok_or_else(|| wrong("a number of workers or auto"))?;
+            options.num_workers = Some(workers);
+        }
+        "prefetch_factor" => options.prefetch_factor = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
+        "drop_last" => options.drop_last = switch()?,
+        "in_order" => options.in_order = switch()?,
+        "timeout" => options.timeout = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?),
+        "shared_memory_limit" => {
+            options.shared_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
+        }
+        _ => {
+            if let Some(likely) = nearest(&option, OPTIONS, ALIKE) {
+                let nearest = format!("{PREFIX}{}", likely.to_uppercase());
+                return Err(ConfigError::UnknownVariable { name: name.to_owned(), nearest });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parsed<T: FromStr>(value: &str) -> Option<T> {
+    value.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<LoaderOptions, ConfigError> {
+        from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn every_option_has_a_variable() {
+        let options = read(&[
+            ("LOADER_BATCH_SIZE", "64"),
+            ("LOADER_SHUFFLE", "true"),
+            ("LOADER_SEED", "18446744073709551615"),
+            ("LOADER_NUM_WORKERS", "auto"),
+            ("LOADER_PREFETCH_FACTOR", "3"),
+            ("LOADER_DROP_LAST", "1"),
+            ("LOADER_IN_ORDER", "false"),
+            ("LOADER_TIMEOUT", "2.5"),
+            ("LOADER_SHARED_MEMORY_LIMIT", "1000000"),
+        ]);
+        let expected = LoaderOptions {
+            batch_size: Some(64),
+            shuffle: Some(true),
+            seed: Some(u64::MAX),
+            num_workers: Some(NumWorkers::Auto),
+            prefetch_factor: Some(3),
+            drop_last: Some(true),
+            in_order: Some(false),
+            timeout: Some(2.5),
+            shared_memory_limit: Some(1_000_000),
+        };
+        assert_eq!(options.unwrap(), expected);
+        assert_eq!(read(&[("LOADER_NUM_WORKERS", "4")]).unwrap().num_workers, Some(NumWorkers::Fixed(4)));
+    }
+
+    #[test]
+    fn a_bad_value_names_the_variable() {
+        for option in OPTIONS {
+            let name = format!("LOADER_{}", option.to_uppercase());
+            for value in ["many", ""] {
+                let error = read(&[(&name, value)]).unwrap_err().to_string();
+                let expected = format!("the environment variable {name} is `{value}`; expected ");
+                assert!(error.starts_with(&expected), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_is_an_error() {
+        let cases = [
+            ("LOADER_BATCHSIZE", "LOADER_BATCH_SIZE"),
+            ("LOADER_BATCH", "LOADER_BATCH_SIZE"),
+            ("LOADER_WORKERS", "LOADER_NUM_WORKERS"),
+            ("LOADER_NUM_WORKER", "LOADER_NUM_WORKERS"),
+            ("LOADER_PREFETCH", "LOADER_PREFETCH_FACTOR"),
+            ("LOADER_SEEDS", "LOADER_SEED"),
+        ];
+        for (name, nearest) in cases {
+            let error = read(&[(name, "1")]).unwrap_err().to_string();
+            assert_eq!(error, format!("unknown environment variable {name}; did you mean {nearest}?"));
+        }
+    }
+
+    #[test]
+    fn the_variables_of_others_are_left_alone() {
+        let others = [
+            ("LOADER_WORKER", "/bin/worker"),
+            ("LOADER_WORKER_LIFELINE", "1"),
+            ("LOADER_HOME", "/"),
+            ("LOADER_LOG", "debug"),
+            ("LOADER_PATH", "/"),
+            ("BATCHSIZE", "1"),
+        ];
+        assert_eq!(read(&others).unwrap(), LoaderOptions::default());
+    }
+}

@@ -1,0 +1,301 @@
+//! The loader's options from a TOML file and from the environment.
+//!
+//! A file has two sections: `[dataset]`, which is yours, and `[loader]`, which is [`LoaderOptions`]. What a program is told in
+//! several places is layered with [`LoaderOptions::over`]: command line over environment over file over defaults.
+//!
+//! ```
+//! use loader_core::{LoaderOptions, config::Config};
+//! use serde::Deserialize;
+//!
+//! #[derive(Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Photos {
+//!     path: std::path::PathBuf,
+//! }
+//!
+//! let text = r#"
+//!     [dataset]
+//!     path = "photos"
+//!     [loader]
+//!     batch_size = 64
+//!     num_workers = "auto"
+//! "#;
+//! let config = Config::<Photos>::from_toml(text)?; // or `Config::<Photos>::load("run.toml")?`
+//! let options = LoaderOptions::from_env()?.over(config.loader);
+//! assert_eq!(config.dataset.path.to_str(), Some("photos"));
+//! assert_eq!(options.batch_size, Some(64));
+//! // DataLoader::builder(dataset).options(options).build()?
+//! # Ok::<(), loader_core::config::ConfigError>(())
+//! ```
+
+mod environment;
+mod error;
+mod explain;
+
+use std::{fs, path::Path};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::options::LoaderOptions;
+
+pub use error::{ConfigError, Place, UnknownKey};
+
+/// What a config file says. `D` is the section `[dataset]`: a type of yours, or a table of whatever is there.
+///
+/// Make `D` deny unknown fields (`#[serde(deny_unknown_fields)]`), and a misspelt key in it is an error that names the nearest
+/// one, as it is in `[loader]`. A file without `[dataset]` is read as one where it is empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Config<D = toml::Table> {
+    /// The section `[dataset]`.
+    pub dataset: D,
+    /// The section `[loader]`.
+    pub loader: LoaderOptions,
+}
+
+impl<D: DeserializeOwned> Config<D> {
+    /// Reads a config from TOML.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with the line: what is not TOML, an unknown key, a value of the wrong type, a key that is missing.
+    /// Values that make no sense are left to [`build`](crate::Builder::build).
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::config::Config;
+    ///
+    /// let error = <Config>::from_toml("[loader]\nbatchsize = 64\n").unwrap_err();
+    /// assert_eq!(error.to_string(), "line 2: unknown key `batchsize` in [loader]; did you mean `batch_size`?");
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        Self::read(text, None)
+    }
+
+    /// Reads a config from the file at `path`.
+    ///
+    /// # Errors
+    /// As [`from_toml`](Self::from_toml), with the path; or that the file cannot be read.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+        Self::read(&text, Some(path))
+    }
+
+    fn read(text: &str, path: Option<&Path>) -> Result<Self, ConfigError> {
+        let explained = |error| explain::explain(&error, text, path);
+        let Sections { dataset, loader } = toml::from_str(text).map_err(explained)?;
+        let dataset = match dataset {
+            Some(dataset) => dataset,
+            None => D::deserialize(toml::Table::new())
+                .map_err(|error| explain::explain_absent(&error, "dataset", path))?,
+        };
+        Ok(Self { dataset, loader })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sections<D> {
+    dataset: Option<D>,
+    #[serde(default)]
+    loader: LoaderOptions,
+}
+
+/// Names of the options: of fields, and so of keys.
+const OPTIONS: [&str; 9] = [
+    "batch_size",
+    "shuffle",
+    "seed",
+    "num_workers",
+    "prefetch_factor",
+    "drop_last",
+    "in_order",
+    "timeout",
+    "shared_memory_limit",
+];
+
+/// The candidate that is most like `name`, of those that are at least as like it as `least` (0: nothing alike, 1: equal).
+fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, least: f64) -> Option<&'a str> {
+    let scored = candidates.into_iter().map(|candidate| (strsim::jaro(name, candidate), candidate));
+    let best = scored.filter(|(score, _)| *score >= least).max_by(|a, b| a.0.total_cmp(&b.0));
+    best.map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::NumWorkers;
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Photos {
+        kind: Kind,
+        path: PathBuf,
+        size: Option<u32>,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    enum Kind {
+        ImageFolder,
+    }
+
+    fn photos(text: &str) -> Result<Config<Photos>, ConfigError> {
+        Config::from_toml(text)
+    }
+
+    fn message(text: &str) -> String {
+        photos(text).unwrap_err().to_string()
+    }
+
+    const DATASET: &str = "[dataset]\nkind = \"image-folder\"\npath = \"photos\"\n";
+
+    #[test]
+    fn a_whole_file() {
+        let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
+                      drop_last = true\nin_order = false\ntimeout = 30\nshared_memory_limit = 1_000_000\n";
+        let config = photos(&format!("{DATASET}{loader}")).unwrap();
+        assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
+        let expected = LoaderOptions {
+            batch_size: Some(64),
+            shuffle: Some(true),
+            seed: Some(7),
+            num_workers: Some(NumWorkers::Auto),
+            prefetch_factor: Some(2),
+            drop_last: Some(true),
+            in_order: Some(false),
+            timeout: Some(30.0),
+            shared_memory_limit: Some(1_000_000),
+        };
+        assert_eq!(config.loader, expected);
+        assert_eq!(photos(DATASET).unwrap().loader, LoaderOptions::default());
+    }
+
+    #[test]
+    fn any_dataset_section() {
+        let config = <Config>::from_toml(DATASET).unwrap();
+        assert_eq!(config.dataset["path"].as_str(), Some("photos"));
+        assert_eq!(<Config>::from_toml("").unwrap(), Config::default());
+        // What is read can be written again, and means the same.
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(<Config>::from_toml(&text).unwrap(), config);
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_nearest() {
+        let cases = [
+            (
+                "[loader]\nseed = 1\nbatchsize = 2\n",
+                "line 6: unknown key `batchsize` in [loader]; did you mean `batch_size`?",
+            ),
+            (
+                "[loader]\nworkers = 2\n",
+                "line 5: unknown key `workers` in [loader]; did you mean `num_workers`?",
+            ),
+            ("sise = 3\n", "line 4: unknown key `sise` in [dataset]; did you mean `size`?"),
+            ("[loadr]\nseed = 1\n", "line 4: unknown section [loadr]; did you mean [loader]?"),
+            ("[x.y]\nseed = 1\n", "line 4: unknown section [x]; there are [dataset], [loader]"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(message(&format!("{DATASET}{text}")), expected);
+        }
+        let forgotten_section = message("batch_size = 2\n");
+        assert_eq!(forgotten_section, "line 1: unknown key `batch_size`; did you mean `loader.batch_size`?");
+        let nothing_like_it = message(&format!("{DATASET}colour = 1\n"));
+        assert_eq!(
+            nothing_like_it,
+            "line 4: unknown key `colour` in [dataset]; there are `kind`, `path`, `size`"
+        );
+    }
+
+    #[test]
+    fn the_options_are_all_known() {
+        let error = <Config>::from_toml("[loader]\nxyz = 1").unwrap_err();
+        let ConfigError::UnknownKey(unknown) = error else { panic!("{error:?}") };
+        assert_eq!(unknown.known, OPTIONS);
+        assert_eq!(unknown.nearest, None);
+    }
+
+    #[test]
+    fn a_wrong_value_says_what_was_expected_and_found() {
+        let cases = [
+            (
+                "batch_size = \"64\"",
+                "`batch_size` in [loader]: expected a whole number from 0, found string \"64\"",
+            ),
+            (
+                "batch_size = 1.5",
+                "`batch_size` in [loader]: expected a whole number from 0, found floating point `1.5`",
+            ),
+            ("seed = -1", "`seed` in [loader]: expected a whole number from 0, found integer `-1`"),
+            ("shuffle = 1", "`shuffle` in [loader]: expected true or false, found integer `1`"),
+            ("timeout = \"1s\"", "`timeout` in [loader]: expected a number, found string \"1s\""),
+            (
+                "num_workers = \"many\"",
+                "`num_workers` in [loader]: expected a number of workers or \"auto\", found string \"many\"",
+            ),
+            (
+                "num_workers = -1",
+                "`num_workers` in [loader]: expected a number of workers or \"auto\", found integer `-1`",
+            ),
+            ("[loader.seed]", "`seed` in [loader]: expected a whole number from 0, found a table"),
+            ("seed = { a = 1 }", "`seed` in [loader]: expected a whole number from 0, found a table"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(message(&format!("[loader]\n{text}\n")), format!("line 2: {expected}"));
+        }
+        assert_eq!(message("\nloader = 3\n"), "line 2: `loader`: expected a section, found integer `3`");
+        assert_eq!(
+            message("[dataset]\nkind = \"image-foldr\"\n"),
+            "line 2: `kind` in [dataset]: unknown value `image-foldr`; did you mean `image-folder`?"
+        );
+    }
+
+    #[test]
+    fn a_missing_key_is_named() {
+        let in_section = message("\n[dataset]\nkind = \"image-folder\"\n");
+        assert_eq!(in_section, "line 2: `path` is missing in [dataset]");
+        assert_eq!(message("[loader]\n"), "line 1: `kind` is missing in [dataset]");
+    }
+
+    #[test]
+    fn what_is_not_toml_names_the_line() {
+        let error = message("[loader]\nbatch_size =\n");
+        assert!(error.starts_with("line 2: not TOML: "), "{error}");
+        let twice = message("[loader]\nseed = 1\nseed = 2\n");
+        assert_eq!(twice, "line 3: not TOML: duplicate key `seed`");
+    }
+
+    #[test]
+    fn a_file_is_named() {
+        let path = std::env::temp_dir().join(format!("loader-config-{}.toml", std::process::id()));
+        let error = <Config>::load(&path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: cannot be read: ", path.display())), "{error}");
+
+        fs::write(&path, "\n[loader]\nsed = 1\n").unwrap();
+        let error = <Config>::load(&path).unwrap_err().to_string();
+        fs::remove_file(&path).unwrap();
+        let expected = "line 3: unknown key `sed` in [loader]; did you mean `seed`?";
+        assert_eq!(error, format!("{}, {expected}", path.display()));
+    }
+
+    #[test]
+    fn layers() {
+        let options = |text: &str| toml::from_str::<LoaderOptions>(text).unwrap();
+        let file = options("batch_size = 1\nseed = 1\nnum_workers = 1\ntimeout = 1\nprefetch_factor = 3");
+        let environment = options("seed = 2\nnum_workers = 2");
+        let command_line = options("num_workers = 3");
+        let layered = command_line.over(environment).over(file.clone());
+        assert_eq!(
+            layered,
+            options("batch_size = 1\nseed = 2\nnum_workers = 3\ntimeout = 1\nprefetch_factor = 3")
+        );
+
+        // Without workers, what needs workers and was said below has lost its meaning.
+        let without = options("num_workers = 0").over(file);
+        assert_eq!(without, options("batch_size = 1\nseed = 1\nnum_workers = 0"));
+    }
+}
