@@ -231,13 +231,15 @@ impl Doing {
 
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { worker, state, batch, index, age } = self;
+        let Self { worker, state, batch, index, .. } = self;
+        // The clock behind it ticks every few milliseconds.
+        let age = format_args!("{:.2} s", self.age.as_secs_f64()).to_string();
         match state {
             WorkerState::Fetching | WorkerState::Collating => {
-                write!(f, "worker {worker}, {state} sample {index} of batch {batch} for {age:.1?}")
+                write!(f, "worker {worker}, {state} sample {index} of batch {batch} for {age}")
             }
-            WorkerState::Sending => write!(f, "worker {worker}, sending batch {batch} for {age:.1?}"),
-            _ => write!(f, "worker {worker}, {state} for {age:.1?}"),
+            WorkerState::Sending => write!(f, "worker {worker}, sending batch {batch} for {age}"),
+            _ => write!(f, "worker {worker}, {state} for {age}"),
         }
     }
 }

@@ -195,7 +195,7 @@ where
     }
 }
 
-/// A [`Fetcher`] of any types, as the worker's loop sees it.
+/// A dataset and its collation of any types, open, as the worker's loop sees them.
 pub trait Fetch {
     /// Loads a batch.
     ///

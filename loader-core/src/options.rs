@@ -4,6 +4,10 @@ use std::{fmt, num::NonZeroUsize, str::FromStr, thread};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+pub(crate) const DEFAULT_BATCH_SIZE: usize = 1;
+pub(crate) const DEFAULT_PREFETCH_FACTOR: usize = 2;
+pub(crate) const DEFAULT_IN_ORDER: bool = true;
+
 /// How many worker processes load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumWorkers {
@@ -167,13 +171,13 @@ impl LoaderOptions {
         let workers = self.num_workers.unwrap_or_default().resolve();
         let needs_workers = workers > 0;
         Self {
-            batch_size: self.batch_size.or(Some(1)),
+            batch_size: self.batch_size.or(Some(DEFAULT_BATCH_SIZE)),
             shuffle: self.shuffle.or(Some(false)),
             seed: self.seed.or(Some(0)),
             num_workers: Some(NumWorkers::Fixed(workers)),
-            prefetch_factor: self.prefetch_factor.or(needs_workers.then_some(2)),
+            prefetch_factor: self.prefetch_factor.or(needs_workers.then_some(DEFAULT_PREFETCH_FACTOR)),
             drop_last: self.drop_last.or(Some(false)),
-            in_order: self.in_order.or(Some(true)),
+            in_order: self.in_order.or(Some(DEFAULT_IN_ORDER)),
             timeout: self.timeout.or(needs_workers.then_some(0.0)),
             shared_memory_limit: self.shared_memory_limit,
         }

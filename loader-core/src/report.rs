@@ -77,7 +77,7 @@ impl EpochReport {
     /// Which side is the bottleneck, by the share of time spent waiting after the first batch.
     pub fn verdict(&self) -> Verdict {
         let steady = self.elapsed.saturating_sub(self.first_batch.unwrap_or_default()).as_secs_f64();
-        if self.batches < 2 || steady <= 0.0 {
+        if self.batches < 3 || steady <= 0.0 {
             Verdict::Unknown
         } else if self.waiting.as_secs_f64() / steady > NOISE {
             Verdict::LoaderBound

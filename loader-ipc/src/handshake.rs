@@ -13,7 +13,7 @@
 //! waiting and removes the name.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
@@ -217,7 +217,9 @@ impl Invitation {
         };
         let (sender, receiver) = queue().map_err(HandshakeError::Queue)?;
         let welcome = Welcome { nonce: self.nonce, tasks: receiver, results: results.clone() };
-        let connection = IpcSender::connect(server).map_err(HandshakeError::Queue)?;
+        let connection = IpcSender::connect(server.clone()).map_err(HandshakeError::Queue)?;
+        // Connected, nobody needs the name any more; the worker might be killed before it removes it.
+        remove_socket(Path::new(&server));
         connection
             .send(welcome)
             .map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
@@ -296,7 +298,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should remove it and its folder.
+    /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should [remove](remove_socket) it.
     pub fn socket(&self) -> PathBuf {
         PathBuf::from(&self.name)
     }
@@ -353,6 +355,12 @@ fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeEr
         Ok(()) => HandshakeError::Refused(reason),
         Err(error) => error.into(),
     }
+}
+
+/// Removes a one-shot server's socket and the folder made for it. What is gone already, or cannot be removed, is left.
+pub fn remove_socket(socket: &Path) {
+    drop(fs::remove_file(socket));
+    drop(socket.parent().map(fs::remove_dir));
 }
 
 fn fresh_nonce() -> u64 {

@@ -1,7 +1,7 @@
 //! The thread that ends this process when its main process is gone, whatever the other threads are stuck in.
 
 use std::{
-    fs, io,
+    io,
     os::fd::AsFd,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -11,6 +11,7 @@ use std::{
 
 use loader_ipc::{
     exit_now,
+    handshake::remove_socket,
     lifeline::{Lifeline, poll_until},
 };
 use nix::unistd::{Pid, getppid};
@@ -73,9 +74,7 @@ impl Thread {
             }
         }
         if let Some(socket) = self.socket.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // What cannot be removed is no reason to stay.
-            drop(fs::remove_file(&socket));
-            drop(socket.parent().map(fs::remove_dir));
+            remove_socket(&socket);
         }
         exit_now(ORPHANED);
     }

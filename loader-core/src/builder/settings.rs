@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use crate::{
     error::Error,
     iter::Epochs,
-    options::LoaderOptions,
+    options::{DEFAULT_BATCH_SIZE, DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
     sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
 };
 
@@ -85,8 +85,8 @@ impl Settings {
         }
         Ok(Epochs {
             workers,
-            prefetch_factor: options.prefetch_factor.unwrap_or(2),
-            in_order: options.in_order.unwrap_or(true),
+            prefetch_factor: options.prefetch_factor.unwrap_or(DEFAULT_PREFETCH_FACTOR),
+            in_order: options.in_order.unwrap_or(DEFAULT_IN_ORDER),
             timeout,
         })
     }
@@ -121,7 +121,7 @@ impl Settings {
             None if shuffle => Box::new(RandomSampler::new(samples)),
             None => Box::new(SequentialSampler::new(samples)),
         };
-        let batch_size = options.batch_size.unwrap_or(1);
+        let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
         Ok(Box::new(FixedBatches::new(sampler, batch_size, options.drop_last.unwrap_or(false))))
     }
 }
