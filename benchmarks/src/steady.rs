@@ -1,0 +1,100 @@
+//! Page faults, allocations and shared memory in the middle of an epoch of 38.5 MB batches, whose every page the main process
+//! reads. In steady state there should be no page fault and no allocation of a batch's size; shared memory should not grow.
+
+use anyhow::{Context as _, ensure};
+use loader_core::{DataLoader, Iter, Tensor};
+use serde::Serialize;
+
+use crate::{
+    bandwidth::PAGE,
+    datasets::{self, CountedImages, Images},
+    options::{BATCH, Options},
+    system,
+};
+
+const BATCHES: usize = 400;
+
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    loader: &'static str,
+    options: &'a Options,
+    /// Batches in the middle half of the epoch, which is what is counted.
+    batches: usize,
+    batch_bytes: usize,
+    main_faults: i64,
+    main_allocations: Option<u64>,
+    main_allocated_bytes: Option<u64>,
+    worker_faults: Vec<u64>,
+    worker_allocations: Option<Vec<u64>>,
+    worker_allocated_bytes: Option<Vec<u64>>,
+    /// At five moments of the middle half.
+    shared_memory_bytes: Vec<u64>,
+}
+
+type Batch = (Tensor<f32>, Tensor<u64>);
+
+/// Counters at one moment.
+struct Moment {
+    main_faults: i64,
+    main: [u64; 2],
+    worker_faults: Vec<u64>,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let total = options.batches.unwrap_or(BATCHES);
+    let workers = options.workers;
+    ensure!(workers > 0, "steady state is about workers");
+    ensure!(total >= 40 * workers, "{total} batches are too few for {workers} workers");
+    let loader = DataLoader::builder(CountedImages(Images::new(total * BATCH)?))
+        .batch_size(BATCH)
+        .num_workers(workers)
+        .build()?;
+    let (first, last) = (total / 4, total * 3 / 4);
+    let mut iter = loader.iter()?;
+    let (mut before, mut after) = (None, None);
+    let (mut shared, mut batch_bytes) = (Vec::new(), 0);
+    // By worker, what its last batch before the middle half and its last one in it said.
+    let mut allocated = vec![[[0; 2]; 2]; workers];
+    for number in 0..=last {
+        let (images, counts): Batch = iter.next().context("the epoch is too short")??;
+        std::hint::black_box(images.as_slice().iter().step_by(PAGE).sum::<f32>());
+        batch_bytes = images.as_bytes().len();
+        let worker = iter.last_batch().and_then(|info| info.worker).context("a batch of no worker")?;
+        allocated[worker][usize::from(number > first)] = [counts.row(BATCH - 1)[0], counts.row(BATCH - 1)[1]];
+        drop((images, counts));
+        if number == first {
+            before = Some(moment(&iter)?);
+        } else if number == last {
+            after = Some(moment(&iter)?);
+        }
+        if number >= first && (number - first) % ((last - first) / 4) == 0 {
+            shared.push(iter.report().shared_memory_bytes);
+        }
+    }
+    let (before, after) = before.zip(after).context("the epoch is too short")?;
+    let counted = after.main[0] > 0;
+    let of_workers = |what: usize| {
+        counted.then(|| allocated.iter().map(|[before, after]| after[what] - before[what]).collect())
+    };
+    system::print(&Line {
+        loader: "ours",
+        options,
+        batches: last - first,
+        batch_bytes,
+        main_faults: after.main_faults - before.main_faults,
+        main_allocations: counted.then_some(after.main[0] - before.main[0]),
+        main_allocated_bytes: counted.then_some(after.main[1] - before.main[1]),
+        worker_faults: after.worker_faults.iter().zip(&before.worker_faults).map(|(a, b)| a - b).collect(),
+        worker_allocations: of_workers(0),
+        worker_allocated_bytes: of_workers(1),
+        shared_memory_bytes: shared,
+    })
+}
+
+fn moment(iter: &Iter<Batch>) -> anyhow::Result<Moment> {
+    Ok(Moment {
+        main_faults: system::minor_faults()?,
+        main: datasets::allocated(),
+        worker_faults: iter.report().workers.iter().map(|worker| worker.page_faults).collect(),
+    })
+}

@@ -1,0 +1,115 @@
+//! Time per batch in steady state, for any dataset.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use loader_core::{DType, DataLoader, Dataset, Element, Sample, Tensor};
+use serde::Serialize;
+
+use crate::{
+    options::{BATCH, Options},
+    system::{self, Checksum, Spread},
+};
+
+/// Prefetched batches and first-time costs are over by then.
+const WARM_UP_DIVISOR: usize = 5;
+
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    loader: &'static str,
+    options: &'a Options,
+    batches: usize,
+    /// One figure an epoch: its time after the warm-up by its batches after the warm-up.
+    us_per_batch: Spread,
+    /// Over all epochs' batches after the warm-up.
+    p99_us: f64,
+    /// Processor time of all processes, the workers' start included.
+    cpu_us_per_batch: f64,
+    check: Check,
+}
+
+/// What both sides must agree on.
+#[derive(Debug, Serialize)]
+struct Check {
+    batches: usize,
+    shape: Vec<usize>,
+    dtype: &'static str,
+    checksum: String,
+}
+
+/// Times epochs of `batches` batches and prints a line. `open` makes a dataset of so many samples; `look` is what the training
+/// step reads of a batch; `bits` are an element's bits.
+pub(crate) fn measure<D, T>(
+    options: &Options,
+    batches: usize,
+    checked: usize,
+    open: impl Fn(usize) -> anyhow::Result<D>,
+    look: impl Fn(&Tensor<T>) -> f64,
+    bits: impl Fn(T) -> u64,
+) -> anyhow::Result<()>
+where
+    D: Dataset,
+    D::Sample: Sample<Batch = Tensor<T>>,
+    T: Element,
+{
+    let check = check(options, open(checked * BATCH)?, bits)?;
+    let loader = build(options, open(batches * BATCH)?, options.shuffle)?;
+    let warm_up = batches / WARM_UP_DIVISOR;
+    ensure!(batches > warm_up + 1, "{batches} batches are too few");
+    let (mut per_batch, mut gaps, mut seen) = (Vec::new(), Vec::new(), 0.0);
+    let cpu = system::cpu_microseconds()?;
+    for _ in 0..options.epochs {
+        let mut arrivals = Vec::with_capacity(batches);
+        for batch in loader.iter()? {
+            seen += look(&batch?);
+            arrivals.push(Instant::now());
+        }
+        ensure!(arrivals.len() == batches, "{} of {batches} batches", arrivals.len());
+        let steady = &arrivals[warm_up..];
+        let micros = |from: &Instant, to: &Instant| (*to - *from).as_secs_f64() * 1e6;
+        per_batch.push(micros(&steady[0], &steady[steady.len() - 1]) / (steady.len() - 1) as f64);
+        gaps.extend(steady.windows(2).map(|pair| micros(&pair[0], &pair[1])));
+    }
+    std::hint::black_box(seen);
+    let cpu = system::cpu_microseconds()? - cpu;
+    system::print(&Line {
+        loader: "ours",
+        options,
+        batches,
+        us_per_batch: Spread::of(per_batch),
+        p99_us: system::percentile_99(gaps),
+        cpu_us_per_batch: cpu / (batches * options.epochs) as f64,
+        check,
+    })
+}
+
+/// The checked batches are always in order: each side shuffles in its own way.
+fn check<D, T>(options: &Options, dataset: D, bits: impl Fn(T) -> u64) -> anyhow::Result<Check>
+where
+    D: Dataset,
+    D::Sample: Sample<Batch = Tensor<T>>,
+    T: Element,
+{
+    let loader = build(options, dataset, false)?;
+    let (mut checksum, mut shape) = (Checksum::default(), Vec::new());
+    for batch in loader.iter()? {
+        let batch = batch?;
+        checksum.batch(batch.as_slice().iter().map(|&element| bits(element)));
+        shape = batch.shape().to_vec();
+    }
+    let dtype: DType = T::DTYPE;
+    Ok(Check { batches: loader.len(), shape, dtype: dtype.name(), checksum: checksum.text() })
+}
+
+fn build<D>(
+    options: &Options,
+    dataset: D,
+    shuffle: bool,
+) -> anyhow::Result<DataLoader<<D::Sample as Sample>::Batch>>
+where
+    D: Dataset,
+    D::Sample: Sample,
+{
+    let builder = DataLoader::builder(dataset).batch_size(BATCH).shuffle(shuffle);
+    Ok(builder.num_workers(options.workers).build()?)
+}
