@@ -43,7 +43,18 @@ pub struct Context {
     index: usize,
     key: [u8; 32],
     rng: ChaCha8Rng,
-    many_declined: bool,
+    many: Many,
+}
+
+/// Whether the dataset has a `get_many` of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Many {
+    /// Nobody asks.
+    Unasked,
+    /// The next call asks: the default declines instead of loading one by one, so that the batch can be watched.
+    Probing,
+    /// It has not.
+    Declined,
 }
 
 impl Context {
@@ -55,7 +66,7 @@ impl Context {
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
         let rng = random::generator(key, 0);
-        Self { worker, epoch, index: 0, key, rng, many_declined: false }
+        Self { worker, epoch, index: 0, key, rng, many: Many::Unasked }
     }
 
     /// Moves on to another sample: its generator starts anew.
@@ -82,13 +93,20 @@ impl Context {
         self.index
     }
 
-    /// Says that the dataset has no `get_many` of its own.
+    pub(crate) fn probe_many(&mut self) {
+        self.many = Many::Probing;
+    }
+
+    pub(crate) fn is_probing(&self) -> bool {
+        self.many == Many::Probing
+    }
+
     pub(crate) fn decline_many(&mut self) {
-        self.many_declined = true;
+        self.many = Many::Declined;
     }
 
     pub(crate) fn many_declined(&self) -> bool {
-        self.many_declined
+        self.many == Many::Declined
     }
 
     /// The worker, or `None` in the main process.

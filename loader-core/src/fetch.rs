@@ -22,7 +22,7 @@ use crate::{
     collate::{Batch, Collate, CollateError, CollateProblem, Stack},
     context::{Context, WorkerInfo},
     dataset::Dataset,
-    panic::{error_to_failure, to_failure},
+    panic::{error_to_failure, forget_backtrace, to_failure},
 };
 
 /// Who wants to know how far a batch is: in a worker, the control page.
@@ -87,6 +87,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         watch: &(impl Watch + ?Sized),
     ) -> Result<C::Batch, NoBatch> {
         let at = Cell::new((Stage::Fetch, None));
+        forget_backtrace();
         let load = AssertUnwindSafe(|| self.load(epoch, indices, arena, watch, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let (stage, index) = at.get();
@@ -135,11 +136,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         if !self.has_many.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let samples = self.dataset.get_many(indices, cx)?;
+        cx.probe_many();
+        let samples = self.dataset.get_many(indices, cx);
         if cx.many_declined() {
             self.has_many.store(false, Ordering::Relaxed);
             return Ok(None);
         }
+        let samples = samples?;
         let (wanted, found) = (indices.len(), samples.len());
         anyhow::ensure!(wanted == found, "get_many was asked for {wanted} samples and returned {found}");
         Ok(Some(samples))

@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
@@ -33,7 +30,7 @@ pub struct DataLoader<B> {
     batch_sampler: Box<dyn BatchSampler>,
     samples: usize,
     seed: u64,
-    next_epoch: AtomicU64,
+    next_epoch: Mutex<u64>,
 }
 
 /// Where batches are loaded.
@@ -56,16 +53,19 @@ impl<B: Batch> DataLoader<B> {
         samples: usize,
         seed: u64,
     ) -> Self {
-        Self { loading, batch_sampler, samples, seed, next_epoch: AtomicU64::new(0) }
+        Self { loading, batch_sampler, samples, seed, next_epoch: Mutex::new(0) }
     }
 
-    /// The next epoch: the first call gives epoch 0, and each call a new one. Starts the workers.
+    /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
     ///
     /// # Errors
-    /// When a worker cannot be started. No process is left running then.
+    /// When a worker cannot be started (no process is left running then), or the program holds all shared memory.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
-        // Relaxed: only the number matters.
-        self.epoch(self.next_epoch.fetch_add(1, Ordering::Relaxed))
+        // Held while the workers start, so that a failure gives the number back before anyone else takes one.
+        let mut next = self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        let iter = self.epoch(*next)?;
+        *next += 1;
+        Ok(iter)
     }
 
     /// Epoch `number`, from 0; the count that [`iter`](Self::iter) goes by is left alone.

@@ -1,6 +1,6 @@
 //! Panics of user code, as failures with a message and a place.
 
-use std::{any::Any, backtrace::Backtrace, cell::RefCell, panic};
+use std::{any::Any, backtrace::Backtrace, cell::RefCell, panic, thread};
 
 use loader_ipc::frame::{Failure, Stage};
 
@@ -8,14 +8,24 @@ thread_local! {
     static BACKTRACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Makes panics of this process silent and remembers their backtraces: in a worker, the error that the main process returns says
-/// it all, and says it once.
+/// Makes panics of this thread silent and remembers their backtraces: in a worker, the error that the main process returns says
+/// it all, and says it once. Panics of other threads are printed as ever.
 #[doc(hidden)]
 pub fn record_backtraces() {
-    panic::set_hook(Box::new(|info| {
+    let loading = thread::current().id();
+    let previous = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if thread::current().id() != loading {
+            return previous(info);
+        }
         let place = info.location().map(|place| format!("at {place}\n")).unwrap_or_default();
         BACKTRACE.set(Some(format!("{place}{}", Backtrace::force_capture())));
     }));
+}
+
+/// Forgets the backtrace of a panic that user code caught itself.
+pub(crate) fn forget_backtrace() {
+    BACKTRACE.take();
 }
 
 /// A caught panic as a failure.

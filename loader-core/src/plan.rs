@@ -1,6 +1,6 @@
 //! An epoch's batches of indices, numbered and checked.
 
-use std::fmt;
+use std::{fmt, iter::Fuse};
 
 use crate::{
     error::Error,
@@ -9,7 +9,7 @@ use crate::{
 
 /// The batches of one epoch that are still to be loaded.
 pub(crate) struct Plan {
-    batches: Box<dyn Iterator<Item = Vec<usize>> + Send>,
+    batches: Fuse<Box<dyn Iterator<Item = Vec<usize>> + Send>>,
     epoch: u64,
     next: u64,
     /// Batches that the sampler said there would be.
@@ -30,7 +30,7 @@ pub(crate) struct Planned {
 impl Plan {
     pub(crate) fn new(sampler: &dyn BatchSampler, epoch: Epoch, samples: usize) -> Self {
         Self {
-            batches: sampler.batches(epoch),
+            batches: sampler.batches(epoch).fuse(),
             epoch: epoch.number,
             next: 0,
             announced: sampler.len(),

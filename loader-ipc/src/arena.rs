@@ -92,17 +92,16 @@ impl Arena {
     /// When this arena has no slot.
     pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
         let slot = self.slot.as_mut().expect("only a batch in a slot is encoded");
+        // Before the encoding: a tensor that user code keeps must not change what main will read.
+        slot.loan.freeze();
         slot.encoding = true;
         let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
         let slot = self.slot.as_mut().expect("put back by `within`");
         slot.encoding = false;
         let bytes = bytes?;
-        match slot.allocate(bytes.len()) {
-            Some(mut chunk) => {
-                chunk.as_bytes_mut().copy_from_slice(&bytes);
-                Ok(Encoded { start: chunk.offset() as u64, len: bytes.len() as u64 })
-            }
+        match slot.put(&bytes) {
+            Some(start) => Ok(Encoded { start, len: bytes.len() as u64 }),
             None => Err(EncodeError::TooLarge { needed: mem::replace(&mut slot.used, before) }),
         }
     }
@@ -114,12 +113,20 @@ impl SlotArena {
         self.used = start.checked_add(len)?;
         self.loan.take(start..self.used).ok()
     }
+
+    /// Copies `bytes` behind what is there; gives their place.
+    fn put(&mut self, bytes: &[u8]) -> Option<u64> {
+        let start = self.used.next_multiple_of(ALIGNMENT);
+        self.used = start.checked_add(bytes.len())?;
+        self.loan.put(start, bytes).ok()?;
+        Some(start as u64)
+    }
 }
 
 /// A chunk of the slot that this thread is collating into, if it is and the chunk fits.
 pub(crate) fn allocate(len: usize) -> Option<Chunk> {
     CURRENT.with_borrow_mut(|current| {
-        let arena = current.as_mut()?;
+        let arena = current.as_mut().filter(|arena| !arena.encoding)?;
         let before = arena.used;
         let chunk = arena.allocate(len);
         if chunk.is_none() {
@@ -139,9 +146,7 @@ pub fn place(buffer: &Buffer, len: usize) -> Option<u64> {
         }
         // When the slot is full, go on counting: the caller learns the size that is needed, and the offset is never used.
         let offset = arena.used.next_multiple_of(ALIGNMENT) as u64;
-        if let Some(mut chunk) = arena.allocate(len) {
-            chunk.as_bytes_mut().copy_from_slice(&buffer.as_bytes()[..len]);
-        }
+        arena.put(&buffer.as_bytes()[..len]);
         Some(offset)
     })
 }

@@ -1,7 +1,7 @@
 //! Large read-only content beside an encoded value: the value's bytes hold a number, the content travels as a descriptor and is
 //! mapped once by each process, whatever its size.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, sync::Arc, thread::LocalKey};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -10,9 +10,20 @@ use crate::{
     memory::SealedMemory,
 };
 
+type Attached = Option<Vec<Arc<SealedMemory>>>;
+
 thread_local! {
-    static PUT: RefCell<Option<Vec<Arc<SealedMemory>>>> = const { RefCell::new(None) };
-    static TAKE: RefCell<Option<Vec<Arc<SealedMemory>>>> = const { RefCell::new(None) };
+    static PUT: RefCell<Attached> = const { RefCell::new(None) };
+    static TAKE: RefCell<Attached> = const { RefCell::new(None) };
+}
+
+/// Goes back to what was there before, also when user code panics.
+struct Restore(&'static LocalKey<RefCell<Attached>>, Attached);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        self.0.set(self.1.take());
+    }
 }
 
 /// Encodes `value` and collects what it attaches.
@@ -20,10 +31,9 @@ thread_local! {
 /// # Errors
 /// When the value's own `Serialize` fails.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<SealedMemory>>), CodecError> {
-    PUT.set(Some(Vec::new()));
-    let bytes = codec::encode(value);
-    let attached = PUT.take().unwrap_or_default();
-    Ok((bytes?, attached))
+    let _restore = Restore(&PUT, PUT.replace(Some(Vec::new())));
+    let bytes = codec::encode(value)?;
+    Ok((bytes, PUT.take().unwrap_or_default()))
 }
 
 /// Decodes a value with what was attached to it.
@@ -31,10 +41,8 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<Seal
 /// # Errors
 /// When the bytes are not such a value.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Vec<Arc<SealedMemory>>) -> Result<T, CodecError> {
-    TAKE.set(Some(attached));
-    let value = codec::decode(bytes);
-    TAKE.take();
-    value
+    let _restore = Restore(&TAKE, TAKE.replace(Some(attached)));
+    codec::decode(bytes)
 }
 
 /// Attaches `memory` to the value that this thread is encoding and gives the number to write in its place; `None` when nothing

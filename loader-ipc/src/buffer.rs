@@ -26,9 +26,11 @@ impl Buffer {
     /// `len` zero bytes: in the slot whose batch this thread is collating, else on the heap.
     pub fn zeroed(len: usize) -> Self {
         match arena::allocate(len) {
-            Some(mut chunk) => {
-                chunk.as_bytes_mut().fill(0);
-                Self::in_slot(chunk)
+            Some(chunk) => {
+                let mut buffer = Self::in_slot(chunk);
+                // A frozen slot cannot be where a batch is being collated; if it were, a stale buffer would be the result.
+                buffer.as_bytes_mut().expect("a slot that is being filled is not frozen").fill(0);
+                buffer
             }
             None => Self::on_heap(len),
         }
@@ -74,27 +76,19 @@ impl Buffer {
         }
     }
 
-    /// The bytes, to be written.
-    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+    /// The bytes, to be written; `None` in a slot that was given to another process.
+    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.storage {
-            Storage::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
+            Storage::Heap(lines) => Some(&mut bytemuck::cast_slice_mut(lines)[..self.len]),
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
         }
     }
-}
 
-impl Clone for Buffer {
-    /// A copy on the heap.
-    fn clone(&self) -> Self {
-        let mut copy = Self::on_heap(self.len);
-        copy.as_bytes_mut().copy_from_slice(self.as_bytes());
-        copy
-    }
-}
-
-impl Default for Buffer {
-    fn default() -> Self {
-        Self { storage: Storage::Heap(Vec::new()), len: 0 }
+    /// A copy of `bytes` on the heap.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut lines = bytemuck::allocation::zeroed_vec::<Line>(bytes.len().div_ceil(ALIGNMENT));
+        bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
+        Self { storage: Storage::Heap(lines), len: bytes.len() }
     }
 }
 

@@ -70,9 +70,9 @@ impl Entry {
             return Err(EntryError::OtherSignature { ours, theirs: self.signature.clone() });
         }
         let address = (anchor as fn() as usize as i64).wrapping_add(self.distance) as usize;
-        // SAFETY: `distance` is private and only made by `of` (a bootstrap comes from our own main process over an inherited
-        // socket); in the same build the distance of two functions of one program is the same in every process; the
-        // signature was compared.
+        // SAFETY: `distance` is private and made by `of`, here or in the process that sent the bootstrap: our own main, over an
+        // inherited socket (that is what decoding an `Entry` relies on, and why this crate is internal). In the same build the
+        // distance of two functions of one program is the same in every process; the signature was compared.
         Ok(unsafe { std::mem::transmute::<usize, fn(A) -> R>(address) })
     }
 }

@@ -11,11 +11,6 @@ use crate::arena::Encoded;
 pub enum Order {
     /// Load one batch.
     Task(Task),
-    /// The slot is gone; unmap it.
-    Forget {
-        /// Number of the slot.
-        slot: u32,
-    },
 }
 
 /// One batch to load. The task belongs to main; the worker holds a lease on it and on its slot.
@@ -29,7 +24,17 @@ pub struct Task {
     pub lease: Lease,
     /// What to load.
     pub indices: Indices,
+    /// Slots that no longer exist, to be unmapped; at most [`MOST_FORGOTTEN`] at a time.
+    pub forget: Vec<u32>,
 }
+
+/// Most slots that a task says to forget, so that its frame stays small.
+pub const MOST_FORGOTTEN: usize = 64;
+/// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a queue
+/// far above [`MOST_UNANSWERED`].
+pub const MOST_INLINE_INDICES: usize = 256;
+/// Most tasks that a worker is sent ahead. More wait in main: a queue that is never full is a queue that main never waits for.
+pub const MOST_UNANSWERED: usize = 16;
 
 /// The right to write one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

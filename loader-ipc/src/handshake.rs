@@ -13,8 +13,9 @@
 //! waiting and removes the name.
 
 use std::{
-    fs, io,
+    env, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    panic::catch_unwind,
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -24,7 +25,6 @@ use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    build_id::BuildId,
     control::ControlPage,
     entry::Entry,
     frame::{Lease, Order, Report},
@@ -80,8 +80,6 @@ struct More;
 enum Answer {
     /// Main may connect to the one-shot server of this name.
     Listening {
-        version: String,
-        build: BuildId,
         server: String,
     },
     Refused {
@@ -123,14 +121,6 @@ pub enum HandshakeError {
     /// The lifeline failed.
     #[error(transparent)]
     Lifeline(#[from] LifelineError),
-    /// The worker is of another version.
-    #[error(
-        "the worker program is version {theirs}, this program uses {VERSION}; build both from the same release"
-    )]
-    OtherVersion {
-        /// The worker's version.
-        theirs: String,
-    },
     /// The worker refused, and says why.
     #[error("{0}")]
     Refused(String),
@@ -210,10 +200,10 @@ impl Invitation {
     ) -> Result<Sender<Option<Order>>, HandshakeError> {
         let server = match lifeline.receive::<Answer>(deadline)?.0 {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
-            Answer::Listening { version, .. } if version != VERSION => {
-                return Err(HandshakeError::OtherVersion { theirs: version });
+            Answer::Listening { server } if server.contains('\0') => {
+                return Err(LifelineError::Malformed("a name with a zero byte".into()).into());
             }
-            Answer::Listening { server, .. } => server,
+            Answer::Listening { server } => server,
         };
         let (sender, receiver) = queue().map_err(HandshakeError::Queue)?;
         let welcome = Welcome { nonce: self.nonce, tasks: receiver, results: results.clone() };
@@ -280,14 +270,15 @@ impl Bootstrap {
         if let Err(reason) = accepts(&self.work) {
             return Err(refuse(lifeline, reason, deadline));
         }
-        let (server, name) = IpcOneShotServer::new().map_err(HandshakeError::Queue)?;
-        if !Path::new(&name).exists() {
+        make_server().map_err(|problem| {
+            let folder = env::temp_dir();
             let reason = format!(
-                "the socket {name} cannot be made: the path of TMPDIR is too long (90 bytes at most)"
+                "no socket can be made in {} ({problem}); set TMPDIR to a folder that exists, can be written, and has a path \
+                 of at most 90 bytes",
+                folder.display()
             );
-            return Err(refuse(lifeline, reason, deadline));
-        }
-        Ok(Listening { server, name })
+            refuse(lifeline, reason, deadline)
+        })
     }
 }
 
@@ -330,9 +321,7 @@ impl Listening {
             .collect::<Result<_, HandshakeError>>()?;
 
         let Self { server, name } = self;
-        let build = BuildId::of_this_program().clone();
-        let answer = Answer::Listening { version: VERSION.to_owned(), build, server: name };
-        lifeline.send(&answer, &[], deadline)?;
+        lifeline.send(&Answer::Listening { server: name }, &[], deadline)?;
         let accepted = server.accept();
         let (_, welcome) =
             accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
@@ -350,7 +339,21 @@ impl std::fmt::Debug for Listening {
     }
 }
 
-fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeError {
+/// ipc-channel's way to make the socket panics where its folder is missing or read-only.
+fn make_server() -> Result<Listening, String> {
+    if !env::temp_dir().is_dir() {
+        return Err("it is not there".to_owned());
+    }
+    match catch_unwind(IpcOneShotServer::new) {
+        Ok(Ok((server, name))) if Path::new(&name).exists() => Ok(Listening { server, name }),
+        Ok(Ok(_)) => Err("its path is too long".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("it cannot be written".to_owned()),
+    }
+}
+
+/// Tells main why this worker cannot serve. The error to return is the refusal, or that it could not be said.
+pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeError {
     match lifeline.send(&Answer::Refused { reason: reason.clone() }, &[], deadline) {
         Ok(()) => HandshakeError::Refused(reason),
         Err(error) => error.into(),

@@ -1,7 +1,7 @@
 //! The main process's half of a batch's way through a slot: the encoding is read and its tensors become views of the slot. The
 //! worker's half is [`arena`](crate::arena).
 
-use std::{cell::RefCell, ops::Range, sync::Arc};
+use std::{cell::RefCell, collections::HashMap, ops::Range, sync::Arc};
 
 use serde::de::DeserializeOwned;
 
@@ -26,7 +26,7 @@ pub enum DecodeError {
 
 struct Lent {
     loan: Loan,
-    adopted: Vec<(Range<u64>, Arc<Buffer>)>,
+    adopted: HashMap<Range<u64>, Arc<Buffer>>,
 }
 
 thread_local! {
@@ -38,16 +38,15 @@ thread_local! {
 /// # Errors
 /// [`DecodeError`]: nothing that a worker writes can make this process read outside the slot.
 pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B, DecodeError> {
-    /// Ends the decoding, also when a `Deserialize` panics.
-    struct End;
-    impl Drop for End {
+    /// Ends the decoding, also when a `Deserialize` panics, and goes back to the one around it.
+    struct Restore(Option<Lent>);
+    impl Drop for Restore {
         fn drop(&mut self) {
-            CURRENT.take();
+            CURRENT.set(self.0.take());
         }
     }
     let meta = loan.take(to_range(encoded.start, encoded.len)?)?;
-    CURRENT.set(Some(Lent { loan, adopted: Vec::new() }));
-    let _end = End;
+    let _restore = Restore(CURRENT.replace(Some(Lent { loan, adopted: HashMap::new() })));
     Ok(codec::decode(meta.as_bytes())?)
 }
 
@@ -72,14 +71,14 @@ impl Lent {
     fn adopt(&mut self, offset: u64, len: u64) -> Result<Arc<Buffer>, ChunkError> {
         let range = to_range(offset, len)?;
         let key = offset..offset.saturating_add(len);
-        if let Some((_, buffer)) = self.adopted.iter().find(|(known, _)| *known == key && len > 0) {
+        if let Some(buffer) = self.adopted.get(&key).filter(|_| len > 0) {
             return Ok(Arc::clone(buffer));
         }
         if range.start % ALIGNMENT != 0 {
             return Err(ChunkError::OutOfBounds { start: range.start, end: range.end });
         }
         let buffer = Arc::new(Buffer::in_slot(self.loan.take(range)?));
-        self.adopted.push((key, Arc::clone(&buffer)));
+        self.adopted.insert(key, Arc::clone(&buffer));
         Ok(buffer)
     }
 }

@@ -1,6 +1,7 @@
 //! What crosses a process boundary in the loader: frames, the two kinds of queue, shared memory, worker processes, the
 //! handshake. Programs use `loader-core` and `loader-worker`; this crate is their common ground, and the only one with `unsafe`
-//! code (in `src/sys/` and `src/entry.rs`).
+//! code (in `src/sys/` and `src/entry.rs`). Its interface is internal: it may change in any release, and its types keep their promises
+//! only when used as the two crates use them.
 //!
 //! A batch's way: a [`frame::Task`] goes down a worker's task [`queue`], under a [`frame::Lease`] on a slot of
 //! [`slots::SlotPool`]; the worker puts the batch together in an [`arena::Arena`] over that slot and answers
@@ -27,5 +28,6 @@ pub mod slots;
 mod sys;
 
 pub use sys::{
-    Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, exit_now, keep_freed_memory,
+    Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, default_sigchld, exit_now,
+    keep_freed_memory,
 };

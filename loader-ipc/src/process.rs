@@ -9,9 +9,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
-        OnceLock,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Instant,
 };
 
 use nix::{
@@ -23,9 +24,15 @@ use nix::{
     },
     unistd::Pid,
 };
-use rustix::process::{PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::{
+    event::{PollFd, PollFlags},
+    process::{PidfdFlags, pidfd_open, pidfd_send_signal},
+};
 
-use crate::{frame::ExitStatus, lifeline::Lifeline};
+use crate::{
+    frame::ExitStatus,
+    lifeline::{Lifeline, poll_until},
+};
 
 /// Marks a process as a worker: the inode of the socket that is its standard input. A process that merely inherits the variable
 /// (a program that a dataset starts) has another standard input and is not taken for one.
@@ -40,7 +47,7 @@ pub struct WorkerProcess {
     pid: Pid,
     /// None on kernels before 5.3 and in sandboxes that refuse it: then the pid is polled.
     pidfd: Option<OwnedFd>,
-    status: OnceLock<ExitStatus>,
+    status: Mutex<Option<ExitStatus>>,
 }
 
 impl WorkerProcess {
@@ -71,7 +78,7 @@ impl WorkerProcess {
         // Not reaped yet (nobody else waits for it by number), so the number still means this process.
         let pidfd = rustix::process::Pid::from_raw(id.cast_signed())
             .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-        Ok(Self { pid, pidfd, status: OnceLock::new() })
+        Ok(Self { pid, pidfd, status: Mutex::new(None) })
     }
 
     /// Its process id.
@@ -84,30 +91,38 @@ impl WorkerProcess {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reaps the process if it has ended, and says how it did; `None` while it runs. Call it from one thread.
+    /// Reaps the process if it has ended, and says how it did; `None` while it runs.
     pub fn try_reap(&self) -> Option<ExitStatus> {
-        if let Some(status) = self.status.get() {
-            return Some(*status);
+        let mut known = self.lock();
+        if known.is_none() {
+            *known = self.reap();
         }
-        let status = loop {
+        *known
+    }
+
+    fn reap(&self) -> Option<ExitStatus> {
+        loop {
             let id = self.pidfd().map_or(Id::Pid(self.pid), Id::PIDFd);
             match waitid(id, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
-                Ok(WaitStatus::Exited(_, code)) => break ExitStatus::Code(code),
+                Ok(WaitStatus::Exited(_, code)) => return Some(ExitStatus::Code(code)),
                 Ok(WaitStatus::Signaled(_, signal, core_dumped)) => {
-                    break ExitStatus::Signal { signal: signal as i32, core_dumped };
+                    return Some(ExitStatus::Signal { signal: signal as i32, core_dumped });
                 }
                 Err(Errno::EINTR) => {}
                 // Reaped by somebody else, or by the kernel because the host ignores SIGCHLD.
-                Err(Errno::ECHILD) if !self.is_running() => break ExitStatus::Unknown,
+                Err(Errno::ECHILD) if !self.is_running() => return Some(ExitStatus::Unknown),
                 _ => return None,
             }
-        };
-        Some(*self.status.get_or_init(|| status))
+        }
     }
 
     /// True once [`try_reap`](Self::try_reap) has seen the end.
     pub fn is_reaped(&self) -> bool {
-        self.status.get().is_some()
+        self.lock().is_some()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends `signal`; does nothing when the process has ended.
@@ -123,7 +138,14 @@ impl WorkerProcess {
     }
 
     fn is_running(&self) -> bool {
-        nix::sys::signal::kill(self.pid, None).is_ok()
+        match &self.pidfd {
+            // Readable means ended; the number may be another process's by now.
+            Some(pidfd) => {
+                let fds = &mut [PollFd::new(pidfd, PollFlags::IN)];
+                !poll_until(fds, Instant::now()).unwrap_or(false)
+            }
+            None => nix::sys::signal::kill(self.pid, None).is_ok(),
+        }
     }
 }
 
@@ -159,7 +181,7 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     Ok(Lifeline::from_socket(socket))
 }
 
-/// `program`, as an absolute path where it is a relative one with a directory: the worker must not depend on where main stands.
+/// `program`, which is a path, as an absolute one: the worker must not depend on where main stands.
 ///
 /// # Errors
 /// `NotFound` when there is no such file.

@@ -8,7 +8,9 @@
 //!   any other way, and what is outstanding stays far below that.
 
 use std::{
-    fmt, io,
+    fmt,
+    fs::File,
+    io,
     marker::PhantomData,
     time::{Duration, Instant},
 };
@@ -31,6 +33,20 @@ pub const MAX_FRAME: usize = 64 * 1024;
 pub fn queue<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let (sender, receiver) = ipc::channel()?;
     Ok((Sender { inner: sender, frame: PhantomData }, Receiver { inner: receiver, frame: PhantomData }))
+}
+
+/// Makes a queue and throws it away, so that ipc-channel measures its socket buffers now. It does so once per process, and panics
+/// for ever after if there is no descriptor left at that moment.
+///
+/// # Errors
+/// When the process is out of descriptors.
+pub fn warm_up() -> io::Result<()> {
+    // Room for the queue, the probe, and what ipc-channel duplicates on the way.
+    let room = (0..8).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<_>>>()?;
+    drop(room);
+    let (sender, receiver) = queue::<u8>()?;
+    sender.send(&0).map_err(io::Error::other)?;
+    receiver.receive(Instant::now()).map(drop).map_err(io::Error::other)
 }
 
 /// The sending end; clones share one queue. Itself sendable to another process, once, at start-up.

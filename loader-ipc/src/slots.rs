@@ -15,7 +15,7 @@ use std::{
     collections::HashMap,
     io,
     num::NonZeroUsize,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -26,8 +26,8 @@ use crate::{
 };
 
 const PAGE: usize = 4096;
-/// The first slots are small: nobody knows yet how large a batch is.
-const FIRST_LEN: usize = 64 * 1024;
+/// Size of the first slots, in bytes; no slot is smaller. They are small: nobody knows yet how large a batch is.
+pub const FIRST_LEN: usize = 64 * 1024;
 
 /// All slots of a loader, shared by its iterators.
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ struct Inner {
     bytes: u64,
     /// Slots destroyed so far.
     destroyed: u64,
+    /// The process that the slots are of.
+    owner: u32,
 }
 
 #[derive(Debug)]
@@ -116,52 +118,55 @@ pub enum SlotError {
 impl SlotPool {
     /// A pool that never holds more than `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        let inner =
-            Inner { limit, slots: HashMap::new(), next: 0, expected: FIRST_LEN, bytes: 0, destroyed: 0 };
-        Self { inner: Arc::new(Mutex::new(inner)), returns: Arc::default() }
+        Self { inner: Arc::new(Mutex::new(Inner::new(limit))), returns: Arc::default() }
     }
 
-    /// Leases a slot of at least `min_len` bytes, one that `preferred` knows if there is a choice.
+    /// Leases a slot of at least `min_len` bytes and of the size that batches are expected to have, one that `preferred` knows if
+    /// there is a choice. `others` such slots must still fit afterwards, for tasks that are ahead and have not grown theirs yet.
     ///
     /// # Errors
     /// [`SlotError`].
-    pub fn lease(&self, min_len: usize, preferred: impl Fn(u32) -> bool) -> Result<Lease, SlotError> {
+    pub fn lease(
+        &self,
+        min_len: usize,
+        others: usize,
+        preferred: impl Fn(u32) -> bool,
+    ) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
-        let wanted = min_len.max(inner.expected);
-        let fits =
-            inner.slots.iter().filter(|(_, slot)| slot.state == State::Free && slot.memory.len() >= wanted);
-        // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
-        let found = fits.map(|(&number, _)| number).min_by_key(|&number| (!preferred(number), number));
-        let number = match found {
-            Some(number) => number,
-            None => inner.create(wanted)?,
-        };
+        let wanted = min_len.max(inner.expected).next_multiple_of(PAGE);
+        if inner.available() < (wanted as u64).saturating_mul(1 + others as u64) {
+            return Err(inner.limit_reached(wanted));
+        }
+        let number = inner.find_or_create(wanted, preferred)?;
         Ok(inner.start_lease(number))
     }
 
-    /// Gives `lease` back and leases a slot of at least `needed` bytes instead.
+    /// Gives `lease` back and leases a slot of at least `needed` bytes instead; `others` as in [`lease`](Self::lease).
     ///
     /// # Errors
     /// [`SlotError::LimitReached`] and [`SlotError::NotLeased`], with nothing changed; [`SlotError::System`], with `lease` given
     /// back.
-    pub fn regrow(&self, lease: Lease, needed: usize) -> Result<Lease, SlotError> {
+    pub fn regrow(&self, lease: Lease, needed: usize, others: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.leased(lease)?;
-        if inner.available() < needed as u64 {
+        let needed = needed.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+        let available = inner.available() + lease.len;
+        let fits = |len: usize| available >= (len as u64).saturating_mul(1 + others as u64);
+        if !fits(needed) {
             return Err(inner.limit_reached(needed));
         }
-        inner.take_back(lease.slot);
+        // Its worker still copies the batch out of it, and a slot that proved too small is of no use to others either.
+        inner.destroy(lease.slot);
         // Slack only where it fits.
-        let roomy = with_slack(needed);
-        let wanted = if inner.available() < roomy as u64 { needed } else { roomy };
+        let wanted = Some(with_slack(needed)).filter(|&roomy| fits(roomy)).unwrap_or(needed);
         inner.expected = inner.expected.max(wanted);
         let number = inner.find_or_create(wanted, |_| false)?;
         Ok(inner.start_lease(number))
     }
 
-    /// Bytes that neither workers nor the program hold.
-    pub fn available(&self) -> u64 {
-        self.lock().available()
+    /// Size in bytes that a batch is expected to need, from those before.
+    pub fn expected(&self) -> usize {
+        self.lock().expected
     }
 
     /// The limit, in bytes.
@@ -200,16 +205,16 @@ impl SlotPool {
         let mut inner = self.lock();
         let slot = inner.leased(lease)?;
         let mut loan = slot.memory.lend(()).ok_or(SlotError::NotLeased(lease))?;
-        let mut chunk = loan.take(0..size_of_val(indices)).map_err(|_| SlotError::NotLeased(lease))?;
-        for (bytes, index) in chunk.as_bytes_mut().chunks_exact_mut(size_of::<u64>()).zip(indices) {
-            bytes.copy_from_slice(&index.to_le_bytes());
-        }
-        Ok(())
+        let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
+        loan.put(0, &bytes).map_err(|_| SlotError::NotLeased(lease))
     }
 
-    /// Calls `send` with the slot's descriptor.
-    pub fn with_fd<R>(&self, slot: u32, send: impl FnOnce(BorrowedFd<'_>) -> R) -> Option<R> {
-        self.lock().slots.get(&slot).map(|slot| send(slot.fd.as_fd()))
+    /// The slot's descriptor, to be sent to a worker; `None` when there is no such slot.
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn fd(&self, slot: u32) -> Option<io::Result<OwnedFd>> {
+        self.lock().slots.get(&slot).map(|slot| slot.fd.try_clone())
     }
 
     /// True while the slot exists. Workers are told to forget those that do not.
@@ -234,6 +239,7 @@ impl SlotPool {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         let mut inner = lock(&self.inner);
+        inner.start_anew_after_fork();
         for number in std::mem::take(&mut *lock(&self.returns.0)) {
             inner.take_back(number);
         }
@@ -242,6 +248,26 @@ impl SlotPool {
 }
 
 impl Inner {
+    /// In a forked child the slots are still the parent's, and its workers'.
+    fn start_anew_after_fork(&mut self) {
+        let this = std::process::id();
+        if self.owner != this {
+            *self = Self { owner: this, next: self.next, ..Self::new(self.limit) };
+        }
+    }
+
+    fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            slots: HashMap::new(),
+            next: 0,
+            expected: FIRST_LEN,
+            bytes: 0,
+            destroyed: 0,
+            owner: std::process::id(),
+        }
+    }
+
     fn start_lease(&mut self, number: u32) -> Lease {
         let slot = self.slots.get_mut(&number).expect("the caller found or made it");
         slot.state = State::Leased;
@@ -290,10 +316,9 @@ impl Inner {
         }
     }
 
-    fn create(&mut self, wanted: usize) -> Result<u32, SlotError> {
-        let len = wanted.next_multiple_of(PAGE);
+    fn create(&mut self, len: usize) -> Result<u32, SlotError> {
         // Free slots that are too small only stand in the way.
-        let small: Vec<u32> = self.numbers(|slot| slot.state == State::Free && slot.memory.len() < wanted);
+        let small: Vec<u32> = self.numbers(|slot| slot.state == State::Free && slot.memory.len() < len);
         small.into_iter().for_each(|number| self.destroy(number));
         if self.bytes.saturating_add(len as u64) > self.limit {
             return Err(self.limit_reached(len));
@@ -345,7 +370,7 @@ mod tests {
     #[test]
     fn a_slot_goes_round() {
         let pool = SlotPool::new(1 << 20);
-        let lease = pool.lease(100, ANY).unwrap();
+        let lease = pool.lease(100, 0, ANY).unwrap();
         let mut loan = pool.lend(lease, false).unwrap();
         assert_eq!(pool.held(), 1);
         let chunk = loan.take(0..8).unwrap();
@@ -353,48 +378,63 @@ mod tests {
         assert_eq!(pool.held(), 1, "a chunk keeps the slot");
         drop(chunk);
         assert_eq!(pool.held(), 0);
-        let again = pool.lease(100, ANY).unwrap();
+        let again = pool.lease(100, 0, ANY).unwrap();
         assert_eq!((again.slot, again.generation), (lease.slot, lease.generation + 1));
     }
 
     #[test]
     fn old_and_made_up_leases_are_refused() {
         let pool = SlotPool::new(1 << 20);
-        let lease = pool.lease(100, ANY).unwrap();
+        let lease = pool.lease(100, 0, ANY).unwrap();
         pool.release(lease, false);
         assert!(matches!(pool.lend(lease, false), Err(SlotError::NotLeased(_))));
         let made_up = Lease { slot: 99, generation: 1, len: 4096 };
         assert!(matches!(pool.lend(made_up, false), Err(SlotError::NotLeased(_))));
-        assert!(matches!(pool.regrow(made_up, 1), Err(SlotError::NotLeased(_))));
+        assert!(matches!(pool.regrow(made_up, 1, 0), Err(SlotError::NotLeased(_))));
     }
 
     #[test]
     fn the_limit_is_hard_and_names_what_is_held() {
         let pool = SlotPool::new(2 * FIRST_LEN as u64);
-        let first = pool.lease(1, ANY).unwrap();
+        let first = pool.lease(1, 0, ANY).unwrap();
         let loan = pool.lend(first, false).unwrap();
-        let _second = pool.lease(1, ANY).unwrap();
-        let error = pool.lease(1, ANY).unwrap_err();
+        let _second = pool.lease(1, 0, ANY).unwrap();
+        let error = pool.lease(1, 0, ANY).unwrap_err();
         assert!(matches!(error, SlotError::LimitReached { held: 1, leased: 1, .. }), "{error}");
         drop(loan);
-        pool.lease(1, ANY).unwrap();
+        pool.lease(1, 0, ANY).unwrap();
     }
 
     #[test]
     fn growing_replaces_the_small_slot() {
         let pool = SlotPool::new(1 << 30);
-        let small = pool.lease(1, ANY).unwrap();
-        let large = pool.regrow(small, 1_000_000).unwrap();
+        let small = pool.lease(1, 0, ANY).unwrap();
+        let large = pool.regrow(small, 1_000_000, 0).unwrap();
         assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
         assert!(!pool.exists(small.slot));
         pool.release(large, false);
-        assert_eq!(pool.lease(1, ANY).unwrap().slot, large.slot, "the next batch is expected to be as large");
+        assert_eq!(
+            pool.lease(1, 0, ANY).unwrap().slot,
+            large.slot,
+            "the next batch is expected to be as large"
+        );
+    }
+
+    #[test]
+    fn room_is_kept_for_those_that_are_ahead() {
+        let pool = SlotPool::new(3 << 20);
+        let leases = [(); 3].map(|()| pool.lease(1, 0, ANY).unwrap());
+        assert!(matches!(pool.regrow(leases[2], 1 << 20, 2), Err(SlotError::LimitReached { .. })));
+        let grown = pool.regrow(leases[0], 1 << 20, 1).unwrap();
+        assert_eq!(grown.len, 1 << 20, "no slack where it would take the others' room");
+        assert!(matches!(pool.lease(1, 1, ANY), Err(SlotError::LimitReached { .. })));
+        pool.lease(1, 0, ANY).unwrap();
     }
 
     #[test]
     fn a_spoilt_slot_is_destroyed_when_it_comes_home() {
         let pool = SlotPool::new(1 << 20);
-        let lease = pool.lease(1, ANY).unwrap();
+        let lease = pool.lease(1, 0, ANY).unwrap();
         drop(pool.lend(lease, true).unwrap());
         assert!(!pool.exists(lease.slot));
         assert_eq!(pool.bytes(), 0);

@@ -13,9 +13,11 @@ use loader_core::{
 };
 use loader_ipc::{
     control::ControlPage,
+    default_sigchld,
     frame::{Failure, Order, Report, Stage},
-    handshake::{Bootstrap, Connected, HandshakeError, Work},
+    handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
     keep_freed_memory,
+    lifeline::Lifeline,
     process::take_lifeline_from_stdin,
     queue::{Receiver, Sender},
 };
@@ -45,20 +47,36 @@ fn serve(registry: &Registry) -> anyhow::Result<()> {
     prepare_process()?;
     let lifeline = Arc::new(take_lifeline_from_stdin()?);
     let deadline = Instant::now() + DEADLINE;
-    let (bootstrap, fds) = Bootstrap::receive(&lifeline, deadline)?;
+    let (open, connected) = match meet(registry, &lifeline, deadline) {
+        Ok(met) => met,
+        // Main is told already, or gone.
+        Err(error @ HandshakeError::Refused(_)) => return Err(error.into()),
+        Err(error) => return Err(refuse(&lifeline, error.to_string(), deadline).into()),
+    };
+    record_backtraces();
+    let (fetch, session) = open_dataset(open, connected);
+    orders::follow(fetch, session, &lifeline)
+}
+
+/// The handshake; gives the function that opens the dataset, and everything that it needs.
+fn meet(
+    registry: &Registry,
+    lifeline: &Arc<Lifeline>,
+    deadline: Instant,
+) -> Result<(OpenFn, Connected), HandshakeError> {
+    let (bootstrap, fds) = Bootstrap::receive(lifeline, deadline)?;
     let mut chosen = None;
     let accepts = |work: &Work| {
         chosen = Some(find_open(registry, work)?);
         Ok(())
     };
-    let listening = bootstrap.listen(&lifeline, accepts, deadline)?;
+    let listening = bootstrap.listen(lifeline, accepts, deadline)?;
     // Only now, since it must know what to clean up; until here nothing waits for longer than a dead main lets it.
-    let watchdog = Watchdog::start(Arc::clone(&lifeline), bootstrap.main_pid, listening.socket())?;
-    let connected = listening.accept(bootstrap, fds, &lifeline, deadline)?;
+    let watchdog = Watchdog::start(Arc::clone(lifeline), bootstrap.main_pid, listening.socket())
+        .map_err(HandshakeError::Queue)?;
+    let connected = listening.accept(bootstrap, fds, lifeline, deadline)?;
     watchdog.nothing_to_clean_up();
-    let open = chosen.expect("set by `accepts`, without which there is no answer");
-    let (fetch, connected) = open_dataset(open, connected);
-    orders::follow(fetch, connected, &lifeline)
+    Ok((chosen.expect("set by `accepts`, without which there is no connection"), connected))
 }
 
 /// Everything that user code in this process should find as in a fresh one, but for Ctrl-C, which is main's business.
@@ -67,7 +85,7 @@ fn prepare_process() -> anyhow::Result<()> {
     SigSet::empty().thread_set_mask()?;
     // A handler, not "ignore": programs that the dataset starts would inherit the latter.
     signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
-    record_backtraces();
+    default_sigchld();
     keep_freed_memory();
     Ok(())
 }

@@ -54,14 +54,8 @@ pub(crate) fn follow(
             Err(ReceiveError::Closed) => return Ok(()),
             Err(error) => return Err(error).context("reading an order"),
         };
-        let flow = match order {
-            Order::Task(task) => worker.load(task)?,
-            Order::Forget { slot } => {
-                worker.slots.forget(slot);
-                ControlFlow::Continue(())
-            }
-        };
-        if flow.is_break() {
+        let Order::Task(task) = order;
+        if worker.load(task)?.is_break() {
             return Ok(());
         }
     }
@@ -92,8 +86,8 @@ enum Outcome {
     Unwanted {
         lease: Lease,
     },
-    /// Main needs no answer.
-    Answered,
+    /// Main is gone.
+    Unheard,
 }
 
 /// Why a batch is not in its slot.
@@ -105,7 +99,8 @@ enum NotSent {
 impl Worker<'_> {
     /// Does one task and answers it.
     fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
-        let Task { epoch, number, lease, indices } = task;
+        let Task { epoch, number, lease, indices, forget } = task;
+        forget.into_iter().for_each(|slot| self.slots.forget(slot));
         if self.session.control.is_done() {
             return self.report(Event::Skipped { task: number, lease });
         }
@@ -124,7 +119,7 @@ impl Worker<'_> {
                 Event::Failed { task: number, lease, failure, held: self.is_held(lease) }
             }
             Outcome::Unwanted { lease } => Event::Skipped { task: number, lease },
-            Outcome::Answered => return Ok(Flow::Continue(())),
+            Outcome::Unheard => return Ok(Flow::Break(())),
         };
         self.report(event)
     }
@@ -166,12 +161,11 @@ impl Worker<'_> {
         needed: usize,
     ) -> anyhow::Result<Outcome> {
         if self.report(Event::NeedSlot { task, lease, needed: needed as u64 })?.is_break() {
-            return Ok(Outcome::Answered);
+            return Ok(Outcome::Unheard);
         }
         let lease = match self.slots.wait_for_grant(task, &self.session.control)? {
             Grant::Lease(larger) => larger,
-            // Main knows what it refused.
-            Grant::Refused => return Ok(Outcome::Answered),
+            Grant::Refused(reason) => return Ok(Outcome::Failed { lease, failure: send_failure(reason) }),
             Grant::Unwanted => return Ok(Outcome::Unwanted { lease }),
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);

@@ -27,11 +27,15 @@ pub(crate) struct Slots<'a> {
     mapped: HashMap<u32, Arc<SlotMemory>>,
 }
 
+/// A task, and the larger slot for it or why there is none.
+type Granted = (u64, Result<Lease, String>);
+
 /// Main's answer to `NeedSlot`.
 #[derive(Debug)]
 pub(crate) enum Grant {
     Lease(Lease),
-    Refused,
+    /// There will be no larger slot, for the reason given.
+    Refused(String),
     /// The done flag went up meanwhile.
     Unwanted,
 }
@@ -68,7 +72,7 @@ impl<'a> Slots<'a> {
             }
             match self.receive(Instant::now() + DONE_INTERVAL) {
                 Ok(Some((granted, lease))) if granted == task => {
-                    return Ok(lease.map_or(Grant::Refused, Grant::Lease));
+                    return Ok(lease.map_or_else(Grant::Refused, Grant::Lease));
                 }
                 Ok(Some((granted, _))) => bail!("main answered for task {granted}, not {task}"),
                 Ok(None) | Err(LifelineError::TimedOut) => {}
@@ -78,10 +82,10 @@ impl<'a> Slots<'a> {
     }
 
     /// Takes one notice: maps a slot (`None`), or gives a grant.
-    fn receive(&mut self, deadline: Instant) -> Result<Option<(u64, Option<Lease>)>, LifelineError> {
+    fn receive(&mut self, deadline: Instant) -> Result<Option<Granted>, LifelineError> {
         let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
         match notice {
-            Notice::Grant { task, lease } => Ok(Some((task, lease.ok()))),
+            Notice::Grant { task, lease } => Ok(Some((task, lease))),
             Notice::Slot { slot, len } => {
                 let malformed = |what: &str| LifelineError::Malformed(what.to_owned());
                 let fd = fds.into_iter().next().ok_or_else(|| malformed("a slot without its memory"))?;

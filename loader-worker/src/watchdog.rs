@@ -43,7 +43,7 @@ impl Watchdog {
         let thread = Thread { lifeline, main, socket: Arc::clone(&socket) };
         thread::Builder::new()
             .name("loader-watchdog".into())
-            .stack_size(64 * 1024)
+            .stack_size(256 * 1024)
             .spawn(move || thread.run())?;
         Ok(Self { socket })
     }

@@ -99,6 +99,8 @@ pub enum Fault {
     Stop,
     /// Lines on standard output and error, and an attempt to read standard input.
     Print,
+    /// Lines on standard error without end.
+    PrintForever,
 }
 
 /// Good samples, but for one.
@@ -142,6 +144,9 @@ impl Dataset for Faulty {
                 }
             }
             Fault::Stop => drop(raise(Signal::SIGSTOP)),
+            Fault::PrintForever => loop {
+                eprintln!("{}", "on and on ".repeat(20));
+            },
             Fault::Print => {
                 println!("standard output of {}", getpid());
                 eprintln!("standard error of {}", getpid());

@@ -39,7 +39,11 @@ fn numbers_that_make_no_sense() {
     assert_invalid(noise().batch_size(0), "batch_size", "use 1 or more");
     assert_invalid(noise().num_workers(1_000_000), "num_workers", "more than 4096");
     assert_invalid(noise().num_workers(1).prefetch_factor(0), "prefetch_factor", "use 1 or more");
-    assert_invalid(noise().num_workers(1).shared_memory_limit(0), "shared_memory_limit", "some bytes");
+    assert_invalid(
+        noise().num_workers(1).shared_memory_limit(1000),
+        "shared_memory_limit",
+        "use 65536 or more",
+    );
     for seconds in [-1.0, f64::NAN, f64::INFINITY] {
         let mut options = LoaderOptions::default();
         options.timeout = Some(seconds);

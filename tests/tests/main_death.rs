@@ -99,6 +99,30 @@ fn outlived_by_a_forked_child_that_has_its_descriptors() {
     }
 }
 
+/// What a main process prints that ends well.
+fn output(way: &str, workers: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_test-host"));
+    let host = command.args([way, workers]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Nobody reads its standard error until it has ended.
+    let mut host = host;
+    let mut text = String::new();
+    BufReader::new(host.stdout.take().unwrap()).read_line(&mut text).unwrap();
+    assert!(host.wait().unwrap().success());
+    text.trim().to_owned()
+}
+
+#[test]
+fn workers_that_print_without_end_hide_no_death_and_hold_nothing_up() {
+    let _watchdog = Watchdog::start();
+    assert_eq!(output("chatty", "2"), "true true");
+}
+
+#[test]
+fn a_forked_child_leaves_its_parents_batches_and_workers_alone() {
+    let _watchdog = Watchdog::start();
+    assert_eq!(output("fork-load", "2"), "true true 15");
+}
+
 /// Processes whose environment has the tag.
 fn tagged(tag: &str) -> Vec<u32> {
     let entry = format!("LOADER_TEST_TAG={tag}");

@@ -118,3 +118,42 @@ fn workers_ignore_ctrl_c() {
     batches.worker_pids().iter().for_each(|&pid| processes::signal(pid, Signal::SIGINT));
     assert_eq!(batches.filter(Result::is_ok).count(), 49);
 }
+
+#[test]
+fn large_tasks_for_a_worker_that_hangs_do_not_block_main() {
+    let _watchdog = Watchdog::start();
+    // Far more than a queue holds: 64 tasks of 200 indices and 64 of thousands.
+    for batch_size in [200, 4000] {
+        let dataset = Faulty { count: 1_000_000, at: 3, fault: Fault::Hang };
+        let builder = DataLoader::builder(dataset).batch_size(batch_size).num_workers(1).prefetch_factor(64);
+        let builder = builder.sampler(HangFirst).timeout(Duration::from_millis(300));
+        let mut batches = builder.build().unwrap().iter().unwrap();
+        let error = batches.next().unwrap().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+        let took = drop_and_check(batches);
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}
+
+/// The sample that hangs, then every second one: no range, so that the indices must travel.
+#[derive(Debug)]
+struct HangFirst;
+
+impl Sampler for HangFirst {
+    fn len(&self) -> usize {
+        500_000
+    }
+
+    fn indices(&self, _epoch: loader_core::sampler::Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        Box::new(std::iter::once(3).chain((0..499_999).map(|number| 2 * number)))
+    }
+}
+
+#[test]
+fn a_long_prefetch_of_small_batches_does_not_block_anyone() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(Large { count: 5000, bytes: 1 }).num_workers(1).prefetch_factor(2000);
+    let mut batches = loader.build().unwrap().iter().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 5000);
+}

@@ -337,3 +337,84 @@ fn a_tensor_that_a_worker_keeps_is_never_written_again() {
     let batches = loader.build().unwrap().iter().unwrap();
     assert!(batches.flat_map(|batch| batch.unwrap().as_slice().to_vec()).eq(0..40));
 }
+
+#[test]
+fn a_tensor_that_a_worker_keeps_cannot_be_written_by_it() {
+    use std::sync::Mutex;
+    static KEPT: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Noise { count: 20 }).batch_size(1).num_workers(1);
+    let loader = builder.collate(|samples| {
+        let mut kept = KEPT.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
+        ensure!(
+            kept.iter_mut().all(|tensor| tensor.as_mut_slice().is_err()),
+            "a batch that was sent can be changed"
+        );
+        let mut tensor = Tensor::from_vec(vec![samples[0].0], [1])?;
+        tensor.as_mut_slice()?[0] += 1;
+        kept.push(tensor.clone());
+        Ok(tensor)
+    });
+    let batches = loader.build().unwrap().iter().unwrap();
+    assert!(batches.flat_map(|batch| batch.unwrap().as_slice().to_vec()).eq(1..21));
+}
+
+#[test]
+fn a_tensor_kept_from_a_batch_that_was_refused_costs_no_worker() {
+    use std::sync::Mutex;
+    static KEPT: Mutex<Vec<Tensor<u8>>> = Mutex::new(Vec::new());
+    let _watchdog = Watchdog::start();
+    let dataset = loader_tests::datasets::Large { count: 6, bytes: 8 };
+    let loader = DataLoader::builder(dataset).num_workers(1).shared_memory_limit(1 << 19).collate(|_| {
+        let small = Tensor::<u8>::zeros([8])?;
+        KEPT.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.push(small.clone());
+        Ok((small, Tensor::<u8>::zeros([1 << 20])?))
+    });
+    let batches = loader.build().unwrap().iter().unwrap();
+    let errors: Vec<_> = batches.map(Result::unwrap_err).collect();
+    assert_eq!(errors.len(), 6);
+    assert!(errors.iter().all(|error| matches!(error, Error::SendFailed { .. })), "{errors:?}");
+}
+
+#[test]
+fn indices_that_can_never_fit_fail_their_batch_only() {
+    let _watchdog = Watchdog::start();
+    let builder =
+        DataLoader::builder(Noise { count: 20_000 }).batch_size(18_000).shuffle(true).num_workers(1);
+    let batches = builder.shared_memory_limit(128 * 1024).build().unwrap().iter().unwrap();
+    let outcomes: Vec<String> =
+        batches.map(|batch| batch.map_or_else(|error| error.to_string(), |_| String::new())).collect();
+    assert_eq!(outcomes.len(), 2, "{outcomes:?}");
+    assert!(outcomes[0].contains("shared_memory_limit is 131072"), "{}", outcomes[0]);
+    assert_eq!(outcomes[1], "", "the second batch is a small one");
+}
+
+#[test]
+fn a_timeout_beyond_all_time_is_none() {
+    let _watchdog = Watchdog::start();
+    let builder =
+        DataLoader::builder(Noise { count: 4 }).num_workers(1).timeout(Duration::from_secs(u64::MAX / 2));
+    assert_eq!(builder.build().unwrap().iter().unwrap().filter(Result::is_ok).count(), 4);
+}
+
+#[test]
+fn a_sampler_that_panics_loses_no_batch_that_has_arrived() {
+    let _watchdog = Watchdog::start();
+    #[derive(Debug)]
+    struct PanicsAt5;
+    impl Sampler for PanicsAt5 {
+        fn len(&self) -> usize {
+            10
+        }
+
+        fn indices(&self, _epoch: loader_core::sampler::Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+            Box::new((0..10).inspect(|&index| assert_ne!(index, 5, "the sampler panics")))
+        }
+    }
+    let loader = DataLoader::builder(Noise { count: 10 }).num_workers(1).sampler(PanicsAt5).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let next = std::panic::AssertUnwindSafe(|| batches.by_ref().take(6).filter(Result::is_ok).count());
+    assert!(std::panic::catch_unwind(next).is_err());
+    drop(batches);
+    assert_eq!(loader.num_workers(), 1);
+}

@@ -1,6 +1,12 @@
 //! The options of a loader that are not code, and what may be wrong with them.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use loader_ipc::slots::FIRST_LEN;
 
 use crate::{
     error::Error,
@@ -80,8 +86,12 @@ impl Settings {
                 "without workers there is nobody to wait for; set num_workers, or leave it out",
             );
         }
-        if options.shared_memory_limit == Some(0) {
-            return invalid("shared_memory_limit", "batches need at least some bytes");
+        let least = FIRST_LEN as u64;
+        if let Some(limit) = options.shared_memory_limit.filter(|&limit| limit < least) {
+            return invalid(
+                "shared_memory_limit",
+                &format!("{limit} bytes hold no batch; use {least} or more"),
+            );
         }
         Ok(Epochs {
             workers,
@@ -126,10 +136,23 @@ impl Settings {
     }
 }
 
-/// Half of the machine's memory, as for a tmpfs.
+/// Half of the memory that this process may use, as for a tmpfs: the machine's, or its control group's if that is less.
 fn default_memory_limit() -> u64 {
     const UNKNOWN: u64 = 1 << 32;
-    let Ok(info) = std::fs::read_to_string("/proc/meminfo") else { return UNKNOWN };
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"));
-    total.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(UNKNOWN, |kib| kib * 1024 / 2)
+    let memory = [machine_memory(), group_memory()].into_iter().flatten().min();
+    memory.unwrap_or(2 * UNKNOWN) / 2
+}
+
+fn machine_memory() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"))?;
+    Some(total.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// The tightest limit of the control group (version 2) and those above it.
+fn group_memory() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |group: &Path| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok();
+    Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(limit).min()
 }

@@ -61,15 +61,21 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
 
     /// The samples `indices`, in that order: PyTorch's `__getitems__`, for datasets that read many at once more cheaply. Call
-    /// [`Context::set_index`] before using the generator for each of them. Where it is not overridden, [`get`](Self::get) is
-    /// called for each index.
+    /// [`Context::set_index`] before using the generator for each of them. Where it is not overridden, it calls [`get`](Self::get)
+    /// for each index.
     ///
     /// # Errors
     /// As [`get`](Self::get).
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
-        let _ = indices;
-        cx.decline_many();
-        Ok(Vec::new())
+        if cx.is_probing() {
+            cx.decline_many();
+            return Ok(Vec::new());
+        }
+        let load = |&index| {
+            cx.set_index(index);
+            self.get(index, cx)
+        };
+        indices.iter().map(load).collect()
     }
 
     /// Opens what is not serialised. Runs once in each process that loads (each worker; the main process when there are none),

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    io,
     marker::PhantomData,
     time::{Duration, Instant},
 };
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{Event, Failure, Indices, Lease, Report, Stage, Task},
+    frame::{Event, Failure, Indices, Lease, MOST_INLINE_INDICES, Report, Stage, Task},
     lent,
     slots::{SlotError, SlotPool},
 };
@@ -25,8 +26,6 @@ use crate::{
 
 /// Longest wait without a look at the workers: the net under the reaper.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Most indices that travel in a frame; more travel in the slot.
-const MAX_INLINE_INDICES: usize = 4096;
 
 /// How an epoch is loaded.
 #[derive(Debug, Clone)]
@@ -52,6 +51,8 @@ pub(crate) struct WorkerIter<B> {
     tasks: VecDeque<Sent>,
     /// Tasks whose batch needs a larger slot than there is room for yet, by number.
     requests: BTreeMap<u64, Request>,
+    /// An error that ends the iteration, to be returned after the batch that was whole when it came.
+    last_error: Option<Error>,
     /// Set after the end and after an error that ends the iteration.
     ended: bool,
     batch: PhantomData<fn() -> B>,
@@ -96,6 +97,7 @@ impl<B: Batch> WorkerIter<B> {
             schedule,
             tasks: VecDeque::new(),
             requests: BTreeMap::new(),
+            last_error: None,
             ended: false,
             batch: PhantomData,
         };
@@ -104,11 +106,21 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     pub(super) fn step(&mut self) -> Option<Step<B>> {
+        if !self.pool.is_owned() {
+            let source = io::Error::other(
+                "a forked process cannot share its parent's workers; make an iterator of its own",
+            );
+            return Some((None, Err(Error::System { what: "loading in a forked process", source })));
+        }
         if self.ended {
             self.shut_down();
             return None;
         }
-        match self.next_batch() {
+        let step = match self.last_error.take() {
+            Some(error) => Err(error),
+            None => self.next_batch(),
+        };
+        match step {
             Ok(Some(step)) => Some(step),
             Ok(None) => {
                 self.ended = true;
@@ -128,17 +140,16 @@ impl<B: Batch> WorkerIter<B> {
 
     /// The next batch in order; `None` at the end of the epoch; an error that is of no batch.
     fn next_batch(&mut self) -> Result<Option<Step<B>>, Error> {
-        let started = Instant::now();
-        let deadline = self.options.timeout.map(|timeout| started + timeout);
+        // A timeout beyond the end of time is none.
+        let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some((number, worker, arrival)) = self.schedule.next_ready() {
                 let sent = self.take_sent(number);
-                // First the next task, so that its worker never waits for the user.
-                let dispatched = self.dispatch();
                 let batch = self.open(number, worker, arrival);
-                // A dispatch that fails for good ends the iteration at the next call: this batch is whole.
-                if dispatched.is_err_and(|error| error.ends_iteration()) {
-                    self.ended = true;
+                // The next task before this batch is returned, so that its worker never waits for the user.
+                if let Err(error) = self.dispatch() {
+                    // For want of memory it is tried again at the next call, and told then.
+                    self.last_error = Some(error).filter(Error::ends_iteration);
                 }
                 let info = BatchInfo { number, indices: sent.indices, worker: Some(worker) };
                 return Ok(Some((Some(info), batch)));
@@ -168,39 +179,59 @@ impl<B: Batch> WorkerIter<B> {
 
     /// Sends tasks while there is room in the window and in shared memory.
     fn dispatch(&mut self) -> Result<(), Error> {
-        self.pool.forget_destroyed_slots()?;
+        self.pool.look_for_destroyed_slots();
         while !self.planned_all {
             let Some(worker) = self.schedule.next_worker() else { return Ok(()) };
             let Some(planned) = self.held_back.take().or_else(|| self.plan.next()) else {
                 self.planned_all = true;
-                self.pool.send_sentinels();
-                return Ok(());
+                return self.pool.all_given();
             };
             let Planned { number, indices, out_of_range } = planned;
             if let Some(error) = out_of_range {
-                self.schedule.sent(worker);
-                self.tasks.push_back(Sent { number, worker, indices, lease: None });
-                let arrived = self.schedule.arrived(number, Arrival::Failed(Box::new(error)));
-                debug_assert!(arrived.is_ok(), "it was just noted as sent");
+                self.fail_unsent(number, worker, indices, error);
                 continue;
             }
             let in_slot =
-                if indices.len() > MAX_INLINE_INDICES { size_of::<u64>() * indices.len() } else { 0 };
-            let lease = match self.slots.lease(in_slot, |slot| self.pool.knows(worker, slot)) {
-                Ok(lease) => lease,
+                if indices.len() > MOST_INLINE_INDICES { size_of::<u64>() * indices.len() } else { 0 };
+            match self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot)) {
+                Ok(lease) => self.send(number, worker, indices, lease)?,
+                Err(SlotError::LimitReached { wanted, limit, .. }) if wanted > limit => {
+                    let text = format!("its indices need {wanted} bytes, shared_memory_limit is {limit}");
+                    let error = Error::from_failure(send_failure(text), number, None);
+                    self.fail_unsent(number, worker, indices, error);
+                }
                 Err(error) => {
                     self.held_back = Some(Planned { number, indices, out_of_range: None });
                     // While batches are on their way, their slots will come free: wait. Otherwise the user must act.
                     return if self.schedule.is_empty() { Err(no_slot(error)) } else { Ok(()) };
                 }
-            };
-            let task = Task { epoch: self.plan.epoch(), number, lease, indices: self.pack(&indices, lease)? };
-            debug_assert_eq!(number, self.schedule.next_number());
-            self.schedule.sent(worker);
-            self.tasks.push_back(Sent { number, worker, indices, lease: Some(lease) });
-            self.pool.send_task(worker, task)?;
+            }
         }
         Ok(())
+    }
+
+    fn send(&mut self, number: u64, worker: usize, indices: Vec<usize>, lease: Lease) -> Result<(), Error> {
+        let packed = self.pack(&indices, lease)?;
+        let task = Task { epoch: self.plan.epoch(), number, lease, indices: packed, forget: Vec::new() };
+        debug_assert_eq!(number, self.schedule.next_number());
+        self.schedule.sent(worker);
+        self.tasks.push_back(Sent { number, worker, indices, lease: Some(lease) });
+        self.pool.give_task(worker, task)
+    }
+
+    /// A batch that fails before any worker sees it.
+    fn fail_unsent(&mut self, number: u64, worker: usize, indices: Vec<usize>, error: Error) {
+        self.schedule.sent(worker);
+        self.tasks.push_back(Sent { number, worker, indices, lease: None });
+        let arrived = self.schedule.arrived(number, Arrival::Failed(Box::new(error)));
+        debug_assert!(arrived.is_ok(), "it was just noted as sent");
+    }
+
+    /// Tasks on their way whose slot may yet have to grow.
+    fn small_leases(&self) -> usize {
+        let expected = self.slots.expected() as u64;
+        let small = |sent: &&Sent| sent.lease.is_some_and(|lease| lease.len < expected);
+        self.tasks.iter().filter(small).count()
     }
 
     /// Indices as they travel: a range where they are one, a list where it fits a frame, else in the slot.
@@ -210,7 +241,7 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(Indices::Range { start: start as u64, len: indices.len() as u64 });
         }
         let list: Vec<u64> = indices.iter().map(|&index| index as u64).collect();
-        if list.len() <= MAX_INLINE_INDICES {
+        if list.len() <= MOST_INLINE_INDICES {
             return Ok(Indices::List(list));
         }
         self.slots.write_indices(lease, &list).map_err(no_slot)?;
@@ -259,47 +290,31 @@ impl<B: Batch> WorkerIter<B> {
     fn answer_requests(&mut self) -> Result<(), Error> {
         while let Some((&task, &request)) = self.requests.first_key_value() {
             let Request { worker, lease, needed } = request;
-            let earlier = |sent: &&Sent| {
+            let ahead = |sent: &&Sent| {
                 sent.number < task && sent.lease.is_some_and(|lease| lease.len < needed as u64)
             };
-            let waiting = self.tasks.iter().filter(earlier).count() as u64;
-            let room = self.slots.available() / needed.max(1) as u64;
+            let ahead = self.tasks.iter().filter(ahead).count();
             let too_large = needed as u64 > self.slots.limit();
-            if room <= waiting && !too_large && !self.is_stuck() {
-                return Ok(());
-            }
-            let granted = self.slots.regrow(lease, needed);
-            if matches!(granted, Err(SlotError::LimitReached { held, .. }) if held > 0 && !too_large) {
+            let answer = match self.slots.regrow(lease, needed, ahead) {
+                Ok(lease) => Ok(lease),
+                Err(SlotError::NotLeased(_)) => {
+                    return Err(misbehaved(worker, "it asked to grow a slot that is not its own"));
+                }
+                Err(SlotError::LimitReached { .. }) if !too_large && !self.is_stuck() => return Ok(()),
                 // The program holds the memory: it can drop batches and ask again.
-                return granted.map(drop).map_err(no_slot);
-            }
+                Err(error @ SlotError::LimitReached { held: 1.., .. }) if !too_large => {
+                    return Err(no_slot(error));
+                }
+                Err(error) => Err(no_slot(error).to_string()),
+            };
             self.requests.remove(&task);
-            self.answer(task, worker, granted)?;
+            if let (Ok(lease), Some(sent)) = (&answer, self.tasks.iter_mut().find(|sent| sent.number == task))
+            {
+                sent.lease = Some(*lease);
+            }
+            self.pool.grant(worker, task, answer)?;
         }
         Ok(())
-    }
-
-    fn answer(&mut self, task: u64, worker: usize, granted: Result<Lease, SlotError>) -> Result<(), Error> {
-        let sent = self.tasks.iter_mut().find(|sent| sent.number == task);
-        match granted {
-            Ok(lease) => {
-                if let Some(sent) = sent {
-                    sent.lease = Some(lease);
-                }
-                self.pool.grant(worker, task, Ok(lease))
-            }
-            Err(error) => {
-                if let Some(lease) = sent.and_then(|sent| sent.lease.take()) {
-                    self.slots.release(lease, false);
-                }
-                let chain = vec![no_slot(error).to_string()];
-                self.pool.grant(worker, task, Err(chain[0].clone()))?;
-                let failure =
-                    Failure { stage: Stage::Send, index: None, chain, panicked: false, backtrace: None };
-                let error = Error::from_failure(failure, task, Some(worker));
-                self.arrive(worker, task, Arrival::Failed(Box::new(error)))
-            }
-        }
     }
 
     /// True when every worker that has work waits for a larger slot, and no batch has arrived for the user to take: memory will
@@ -311,6 +326,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
+        self.pool.answered(worker)?;
         let arrived = self.schedule.arrived(task, arrival);
         arrived
             .map_err(|_| misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
@@ -374,8 +390,11 @@ impl<B> WorkerIter<B> {
     /// Ends the workers and gives back their leases.
     fn shut_down(&mut self) {
         self.pool.shut_down();
-        for lease in self.tasks.drain(..).filter_map(|sent| sent.lease) {
-            self.slots.release(lease, false);
+        for Sent { worker, lease, .. } in self.tasks.drain(..) {
+            if let Some(lease) = lease {
+                // A worker that could not be killed may still write: then the slot is not used again.
+                self.slots.release(lease, !self.pool.has_ended(worker));
+            }
         }
     }
 }
@@ -391,10 +410,9 @@ fn misbehaved(worker: usize, problem: impl Into<String>) -> Error {
 }
 
 fn no_slot(error: SlotError) -> Error {
-    match error {
-        SlotError::System { source, .. } if source.raw_os_error() == Some(nix::libc::EMFILE) => {
-            Error::System { what: "no descriptor for a slot (raise `ulimit -n`)", source }
-        }
-        error => Error::SharedMemoryExhausted { problem: error.to_string() },
-    }
+    Error::SharedMemoryExhausted { problem: error.to_string() }
+}
+
+fn send_failure(text: String) -> Failure {
+    Failure { stage: Stage::Send, index: None, chain: vec![text], panicked: false, backtrace: None }
 }

@@ -8,7 +8,8 @@ mod reaper;
 mod start;
 
 use std::{
-    collections::HashSet,
+    collections::{HashSet, VecDeque},
+    mem,
     os::fd::AsFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +17,7 @@ use std::{
 
 use loader_ipc::{
     control::{ControlPage, WorkerSnapshot},
-    frame::{Event, ExitStatus, Lease, Order, Report, Task},
+    frame::{Event, ExitStatus, Lease, MOST_FORGOTTEN, MOST_UNANSWERED, Order, Report, Task},
     handshake::Notice,
     lifeline::{Lifeline, LifelineError},
     process::WorkerProcess,
@@ -47,9 +48,12 @@ pub(crate) struct Pool {
     slots: SlotPool,
     /// A forked child that inherits the pool must not shut it down.
     owner: u32,
-    sentinels_sent: bool,
-    /// Slots destroyed when workers were last told to forget.
-    forgotten: u64,
+    /// No more tasks come.
+    all_given: bool,
+    /// Slots destroyed when workers' mappings were last looked through.
+    looked_through: u64,
+    /// Slots that each worker is to forget with its next task.
+    to_forget: Vec<Vec<u32>>,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,11 @@ struct Worker {
     tasks: Sender<Option<Order>>,
     /// Slots whose memory this worker has mapped.
     mapped: HashSet<u32>,
+    /// Tasks that wait here because the worker has enough to do.
+    backlog: VecDeque<Task>,
+    /// Tasks that it was sent and has not answered.
+    unanswered: usize,
+    sentinel_sent: bool,
     exited: Option<ExitStatus>,
 }
 
@@ -78,10 +87,39 @@ impl Pool {
         self.workers[worker].mapped.contains(&slot)
     }
 
-    /// Sends a task; first the memory of its slot, if the worker has not got it yet.
-    pub(crate) fn send_task(&mut self, worker: usize, task: Task) -> Result<(), Error> {
-        self.share_slot(worker, task.lease)?;
-        self.order(worker, Order::Task(task))
+    /// Gives a task to a worker: at once, or when it has answered enough of those before. Never waits for the worker.
+    pub(crate) fn give_task(&mut self, worker: usize, task: Task) -> Result<(), Error> {
+        self.workers[worker].backlog.push_back(task);
+        self.send_backlog(worker)
+    }
+
+    /// Notes that a worker has answered a task.
+    pub(crate) fn answered(&mut self, worker: usize) -> Result<(), Error> {
+        let answering = &mut self.workers[worker];
+        answering.unanswered = answering.unanswered.saturating_sub(1);
+        self.send_backlog(worker)
+    }
+
+    /// Tells every worker that no more tasks come: it ends when it has done what it has.
+    pub(crate) fn all_given(&mut self) -> Result<(), Error> {
+        self.all_given = true;
+        (0..self.workers.len()).try_for_each(|worker| self.send_backlog(worker))
+    }
+
+    /// Sends waiting tasks while the worker's queue surely has room, each after the memory of its slot; then the sentinel.
+    fn send_backlog(&mut self, worker: usize) -> Result<(), Error> {
+        while self.workers[worker].unanswered < MOST_UNANSWERED {
+            let Some(mut task) = self.workers[worker].backlog.pop_front() else { break };
+            self.share_slot(worker, task.lease)?;
+            let to_forget = &mut self.to_forget[worker];
+            task.forget = to_forget.split_off(to_forget.len().saturating_sub(MOST_FORGOTTEN));
+            self.workers[worker].unanswered += 1;
+            self.order(worker, Order::Task(task))?;
+        }
+        if self.all_given && self.workers[worker].backlog.is_empty() {
+            self.workers[worker].send_sentinel();
+        }
+        Ok(())
     }
 
     /// Answers `NeedSlot`.
@@ -96,33 +134,17 @@ impl Pool {
         }
         let notice = Notice::Grant { task, lease };
         let sent = self.workers[worker].lifeline.send(&notice, &[], Instant::now() + LIFELINE_DEADLINE);
-        sent.or_else(|error| lifeline_failed(worker, &error))
+        sent.or_else(|error| lifeline_failed(worker, error))
     }
 
-    /// Tells workers to unmap slots that no longer exist.
-    pub(crate) fn forget_destroyed_slots(&mut self) -> Result<(), Error> {
+    /// Notes which workers have slots mapped that no longer exist.
+    pub(crate) fn look_for_destroyed_slots(&mut self) {
         let destroyed = self.slots.destroyed();
-        if std::mem::replace(&mut self.forgotten, destroyed) == destroyed {
-            return Ok(());
-        }
-        for worker in 0..self.workers.len() {
-            let mapped = &mut self.workers[worker].mapped;
-            let gone: Vec<u32> = mapped.extract_if(|&slot| !self.slots.exists(slot)).collect();
-            for slot in gone {
-                self.order(worker, Order::Forget { slot })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells every worker that no more tasks come: it ends when it has done what it has.
-    pub(crate) fn send_sentinels(&mut self) {
-        if std::mem::replace(&mut self.sentinels_sent, true) {
+        if mem::replace(&mut self.looked_through, destroyed) == destroyed {
             return;
         }
-        for worker in self.workers.iter().filter(|worker| worker.exited.is_none()) {
-            // A worker that is gone needs no sentinel, and the reaper reports it.
-            drop(worker.tasks.send(&None));
+        for (worker, to_forget) in self.workers.iter_mut().zip(&mut self.to_forget) {
+            to_forget.extend(worker.mapped.extract_if(|&slot| !self.slots.exists(slot)));
         }
     }
 
@@ -136,11 +158,16 @@ impl Pool {
                     return Err(Error::WorkerMisbehaved { worker: number, problem });
                 };
                 if let Event::Exited { status, .. } = report.event {
+                    // Only the reaper reports this, and it has reaped first.
+                    if !worker.process.is_reaped() {
+                        let problem = "it reported its own exit".to_owned();
+                        return Err(Error::WorkerMisbehaved { worker: number, problem });
+                    }
                     worker.exited = Some(status);
                 }
                 Ok(Some(report))
             }
-            Err(ReceiveError::TimedOut) => Ok(None),
+            Err(ReceiveError::TimedOut) => Ok(self.look_for_exits()),
             // The reaper in this process holds a sender, so this is never the truth while it runs.
             Err(ReceiveError::Closed) => {
                 let source = std::io::Error::other("the result queue is closed");
@@ -154,6 +181,20 @@ impl Pool {
         }
     }
 
+    /// The net under the reaper: a worker that has ended without anybody saying so, reported here.
+    fn look_for_exits(&mut self) -> Option<Report> {
+        for (number, worker) in
+            self.workers.iter_mut().enumerate().filter(|(_, worker)| worker.exited.is_none())
+        {
+            if let Some(status) = worker.process.try_reap() {
+                worker.exited = Some(status);
+                let event = Event::Exited { pid: worker.process.pid(), status };
+                return Some(Report { worker: u32::try_from(number).ok()?, event });
+            }
+        }
+        None
+    }
+
     /// The error for a worker that has exited.
     pub(crate) fn exited(&self, worker: usize, pid: u32, status: ExitStatus, batches: Vec<u64>) -> Error {
         let doing = Doing::new(worker, &self.snapshot(worker));
@@ -163,16 +204,29 @@ impl Pool {
     /// Asks every worker to end, and does not wait: what they are loading is no longer wanted.
     pub(crate) fn ask_to_end(&mut self) {
         self.control.set_done();
-        self.send_sentinels();
+        for worker in &mut self.workers {
+            worker.backlog.clear();
+            worker.send_sentinel();
+        }
+    }
+
+    /// True in the process that made the pool; false in a forked child, which has only a copy of it.
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owner == std::process::id()
+    }
+
+    /// True when the worker's process is known to have ended: it can write no slot any more.
+    pub(crate) fn has_ended(&self, worker: usize) -> bool {
+        self.workers[worker].exited.is_some()
     }
 
     /// Ends every worker: done flag, sentinels, joining all at once until a deadline, SIGTERM, SIGKILL. Returns when each one
     /// is reaped, or cannot be killed.
     pub(crate) fn shut_down(&mut self) {
         let Some(reaper) = self.reaper.take() else { return };
-        if self.owner != std::process::id() {
+        if !self.is_owned() {
             // A forked child: the workers are its parent's, and the reaper's thread does not exist here.
-            std::mem::forget(reaper);
+            mem::forget(reaper);
             return;
         }
         self.ask_to_end();
@@ -194,21 +248,23 @@ impl Pool {
             match self.receive(deadline) {
                 Ok(None) => return,
                 Ok(Some(_)) | Err(Error::WorkerMisbehaved { .. }) => {}
-                Err(_) => return,
+                // The queue is of no use any more: look at the processes themselves.
+                Err(_) => drop(self.look_for_exits()),
             }
         }
     }
 
     fn share_slot(&mut self, number: usize, lease: Lease) -> Result<(), Error> {
         let worker = &mut self.workers[number];
-        if !worker.mapped.insert(lease.slot) {
+        if worker.mapped.contains(&lease.slot) {
             return Ok(());
         }
+        let Some(fd) = self.slots.fd(lease.slot) else { return Ok(()) };
+        let fd = fd.map_err(|source| Error::System { what: "sharing a slot with a worker", source })?;
         let notice = Notice::Slot { slot: lease.slot, len: lease.len };
-        let deadline = Instant::now() + LIFELINE_DEADLINE;
-        let sent =
-            self.slots.with_fd(lease.slot, |fd| worker.lifeline.send(&notice, &[fd.as_fd()], deadline));
-        sent.unwrap_or(Ok(())).or_else(|error| lifeline_failed(number, &error))
+        let sent = worker.lifeline.send(&notice, &[fd.as_fd()], Instant::now() + LIFELINE_DEADLINE);
+        worker.mapped.insert(lease.slot);
+        sent.or_else(|error| lifeline_failed(number, error))
     }
 
     fn order(&self, worker: usize, order: Order) -> Result<(), Error> {
@@ -229,10 +285,34 @@ impl Drop for Pool {
     }
 }
 
-fn lifeline_failed(worker: usize, error: &LifelineError) -> Result<(), Error> {
+impl Worker {
+    pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, tasks: Sender<Option<Order>>) -> Self {
+        Self {
+            process,
+            lifeline,
+            tasks,
+            mapped: HashSet::new(),
+            backlog: VecDeque::new(),
+            unanswered: 0,
+            sentinel_sent: false,
+            exited: None,
+        }
+    }
+
+    /// Never waits: the queue holds at most a few small tasks.
+    fn send_sentinel(&mut self) {
+        if !mem::replace(&mut self.sentinel_sent, true) && self.exited.is_none() {
+            // A worker that is gone needs none, and the reaper reports it.
+            drop(self.tasks.send(&None));
+        }
+    }
+}
+
+fn lifeline_failed(worker: usize, error: LifelineError) -> Result<(), Error> {
     match error {
         // Gone: the reaper's report says why.
         LifelineError::Closed => Ok(()),
+        LifelineError::Io(source) => Err(Error::System { what: "sending a slot to a worker", source }),
         error => Err(Error::WorkerMisbehaved { worker, problem: format!("its lifeline: {error}") }),
     }
 }

@@ -1,55 +1,87 @@
 //! What workers print, line by line, with a prefix that says who.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, Read},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::{Duration, Instant},
 };
 
-/// Longest line that is kept together.
-const LONGEST_LINE: usize = 64 * 1024;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::write,
+};
 
-/// One worker's output, on its way to this process's standard error.
+/// Longest line that is kept together; with its prefix it fits what a pipe takes at once.
+const LONGEST_LINE: usize = 4000;
+/// What a pipe that polls as writable takes without blocking (PIPE_BUF).
+const ATOMIC_WRITE: usize = 4096;
+/// Most bytes held back while standard error takes none; the worker then waits.
+const MOST_PENDING: usize = 64 * 1024;
+/// How long the last words of a worker may wait for standard error.
+const LAST_WORDS_DEADLINE: Duration = Duration::from_millis(200);
+
+/// One worker's output, on its way to this process's standard error. Nothing here waits for whoever reads that.
 #[derive(Debug)]
 pub(super) struct Output {
     prefix: String,
     pipe: io::PipeReader,
+    /// Written to without the lock that the program's own threads may be holding.
+    stderr: io::Stderr,
     line: Vec<u8>,
+    pending: Vec<u8>,
+    ended: bool,
 }
 
 impl Output {
     /// A pipe: what to read from, and the end that becomes the worker's standard output and error.
     pub(super) fn pipe(worker: usize) -> io::Result<(Self, OwnedFd)> {
         let (reader, writer) = io::pipe()?;
-        make_nonblocking(&reader)?;
+        fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let prefix = format!("[worker {worker}] ");
-        Ok((Self { prefix, pipe: reader, line: Vec::new() }, writer.into()))
+        let (line, pending) = (Vec::new(), Vec::new());
+        let output = Self { prefix, pipe: reader, stderr: io::stderr(), line, pending, ended: false };
+        Ok((output, writer.into()))
     }
 
-    /// Passes on what there is, without waiting for more. False at the end.
+    /// Passes on what there is, a bounded part of it, without waiting. False when there will be no more.
     pub(super) fn relay(&mut self) -> bool {
+        self.write_pending();
         let mut bytes = [0; 8 * 1024];
-        loop {
+        while self.pending.len() < MOST_PENDING && !self.ended {
             match self.pipe.read(&mut bytes) {
-                Ok(0) => {
-                    self.flush();
-                    return false;
-                }
+                Ok(0) => self.ended = true,
                 Ok(count) => bytes[..count].iter().for_each(|&byte| self.take(byte)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.ended = true,
             }
         }
+        if self.ended {
+            self.end_line();
+        }
+        self.write_pending();
+        !self.ended || !self.pending.is_empty()
     }
 
-    /// Passes on the rest of a line that has no end.
-    pub(super) fn flush(&mut self) {
-        if self.line.is_empty() {
-            return;
+    /// Passes on the rest, and loses what standard error does not take in a moment.
+    pub(super) fn last_words(&mut self) {
+        let deadline = Instant::now() + LAST_WORDS_DEADLINE;
+        while self.relay() && Instant::now() < deadline && !self.pending.is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
         }
-        let line = [self.prefix.as_bytes(), &self.line, b"\n"].concat();
-        self.line.clear();
-        // One write, so that lines of several workers do not mix. If nobody reads standard error, the line is lost.
-        drop(io::stderr().write_all(&line));
+        self.end_line();
+        self.write_pending();
+    }
+
+    /// What to poll: the worker's end while there is room for what it says, else standard error.
+    pub(super) fn poll_fd(&self) -> PollFd<'_> {
+        if self.pending.is_empty() {
+            PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)
+        } else {
+            PollFd::new(self.stderr.as_fd(), PollFlags::POLLOUT)
+        }
     }
 
     fn take(&mut self, byte: u8) {
@@ -57,19 +89,35 @@ impl Output {
             self.line.push(byte);
         }
         if byte == b'\n' || self.line.len() == LONGEST_LINE {
-            self.flush();
+            self.pending.extend_from_slice(self.prefix.as_bytes());
+            self.pending.append(&mut self.line);
+            self.pending.push(b'\n');
+        }
+    }
+
+    fn end_line(&mut self) {
+        if !self.line.is_empty() {
+            self.take(b'\n');
+        }
+    }
+
+    /// Whole lines at a time, so that those of several workers do not mix.
+    fn write_pending(&mut self) {
+        while !self.pending.is_empty() && is_writable(self.stderr.as_fd()) {
+            let most = &self.pending[..self.pending.len().min(ATOMIC_WRITE)];
+            let lines = most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |last| last + 1);
+            match write(self.stderr.as_fd(), &most[..lines]) {
+                Ok(written) => drop(self.pending.drain(..written)),
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
+                // Nobody reads it any more.
+                Err(_) => self.pending.clear(),
+            }
         }
     }
 }
 
-impl AsFd for Output {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pipe.as_fd()
-    }
-}
-
-fn make_nonblocking(fd: &impl AsFd) -> io::Result<()> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    fcntl(fd.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(())
+fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

@@ -3,16 +3,13 @@
 
 use std::{
     io,
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::AsFd, unix::net::UnixStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use loader_ipc::{
@@ -29,6 +26,9 @@ use super::output::Output;
 const SLOW_POLL: Duration = Duration::from_secs(1);
 /// The same where the kernel has no pidfds.
 const FAST_POLL: Duration = Duration::from_millis(50);
+
+/// How long the thread may take to end.
+const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The running thread.
 #[derive(Debug)]
@@ -47,7 +47,8 @@ pub(super) struct Watched {
 }
 
 impl Reaper {
-    /// Starts watching. `handle_sigchld`: also install a SIGCHLD handler (it chains to the one that is there).
+    /// Starts watching. `handle_sigchld`: also install a SIGCHLD handler. It chains to the one that is there; where the host ignores
+    /// SIGCHLD it is left out, since to ignore it again cannot be chained to.
     pub(super) fn start(
         workers: Vec<Watched>,
         results: Sender<Report>,
@@ -56,15 +57,21 @@ impl Reaper {
         let (wake, woken) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
-        let sigchld = match handle_sigchld {
+        let sigchld = match handle_sigchld && !is_sigchld_ignored() {
             // The handler only writes a byte to the socket.
             true => Some(low_level::pipe::register(SIGCHLD, wake.try_clone()?)?),
             false => None,
         };
         let stop = Arc::new(AtomicBool::new(false));
         let watch = Watch { workers, results, woken, stop: Arc::clone(&stop) };
-        let thread = thread::Builder::new().name("loader-reaper".into()).spawn(move || watch.run())?;
-        Ok(Self { thread, stop, wake, sigchld })
+        let thread = thread::Builder::new().name("loader-reaper".into()).spawn(move || watch.run());
+        match thread {
+            Ok(thread) => Ok(Self { thread, stop, wake, sigchld }),
+            Err(error) => {
+                sigchld.map(low_level::unregister);
+                Err(error)
+            }
+        }
     }
 
     /// Ends the thread. It ends by itself when every worker is reaped.
@@ -76,9 +83,11 @@ impl Reaper {
         if let Some(id) = self.sigchld {
             low_level::unregister(id);
         }
-        // The thread never waits for anything without a deadline but its own write to the result queue, which ends when the
-        // receiver is dropped or read; a panic in it has been printed.
-        drop(self.thread.join());
+        // It waits for nothing without a deadline, but a host may have stopped it, or filled the result queue: then leave it.
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(200));
+        }
     }
 }
 
@@ -118,7 +127,7 @@ impl Watch {
         let Some(status) = status else { return };
         // A process that the worker started may hold the pipe open: do not wait for its end.
         if let Some(mut output) = worker.output.take() {
-            output.flush();
+            output.last_words();
         }
         let event = Event::Exited { pid: worker.process.pid(), status };
         let report = Report { worker: u32::try_from(number).expect("as many workers as processes"), event };
@@ -128,10 +137,10 @@ impl Watch {
 
     fn wait(&self) {
         let running = || self.workers.iter().filter(|worker| !worker.process.is_reaped());
-        let pidfds = running().filter_map(|worker| worker.process.pidfd());
-        let outputs = running().filter_map(|worker| worker.output.as_ref().map(AsFd::as_fd));
-        let fds: Vec<BorrowedFd<'_>> = pidfds.chain(outputs).chain([self.woken.as_fd()]).collect();
-        let mut fds: Vec<PollFd<'_>> = fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let pidfds = running().filter_map(|worker| worker.process.pidfd()).map(readable);
+        let outputs = running().filter_map(|worker| worker.output.as_ref().map(Output::poll_fd));
+        let mut fds: Vec<PollFd<'_>> = pidfds.chain(outputs).chain([readable(self.woken.as_fd())]).collect();
         let longest =
             if running().all(|worker| worker.process.pidfd().is_some()) { SLOW_POLL } else { FAST_POLL };
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::ZERO);
@@ -140,4 +149,12 @@ impl Watch {
         let mut bytes = [0; 64];
         while io::Read::read(&mut &self.woken, &mut bytes).is_ok_and(|count| count == bytes.len()) {}
     }
+}
+
+fn is_sigchld_ignored() -> bool {
+    // A mask in hexadecimal, bit 0 for signal 1.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask =
+        status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (SIGCHLD - 1)) != 0)
 }

@@ -1,7 +1,6 @@
 //! Starting workers: all processes at once, then the handshakes.
 
 use std::{
-    collections::HashSet,
     ffi::OsStr,
     io,
     os::fd::AsFd,
@@ -116,7 +115,9 @@ impl Launch {
             match self.start_one(number, &offer, deadline) {
                 Ok(worker) => started.push(worker),
                 Err(error) => {
-                    started.into_iter().for_each(abandon);
+                    let others =
+                        started.into_iter().map(|Started { process, lifeline, .. }| (process, lifeline));
+                    end_all(others.collect());
                     return Err(error);
                 }
             }
@@ -130,8 +131,9 @@ impl Launch {
             reaper: None,
             slots: slots.clone(),
             owner: std::process::id(),
-            sentinels_sent: false,
-            forgotten: slots.destroyed(),
+            all_given: false,
+            looked_through: slots.destroyed(),
+            to_forget: vec![Vec::new(); self.workers],
         };
         match reaper {
             Ok(reaper) => {
@@ -139,10 +141,8 @@ impl Launch {
                 Ok(pool)
             }
             Err(source) => {
-                for Worker { process, lifeline, .. } in pool.workers.drain(..) {
-                    drop(lifeline);
-                    end_and_reap(&process);
-                }
+                let all = pool.workers.drain(..).map(|Worker { process, lifeline, .. }| (process, lifeline));
+                end_all(all.collect());
                 Err(Error::System { what: "starting the reaper", source })
             }
         }
@@ -188,14 +188,14 @@ fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> 
         match invitation.connect(&lifeline, results, deadline) {
             Ok(tasks) => {
                 watched.push(Watched { process: Arc::clone(&process), output: Some(output) });
-                workers.push(Worker { process, lifeline, tasks, mapped: HashSet::new(), exited: None });
+                workers.push(Worker::new(process, lifeline, tasks));
             }
             Err(error) => {
                 drop(lifeline);
                 let error = refused(number, &error, &process, output);
-                started.for_each(|(_, other)| abandon(other));
-                drop(workers); // their lifelines: they end by themselves
-                watched.iter().for_each(|other| end_and_reap(&other.process));
+                let waiting = started.map(|(_, Started { process, lifeline, .. })| (process, lifeline));
+                let greeted = workers.into_iter().map(|Worker { process, lifeline, .. }| (process, lifeline));
+                end_all(waiting.chain(greeted).collect());
                 return Err(error);
             }
         }
@@ -206,20 +206,18 @@ fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> 
 /// The error for a worker that did not come through the handshake, with how its process ended.
 fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut output: Output) -> Error {
     // It may be about to end by itself, with a status and last words that say more than our SIGKILL.
-    let grace = if matches!(error, HandshakeError::Lifeline(LifelineError::Closed)) {
-        REAP_DEADLINE
-    } else {
-        Duration::ZERO
-    };
+    let gone = matches!(error, HandshakeError::Lifeline(LifelineError::Closed) | HandshakeError::Queue(_));
+    let grace = if gone { REAP_DEADLINE } else { GRACE };
     let own_end = reap_until(process, Instant::now() + grace);
-    end_and_reap(process);
-    output.relay();
-    output.flush();
+    kill_and_reap(process);
+    output.last_words();
     let problem = match (error, own_end) {
-        (HandshakeError::Lifeline(LifelineError::Closed), Some(status)) => format!(
-            "its process {status} before it answered; is {} called first in its main, and is it a worker program?",
-            "loader_worker::init()"
-        ),
+        (HandshakeError::Lifeline(LifelineError::Closed) | HandshakeError::Queue(_), Some(status)) => {
+            format!(
+                "its process {status} before it answered; is {} called first in its main, and is it a worker program?",
+                "loader_worker::init()"
+            )
+        }
         (HandshakeError::Lifeline(LifelineError::Closed | LifelineError::TimedOut), _) => format!(
             "it did not answer; a worker program must call {} or serve a registry first in its main",
             "loader_worker::init()"
@@ -229,17 +227,15 @@ fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut o
     Error::WorkerNotStarted { worker, problem }
 }
 
-fn abandon(worker: Started) {
-    let Started { process, lifeline, .. } = worker;
-    drop(lifeline);
-    end_and_reap(&process);
-}
-
-/// Waits a moment for a worker whose lifeline was dropped, so that it can clean up after itself, then kills it.
-fn end_and_reap(process: &WorkerProcess) {
-    if reap_until(process, Instant::now() + GRACE).is_none() {
-        kill_and_reap(process);
+/// Ends workers that were started in vain: drops their lifelines, waits a moment for all of them, so that they can clean up after
+/// themselves, and kills the rest.
+fn end_all(workers: Vec<(Arc<WorkerProcess>, Lifeline)>) {
+    let processes: Vec<_> = workers.into_iter().map(|(process, _lifeline)| process).collect();
+    let deadline = Instant::now() + GRACE;
+    for process in &processes {
+        reap_until(process, deadline);
     }
+    processes.iter().for_each(|process| kill_and_reap(process));
 }
 
 fn kill_and_reap(process: &WorkerProcess) {

@@ -51,8 +51,8 @@ pub enum TensorError {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// Other handles on the same data exist.
-    #[error("the tensor's data is shared with a clone; drop the clone or change a copy (`to_owned_tensor`)")]
+    /// Other handles on the same data exist, in this process or in the one that the batch was sent to.
+    #[error("the tensor's data is shared; drop the other handles, or change a copy (`to_owned_tensor`)")]
     Shared,
 }
 
@@ -84,7 +84,7 @@ impl<T: Element> Tensor<T> {
         Ok(tensor)
     }
 
-    /// As [`from_slice`](Self::from_slice), from a vector.
+    /// As [`from_slice`](Self::from_slice), from a vector. The elements are copied, into aligned memory.
     ///
     /// # Errors
     /// As [`from_slice`](Self::from_slice).
@@ -119,9 +119,9 @@ impl<T: Element> Tensor<T> {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// True when there are no elements.
+    /// True when the first dimension is 0.
     pub fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
+        self.len() == 0
     }
 
     /// Type of the elements.
@@ -143,11 +143,12 @@ impl<T: Element> Tensor<T> {
     /// All elements, to be changed in place.
     ///
     /// # Errors
-    /// [`TensorError::Shared`] while a clone of this tensor exists.
+    /// [`TensorError::Shared`] while a clone of this tensor exists, or when it is part of a batch that a worker has sent.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], TensorError> {
         let bytes = self.as_bytes().len();
-        let buffer = Arc::get_mut(&mut self.buffer).ok_or(TensorError::Shared)?;
-        Ok(bytemuck::cast_slice_mut(&mut buffer.as_bytes_mut()[..bytes]))
+        let buffer =
+            Arc::get_mut(&mut self.buffer).and_then(Buffer::as_bytes_mut).ok_or(TensorError::Shared)?;
+        Ok(bytemuck::cast_slice_mut(&mut buffer[..bytes]))
     }
 
     /// Row `index` of the first dimension: one sample of a batch.
@@ -163,9 +164,7 @@ impl<T: Element> Tensor<T> {
     /// A copy with data of its own on the heap, which does not hold the batch's slot.
     #[must_use]
     pub fn to_owned_tensor(&self) -> Self {
-        let mut buffer = Buffer::on_heap(self.as_bytes().len());
-        buffer.as_bytes_mut().copy_from_slice(self.as_bytes());
-        Self::over(Arc::new(buffer), self.shape.clone())
+        Self::over(Arc::new(Buffer::copy_of(self.as_bytes())), self.shape.clone())
     }
 
     /// The same elements with another shape; shares the data.

@@ -69,9 +69,7 @@ impl<T: Element> Tensor<T> {
         if element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>())) != Some(data.len()) {
             return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
         }
-        let mut buffer = Buffer::on_heap(data.len());
-        buffer.as_bytes_mut().copy_from_slice(&data);
-        Ok(Self::over(Arc::new(buffer), shape))
+        Ok(Self::over(Arc::new(Buffer::copy_of(&data)), shape))
     }
 }
 
@@ -192,6 +190,16 @@ mod tests {
     }
 
     #[test]
+    fn a_tensor_that_was_sent_cannot_be_changed() {
+        let slot = slot(8192);
+        let mut arena = Arena::in_slot(slot.lend(()).unwrap());
+        let mut kept = arena.within(|| Tensor::from_slice(&[1u16, 2], [2]).unwrap());
+        kept.as_mut_slice().unwrap()[0] = 7;
+        arena.encode(&kept).unwrap();
+        assert_eq!(kept.as_mut_slice(), Err(crate::TensorError::Shared));
+    }
+
+    #[test]
     fn places_that_lie_are_refused() {
         let lies = [
             Placed { dtype: 0, shape: vec![8192], offset: 0 },
@@ -207,7 +215,7 @@ mod tests {
             let bytes = codec::encode(&lie).unwrap();
             let start = 4096 - bytes.len();
             let mut loan = slot.lend(()).unwrap();
-            loan.take(start..4096).unwrap().as_bytes_mut().copy_from_slice(&bytes);
+            loan.put(start, &bytes).unwrap();
             drop(loan);
             let encoded = arena::Encoded { start: start as u64, len: bytes.len() as u64 };
             assert!(lent::decode::<Tensor<u8>>(slot.lend(()).unwrap(), encoded).is_err());

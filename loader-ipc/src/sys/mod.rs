@@ -8,6 +8,7 @@
 //! | `words.rs` | [`SharedWords`] | shared counters are only reached as atomics |
 //! | `zero_sized.rs` | [`ZeroSized`] | only values without bytes are conjured |
 //! | `line.rs` | `Line` | plain bytes without padding |
+//! | `signals.rs` | [`default_sigchld`] | only a default action is set |
 //! | `exit.rs` | [`exit_now`] | |
 #![allow(unsafe_code)]
 
@@ -15,15 +16,18 @@ mod exit;
 mod line;
 mod mapping;
 mod sealed;
+mod signals;
 mod slot_memory;
 mod words;
 mod zero_sized;
 
 pub use exit::{exit_now, keep_freed_memory};
 pub use sealed::SealedMap;
+pub use signals::default_sigchld;
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory};
 pub use words::SharedWords;
 pub use zero_sized::ZeroSized;
 
 pub(crate) use line::Line;
 use mapping::{Access, Mapping};
+use sealed::require_fixed_size;

@@ -1,6 +1,12 @@
 //! Read-only memory that nobody can change any more.
 
-use std::{io, num::NonZeroUsize, ops::Deref, os::fd::AsFd, slice};
+use std::{
+    io,
+    num::NonZeroUsize,
+    ops::Deref,
+    os::fd::{AsFd, BorrowedFd},
+    slice,
+};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
@@ -18,15 +24,11 @@ impl SealedMap {
     /// # Errors
     /// `InvalidInput` when `fd` is not sealed against writing, shrinking and growing, or shorter than `len`; else what `mmap` says.
     pub fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
-        let wanted = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
-        let seals = SealFlag::from_bits_truncate(fcntl(fd.as_fd(), FcntlArg::F_GET_SEALS)?);
-        let size = nix::sys::stat::fstat(fd.as_fd())?.st_size;
-        if !seals.contains(wanted) || usize::try_from(size).is_ok_and(|size| size < len) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the memory is not sealed, or shorter than said",
-            ));
-        }
+        require_seals(
+            fd.as_fd(),
+            len,
+            SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW,
+        )?;
         let mapping = match NonZeroUsize::new(len) {
             Some(len) => Some(Mapping::new(fd.as_fd(), len, Access::Read)?),
             None => None,
@@ -44,4 +46,18 @@ impl Deref for SealedMap {
         // kernel refuses every write to a memfd with F_SEAL_WRITE, in every process, so the bytes never change.
         unsafe { slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) }
     }
+}
+
+/// Refuses memory that can still shrink, or is shorter than `len`: touching its mapping could fault.
+pub(super) fn require_fixed_size(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    require_seals(fd, len, SealFlag::F_SEAL_SHRINK)
+}
+
+fn require_seals(fd: BorrowedFd<'_>, len: usize, wanted: SealFlag) -> io::Result<()> {
+    let seals = SealFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GET_SEALS)?);
+    let size = nix::sys::stat::fstat(fd)?.st_size;
+    if seals.contains(wanted) && usize::try_from(size).is_ok_and(|size| size >= len) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed, or shorter than said"))
 }

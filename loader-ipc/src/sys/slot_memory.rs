@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use super::{Access, Mapping};
+use super::{Access, Mapping, require_fixed_size};
 
 /// One slot's memory, mapped for reading and writing.
 #[derive(Debug)]
@@ -28,11 +28,12 @@ pub struct SlotMemory {
 }
 
 impl SlotMemory {
-    /// Maps the first `len` bytes of `fd`, which must be sealed against shrinking (a shorter file would fault).
+    /// Maps the first `len` bytes of `fd`. A process maps a slot once: a second mapping would be a second owner of its bytes.
     ///
     /// # Errors
-    /// What `mmap` says: out of address space, too many mappings.
+    /// `InvalidInput` when `fd` can still shrink (touching it could then fault) or is shorter than `len`; else what `mmap` says.
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
+        require_fixed_size(fd.as_fd(), len.get())?;
         let mapping = Mapping::new(fd.as_fd(), len, Access::Write)?;
         Ok(Arc::new(Self { mapping, lent: AtomicBool::new(false) }))
     }
@@ -56,7 +57,8 @@ impl SlotMemory {
         if self.lent.swap(true, Ordering::Acquire) {
             return None;
         }
-        let state = LoanState { memory: Arc::clone(self), _ticket: Box::new(ticket) };
+        let state =
+            LoanState { memory: Arc::clone(self), frozen: AtomicBool::new(false), _ticket: Box::new(ticket) };
         Some(Loan { state: Arc::new(state), taken: Vec::new() })
     }
 }
@@ -70,6 +72,8 @@ pub struct Loan {
 
 struct LoanState {
     memory: Arc<SlotMemory>,
+    /// The batch is on its way to another process: its bytes must not change any more.
+    frozen: AtomicBool,
     _ticket: Box<dyn Any + Send + Sync>, // dropped after `lent` is cleared, by `Drop` below
 }
 
@@ -118,6 +122,23 @@ impl Loan {
     /// True when `chunk` was taken from this loan.
     pub fn owns(&self, chunk: &Chunk) -> bool {
         Arc::ptr_eq(&self.state, &chunk.state)
+    }
+
+    /// Takes away the right to change chunks of this loan, for good: the batch is about to be given to another process.
+    pub fn freeze(&self) {
+        // SeqCst is not needed: a thread that still has a `&mut` into a chunk must hand the tensor over to be encoded, which
+        // orders its writes before the encoding; Release/Acquire keeps later `as_bytes_mut` behind this.
+        self.state.frozen.store(true, Ordering::Release);
+    }
+
+    /// Takes `range` and fills it from its start with `bytes`, also when the loan is frozen: nobody else can have it.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn put(&mut self, start: usize, bytes: &[u8]) -> Result<(), ChunkError> {
+        let end = start.checked_add(bytes.len()).ok_or(ChunkError::OutOfBounds { start, end: usize::MAX })?;
+        self.take(start..end)?.bytes_mut().copy_from_slice(bytes);
+        Ok(())
     }
 
     /// Takes `range` out of the loan, for good.
@@ -171,8 +192,13 @@ impl Chunk {
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be written.
-    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+    /// The bytes, to be written; `None` once the loan is frozen.
+    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // Acquire: pairs with `freeze`.
+        if self.state.frozen.load(Ordering::Acquire) { None } else { Some(self.bytes_mut()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_bytes`; `&mut self` makes the access unique.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }

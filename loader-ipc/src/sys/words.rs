@@ -2,7 +2,7 @@
 
 use std::{io, num::NonZeroUsize, os::fd::AsFd, slice, sync::atomic::AtomicU64};
 
-use super::{Access, Mapping};
+use super::{Access, Mapping, require_fixed_size};
 
 /// `len` shared 64-bit words.
 #[derive(Debug)]
@@ -11,13 +11,14 @@ pub struct SharedWords {
 }
 
 impl SharedWords {
-    /// Maps the first `len` words of `fd`, which must be sealed against shrinking.
+    /// Maps the first `len` words of `fd`.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// `InvalidInput` when `fd` can still shrink or is shorter; else what `mmap` says.
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
         let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
+        require_fixed_size(fd.as_fd(), bytes.get())?;
         Ok(Self { mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)? })
     }
 

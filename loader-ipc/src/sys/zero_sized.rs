@@ -2,7 +2,9 @@
 
 use std::{marker::PhantomData, ptr::NonNull};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::attach;
 
 /// A function or non-capturing closure: its type says everything, so another process running the same program can make it
 /// from nothing.
@@ -40,7 +42,8 @@ impl<F: Copy> ZeroSized<F> {
         }
         // SAFETY: (1) `F` has no bytes, so reading it reads no memory and any aligned address will do. (2) `F` is `Copy`, so it has no `Drop` and
         // one more value of it changes nothing. (3) `F` is inhabited: a `ZeroSized<F>` comes from `new`, which was given a
-        // value, or was decoded by the same program (same build id) from one that did.
+        // value, or was decoded from what a process of the same types encoded, which had one (guarded by the build id or the
+        // names of the types, and by `Deserialize` below).
         unsafe { NonNull::<F>::dangling().read() }
     }
 }
@@ -62,6 +65,12 @@ impl<F> Serialize for ZeroSized<F> {
 impl<'de, F> Deserialize<'de> for ZeroSized<F> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <()>::deserialize(deserializer)?;
+        // A type alone must not be enough to make a value of it: only what another process of the same build encoded counts.
+        if !attach::is_taking() {
+            return Err(D::Error::custom(
+                "a function is only decoded in a worker, from what its main program sent",
+            ));
+        }
         Ok(Self(PhantomData))
     }
 }

@@ -18,6 +18,11 @@ fn main() -> anyhow::Result<()> {
         let dataset = Faulty { count: 1000, at: 0, fault: Fault::Hang };
         return die(&way, DataLoader::builder(dataset).batch_size(1000).num_workers(workers).build()?);
     }
+    match way.as_str() {
+        "chatty" => return chatty(workers),
+        "fork-load" => return load_after_fork(workers),
+        _ => {}
+    }
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(5) };
     die(&way, DataLoader::builder(dataset).batch_size(4).num_workers(workers).build()?)
 }
@@ -45,6 +50,46 @@ fn die<B: loader_core::collate::Batch>(way: &str, loader: DataLoader<B>) -> anyh
             std::process::abort();
         }
         _ => anyhow::bail!("no such way to die: {way}"),
+    }
+    Ok(())
+}
+
+/// Workers that print without end, while nobody reads this process's standard error.
+fn chatty(workers: usize) -> anyhow::Result<()> {
+    let dataset = Faulty { count: 100, at: 0, fault: Fault::PrintForever };
+    let loader = DataLoader::builder(dataset).num_workers(workers).build()?;
+    let mut batches = loader.iter()?;
+    let pids = batches.worker_pids();
+    thread::sleep(Duration::from_millis(300));
+    // The death of another worker must be noticed all the same.
+    loader_tests::processes::signal(pids[1], nix::sys::signal::Signal::SIGKILL);
+    let died =
+        batches.next().is_some_and(|batch| matches!(batch, Err(Error::WorkerExited { worker: 1, .. })));
+    drop(batches);
+    println!("{died} {}", pids.iter().all(|&pid| !loader_tests::processes::exists(pid)));
+    Ok(())
+}
+
+/// A forked child that loads with its parent's loader must not touch its parent's batches.
+fn load_after_fork(workers: usize) -> anyhow::Result<()> {
+    let dataset = Slow { count: 40, delay: Duration::ZERO };
+    let loader = DataLoader::builder(dataset).batch_size(2).num_workers(workers).build()?;
+    let mut batches = loader.iter()?;
+    let held: Vec<Tensor<u64>> = batches.by_ref().take(5).collect::<Result<_, _>>()?;
+    // SAFETY: this thread is the only one that the child goes on with; what other threads may hold locked (the reaper: nothing
+    // that is used here) it does not wait for.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            let refused = batches.next().is_some_and(|batch| batch.is_err());
+            let own = loader.epoch(0)?.filter_map(Result::ok).count();
+            std::process::exit(if refused && own == 20 { 0 } else { 1 });
+        }
+        ForkResult::Parent { child } => {
+            let status = nix::sys::wait::waitpid(child, None)?;
+            let intact = held.iter().flat_map(|batch| batch.as_slice()).copied().eq(0..10);
+            let rest = batches.filter_map(Result::ok).count();
+            println!("{} {intact} {rest}", matches!(status, nix::sys::wait::WaitStatus::Exited(_, 0)));
+        }
     }
     Ok(())
 }
