@@ -135,7 +135,7 @@ pub struct LoaderOptions {
     /// Longest wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
-    /// Most bytes of shared memory for batches; half of the machine's memory by default.
+    /// Most bytes of shared memory for batches, at least 65,536; half of the memory that the process may use by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_memory_limit: Option<u64>,
 }

@@ -132,6 +132,20 @@ pub enum HandshakeError {
     Queue(#[source] io::Error),
 }
 
+impl HandshakeError {
+    /// True when the other process is gone, or about to be: how it ended says more than this error.
+    pub fn is_gone(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
+        match self {
+            Self::Lifeline(LifelineError::Closed) => true,
+            Self::Queue(error) => {
+                matches!(error.kind(), BrokenPipe | ConnectionRefused | ConnectionReset | NotFound)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What a new worker is given, but for its number.
 #[derive(Debug, Clone)]
 pub struct Offer<'a> {
@@ -207,7 +221,11 @@ impl Invitation {
         };
         let (sender, receiver) = queue().map_err(HandshakeError::Queue)?;
         let welcome = Welcome { nonce: self.nonce, tasks: receiver, results: results.clone() };
-        let connection = IpcSender::connect(server.clone()).map_err(HandshakeError::Queue)?;
+        let connection = IpcSender::connect(server.clone()).map_err(|error| match error.raw_os_error() {
+            // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
+            Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
+            _ => HandshakeError::Queue(error),
+        })?;
         // Connected, nobody needs the name any more; the worker might be killed before it removes it.
         remove_socket(Path::new(&server));
         connection

@@ -113,7 +113,8 @@ impl<D: Dataset, C, W> Builder<D, C, W> {
         self
     }
 
-    /// Most bytes of shared memory for batches, over all iterators of the loader; half of the machine's memory by default.
+    /// Most bytes of shared memory for batches, over all iterators of the loader, at least 65,536; half of the memory that the process
+    /// may use (the machine's or the control group's) by default.
     #[must_use]
     pub fn shared_memory_limit(mut self, bytes: u64) -> Self {
         self.settings.options.shared_memory_limit = Some(bytes);

@@ -206,23 +206,19 @@ fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> 
 /// The error for a worker that did not come through the handshake, with how its process ended.
 fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut output: Output) -> Error {
     // It may be about to end by itself, with a status and last words that say more than our SIGKILL.
-    let gone = matches!(error, HandshakeError::Lifeline(LifelineError::Closed) | HandshakeError::Queue(_));
-    let grace = if gone { REAP_DEADLINE } else { GRACE };
+    let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };
     let own_end = reap_until(process, Instant::now() + grace);
     kill_and_reap(process);
     output.last_words();
-    let problem = match (error, own_end) {
-        (HandshakeError::Lifeline(LifelineError::Closed) | HandshakeError::Queue(_), Some(status)) => {
-            format!(
-                "its process {status} before it answered; is {} called first in its main, and is it a worker program?",
-                "loader_worker::init()"
-            )
-        }
-        (HandshakeError::Lifeline(LifelineError::Closed | LifelineError::TimedOut), _) => format!(
-            "it did not answer; a worker program must call {} or serve a registry first in its main",
-            "loader_worker::init()"
+    let problem = match own_end {
+        Some(status) if error.is_gone() => format!(
+            "its process {status} before it answered; is loader_worker::init() called first in its main, and is it a worker \
+             program?"
         ),
-        (error, _) => error.to_string(),
+        _ if matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)) => {
+            "it did not answer; a worker program must call loader_worker::init() or serve a registry first in its main".to_owned()
+        }
+        _ => error.to_string(),
     };
     Error::WorkerNotStarted { worker, problem }
 }
