@@ -42,7 +42,8 @@ pub struct Context {
     epoch: u64,
     index: usize,
     key: [u8; 32],
-    rng: ChaCha8Rng,
+    /// Made when it is first asked for.
+    rng: Option<ChaCha8Rng>,
     many: Many,
 }
 
@@ -65,14 +66,13 @@ impl Context {
 
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
-        let rng = random::generator(key, 0);
-        Self { worker, epoch, index: 0, key, rng, many: Many::Unasked }
+        Self { worker, epoch, index: 0, key, rng: None, many: Many::Unasked }
     }
 
     /// Moves on to another sample: its generator starts anew.
     pub fn set_index(&mut self, index: usize) {
         self.index = index;
-        self.rng = random::generator(self.key, index as u64);
+        self.rng = None;
     }
 
     /// The sample's own generator. It depends on the loader's seed, the epoch and the sample's index alone: augmentation is
@@ -80,7 +80,8 @@ impl Context {
     ///
     /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
     pub fn rng(&mut self) -> &mut ChaCha8Rng {
-        &mut self.rng
+        let (key, index) = (self.key, self.index as u64);
+        self.rng.get_or_insert_with(|| random::generator(key, index))
     }
 
     /// The epoch, from 0.

@@ -123,10 +123,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 }
             };
             at.set((Stage::Collate, Some(index as u64)));
-            watch.progress(WorkerState::Collating, index);
             arena.within(|| stack.push(sample)).map_err(|error| failed(&collate_error(error)))?;
         }
         at.set((Stage::Collate, None));
+        watch.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
         arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
     }
 

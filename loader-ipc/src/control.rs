@@ -55,7 +55,7 @@ pub struct WorkerSnapshot {
     pub batches: u64,
     /// Samples loaded.
     pub samples: u64,
-    /// Page faults served from memory (`ru_minflt`), as of its last batch.
+    /// Page faults served from memory (`ru_minflt`), as of a few batches ago.
     pub page_faults: u64,
     /// Time spent in tasks.
     pub busy: Duration,
@@ -120,12 +120,16 @@ impl ControlPage {
     }
 
     /// Adds a finished batch to the worker's counters.
-    pub fn count_batch(&self, worker: usize, samples: u64, busy: Duration, page_faults: u64) {
+    pub fn count_batch(&self, worker: usize, samples: u64, busy: Duration) {
         let line = self.line(worker);
         line[BATCHES].fetch_add(1, Ordering::Relaxed);
         line[SAMPLES].fetch_add(samples, Ordering::Relaxed);
         line[BUSY].fetch_add(nanos(busy), Ordering::Relaxed);
-        line[FAULTS].store(page_faults, Ordering::Relaxed);
+    }
+
+    /// Notes the worker's page faults so far.
+    pub fn set_page_faults(&self, worker: usize, page_faults: u64) {
+        self.line(worker)[FAULTS].store(page_faults, Ordering::Relaxed);
     }
 
     /// The worker's line. Its words are read one after the other, so they may be of two moments.

@@ -12,6 +12,7 @@ use std::{
     fs::File,
     io,
     marker::PhantomData,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,6 +26,9 @@ use crate::codec::{self, CodecError};
 
 /// Largest frame in bytes: a third of what one packet takes.
 pub const MAX_FRAME: usize = 64 * 1024;
+
+/// How long a receiver looks again and again before it sleeps.
+const LOOKING: Duration = Duration::from_micros(20);
 
 /// Makes a queue of `T`s.
 ///
@@ -130,14 +134,14 @@ impl<T: DeserializeOwned> Receiver<T> {
     /// [`ReceiveError`].
     ///
     /// # Implementation notes
-    /// `poll`, then `recvmsg`. ipc-channel cuts a wait to whole milliseconds and ends it on any signal; both are undone here.
+    /// `poll`, then `recvmsg`. It first looks for [`LOOKING`] before it sleeps, giving way to others in between: a sleeping
+    /// processor takes longer to wake than a small batch takes to load. ipc-channel cuts a wait to whole milliseconds and ends it
+    /// on any signal; both are undone here.
     pub fn receive(&self, deadline: Instant) -> Result<T, ReceiveError> {
-        let mut left = deadline.saturating_duration_since(Instant::now());
+        let mut started = None;
+        let mut wait = Duration::ZERO;
         loop {
-            // Rounded up: a cut one would spin through the last millisecond.
-            let wait = if left.is_zero() { left } else { left.max(Duration::from_millis(1)) };
-            let received =
-                if wait.is_zero() { self.inner.try_recv() } else { self.inner.try_recv_timeout(wait) };
+            let received = self.inner.try_recv_timeout(wait);
             match received {
                 Ok(Packet(bytes)) => {
                     return codec::decode(&bytes).map_err(|error| ReceiveError::Malformed(error.to_string()));
@@ -153,10 +157,17 @@ impl<T: DeserializeOwned> Receiver<T> {
                     return Err(ReceiveError::Malformed(error.to_string()));
                 }
             }
-            left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let now = Instant::now();
+            let Some(left) = deadline.checked_duration_since(now).filter(|left| !left.is_zero()) else {
                 return Err(ReceiveError::TimedOut);
-            }
+            };
+            wait = if now - *started.get_or_insert(now) < LOOKING {
+                thread::yield_now();
+                Duration::ZERO
+            } else {
+                // Rounded up: a cut one would spin through the last millisecond.
+                left.max(Duration::from_millis(1))
+            };
         }
     }
 }

@@ -28,6 +28,11 @@ use crate::{
 /// How long to wait for an order before looking around; the watchdog is what notices a dead main.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Page faults are counted after each batch that takes this long,
+const LONG_BATCH: Duration = Duration::from_millis(1);
+/// and after every so many others.
+const FAULTS_INTERVAL: u64 = 16;
+
 /// Follows orders until the sentinel comes or main is gone.
 ///
 /// # Errors
@@ -37,7 +42,7 @@ pub(crate) fn follow(
     session: Session,
     lifeline: &Lifeline,
 ) -> anyhow::Result<()> {
-    let mut worker = Worker { fetch, session, slots: Slots::new(lifeline) };
+    let mut worker = Worker { fetch, session, slots: Slots::new(lifeline), batches: 0 };
     let ready = match &worker.fetch {
         Ok(_) => Event::Ready,
         Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },
@@ -67,6 +72,8 @@ struct Worker<'a> {
     fetch: Result<Box<dyn Fetch>, Failure>,
     session: Session,
     slots: Slots<'a>,
+    /// Batches done.
+    batches: u64,
 }
 
 /// `Break` when main no longer listens.
@@ -185,10 +192,15 @@ impl Worker<'_> {
         self.slots.memory(lease.slot).is_some_and(|memory| memory.is_lent())
     }
 
-    fn count(&self, samples: usize, started: Instant) {
-        let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
-        let faults = u64::try_from(faults).unwrap_or(0);
-        self.session.control.count_batch(self.session.worker, samples as u64, started.elapsed(), faults);
+    fn count(&mut self, samples: usize, started: Instant) {
+        let busy = started.elapsed();
+        self.batches += 1;
+        // A system call: not for every one of thousands of small batches a second.
+        if busy >= LONG_BATCH || self.batches.is_multiple_of(FAULTS_INTERVAL) {
+            let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
+            self.session.control.set_page_faults(self.session.worker, u64::try_from(faults).unwrap_or(0));
+        }
+        self.session.control.count_batch(self.session.worker, samples as u64, busy);
     }
 
     fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Vec<usize>> {
