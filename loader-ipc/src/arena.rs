@@ -13,13 +13,28 @@ use serde::{Deserialize, Serialize};
 use crate::{
     buffer::{ALIGNMENT, Buffer},
     codec::{self, CodecError},
-    sys::{Chunk, Loan},
+    heap::HeapPool,
+    sys::{Chunk, Line, Loan},
 };
 
 /// Where a batch is put together: a slot, or the heap.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arena {
-    slot: Option<SlotArena>,
+    /// Moved to the thread while it collates.
+    here: Option<Room>,
+}
+
+#[derive(Debug)]
+enum Room {
+    Slot(SlotArena),
+    Heap(HeapPool),
+}
+
+/// Memory for one buffer.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Slot(Chunk),
+    Heap(Vec<Line>, HeapPool),
 }
 
 #[derive(Debug)]
@@ -55,31 +70,31 @@ pub enum EncodeError {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<SlotArena>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Room>> = const { RefCell::new(None) };
 }
 
 impl Arena {
     /// An arena that fills one slot from its first byte.
     pub fn in_slot(loan: Loan) -> Self {
-        Self { slot: Some(SlotArena { loan, used: 0, encoding: false }) }
+        Self { here: Some(Room::Slot(SlotArena { loan, used: 0, encoding: false })) }
     }
 
-    /// No slot: tensors are made on the heap. For loading without workers.
-    pub fn on_heap() -> Self {
-        Self::default()
+    /// No slot: tensors are made on the heap, in memory of `pool` where they are large. For loading without workers.
+    pub fn on_heap(pool: &HeapPool) -> Self {
+        Self { here: Some(Room::Heap(pool.clone())) }
     }
 
     /// Runs `collate` with this arena as the place where this thread's new buffers go. What does not fit goes to the heap.
     pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
         /// Takes the arena back, also when `collate` panics.
-        struct Restore<'a>(&'a mut Option<SlotArena>);
+        struct Restore<'a>(&'a mut Option<Room>);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
                 CURRENT.with_borrow_mut(|current| mem::swap(current, self.0));
             }
         }
-        CURRENT.with_borrow_mut(|current| mem::swap(current, &mut self.slot));
-        let _restore = Restore(&mut self.slot);
+        CURRENT.with_borrow_mut(|current| mem::swap(current, &mut self.here));
+        let _restore = Restore(&mut self.here);
         collate()
     }
 
@@ -91,18 +106,27 @@ impl Arena {
     /// # Panics
     /// When this arena has no slot.
     pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
-        let slot = self.slot.as_mut().expect("only a batch in a slot is encoded");
+        let slot = self.slot();
         // Before the encoding: a tensor that user code keeps must not change what main will read.
         slot.loan.freeze();
         slot.encoding = true;
         let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
-        let slot = self.slot.as_mut().expect("put back by `within`");
+        let slot = self.slot();
         slot.encoding = false;
         let bytes = bytes?;
         match slot.put(&bytes) {
             Some(start) => Ok(Encoded { start, len: bytes.len() as u64 }),
             None => Err(EncodeError::TooLarge { needed: mem::replace(&mut slot.used, before) }),
+        }
+    }
+}
+
+impl Arena {
+    fn slot(&mut self) -> &mut SlotArena {
+        match &mut self.here {
+            Some(Room::Slot(slot)) => slot,
+            _ => panic!("only a batch in a slot is encoded"),
         }
     }
 }
@@ -123,16 +147,20 @@ impl SlotArena {
     }
 }
 
-/// A chunk of the slot that this thread is collating into, if it is and the chunk fits.
-pub(crate) fn allocate(len: usize) -> Option<Chunk> {
-    CURRENT.with_borrow_mut(|current| {
-        let arena = current.as_mut().filter(|arena| !arena.encoding)?;
-        let before = arena.used;
-        let chunk = arena.allocate(len);
-        if chunk.is_none() {
-            arena.used = before; // it goes to the heap, and is counted when the batch is encoded
+/// Memory for a buffer of `len` bytes of the batch that this thread is collating; `None` when it collates none, or the allocator
+/// does as well.
+pub(crate) fn allocate(len: usize) -> Option<Place> {
+    CURRENT.with_borrow_mut(|current| match current.as_mut()? {
+        Room::Heap(pool) => Some(Place::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
+        Room::Slot(slot) if slot.encoding => None,
+        Room::Slot(slot) => {
+            let before = slot.used;
+            let chunk = slot.allocate(len);
+            if chunk.is_none() {
+                slot.used = before; // it goes to the heap, and is counted when the batch is encoded
+            }
+            chunk.map(Place::Slot)
         }
-        chunk
     })
 }
 
@@ -140,7 +168,10 @@ pub(crate) fn allocate(len: usize) -> Option<Chunk> {
 /// elsewhere; `None` when no batch is being encoded, so that the bytes must be written out.
 pub fn place(buffer: &Buffer, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
-        let arena = current.as_mut().filter(|arena| arena.encoding)?;
+        let Some(Room::Slot(arena)) = current else { return None };
+        if !arena.encoding {
+            return None;
+        }
         if let Some(chunk) = buffer.chunk().filter(|chunk| arena.loan.owns(chunk)) {
             return Some(chunk.offset() as u64);
         }

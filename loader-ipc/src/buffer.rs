@@ -1,7 +1,10 @@
 //! The bytes behind a tensor: on the heap, or in a slot.
 
+use std::mem;
+
 use crate::{
-    arena,
+    arena::{self, Place},
+    heap::HeapPool,
     sys::{Chunk, Line},
 };
 
@@ -19,6 +22,8 @@ pub struct Buffer {
 #[derive(Debug)]
 enum Storage {
     Heap(Vec<Line>),
+    /// Memory that goes back to where it came from.
+    Pooled(Vec<Line>, HeapPool),
     Slot(Chunk),
 }
 
@@ -26,9 +31,9 @@ impl Buffer {
     /// `len` zero bytes: in the slot whose batch this thread is collating, else on the heap.
     pub fn zeroed(len: usize) -> Self {
         match arena::allocate(len) {
-            Some(chunk) => {
-                let mut buffer = Self::in_slot(chunk);
-                // A frozen slot cannot be where a batch is being collated; if it were, a stale buffer would be the result.
+            Some(place) => {
+                let mut buffer = Self::at(place, len);
+                // A frozen slot cannot be where a batch is being collated.
                 buffer.as_bytes_mut().expect("a slot that is being filled is not frozen").fill(0);
                 buffer
             }
@@ -36,11 +41,18 @@ impl Buffer {
         }
     }
 
-    /// Like [`zeroed`](Self::zeroed) for a caller that writes every byte: a reused slot keeps its old content.
+    /// Like [`zeroed`](Self::zeroed) for a caller that writes every byte: used memory keeps its old content.
     pub fn for_overwrite(len: usize) -> Self {
         match arena::allocate(len) {
-            Some(chunk) => Self::in_slot(chunk),
+            Some(place) => Self::at(place, len),
             None => Self::on_heap(len),
+        }
+    }
+
+    fn at(place: Place, len: usize) -> Self {
+        match place {
+            Place::Slot(chunk) => Self::in_slot(chunk),
+            Place::Heap(lines, pool) => Self { storage: Storage::Pooled(lines, pool), len },
         }
     }
 
@@ -58,7 +70,7 @@ impl Buffer {
 
     pub(crate) fn chunk(&self) -> Option<&Chunk> {
         match &self.storage {
-            Storage::Heap(_) => None,
+            Storage::Heap(_) | Storage::Pooled(..) => None,
             Storage::Slot(chunk) => Some(chunk),
         }
     }
@@ -71,7 +83,7 @@ impl Buffer {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],
+            Storage::Heap(lines) | Storage::Pooled(lines, _) => &bytemuck::cast_slice(lines)[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes(),
         }
     }
@@ -79,7 +91,9 @@ impl Buffer {
     /// The bytes, to be written; `None` in a slot that was given to another process.
     pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.storage {
-            Storage::Heap(lines) => Some(&mut bytemuck::cast_slice_mut(lines)[..self.len]),
+            Storage::Heap(lines) | Storage::Pooled(lines, _) => {
+                Some(&mut bytemuck::cast_slice_mut(lines)[..self.len])
+            }
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
         }
     }
@@ -89,6 +103,14 @@ impl Buffer {
         let mut lines = bytemuck::allocation::zeroed_vec::<Line>(bytes.len().div_ceil(ALIGNMENT));
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
         Self { storage: Storage::Heap(lines), len: bytes.len() }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Self::Pooled(lines, pool) = self {
+            pool.give_back(mem::take(lines));
+        }
     }
 }
 
@@ -104,5 +126,22 @@ mod tests {
             assert_eq!(buffer.as_bytes().as_ptr() as usize % ALIGNMENT, 0);
             assert!(!buffer.is_shared());
         }
+    }
+
+    #[test]
+    fn large_buffers_are_used_again_and_small_ones_are_not() {
+        let pool = HeapPool::default();
+        let mut arena = arena::Arena::on_heap(&pool);
+        let large = arena.within(|| Buffer::zeroed(1 << 20));
+        let address = large.as_bytes().as_ptr();
+        drop(large);
+        let mut again = arena.within(|| Buffer::for_overwrite((1 << 20) - 100));
+        assert_eq!(again.as_bytes().as_ptr(), address);
+        again.as_bytes_mut().unwrap().fill(7);
+        drop(again);
+        assert!(arena.within(|| Buffer::zeroed(1 << 20)).as_bytes().iter().all(|&byte| byte == 0));
+        assert_ne!(arena.within(|| Buffer::zeroed(1 << 18)).as_bytes().as_ptr(), address, "far too large");
+        drop(arena.within(|| Buffer::zeroed(100)));
+        assert_eq!(format!("{pool:?}"), "HeapPool { waiting: 2 }");
     }
 }

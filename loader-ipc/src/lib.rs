@@ -19,6 +19,7 @@ pub mod control;
 pub mod entry;
 pub mod frame;
 pub mod handshake;
+pub mod heap;
 pub mod lent;
 pub mod lifeline;
 pub mod memory;

@@ -133,6 +133,7 @@ impl SlotPool {
         preferred: impl Fn(u32) -> bool,
     ) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
+        inner.start_anew_after_fork();
         let wanted = min_len.max(inner.expected).next_multiple_of(PAGE);
         if inner.available() < (wanted as u64).saturating_mul(1 + others as u64) {
             return Err(inner.limit_reached(wanted));
@@ -239,7 +240,6 @@ impl SlotPool {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         let mut inner = lock(&self.inner);
-        inner.start_anew_after_fork();
         for number in std::mem::take(&mut *lock(&self.returns.0)) {
             inner.take_back(number);
         }
@@ -248,7 +248,7 @@ impl SlotPool {
 }
 
 impl Inner {
-    /// In a forked child the slots are still the parent's, and its workers'.
+    /// In a forked child the slots are still the parent's, and its workers'. Whatever is done with a slot begins with a lease.
     fn start_anew_after_fork(&mut self) {
         let this = std::process::id();
         if self.owner != this {

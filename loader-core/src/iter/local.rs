@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use loader_ipc::{arena::Arena, frame::Failure};
+use loader_ipc::{arena::Arena, frame::Failure, heap::HeapPool};
 
 use super::{BatchInfo, Step};
 use crate::{
@@ -26,11 +26,18 @@ pub(crate) struct LocalSource<D, C> {
     closed: Mutex<Option<(D, C)>>,
     open: OnceLock<Result<Fetcher<D, C>, Failure>>,
     seed: u64,
+    /// Memory of batches that the program has dropped.
+    memory: HeapPool,
 }
 
 impl<D, C> LocalSource<D, C> {
     pub(crate) fn new(dataset: D, collate: C, seed: u64) -> Self {
-        Self { closed: Mutex::new(Some((dataset, collate))), open: OnceLock::new(), seed }
+        Self {
+            closed: Mutex::new(Some((dataset, collate))),
+            open: OnceLock::new(),
+            seed,
+            memory: HeapPool::default(),
+        }
     }
 }
 
@@ -42,7 +49,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Source<C::Batch> for LocalSource<D, C> {
             Fetcher::open(dataset, collate, self.seed, None, &NoWorkerInit)
         });
         let fetcher = open.as_ref().map_err(Clone::clone)?;
-        match fetcher.batch(epoch, indices, &mut Arena::on_heap(), &Unwatched) {
+        match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &Unwatched) {
             Ok(batch) => Ok(batch),
             Err(NoBatch::Failed(failure)) => Err(failure),
             Err(NoBatch::Unwanted) => unreachable!("nobody watches"),

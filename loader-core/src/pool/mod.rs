@@ -9,9 +9,10 @@ mod start;
 
 use std::{
     collections::{HashSet, VecDeque},
-    mem,
+    io, mem,
     os::fd::AsFd,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -37,6 +38,9 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(5);
 const SIGNAL_DEADLINE: Duration = Duration::from_secs(1);
 /// How long a descriptor may take to be taken by a worker's lifeline before the worker counts as stuck.
 const LIFELINE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// How often to look at the processes where the result queue fails.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Running workers.
 #[derive(Debug)]
@@ -170,13 +174,13 @@ impl Pool {
             Err(ReceiveError::TimedOut) => Ok(self.look_for_exits()),
             // The reaper in this process holds a sender, so this is never the truth while it runs.
             Err(ReceiveError::Closed) => {
-                let source = std::io::Error::other("the result queue is closed");
+                let source = io::Error::other("the result queue is closed");
                 Err(Error::System { what: "receiving from workers", source })
             }
             Err(ReceiveError::Io(source)) => Err(Error::System { what: "receiving from workers", source }),
             // Nobody knows whose it is.
             Err(error) => {
-                Err(Error::System { what: "receiving from workers", source: std::io::Error::other(error) })
+                Err(Error::System { what: "receiving from workers", source: io::Error::other(error) })
             }
         }
     }
@@ -249,7 +253,11 @@ impl Pool {
                 Ok(None) => return,
                 Ok(Some(_)) | Err(Error::WorkerMisbehaved { .. }) => {}
                 // The queue is of no use any more: look at the processes themselves.
-                Err(_) => drop(self.look_for_exits()),
+                Err(_) if Instant::now() >= deadline => return,
+                Err(_) => {
+                    drop(self.look_for_exits());
+                    thread::sleep(LOOK_INTERVAL);
+                }
             }
         }
     }
@@ -272,9 +280,7 @@ impl Pool {
             // Gone: the reaper's report says why.
             Ok(()) | Err(SendError::Closed) => Ok(()),
             Err(SendError::Io(source)) => Err(Error::System { what: "sending to a worker", source }),
-            Err(error) => {
-                Err(Error::System { what: "sending to a worker", source: std::io::Error::other(error) })
-            }
+            Err(error) => Err(Error::System { what: "sending to a worker", source: io::Error::other(error) }),
         }
     }
 }
