@@ -102,6 +102,14 @@ impl<P> Schedule<P> {
         Some((number, worker, batch))
     }
 
+    /// True while the batch of task `number` is on its way.
+    pub(crate) fn is_waiting(&self, number: u64) -> bool {
+        let place = number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok());
+        place
+            .and_then(|place| self.window.get(place))
+            .is_some_and(|entry| matches!(entry, Entry::Waiting { .. }))
+    }
+
     /// True when the batch that is the user's next has arrived.
     pub(crate) fn is_ready(&self) -> bool {
         match self.in_order {

@@ -11,6 +11,14 @@ use crate::arena::Encoded;
 pub enum Order {
     /// Load one batch.
     Task(Task),
+    /// A slot that was used a moment ago, and so is in the processor's cache, for a task that was sent before with another one. The
+    /// worker gives back the one it does not use ([`Event::Unused`]).
+    Offer {
+        /// Number of the task.
+        task: u64,
+        /// The better slot.
+        lease: Lease,
+    },
 }
 
 /// One batch to load. The task belongs to main; the worker holds a lease on it and on its slot.
@@ -33,6 +41,8 @@ pub const MOST_FORGOTTEN: usize = 64;
 /// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a queue
 /// far above [`MOST_UNANSWERED`].
 pub const MOST_INLINE_INDICES: usize = 256;
+/// Slots from this size on are offered while they are in the cache: below it, the frame costs more than it saves.
+pub const LEAST_OFFERED: u64 = 1 << 20;
 /// Most tasks that a worker is sent ahead. More wait in main: a queue that is never full is a queue that main never waits for.
 pub const MOST_UNANSWERED: usize = 16;
 
@@ -118,6 +128,13 @@ pub enum Event {
     },
     /// The task was not tried: the done flag was up.
     Skipped {
+        /// Number of the task.
+        task: u64,
+        /// The lease, given back.
+        lease: Lease,
+    },
+    /// A lease that a task had and does not need: it was offered another one, or the offer came too late.
+    Unused {
         /// Number of the task.
         task: u64,
         /// The lease, given back.

@@ -134,7 +134,7 @@ impl<T: DeserializeOwned> Receiver<T> {
     /// [`ReceiveError`].
     ///
     /// # Implementation notes
-    /// `poll`, then `recvmsg`. It first looks for [`LOOKING`] before it sleeps, giving way to others in between: a sleeping
+    /// `poll`, then `recvmsg`. It first looks for 20 us before it sleeps, giving way to others in between: a sleeping
     /// processor takes longer to wake than a small batch takes to load. ipc-channel cuts a wait to whole milliseconds and ends it
     /// on any signal; both are undone here.
     pub fn receive(&self, deadline: Instant) -> Result<T, ReceiveError> {

@@ -46,6 +46,8 @@ struct Inner {
     bytes: u64,
     /// Slots destroyed so far.
     destroyed: u64,
+    /// Batches lent so far.
+    lent: u64,
     /// The process that the slots are of.
     owner: u32,
 }
@@ -56,6 +58,8 @@ struct Slot {
     memory: Arc<SlotMemory>,
     state: State,
     generation: u32,
+    /// When it last held a batch: a count, 0 for never.
+    last_used: u64,
     /// A worker still holds a tensor of it: destroy it instead of using it again.
     spoilt: bool,
 }
@@ -165,6 +169,18 @@ impl SlotPool {
         Ok(inner.start_lease(number))
     }
 
+    /// Leases a free slot that is at least as large as that of `lease` and was used more recently, if there is one.
+    pub fn lease_warmer(&self, lease: Lease) -> Option<Lease> {
+        let mut inner = self.lock();
+        let last_used = inner.slots.get(&lease.slot)?.last_used;
+        let warmer = |slot: &Slot| {
+            slot.state == State::Free && slot.memory.len() as u64 >= lease.len && slot.last_used > last_used
+        };
+        let warm = inner.slots.iter().filter(|(_, slot)| warmer(slot));
+        let warmest = warm.max_by_key(|(_, slot)| slot.last_used).map(|(&number, _)| number)?;
+        Some(inner.start_lease(warmest))
+    }
+
     /// Size in bytes that a batch is expected to need, from those before.
     pub fn expected(&self) -> usize {
         self.lock().expected
@@ -195,6 +211,9 @@ impl SlotPool {
         let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
         slot.state = State::Lent;
         slot.spoilt = spoilt;
+        inner.lent += 1;
+        let lent = inner.lent;
+        inner.slots.entry(lease.slot).and_modify(|slot| slot.last_used = lent);
         Ok(loan)
     }
 
@@ -264,6 +283,7 @@ impl Inner {
             expected: FIRST_LEN,
             bytes: 0,
             destroyed: 0,
+            lent: 0,
             owner: std::process::id(),
         }
     }
@@ -330,7 +350,10 @@ impl Inner {
         let number = self.next;
         self.next += 1;
         self.bytes += len as u64;
-        self.slots.insert(number, Slot { fd, memory, state: State::Free, generation: 0, spoilt: false });
+        self.slots.insert(
+            number,
+            Slot { fd, memory, state: State::Free, generation: 0, last_used: 0, spoilt: false },
+        );
         Ok(number)
     }
 
@@ -429,6 +452,16 @@ mod tests {
         assert_eq!(grown.len, 1 << 20, "no slack where it would take the others' room");
         assert!(matches!(pool.lease(1, 1, ANY), Err(SlotError::LimitReached { .. })));
         pool.lease(1, 0, ANY).unwrap();
+    }
+
+    #[test]
+    fn a_warmer_slot_is_one_that_was_used_later() {
+        let pool = SlotPool::new(1 << 20);
+        let (first, second) = (pool.lease(1, 0, ANY).unwrap(), pool.lease(1, 0, ANY).unwrap());
+        assert_eq!(pool.lease_warmer(first), None, "nothing is free");
+        drop(pool.lend(second, false).unwrap());
+        assert_eq!(pool.lease_warmer(first).unwrap().slot, second.slot);
+        assert_eq!(pool.lease_warmer(first), None, "it is leased now");
     }
 
     #[test]

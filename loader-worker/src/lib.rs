@@ -31,6 +31,7 @@
 //! ```
 
 mod bootstrap;
+mod inbox;
 mod orders;
 mod registry;
 mod slots;

@@ -14,19 +14,17 @@ use loader_core::{
 use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     control::{ControlPage, WorkerState},
-    frame::{Event, Failure, Indices, Lease, Order, Report, Stage, Task},
+    frame::{Event, Failure, Indices, Lease, Report, Stage, Task},
     lifeline::Lifeline,
-    queue::{ReceiveError, SendError},
+    queue::SendError,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::{
     bootstrap::Session,
+    inbox::{Inbox, Next},
     slots::{Grant, Slots},
 };
-
-/// How long to wait for an order before looking around; the watchdog is what notices a dead main.
-const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Page faults are counted after each batch that takes this long,
 const LONG_BATCH: Duration = Duration::from_millis(1);
@@ -50,17 +48,15 @@ pub(crate) fn follow(
     if worker.report(ready)?.is_break() {
         return Ok(());
     }
+    let mut inbox = Inbox::default();
     loop {
         worker.enter(WorkerState::Idle);
-        let order = match worker.session.tasks.receive(Instant::now() + IDLE_INTERVAL) {
-            Ok(Some(order)) => order,
-            Ok(None) => break,
-            Err(ReceiveError::TimedOut) => continue,
-            Err(ReceiveError::Closed) => return Ok(()),
-            Err(error) => return Err(error).context("reading an order"),
+        let flow = match inbox.next(&worker.session.tasks)? {
+            Next::Load(task) => worker.load(task)?,
+            Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
+            Next::End => break,
         };
-        let Order::Task(task) = order;
-        if worker.load(task)?.is_break() {
+        if flow.is_break() {
             return Ok(());
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{Event, Failure, Indices, Lease, MOST_INLINE_INDICES, Report, Stage, Task},
+    frame::{Event, Failure, Indices, LEAST_OFFERED, Lease, MOST_INLINE_INDICES, Report, Stage, Task},
     lent,
     slots::{SlotError, SlotPool},
 };
@@ -51,6 +51,8 @@ pub(crate) struct WorkerIter<B> {
     tasks: VecDeque<Sent>,
     /// Tasks whose batch needs a larger slot than there is room for yet, by number.
     requests: BTreeMap<u64, Request>,
+    /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
+    offers: BTreeMap<u64, (usize, Lease)>,
     /// An error that ends the iteration, to be returned after the batch that was whole when it came.
     last_error: Option<Error>,
     /// Set after the end and after an error that ends the iteration.
@@ -97,6 +99,7 @@ impl<B: Batch> WorkerIter<B> {
             schedule,
             tasks: VecDeque::new(),
             requests: BTreeMap::new(),
+            offers: BTreeMap::new(),
             last_error: None,
             ended: false,
             batch: PhantomData,
@@ -166,6 +169,7 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 continue;
             }
+            self.offer_warm_slots()?;
             let liveness = Instant::now() + LIVENESS_INTERVAL;
             match self.pool.receive(deadline.map_or(liveness, |deadline| deadline.min(liveness)))? {
                 Some(report) => self.handle(report)?,
@@ -268,6 +272,7 @@ impl<B: Batch> WorkerIter<B> {
                 self.requests.insert(task, Request { worker, lease, needed });
                 Ok(())
             }
+            Event::Unused { task, lease } => self.take_unused(worker, task, lease),
             Event::Skipped { task, lease } => {
                 self.check_lease(worker, task, lease)?;
                 Err(misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
@@ -323,6 +328,46 @@ impl<B: Batch> WorkerIter<B> {
         let blocked = |worker: usize| self.requests.values().any(|request| request.worker == worker);
         let works = |worker: &usize| !blocked(*worker) && !self.schedule.waiting_at(*worker).is_empty();
         !self.schedule.is_ready() && !(0..self.options.workers).any(|worker| works(&worker))
+    }
+
+    /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch of some megabytes is
+    /// written much faster into memory that is still in the cache. With one worker and a fast user two slots then go round.
+    fn offer_warm_slots(&mut self) -> Result<(), Error> {
+        for worker in 0..self.options.workers {
+            // The newest task of several is surely not begun.
+            let mut waiting =
+                self.tasks.iter().rev().filter(|sent| sent.worker == worker && sent.lease.is_some());
+            let (Some(newest), Some(_)) = (waiting.next(), waiting.next()) else { continue };
+            let (task, Some(lease)) = (newest.number, newest.lease) else { continue };
+            if lease.len < LEAST_OFFERED || self.offers.contains_key(&task) || !self.schedule.is_waiting(task)
+            {
+                continue;
+            }
+            let Some(warmer) = self.slots.lease_warmer(lease) else { continue };
+            if self.pool.offer(worker, task, warmer)? {
+                self.offers.insert(task, (worker, warmer));
+            } else {
+                self.slots.release(warmer, false);
+            }
+        }
+        Ok(())
+    }
+
+    /// A task has two leases, and its worker says which one it does not use.
+    fn take_unused(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+        let Some((_, offered)) = self.offers.remove(&task).filter(|&(to, _)| to == worker) else {
+            return Err(misbehaved(
+                worker,
+                format!("it gave back a slot for task {task}, for which it had only one"),
+            ));
+        };
+        if lease != offered {
+            self.check_lease(worker, task, lease)?;
+            let sent = self.tasks.iter_mut().find(|sent| sent.number == task);
+            sent.expect("checked with its lease").lease = Some(offered);
+        }
+        self.slots.release(lease, false);
+        Ok(())
     }
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
@@ -390,11 +435,11 @@ impl<B> WorkerIter<B> {
     /// Ends the workers and gives back their leases.
     fn shut_down(&mut self) {
         self.pool.shut_down();
-        for Sent { worker, lease, .. } in self.tasks.drain(..) {
-            if let Some(lease) = lease {
-                // A worker that could not be killed may still write: then the slot is not used again.
-                self.slots.release(lease, !self.pool.has_ended(worker));
-            }
+        let offers = std::mem::take(&mut self.offers).into_values();
+        let sent = self.tasks.drain(..).filter_map(|Sent { worker, lease, .. }| Some((worker, lease?)));
+        for (worker, lease) in sent.chain(offers) {
+            // A worker that could not be killed may still write: then the slot is not used again.
+            self.slots.release(lease, !self.pool.has_ended(worker));
         }
     }
 }

@@ -126,6 +126,18 @@ impl Pool {
         Ok(())
     }
 
+    /// Offers a better slot for a task that the worker was given and has probably not begun. False when it was not sent: the worker
+    /// has enough to read.
+    pub(crate) fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<bool, Error> {
+        let busy = &self.workers[worker];
+        if !busy.backlog.is_empty() || busy.unanswered >= MOST_UNANSWERED || busy.sentinel_sent {
+            return Ok(false);
+        }
+        self.share_slot(worker, lease)?;
+        self.order(worker, Order::Offer { task, lease })?;
+        Ok(true)
+    }
+
     /// Answers `NeedSlot`.
     pub(crate) fn grant(
         &mut self,

@@ -1,0 +1,83 @@
+//! The orders that have been read and not yet followed.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use loader_ipc::{
+    frame::{Indices, LEAST_OFFERED, Lease, Order, Task},
+    queue::{ReceiveError, Receiver},
+};
+
+/// How long to wait for an order before looking around; the watchdog is what notices a dead main.
+const IDLE_INTERVAL: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    tasks: VecDeque<Task>,
+    offers: HashMap<u64, Lease>,
+    /// Leases of offers that came too late, each with its task.
+    unused: Vec<(u64, Lease)>,
+    ended: bool,
+}
+
+/// What to do next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Load(Task),
+    /// Give back a lease that is not needed, at once: main may be waiting for it.
+    GiveBack {
+        task: u64,
+        lease: Lease,
+    },
+    /// The sentinel was read, or main is gone.
+    End,
+}
+
+impl Inbox {
+    /// What is next, waiting for it as long as it takes.
+    pub(crate) fn next(&mut self, queue: &Receiver<Option<Order>>) -> anyhow::Result<Next> {
+        while self.tasks.is_empty() && self.unused.is_empty() && !self.ended {
+            self.read(queue, Instant::now() + IDLE_INTERVAL)?;
+        }
+        // An offer for a task may lie behind it.
+        let is_large = |task: &Task| task.lease.len >= LEAST_OFFERED;
+        while self.tasks.front().is_some_and(is_large) && !self.ended && self.read(queue, Instant::now())? {}
+        if let Some((task, lease)) = self.unused.pop() {
+            return Ok(Next::GiveBack { task, lease });
+        }
+        let Some(task) = self.tasks.front_mut() else { return Ok(Next::End) };
+        // Indices that lie in the first slot bind the task to it.
+        let is_bound = matches!(task.indices, Indices::InSlot { .. });
+        match self.offers.remove(&task.number) {
+            Some(offered) if is_bound => Ok(Next::GiveBack { task: task.number, lease: offered }),
+            Some(offered) => {
+                let lease = mem::replace(&mut task.lease, offered);
+                Ok(Next::GiveBack { task: task.number, lease })
+            }
+            None => Ok(self.tasks.pop_front().map_or(Next::End, Next::Load)),
+        }
+    }
+
+    /// Reads one order; false when there was none in time.
+    fn read(&mut self, queue: &Receiver<Option<Order>>, deadline: Instant) -> anyhow::Result<bool> {
+        match queue.receive(deadline) {
+            Ok(Some(Order::Task(task))) => self.tasks.push_back(task),
+            Ok(Some(Order::Offer { task, lease })) => {
+                if self.tasks.iter().any(|waiting| waiting.number == task) {
+                    self.offers.insert(task, lease);
+                } else {
+                    // Too late: the task is done.
+                    self.unused.push((task, lease));
+                }
+            }
+            Ok(None) | Err(ReceiveError::Closed) => self.ended = true,
+            Err(ReceiveError::TimedOut) => return Ok(false),
+            Err(error) => return Err(error).context("reading an order"),
+        }
+        Ok(true)
+    }
+}
