@@ -169,14 +169,14 @@ impl SlotPool {
         Ok(inner.start_lease(number))
     }
 
-    /// Leases a free slot that is at least as large as that of `lease` and was used more recently, if there is one.
-    pub fn lease_warmer(&self, lease: Lease) -> Option<Lease> {
+    /// Leases a free slot that is at least as large as that of `lease`, was used more recently, and is `wanted`, if there is one.
+    pub fn lease_warmer(&self, lease: Lease, wanted: impl Fn(u32) -> bool) -> Option<Lease> {
         let mut inner = self.lock();
         let last_used = inner.slots.get(&lease.slot)?.last_used;
         let warmer = |slot: &Slot| {
             slot.state == State::Free && slot.memory.len() as u64 >= lease.len && slot.last_used > last_used
         };
-        let warm = inner.slots.iter().filter(|(_, slot)| warmer(slot));
+        let warm = inner.slots.iter().filter(|&(&number, slot)| warmer(slot) && wanted(number));
         let warmest = warm.max_by_key(|(_, slot)| slot.last_used).map(|(&number, _)| number)?;
         Some(inner.start_lease(warmest))
     }
@@ -458,10 +458,10 @@ mod tests {
     fn a_warmer_slot_is_one_that_was_used_later() {
         let pool = SlotPool::new(1 << 20);
         let (first, second) = (pool.lease(1, 0, ANY).unwrap(), pool.lease(1, 0, ANY).unwrap());
-        assert_eq!(pool.lease_warmer(first), None, "nothing is free");
+        assert_eq!(pool.lease_warmer(first, |_| true), None, "nothing is free");
         drop(pool.lend(second, false).unwrap());
-        assert_eq!(pool.lease_warmer(first).unwrap().slot, second.slot);
-        assert_eq!(pool.lease_warmer(first), None, "it is leased now");
+        assert_eq!(pool.lease_warmer(first, |_| true).unwrap().slot, second.slot);
+        assert_eq!(pool.lease_warmer(first, |_| true), None, "it is leased now");
     }
 
     #[test]
