@@ -189,6 +189,11 @@ const LONGEST_TEXT: usize = 8 * 1024;
 const MOST_CAUSES: usize = 8;
 
 impl Failure {
+    /// A failure to send a batch, which is of no sample and has no backtrace.
+    pub fn to_send(reason: String) -> Self {
+        Self { stage: Stage::Send, index: None, chain: vec![reason], panicked: false, backtrace: None }
+    }
+
     /// Cuts what is too long for a frame, with a note where something was cut.
     #[must_use]
     pub fn cut_to_frame(mut self) -> Self {

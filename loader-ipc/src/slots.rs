@@ -206,14 +206,14 @@ impl SlotPool {
     /// [`SlotError::NotLeased`].
     pub fn lend(&self, lease: Lease, spoilt: bool) -> Result<Loan, SlotError> {
         let mut inner = self.lock();
+        let lent = inner.lent + 1;
         let slot = inner.leased(lease)?;
         let ticket = Ticket { slot: lease.slot, returns: Arc::clone(&self.returns) };
         let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
         slot.state = State::Lent;
         slot.spoilt = spoilt;
-        inner.lent += 1;
-        let lent = inner.lent;
-        inner.slots.entry(lease.slot).and_modify(|slot| slot.last_used = lent);
+        slot.last_used = lent;
+        inner.lent = lent;
         Ok(loan)
     }
 

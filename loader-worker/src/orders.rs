@@ -168,7 +168,9 @@ impl Worker<'_> {
         }
         let lease = match self.slots.wait_for_grant(task, &self.session.control)? {
             Grant::Lease(larger) => larger,
-            Grant::Refused(reason) => return Ok(Outcome::Failed { lease, failure: send_failure(reason) }),
+            Grant::Refused(reason) => {
+                return Ok(Outcome::Failed { lease, failure: Failure::to_send(reason) });
+            }
             Grant::Unwanted => return Ok(Outcome::Unwanted { lease }),
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);
@@ -179,7 +181,7 @@ impl Worker<'_> {
                 let text = format!(
                     "the batch needed {needed} bytes when it was encoded first and {again} the second time"
                 );
-                Outcome::Failed { lease, failure: send_failure(text) }
+                Outcome::Failed { lease, failure: Failure::to_send(text) }
             }
         })
     }
@@ -235,13 +237,9 @@ fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
     match catch_unwind(AssertUnwindSafe(|| batch.encode(arena))) {
         Ok(Ok(encoded)) => Ok(encoded),
         Ok(Err(EncodeError::TooLarge { needed })) => Err(NotSent::TooLarge { needed }),
-        Ok(Err(error)) => Err(NotSent::Failed(send_failure(error.to_string()))),
+        Ok(Err(error)) => Err(NotSent::Failed(Failure::to_send(error.to_string()))),
         Err(payload) => Err(NotSent::Failed(to_failure(&*payload, Stage::Send, None))),
     }
-}
-
-fn send_failure(text: String) -> Failure {
-    Failure { stage: Stage::Send, index: None, chain: vec![text], panicked: false, backtrace: None }
 }
 
 /// Writes a batch's progress to the control page, and gives up when the done flag is up.

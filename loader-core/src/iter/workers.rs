@@ -9,7 +9,7 @@ use std::{
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{Event, Failure, Indices, LEAST_OFFERED, Lease, MOST_INLINE_INDICES, Report, Stage, Task},
+    frame::{Event, Failure, Indices, LEAST_OFFERED, Lease, MOST_INLINE_INDICES, Report, Task},
     lent,
     slots::{SlotError, SlotPool},
 };
@@ -204,7 +204,7 @@ impl<B: Batch> WorkerIter<B> {
                 Ok(lease) => self.send(number, worker, indices, lease)?,
                 Err(SlotError::LimitReached { wanted, limit, .. }) if wanted > limit => {
                     let text = format!("its indices need {wanted} bytes, shared_memory_limit is {limit}");
-                    let error = Error::from_failure(send_failure(text), number, None);
+                    let error = Error::from_failure(Failure::to_send(text), number, None);
                     self.fail_unsent(number, worker, indices, error);
                 }
                 Err(error) => {
@@ -317,8 +317,7 @@ impl<B: Batch> WorkerIter<B> {
                 Err(error) => Err(no_slot(error).to_string()),
             };
             self.requests.remove(&task);
-            if let (Ok(lease), Some(sent)) = (&answer, self.tasks.iter_mut().find(|sent| sent.number == task))
-            {
+            if let (Ok(lease), Some(sent)) = (&answer, self.sent_mut(task)) {
                 sent.lease = Some(*lease);
             }
             self.pool.grant(worker, task, answer)?;
@@ -368,8 +367,7 @@ impl<B: Batch> WorkerIter<B> {
         };
         if lease != offered {
             self.check_lease(worker, task, lease)?;
-            let sent = self.tasks.iter_mut().find(|sent| sent.number == task);
-            sent.expect("checked with its lease").lease = Some(offered);
+            self.sent_mut(task).expect("checked with its lease").lease = Some(offered);
         }
         self.slots.release(lease, false);
         Ok(())
@@ -401,6 +399,10 @@ impl<B: Batch> WorkerIter<B> {
                 lent::decode(loan, encoded).map_err(|error| unreadable(error.to_string()))
             }
         }
+    }
+
+    fn sent_mut(&mut self, number: u64) -> Option<&mut Sent> {
+        self.tasks.iter_mut().find(|sent| sent.number == number)
     }
 
     fn take_sent(&mut self, number: u64) -> Sent {
@@ -461,8 +463,4 @@ fn misbehaved(worker: usize, problem: impl Into<String>) -> Error {
 
 fn no_slot(error: SlotError) -> Error {
     Error::SharedMemoryExhausted { problem: error.to_string() }
-}
-
-fn send_failure(text: String) -> Failure {
-    Failure { stage: Stage::Send, index: None, chain: vec![text], panicked: false, backtrace: None }
 }

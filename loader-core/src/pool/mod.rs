@@ -56,8 +56,6 @@ pub(crate) struct Pool {
     all_given: bool,
     /// Slots destroyed when workers' mappings were last looked through.
     looked_through: u64,
-    /// Slots that each worker is to forget with its next task.
-    to_forget: Vec<Vec<u32>>,
 }
 
 #[derive(Debug)]
@@ -67,6 +65,8 @@ struct Worker {
     tasks: Sender<Option<Order>>,
     /// Slots whose memory this worker has mapped.
     mapped: HashSet<u32>,
+    /// Slots that it is to unmap with its next task.
+    to_forget: Vec<u32>,
     /// Tasks that wait here because the worker has enough to do.
     backlog: VecDeque<Task>,
     /// Tasks that it was sent and has not answered.
@@ -115,7 +115,7 @@ impl Pool {
         while self.workers[worker].unanswered < MOST_UNANSWERED {
             let Some(mut task) = self.workers[worker].backlog.pop_front() else { break };
             self.share_slot(worker, task.lease)?;
-            let to_forget = &mut self.to_forget[worker];
+            let to_forget = &mut self.workers[worker].to_forget;
             task.forget = to_forget.split_off(to_forget.len().saturating_sub(MOST_FORGOTTEN));
             self.workers[worker].unanswered += 1;
             self.order(worker, Order::Task(task))?;
@@ -159,8 +159,8 @@ impl Pool {
         if mem::replace(&mut self.looked_through, destroyed) == destroyed {
             return;
         }
-        for (worker, to_forget) in self.workers.iter_mut().zip(&mut self.to_forget) {
-            to_forget.extend(worker.mapped.extract_if(|&slot| !self.slots.exists(slot)));
+        for worker in &mut self.workers {
+            worker.to_forget.extend(worker.mapped.extract_if(|&slot| !self.slots.exists(slot)));
         }
     }
 
@@ -310,6 +310,7 @@ impl Worker {
             lifeline,
             tasks,
             mapped: HashSet::new(),
+            to_forget: Vec::new(),
             backlog: VecDeque::new(),
             unanswered: 0,
             sentinel_sent: false,

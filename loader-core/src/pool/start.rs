@@ -117,7 +117,7 @@ impl Launch {
                 Err(error) => {
                     let others =
                         started.into_iter().map(|Started { process, lifeline, .. }| (process, lifeline));
-                    end_all(others.collect());
+                    end_all(others);
                     return Err(error);
                 }
             }
@@ -133,7 +133,6 @@ impl Launch {
             owner: std::process::id(),
             all_given: false,
             looked_through: slots.destroyed(),
-            to_forget: vec![Vec::new(); self.workers],
         };
         match reaper {
             Ok(reaper) => {
@@ -142,7 +141,7 @@ impl Launch {
             }
             Err(source) => {
                 let all = pool.workers.drain(..).map(|Worker { process, lifeline, .. }| (process, lifeline));
-                end_all(all.collect());
+                end_all(all);
                 Err(Error::System { what: "starting the reaper", source })
             }
         }
@@ -195,7 +194,7 @@ fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> 
                 let error = refused(number, &error, &process, output);
                 let waiting = started.map(|(_, Started { process, lifeline, .. })| (process, lifeline));
                 let greeted = workers.into_iter().map(|Worker { process, lifeline, .. }| (process, lifeline));
-                end_all(waiting.chain(greeted).collect());
+                end_all(waiting.chain(greeted));
                 return Err(error);
             }
         }
@@ -225,8 +224,8 @@ fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut o
 
 /// Ends workers that were started in vain: drops their lifelines, waits a moment for all of them, so that they can clean up after
 /// themselves, and kills the rest.
-fn end_all(workers: Vec<(Arc<WorkerProcess>, Lifeline)>) {
-    let processes: Vec<_> = workers.into_iter().map(|(process, _lifeline)| process).collect();
+fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
+    let processes: Vec<_> = workers.map(|(process, _lifeline)| process).collect();
     let deadline = Instant::now() + GRACE;
     for process in &processes {
         reap_until(process, deadline);
