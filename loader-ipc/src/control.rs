@@ -14,7 +14,9 @@ use crate::{memory, sys::SharedWords};
 /// Words per worker: one cache line each, so that workers do not disturb each other.
 const LINE: usize = 8;
 
-// Word 0 of line 0 is the done flag; worker `w` has line `1 + w`.
+// Word 0 of line 0 is the done flag, word 0 of line 1 says that main sleeps; worker `w` has line `2 + w`.
+const ASLEEP: usize = LINE;
+const FIRST_WORKER: usize = 2;
 const STATE: usize = 0;
 const TASK: usize = 1;
 const SAMPLE: usize = 2;
@@ -61,8 +63,8 @@ pub struct WorkerSnapshot {
     pub busy: Duration,
 }
 
-/// The page, mapped. Every access is atomic; all orderings are relaxed but for the done flag, since no other memory hangs on
-/// the counters.
+/// The page, mapped. Every access is atomic; all orderings are relaxed but for the done flag and main's sleep, since no other memory
+/// hangs on the counters.
 #[derive(Debug)]
 pub struct ControlPage {
     words: SharedWords,
@@ -99,6 +101,11 @@ impl ControlPage {
     pub fn is_done(&self) -> bool {
         // Acquire: pairs with `set_done`.
         self.words.words()[0].load(Ordering::Acquire) == 1
+    }
+
+    /// Nonzero while main sleeps and must be woken; for the queues, which say how it is read and written.
+    pub(crate) fn main_asleep(&self) -> &AtomicU64 {
+        &self.words.words()[ASLEEP]
     }
 
     /// Enters a state, for the worker itself.
@@ -157,12 +164,12 @@ impl ControlPage {
 
     fn line(&self, worker: usize) -> &[AtomicU64] {
         assert!(worker < self.workers, "worker {worker} of {}", self.workers);
-        &self.words.words()[(1 + worker) * LINE..(2 + worker) * LINE]
+        &self.words.words()[(FIRST_WORKER + worker) * LINE..(FIRST_WORKER + 1 + worker) * LINE]
     }
 }
 
 fn words(workers: usize) -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add(LINE * (1 + workers) - 1)
+    NonZeroUsize::MIN.saturating_add(LINE * (FIRST_WORKER + workers) - 1)
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -76,16 +76,16 @@ pub enum Indices {
     },
 }
 
-/// Worker to main, on the result queue that all workers share.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What main takes from the result queue: an event, and whose. Only the event travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Worker that it is about.
-    pub worker: u32,
+    pub worker: usize,
     /// What happened.
     pub event: Event,
 }
 
-/// What a [`Report`] says.
+/// Worker to main, on the result queue that all workers share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// Dataset, setup and the worker's init hook are through.
@@ -184,7 +184,7 @@ pub enum Stage {
     Send,
 }
 
-/// Longest part of a [`Failure`], so that a frame stays far below one packet.
+/// Longest part of a [`Failure`], so that a frame stays below its limit.
 const LONGEST_TEXT: usize = 8 * 1024;
 const MOST_CAUSES: usize = 8;
 
@@ -268,7 +268,7 @@ mod tests {
         };
         let lease = Lease { slot: 0, generation: 0, len: 0 };
         let event = Event::Failed { task: 1, lease, failure: failure.cut_to_frame(), held: false };
-        assert!(codec::encode(&Report { worker: 0, event }).unwrap().len() <= MAX_FRAME);
+        assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!   Bootstrap (lifeline, with descriptors)  ------->    compares protocol, version, build
 //!                                                       makes a one-shot server
 //!   <-------  Answer::Listening or ::Refused (lifeline)
-//!   connects there: Welcome, with the queues  ----->    accepts, checks the nonce; ready for tasks
+//!   connects there: Welcome, with the channels ---->    accepts, checks the nonce; ready for tasks
 //! ```
 //!
 //! ipc-channel can neither make a channel over a socket that exists already nor wait for a connection until a deadline. So the
@@ -25,12 +25,13 @@ use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    channel::{Receiver, Sender, channel},
     control::ControlPage,
     entry::Entry,
-    frame::{Lease, Order, Report},
+    frame::Lease,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
-    queue::{Receiver, Sender, queue},
+    queue::{Bell, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake},
 };
 
 /// Version of this crate; both sides must have the same.
@@ -91,8 +92,8 @@ enum Answer {
 #[derive(Serialize, Deserialize)]
 struct Welcome {
     nonce: u64,
-    tasks: Receiver<Option<Order>>,
-    results: Sender<Report>,
+    bell: Receiver<Bell>,
+    wake: Sender<Wake>,
 }
 
 /// Main to worker, over the lifeline, after the handshake.
@@ -167,6 +168,7 @@ pub struct Offer<'a> {
 #[derive(Debug)]
 pub struct Invitation {
     nonce: u64,
+    rings: Rings,
 }
 
 impl Invitation {
@@ -181,6 +183,7 @@ impl Invitation {
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
         let nonce = fresh_nonce();
+        let (rings, rings_fd) = Rings::create().map_err(HandshakeError::Queue)?;
         let bootstrap = Bootstrap {
             worker,
             workers: offer.workers,
@@ -191,7 +194,7 @@ impl Invitation {
             nonce,
             attached: u32::try_from(offer.attached.len()).expect("fewer attachments than descriptors"),
         };
-        let fixed = [offer.control, offer.dataset.fd().as_fd()];
+        let fixed = [offer.control, rings_fd.as_fd(), offer.dataset.fd().as_fd()];
         let (first, rest) = offer.attached.split_at(offer.attached.len().min(MAX_FDS - fixed.len()));
         let fds: Vec<_> = fixed.into_iter().chain(first.iter().map(|memory| memory.fd().as_fd())).collect();
         lifeline.send(&bootstrap, &fds, deadline)?;
@@ -199,19 +202,20 @@ impl Invitation {
             let fds: Vec<_> = part.iter().map(|memory| memory.fd().as_fd()).collect();
             lifeline.send(&More, &fds, deadline)?;
         }
-        Ok(Self { nonce })
+        Ok(Self { nonce, rings })
     }
 
-    /// Waits for the worker's answer and connects the queues; gives the worker's task queue.
+    /// Waits for the worker's answer and connects the queues; gives main's ends of the worker's task queue and of its part of the
+    /// result queue.
     ///
     /// # Errors
     /// [`HandshakeError`].
     pub fn connect(
         self,
         lifeline: &Lifeline,
-        results: &Sender<Report>,
+        wake: &Sender<Wake>,
         deadline: Instant,
-    ) -> Result<Sender<Option<Order>>, HandshakeError> {
+    ) -> Result<(OrderSender, ReportReader), HandshakeError> {
         let server = match lifeline.receive::<Answer>(deadline)?.0 {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
             Answer::Listening { server } if server.contains('\0') => {
@@ -219,8 +223,8 @@ impl Invitation {
             }
             Answer::Listening { server } => server,
         };
-        let (sender, receiver) = queue().map_err(HandshakeError::Queue)?;
-        let welcome = Welcome { nonce: self.nonce, tasks: receiver, results: results.clone() };
+        let (bell, rung) = channel().map_err(HandshakeError::Queue)?;
+        let welcome = Welcome { nonce: self.nonce, bell: rung, wake: wake.clone() };
         let connection = IpcSender::connect(server.clone()).map_err(|error| match error.raw_os_error() {
             // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
             Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
@@ -231,7 +235,7 @@ impl Invitation {
         connection
             .send(welcome)
             .map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
-        Ok(sender)
+        Ok(self.rings.of_main(bell))
     }
 }
 
@@ -241,15 +245,15 @@ pub struct Connected {
     /// Who it is and what to serve.
     pub bootstrap: Bootstrap,
     /// The shared page.
-    pub control: ControlPage,
+    pub control: Arc<ControlPage>,
     /// The dataset's encoding.
     pub dataset: SealedMemory,
     /// What the encoding refers to.
     pub attached: Vec<Arc<SealedMemory>>,
     /// Orders from main.
-    pub tasks: Receiver<Option<Order>>,
+    pub orders: OrderReceiver,
     /// Reports to main.
-    pub results: Sender<Report>,
+    pub results: ReportSender,
 }
 
 impl Bootstrap {
@@ -324,7 +328,7 @@ impl Listening {
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Connected, HandshakeError> {
-        let wanted = bootstrap.attached as usize + 2;
+        let wanted = bootstrap.attached as usize + 3;
         while fds.len() < wanted {
             fds.extend(lifeline.receive::<More>(deadline)?.1);
         }
@@ -332,7 +336,8 @@ impl Listening {
         let mut next =
             || fds.next().ok_or_else(|| LifelineError::Malformed("a descriptor is missing".into()));
         let io = |error| HandshakeError::Lifeline(LifelineError::Io(error));
-        let control = ControlPage::map(next()?, bootstrap.workers as usize).map_err(io)?;
+        let control = Arc::new(ControlPage::map(next()?, bootstrap.workers as usize).map_err(io)?);
+        let rings = Rings::map(&next()?).map_err(io)?;
         let dataset = SealedMemory::open(next()?).map_err(io)?;
         let attached = (0..bootstrap.attached)
             .map(|_| SealedMemory::open(next()?).map(Arc::new).map_err(io))
@@ -346,8 +351,8 @@ impl Listening {
         if welcome.nonce != bootstrap.nonce {
             return Err(HandshakeError::WrongNonce);
         }
-        let Welcome { tasks, results, .. } = welcome;
-        Ok(Connected { bootstrap, control, dataset, attached, tasks, results })
+        let (orders, results) = rings.of_worker(welcome.bell, welcome.wake, Arc::clone(&control));
+        Ok(Connected { bootstrap, control, dataset, attached, orders, results })
     }
 }
 

@@ -14,6 +14,7 @@ pub mod arena;
 pub mod attach;
 pub mod buffer;
 pub mod build_id;
+pub mod channel;
 pub mod codec;
 pub mod control;
 pub mod entry;
@@ -25,6 +26,7 @@ pub mod lifeline;
 pub mod memory;
 pub mod process;
 pub mod queue;
+mod ring;
 pub mod slots;
 mod sys;
 

@@ -14,12 +14,12 @@ use loader_core::{
 use loader_ipc::{
     control::ControlPage,
     default_sigchld,
-    frame::{Failure, Order, Report, Stage},
+    frame::{Failure, Stage},
     handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
     keep_freed_memory,
     lifeline::Lifeline,
     process::take_lifeline_from_stdin,
-    queue::{Receiver, Sender},
+    queue::{OrderReceiver, ReportSender},
 };
 use nix::sys::signal::SigSet;
 use signal_hook::consts::SIGINT;
@@ -106,15 +106,15 @@ fn find_open(registry: &Registry, work: &Work) -> Result<OpenFn, String> {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) worker: usize,
-    pub(crate) control: ControlPage,
-    pub(crate) tasks: Receiver<Option<Order>>,
-    pub(crate) results: Sender<Report>,
+    pub(crate) control: Arc<ControlPage>,
+    pub(crate) orders: OrderReceiver,
+    pub(crate) results: ReportSender,
 }
 
 type Opened = Result<Box<dyn Fetch>, Failure>;
 
 fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
-    let Connected { bootstrap, control, dataset, attached, tasks, results } = connected;
+    let Connected { bootstrap, control, dataset, attached, orders, results } = connected;
     let worker = bootstrap.worker as usize;
     let seed = bootstrap.seed;
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, seed);
@@ -122,5 +122,5 @@ fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
     // A failure, a panic included, is kept and answers every task.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));
-    (opened, Session { worker, control, tasks, results })
+    (opened, Session { worker, control, orders, results })
 }

@@ -8,8 +8,9 @@ use std::{
 
 use anyhow::Context as _;
 use loader_ipc::{
+    channel::ReceiveError,
     frame::{Indices, LEAST_OFFERED, Lease, Order, Task},
-    queue::{ReceiveError, Receiver},
+    queue::OrderReceiver,
 };
 
 /// How long to wait for an order before looking around; the watchdog is what notices a dead main.
@@ -39,7 +40,7 @@ pub(crate) enum Next {
 
 impl Inbox {
     /// What is next, waiting for it as long as it takes.
-    pub(crate) fn next(&mut self, queue: &Receiver<Option<Order>>) -> anyhow::Result<Next> {
+    pub(crate) fn next(&mut self, queue: &mut OrderReceiver) -> anyhow::Result<Next> {
         while self.tasks.is_empty() && self.unused.is_empty() && !self.ended {
             self.read(queue, Instant::now() + IDLE_INTERVAL)?;
         }
@@ -63,7 +64,7 @@ impl Inbox {
     }
 
     /// Reads one order; false when there was none in time.
-    fn read(&mut self, queue: &Receiver<Option<Order>>, deadline: Instant) -> anyhow::Result<bool> {
+    fn read(&mut self, queue: &mut OrderReceiver, deadline: Instant) -> anyhow::Result<bool> {
         match queue.receive(deadline) {
             Ok(Some(Order::Task(task))) => self.tasks.push_back(task),
             Ok(Some(Order::Offer { task, lease })) => {

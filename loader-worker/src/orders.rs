@@ -13,10 +13,10 @@ use loader_core::{
 };
 use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
+    channel::SendError,
     control::{ControlPage, WorkerState},
-    frame::{Event, Failure, Indices, Lease, Report, Stage, Task},
+    frame::{Event, Failure, Indices, Lease, Stage, Task},
     lifeline::Lifeline,
-    queue::SendError,
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -51,7 +51,7 @@ pub(crate) fn follow(
     let mut inbox = Inbox::default();
     loop {
         worker.enter(WorkerState::Idle);
-        let flow = match inbox.next(&worker.session.tasks)? {
+        let flow = match inbox.next(&mut worker.session.orders)? {
             Next::Load(task) => worker.load(task)?,
             Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
             Next::End => break,
@@ -218,9 +218,8 @@ impl Worker<'_> {
         narrow.context("an index larger than memory")
     }
 
-    fn report(&self, event: Event) -> anyhow::Result<Flow> {
-        let worker = u32::try_from(self.session.worker).context("the worker's number")?;
-        match self.session.results.send(&Report { worker, event }) {
+    fn report(&mut self, event: Event) -> anyhow::Result<Flow> {
+        match self.session.results.send(&event) {
             Ok(()) => Ok(Flow::Continue(())),
             Err(SendError::Closed) => Ok(Flow::Break(())),
             Err(error) => Err(error).context("sending a report"),

@@ -193,5 +193,5 @@ fn a_step_that_takes_longer_than_loading_is_named_the_bottleneck() {
         batches.report().verdict()
     };
     assert_eq!(run(10, 0), loader_core::Verdict::LoaderBound);
-    assert_eq!(run(0, 20), loader_core::Verdict::StepBound);
+    assert_eq!(run(0, 60), loader_core::Verdict::StepBound);
 }

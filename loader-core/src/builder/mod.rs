@@ -4,7 +4,7 @@ mod settings;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use loader_ipc::{ZeroSized, entry::Entry, handshake::Work, process, queue, slots::SlotPool};
+use loader_ipc::{ZeroSized, channel, entry::Entry, handshake::Work, process, slots::SlotPool};
 
 use crate::{
     collate::{Batch, Collate, CollateWith, DefaultCollate},
@@ -210,7 +210,7 @@ where
     }
 
     fn make_launch(&mut self, epochs: &Epochs, seed: u64) -> Result<Launch, Error> {
-        queue::warm_up().map_err(|source| Error::System { what: "making a queue", source })?;
+        channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
         let program =
             Program::find(self.settings.worker_program.as_deref(), launch::init_ran(), epochs.workers)?;
         let work = match self.settings.registered.take() {

@@ -256,7 +256,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn handle(&mut self, report: Report) -> Result<(), Error> {
-        let worker = report.worker as usize;
+        let worker = report.worker;
         match report.event {
             Event::Ready | Event::Bye | Event::NotReady { .. } => Ok(()),
             Event::Done { task, lease, encoded, held } => {

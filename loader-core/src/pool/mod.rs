@@ -17,12 +17,13 @@ use std::{
 };
 
 use loader_ipc::{
+    channel::{ReceiveError, SendError},
     control::{ControlPage, WorkerSnapshot},
     frame::{Event, ExitStatus, Lease, MOST_FORGOTTEN, MOST_UNANSWERED, Order, Report, Task},
     handshake::Notice,
     lifeline::{Lifeline, LifelineError},
     process::WorkerProcess,
-    queue::{ReceiveError, Receiver, SendError, Sender},
+    queue::{OrderSender, ReportError, ReportReceiver},
     slots::SlotPool,
 };
 use nix::sys::signal::Signal;
@@ -46,8 +47,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Pool {
     workers: Vec<Worker>,
-    results: Receiver<Report>,
-    control: ControlPage,
+    results: ReportReceiver,
+    control: Arc<ControlPage>,
     reaper: Option<Reaper>,
     slots: SlotPool,
     /// A forked child that inherits the pool must not shut it down.
@@ -62,7 +63,7 @@ pub(crate) struct Pool {
 struct Worker {
     process: Arc<WorkerProcess>,
     lifeline: Lifeline,
-    tasks: Sender<Option<Order>>,
+    orders: OrderSender,
     /// Slots whose memory this worker has mapped.
     mapped: HashSet<u32>,
     /// Slots that it is to unmap with its next task.
@@ -168,11 +169,8 @@ impl Pool {
     pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Option<Report>, Error> {
         match self.results.receive(deadline) {
             Ok(report) => {
-                let number = report.worker as usize;
-                let Some(worker) = self.workers.get_mut(number) else {
-                    let problem = format!("a report names worker {number} of {}", self.workers.len());
-                    return Err(Error::WorkerMisbehaved { worker: number, problem });
-                };
+                let number = report.worker;
+                let worker = &mut self.workers[number];
                 if let Event::Exited { status, .. } = report.event {
                     // Only the reaper reports this, and it has reaped first.
                     if !worker.process.is_reaped() {
@@ -183,14 +181,14 @@ impl Pool {
                 }
                 Ok(Some(report))
             }
-            Err(ReceiveError::TimedOut) => Ok(self.look_for_exits()),
-            // The reaper in this process holds a sender, so this is never the truth while it runs.
-            Err(ReceiveError::Closed) => {
-                let source = io::Error::other("the result queue is closed");
+            Err(ReportError::TimedOut) => Ok(self.look_for_exits()),
+            Err(ReportError::Malformed { worker, problem }) => {
+                Err(Error::WorkerMisbehaved { worker, problem })
+            }
+            // The reaper in this process holds a sender, so closed is never the truth while it runs.
+            Err(ReportError::Channel(ReceiveError::Io(source))) => {
                 Err(Error::System { what: "receiving from workers", source })
             }
-            Err(ReceiveError::Io(source)) => Err(Error::System { what: "receiving from workers", source }),
-            // Nobody knows whose it is.
             Err(error) => {
                 Err(Error::System { what: "receiving from workers", source: io::Error::other(error) })
             }
@@ -205,7 +203,7 @@ impl Pool {
             if let Some(status) = worker.process.try_reap() {
                 worker.exited = Some(status);
                 let event = Event::Exited { pid: worker.process.pid(), status };
-                return Some(Report { worker: u32::try_from(number).ok()?, event });
+                return Some(Report { worker: number, event });
             }
         }
         None
@@ -287,8 +285,8 @@ impl Pool {
         sent.or_else(|error| lifeline_failed(number, error))
     }
 
-    fn order(&self, worker: usize, order: Order) -> Result<(), Error> {
-        match self.workers[worker].tasks.send(&Some(order)) {
+    fn order(&mut self, worker: usize, order: Order) -> Result<(), Error> {
+        match self.workers[worker].orders.send(&Some(order)) {
             // Gone: the reaper's report says why.
             Ok(()) | Err(SendError::Closed) => Ok(()),
             Err(SendError::Io(source)) => Err(Error::System { what: "sending to a worker", source }),
@@ -304,11 +302,11 @@ impl Drop for Pool {
 }
 
 impl Worker {
-    pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, tasks: Sender<Option<Order>>) -> Self {
+    pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, orders: OrderSender) -> Self {
         Self {
             process,
             lifeline,
-            tasks,
+            orders,
             mapped: HashSet::new(),
             to_forget: Vec::new(),
             backlog: VecDeque::new(),
@@ -322,7 +320,7 @@ impl Worker {
     fn send_sentinel(&mut self) {
         if !mem::replace(&mut self.sentinel_sent, true) && self.exited.is_none() {
             // A worker that is gone needs none, and the reaper reports it.
-            drop(self.tasks.send(&None));
+            drop(self.orders.send(&None));
         }
     }
 }

@@ -12,11 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::{
-    frame::{Event, Report},
-    process::WorkerProcess,
-    queue::Sender,
-};
+use loader_ipc::{process::WorkerProcess, queue::ExitSender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::{SigId, consts::SIGCHLD, low_level};
 
@@ -51,7 +47,7 @@ impl Reaper {
     /// SIGCHLD it is left out, since to ignore it again cannot be chained to.
     pub(super) fn start(
         workers: Vec<Watched>,
-        results: Sender<Report>,
+        results: ExitSender,
         handle_sigchld: bool,
     ) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
@@ -93,7 +89,7 @@ impl Reaper {
 
 struct Watch {
     workers: Vec<Watched>,
-    results: Sender<Report>,
+    results: ExitSender,
     woken: UnixStream,
     stop: Arc<AtomicBool>,
 }
@@ -129,10 +125,10 @@ impl Watch {
         if let Some(mut output) = worker.output.take() {
             output.last_words();
         }
-        let event = Event::Exited { pid: worker.process.pid(), status };
-        let report = Report { worker: u32::try_from(number).expect("as many workers as processes"), event };
+        let pid = worker.process.pid();
+        let number = u32::try_from(number).expect("as many workers as processes");
         // A closed queue means that nobody is interested any more.
-        drop(self.results.send(&report));
+        drop(self.results.send(number, pid, status));
     }
 
     fn wait(&self) {

@@ -10,13 +10,13 @@ use std::{
 };
 
 use loader_ipc::{
+    channel::{Sender, channel},
     control::ControlPage,
-    frame::Report,
     handshake::{HandshakeError, Invitation, Offer, Work},
     lifeline::{Lifeline, LifelineError},
     memory::SealedMemory,
     process::{self, WorkerProcess},
-    queue::{Sender, queue},
+    queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
 };
 use nix::sys::signal::Signal;
@@ -98,7 +98,7 @@ impl Launch {
     /// [`Error::WorkerNotStarted`], and no worker is left running.
     pub(crate) fn start(&self, slots: &SlotPool) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
-        let (sender, results) = queue().map_err(system("making the result queue"))?;
+        let (wake, woken) = channel().map_err(system("making the result queue"))?;
         let (control, control_fd) =
             ControlPage::create(self.workers).map_err(system("making the control page"))?;
         let offer = Offer {
@@ -122,8 +122,10 @@ impl Launch {
                 }
             }
         }
-        let (workers, watched) = greet(started, &sender, deadline)?;
-        let reaper = Reaper::start(watched, sender, self.handle_sigchld);
+        let Greeted { workers, watched, readers } = greet(started, &wake, deadline)?;
+        let control = Arc::new(control);
+        let (results, exits) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
+        let reaper = Reaper::start(watched, exits, self.handle_sigchld);
         let mut pool = Pool {
             workers,
             results,
@@ -177,29 +179,37 @@ impl Launch {
     }
 }
 
-type Greeted = (Vec<Worker>, Vec<Watched>);
+/// Workers that have answered, as the pool, the reaper and the result queue see them.
+#[derive(Default)]
+struct Greeted {
+    workers: Vec<Worker>,
+    watched: Vec<Watched>,
+    readers: Vec<ReportReader>,
+}
 
 /// Waits for each worker's answer. On a failure, ends them all.
-fn greet(started: Vec<Started>, results: &Sender<Report>, deadline: Instant) -> Result<Greeted, Error> {
-    let (mut workers, mut watched) = (Vec::new(), Vec::new());
+fn greet(started: Vec<Started>, wake: &Sender<Wake>, deadline: Instant) -> Result<Greeted, Error> {
+    let mut greeted = Greeted::default();
     let mut started = started.into_iter().enumerate();
     while let Some((number, Started { process, lifeline, invitation, output })) = started.next() {
-        match invitation.connect(&lifeline, results, deadline) {
-            Ok(tasks) => {
-                watched.push(Watched { process: Arc::clone(&process), output: Some(output) });
-                workers.push(Worker::new(process, lifeline, tasks));
+        match invitation.connect(&lifeline, wake, deadline) {
+            Ok((orders, reader)) => {
+                greeted.watched.push(Watched { process: Arc::clone(&process), output: Some(output) });
+                greeted.workers.push(Worker::new(process, lifeline, orders));
+                greeted.readers.push(reader);
             }
             Err(error) => {
                 drop(lifeline);
                 let error = refused(number, &error, &process, output);
                 let waiting = started.map(|(_, Started { process, lifeline, .. })| (process, lifeline));
-                let greeted = workers.into_iter().map(|Worker { process, lifeline, .. }| (process, lifeline));
+                let workers = greeted.workers.into_iter();
+                let greeted = workers.map(|Worker { process, lifeline, .. }| (process, lifeline));
                 end_all(waiting.chain(greeted));
                 return Err(error);
             }
         }
     }
-    Ok((workers, watched))
+    Ok(greeted)
 }
 
 /// The error for a worker that did not come through the handshake, with how its process ended.
