@@ -123,7 +123,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 }
             };
             at.set((Stage::Collate, Some(index as u64)));
-            arena.within(|| stack.push(sample)).map_err(|error| failed(&collate_error(error)))?;
+            let pushed = match stack.makes_tensors() {
+                true => arena.within(|| stack.push(sample)),
+                false => stack.push(sample),
+            };
+            pushed.map_err(|error| failed(&collate_error(error)))?;
         }
         at.set((Stage::Collate, None));
         watch.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));

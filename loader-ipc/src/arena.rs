@@ -20,8 +20,8 @@ use crate::{
 /// Where a batch is put together: a slot, or the heap.
 #[derive(Debug)]
 pub struct Arena {
-    /// Moved to the thread while it collates.
-    here: Option<Room>,
+    /// Moved to the thread while it collates, which happens for each sample; boxed, so that this is quick.
+    here: Option<Box<Room>>,
 }
 
 #[derive(Debug)]
@@ -70,24 +70,24 @@ pub enum EncodeError {
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Room>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Box<Room>>> = const { RefCell::new(None) };
 }
 
 impl Arena {
     /// An arena that fills one slot from its first byte.
     pub fn in_slot(loan: Loan) -> Self {
-        Self { here: Some(Room::Slot(SlotArena { loan, used: 0, encoding: false })) }
+        Self { here: Some(Box::new(Room::Slot(SlotArena { loan, used: 0, encoding: false }))) }
     }
 
-    /// No slot: tensors are made on the heap, in memory of `pool` where they are large. For loading without workers.
+    /// No slot: tensors are made on the heap, in memory of `pool`. For loading without workers.
     pub fn on_heap(pool: &HeapPool) -> Self {
-        Self { here: Some(Room::Heap(pool.clone())) }
+        Self { here: Some(Box::new(Room::Heap(pool.clone()))) }
     }
 
     /// Runs `collate` with this arena as the place where this thread's new buffers go. What does not fit goes to the heap.
     pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
         /// Takes the arena back, also when `collate` panics.
-        struct Restore<'a>(&'a mut Option<Room>);
+        struct Restore<'a>(&'a mut Option<Box<Room>>);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
                 CURRENT.with_borrow_mut(|current| mem::swap(current, self.0));
@@ -124,7 +124,7 @@ impl Arena {
 
 impl Arena {
     fn slot(&mut self) -> &mut SlotArena {
-        match &mut self.here {
+        match self.here.as_deref_mut() {
             Some(Room::Slot(slot)) => slot,
             _ => panic!("only a batch in a slot is encoded"),
         }
@@ -147,11 +147,10 @@ impl SlotArena {
     }
 }
 
-/// Memory for a buffer of `len` bytes of the batch that this thread is collating; `None` when it collates none, or the allocator
-/// does as well.
+/// Memory for a buffer of `len` bytes of the batch that this thread is collating; `None` when it collates none, or its slot is full.
 pub(crate) fn allocate(len: usize) -> Option<Place> {
-    CURRENT.with_borrow_mut(|current| match current.as_mut()? {
-        Room::Heap(pool) => Some(Place::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
+    CURRENT.with_borrow_mut(|current| match current.as_deref_mut()? {
+        Room::Heap(pool) => Some(Place::Heap(pool.take(len.div_ceil(ALIGNMENT)), pool.clone())),
         Room::Slot(slot) if slot.encoding => None,
         Room::Slot(slot) => {
             let before = slot.used;
@@ -168,7 +167,7 @@ pub(crate) fn allocate(len: usize) -> Option<Place> {
 /// elsewhere; `None` when no batch is being encoded, so that the bytes must be written out.
 pub fn place(buffer: &Buffer, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
-        let Some(Room::Slot(arena)) = current else { return None };
+        let Some(Room::Slot(arena)) = current.as_deref_mut() else { return None };
         if !arena.encoding {
             return None;
         }

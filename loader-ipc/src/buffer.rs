@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn large_buffers_are_used_again_and_small_ones_are_not() {
+    fn buffers_are_used_again_for_such_as_need_nearly_as_much() {
         let pool = HeapPool::default();
         let mut arena = arena::Arena::on_heap(&pool);
         let large = arena.within(|| Buffer::zeroed(1 << 20));
@@ -141,7 +141,10 @@ mod tests {
         drop(again);
         assert!(arena.within(|| Buffer::zeroed(1 << 20)).as_bytes().iter().all(|&byte| byte == 0));
         assert_ne!(arena.within(|| Buffer::zeroed(1 << 18)).as_bytes().as_ptr(), address, "far too large");
-        drop(arena.within(|| Buffer::zeroed(100)));
-        assert_eq!(format!("{pool:?}"), "HeapPool { waiting: 2 }");
+        let small = arena.within(|| Buffer::zeroed(100));
+        let address = small.as_bytes().as_ptr();
+        drop(small);
+        assert_eq!(arena.within(|| Buffer::for_overwrite(70)).as_bytes().as_ptr(), address);
+        assert_eq!(format!("{pool:?}"), "HeapPool { small: 1, large: 2 }");
     }
 }

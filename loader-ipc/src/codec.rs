@@ -9,6 +9,9 @@ use std::io::Write;
 use bincode::Options;
 use serde::{Serialize, de::DeserializeOwned};
 
+/// Enough for most batches without what lies in tensors, so that the bytes are not moved while they grow.
+const USUAL: usize = 128;
+
 /// What went wrong with encoding or decoding, in words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -20,7 +23,7 @@ pub struct CodecError(#[from] bincode::Error);
 /// When the value's own `Serialize` fails, or it has a part of unknown length.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
     // Not `serialize`: it runs the value's `Serialize` twice, the first time only to learn the size.
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(USUAL);
     encode_into(&mut bytes, value)?;
     Ok(bytes)
 }

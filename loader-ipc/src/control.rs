@@ -9,6 +9,11 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    sys::time::TimeSpec,
+    time::{ClockId, clock_gettime},
+};
+
 use crate::{memory, sys::SharedWords};
 
 /// Words per worker: one cache line each, so that workers do not disturb each other.
@@ -108,35 +113,9 @@ impl ControlPage {
         &self.words.words()[ASLEEP]
     }
 
-    /// Enters a state, for the worker itself.
-    pub fn enter(&self, worker: usize, state: WorkerState) {
-        let line = self.line(worker);
-        line[SINCE].store(now_nanos(), Ordering::Relaxed);
-        line[STATE].store(state as u64, Ordering::Relaxed);
-    }
-
-    /// Notes the task that the worker is on.
-    pub fn set_task(&self, worker: usize, task: u64) {
-        self.line(worker)[TASK].store(task, Ordering::Relaxed);
-    }
-
-    /// Enters a state on one sample, for the worker itself; the clock of [`WorkerSnapshot::age`] starts anew.
-    pub fn progress(&self, worker: usize, state: WorkerState, sample: u64) {
-        self.line(worker)[SAMPLE].store(sample, Ordering::Relaxed);
-        self.enter(worker, state);
-    }
-
-    /// Adds a finished batch to the worker's counters.
-    pub fn count_batch(&self, worker: usize, samples: u64, busy: Duration) {
-        let line = self.line(worker);
-        line[BATCHES].fetch_add(1, Ordering::Relaxed);
-        line[SAMPLES].fetch_add(samples, Ordering::Relaxed);
-        line[BUSY].fetch_add(nanos(busy), Ordering::Relaxed);
-    }
-
-    /// Notes the worker's page faults so far.
-    pub fn set_page_faults(&self, worker: usize, page_faults: u64) {
-        self.line(worker)[FAULTS].store(page_faults, Ordering::Relaxed);
+    /// The line of a worker, for the worker itself to write.
+    pub fn line_of(&self, worker: usize) -> WorkerLine<'_> {
+        WorkerLine { words: self.line(worker) }
     }
 
     /// The worker's line. Its words are read one after the other, so they may be of two moments.
@@ -162,9 +141,61 @@ impl ControlPage {
         }
     }
 
-    fn line(&self, worker: usize) -> &[AtomicU64] {
+    fn line(&self, worker: usize) -> &[AtomicU64; LINE] {
         assert!(worker < self.workers, "worker {worker} of {}", self.workers);
-        &self.words.words()[(FIRST_WORKER + worker) * LINE..(FIRST_WORKER + 1 + worker) * LINE]
+        let line = &self.words.words()[(FIRST_WORKER + worker) * LINE..(FIRST_WORKER + 1 + worker) * LINE];
+        line.try_into().expect("as many words as a line has")
+    }
+}
+
+/// A worker's line of the control page. Only the worker writes it.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerLine<'a> {
+    words: &'a [AtomicU64; LINE],
+}
+
+impl WorkerLine<'_> {
+    /// Enters a state. True when the clock has not moved since the last one.
+    pub fn enter(&self, state: WorkerState) -> bool {
+        let now = now_nanos();
+        let is_same_tick = self.words[SINCE].load(Ordering::Relaxed) == now;
+        self.words[SINCE].store(now, Ordering::Relaxed);
+        self.words[STATE].store(state as u64, Ordering::Relaxed);
+        is_same_tick
+    }
+
+    /// Notes the task that the worker is on.
+    pub fn set_task(&self, task: u64) {
+        self.words[TASK].store(task, Ordering::Relaxed);
+    }
+
+    /// Enters a state on one sample; the clock of [`WorkerSnapshot::age`] starts anew. True when it has not moved since the last
+    /// time.
+    pub fn progress(&self, state: WorkerState, sample: u64) -> bool {
+        self.words[SAMPLE].store(sample, Ordering::Relaxed);
+        self.enter(state)
+    }
+
+    /// The same without the clock, which is what it would cost.
+    pub fn progress_untimed(&self, state: WorkerState, sample: u64) {
+        self.words[SAMPLE].store(sample, Ordering::Relaxed);
+        self.words[STATE].store(state as u64, Ordering::Relaxed);
+    }
+
+    /// Adds a finished batch to the worker's counters.
+    pub fn count_batch(&self, samples: u64, busy: Duration) {
+        // Nobody else adds: no read-modify-write is needed.
+        let add = |place: usize, more| {
+            self.words[place].store(self.words[place].load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        };
+        add(BATCHES, 1);
+        add(SAMPLES, samples);
+        add(BUSY, nanos(busy));
+    }
+
+    /// Notes the worker's page faults so far.
+    pub fn set_page_faults(&self, page_faults: u64) {
+        self.words[FAULTS].store(page_faults, Ordering::Relaxed);
     }
 }
 
@@ -178,9 +209,8 @@ fn nanos(duration: Duration) -> u64 {
 
 /// The monotonic clock, which is the same in every process; its coarse form (a few milliseconds) is read for every sample.
 fn now_nanos() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).unwrap_or_else(|_| TimeSpec::new(0, 0));
+    nanos(Duration::from(now))
 }
 
 impl std::fmt::Display for WorkerState {

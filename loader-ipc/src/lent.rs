@@ -1,7 +1,7 @@
 //! The main process's half of a batch's way through a slot: the encoding is read and its tensors become views of the slot. The
 //! worker's half is [`arena`](crate::arena).
 
-use std::{cell::RefCell, collections::HashMap, ops::Range, sync::Arc};
+use std::{cell::RefCell, collections::BTreeMap, ops::Range, sync::Arc};
 
 use serde::de::DeserializeOwned;
 
@@ -26,7 +26,8 @@ pub enum DecodeError {
 
 struct Lent {
     loan: Loan,
-    adopted: HashMap<Range<u64>, Arc<Buffer>>,
+    /// By first byte and length.
+    adopted: BTreeMap<(u64, u64), Arc<Buffer>>,
 }
 
 thread_local! {
@@ -46,7 +47,7 @@ pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B
         }
     }
     let meta = loan.take(to_range(encoded.start, encoded.len)?)?;
-    let _restore = Restore(CURRENT.replace(Some(Lent { loan, adopted: HashMap::new() })));
+    let _restore = Restore(CURRENT.replace(Some(Lent { loan, adopted: BTreeMap::new() })));
     Ok(codec::decode(meta.as_bytes())?)
 }
 
@@ -70,15 +71,14 @@ pub fn is_decoding() -> bool {
 impl Lent {
     fn adopt(&mut self, offset: u64, len: u64) -> Result<Arc<Buffer>, ChunkError> {
         let range = to_range(offset, len)?;
-        let key = offset..offset.saturating_add(len);
-        if let Some(buffer) = self.adopted.get(&key).filter(|_| len > 0) {
+        if let Some(buffer) = self.adopted.get(&(offset, len)).filter(|_| len > 0) {
             return Ok(Arc::clone(buffer));
         }
         if range.start % ALIGNMENT != 0 {
             return Err(ChunkError::OutOfBounds { start: range.start, end: range.end });
         }
         let buffer = Arc::new(Buffer::in_slot(self.loan.take(range)?));
-        self.adopted.insert(key, Arc::clone(&buffer));
+        self.adopted.insert((offset, len), Arc::clone(&buffer));
         Ok(buffer)
     }
 }

@@ -12,7 +12,7 @@
 //! replaced) without touching the others, and lent ones stay valid whatever happens to the pool.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io,
     num::NonZeroUsize,
     os::fd::OwnedFd,
@@ -39,7 +39,8 @@ pub struct SlotPool {
 #[derive(Debug)]
 struct Inner {
     limit: u64,
-    slots: HashMap<u32, Slot>,
+    /// A few: a tree finds them faster than a hash.
+    slots: BTreeMap<u32, Slot>,
     next: u32,
     /// Largest batch seen: what a new slot must hold.
     expected: usize,
@@ -278,7 +279,7 @@ impl Inner {
     fn new(limit: u64) -> Self {
         Self {
             limit,
-            slots: HashMap::new(),
+            slots: BTreeMap::new(),
             next: 0,
             expected: FIRST_LEN,
             bytes: 0,

@@ -1,7 +1,7 @@
 //! The orders that have been read and not yet followed.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     mem,
     time::{Duration, Instant},
 };
@@ -19,7 +19,7 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     tasks: VecDeque<Task>,
-    offers: HashMap<u64, Lease>,
+    offers: BTreeMap<u64, Lease>,
     /// Leases of offers that came too late, each with its task.
     unused: Vec<(u64, Lease)>,
     ended: bool,

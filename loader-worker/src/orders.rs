@@ -1,6 +1,7 @@
 //! The worker's loop: takes orders until the sentinel.
 
 use std::{
+    cell::Cell,
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     time::{Duration, Instant},
@@ -14,7 +15,7 @@ use loader_core::{
 use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     channel::SendError,
-    control::{ControlPage, WorkerState},
+    control::{ControlPage, WorkerLine, WorkerState},
     frame::{Event, Failure, Indices, Lease, Stage, Task},
     lifeline::Lifeline,
 };
@@ -108,7 +109,7 @@ impl Worker<'_> {
             return self.report(Event::Skipped { task: number, lease });
         }
         let started = Instant::now();
-        self.session.control.set_task(self.session.worker, number);
+        self.line().set_task(number);
         self.enter(WorkerState::Fetching);
         let indices = self.unpack(indices, lease)?;
         let outcome = self.fetch_and_send(epoch, number, lease, &indices)?;
@@ -141,7 +142,7 @@ impl Worker<'_> {
             Err(failure) => return Ok(Outcome::Failed { lease, failure: failure.clone() }),
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);
-        let watch = PageWatch { control: &self.session.control, worker: self.session.worker };
+        let watch = PageWatch::new(&self.session.control, self.session.worker);
         let batch = match fetch.fetch(epoch, indices, &mut arena, &watch) {
             Ok(batch) => batch,
             Err(NoBatch::Unwanted) => return Ok(Outcome::Unwanted { lease }),
@@ -196,9 +197,9 @@ impl Worker<'_> {
         // A system call: not for every one of thousands of small batches a second.
         if busy >= LONG_BATCH || self.batches.is_multiple_of(FAULTS_INTERVAL) {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
-            self.session.control.set_page_faults(self.session.worker, u64::try_from(faults).unwrap_or(0));
+            self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
         }
-        self.session.control.count_batch(self.session.worker, samples as u64, busy);
+        self.line().count_batch(samples as u64, busy);
     }
 
     fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Vec<usize>> {
@@ -227,7 +228,11 @@ impl Worker<'_> {
     }
 
     fn enter(&self, state: WorkerState) {
-        self.session.control.enter(self.session.worker, state);
+        self.line().enter(state);
+    }
+
+    fn line(&self) -> WorkerLine<'_> {
+        self.session.control.line_of(self.session.worker)
     }
 }
 
@@ -244,12 +249,33 @@ fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
 /// Writes a batch's progress to the control page, and gives up when the done flag is up.
 struct PageWatch<'a> {
     control: &'a ControlPage,
-    worker: usize,
+    line: WorkerLine<'a>,
+    /// Samples to note without the time.
+    untimed: Cell<u32>,
+}
+
+/// Samples are timed one by one unless this many take less than a tick of the coarse clock: then an age that is wrong by that many
+/// samples is right to a few milliseconds, and the clock is not what a small sample costs.
+const UNTIMED: u32 = 16;
+
+impl<'a> PageWatch<'a> {
+    fn new(control: &'a ControlPage, worker: usize) -> Self {
+        Self { control, line: control.line_of(worker), untimed: Cell::new(0) }
+    }
 }
 
 impl Watch for PageWatch<'_> {
     fn progress(&self, state: WorkerState, index: usize) -> bool {
-        self.control.progress(self.worker, state, index as u64);
+        match self.untimed.get() {
+            0 => {
+                let is_same_tick = self.line.progress(state, index as u64);
+                self.untimed.set(if is_same_tick { UNTIMED } else { 0 });
+            }
+            left => {
+                self.line.progress_untimed(state, index as u64);
+                self.untimed.set(left - 1);
+            }
+        }
         !self.control.is_done()
     }
 }

@@ -1,7 +1,7 @@
 //! The slots that this worker has mapped, and its ear on the lifeline for new ones.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
@@ -24,7 +24,7 @@ const DONE_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Slots<'a> {
     lifeline: &'a Lifeline,
-    mapped: HashMap<u32, Arc<SlotMemory>>,
+    mapped: BTreeMap<u32, Arc<SlotMemory>>,
 }
 
 /// A task, and the larger slot for it or why there is none.
@@ -42,7 +42,7 @@ pub(crate) enum Grant {
 
 impl<'a> Slots<'a> {
     pub(crate) fn new(lifeline: &'a Lifeline) -> Self {
-        Self { lifeline, mapped: HashMap::new() }
+        Self { lifeline, mapped: BTreeMap::new() }
     }
 
     /// The memory of a leased slot, to be written.

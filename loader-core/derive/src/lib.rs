@@ -77,6 +77,10 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
                 ::std::result::Result::Ok(())
             }
 
+            fn makes_tensors(&self) -> bool {
+                #(#core::collate::Stack::makes_tensors(&self.#member))||*
+            }
+
             fn finish(self) -> ::std::result::Result<#batch, #core::collate::CollateError> {
                 ::std::result::Result::Ok(#batch {
                     #(

@@ -54,6 +54,10 @@ where
         Ok(())
     }
 
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
     fn finish(self) -> Result<B, CollateError> {
         self.function.get()(self.samples).map_err(|error| CollateProblem::Custom(error).into())
     }

@@ -58,6 +58,12 @@ pub trait Stack: Sized {
     /// When the sample does not fit the ones before.
     fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError>;
 
+    /// Whether the next push may make a tensor, which must then lie where the batch does. True if in doubt, which is only slower: a
+    /// stack that makes all of its tensors with the first sample says so.
+    fn makes_tensors(&self) -> bool {
+        true
+    }
+
     /// Ends the batch.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{CollateError, CollateProblem, Sample, Stack};
-use crate::tensor::{Element, Tensor};
+use crate::tensor::{Element, Rows, Tensor};
 
 /// A sample that becomes one row of a tensor.
 pub trait Row: Send + 'static {
@@ -24,14 +24,13 @@ pub trait Row: Send + 'static {
 #[derive(Debug)]
 pub struct RowStack<R: Row> {
     capacity: usize,
-    len: usize,
     /// Made with the first sample, whose shape it takes.
-    tensor: Option<Tensor<R::Element>>,
+    rows: Option<Rows<R::Element>>,
 }
 
 impl<R: Row> RowStack<R> {
     fn with_capacity(samples: usize) -> Self {
-        Self { capacity: samples, len: 0, tensor: None }
+        Self { capacity: samples, rows: None }
     }
 }
 
@@ -40,30 +39,28 @@ impl<R: Row> Stack for RowStack<R> {
     type Batch = Tensor<R::Element>;
 
     fn push(&mut self, sample: R) -> Result<(), CollateError> {
-        if self.tensor.is_none() {
-            let mut shape = sample.shape();
-            shape.insert(0, self.capacity);
-            self.tensor = Some(Tensor::for_overwrite(shape).map_err(CollateProblem::from)?);
+        let rows = match &mut self.rows {
+            Some(rows) => rows,
+            None => {
+                let rows = Rows::new(self.capacity, &sample.shape()).map_err(CollateProblem::from)?;
+                self.rows.insert(rows)
+            }
+        };
+        if !sample.has_shape(rows.shape()) {
+            let expected = rows.shape().to_vec();
+            return Err(CollateProblem::Ragged { expected, found: sample.shape() }.into());
         }
-        let tensor = self.tensor.as_mut().expect("made above");
-        let expected = &tensor.shape()[1..];
-        if !sample.has_shape(expected) {
-            let problem = CollateProblem::Ragged { expected: expected.to_vec(), found: sample.shape() };
-            return Err(problem.into());
-        }
-        let row = tensor.row_len();
-        assert!(self.len < self.capacity, "more samples than the batch was started for");
-        sample.write(&mut tensor.unique_mut()[self.len * row..(self.len + 1) * row]);
-        self.len += 1;
+        sample.write(rows.next_row());
         Ok(())
     }
 
+    fn makes_tensors(&self) -> bool {
+        self.rows.is_none()
+    }
+
     fn finish(self) -> Result<Tensor<R::Element>, CollateError> {
-        match self.tensor {
-            Some(mut tensor) => {
-                tensor.truncate(self.len);
-                Ok(tensor)
-            }
+        match self.rows {
+            Some(rows) => Ok(rows.finish()),
             None => Ok(Tensor::zeros([0]).map_err(CollateProblem::from)?),
         }
     }

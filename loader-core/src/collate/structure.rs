@@ -24,6 +24,10 @@ impl<S> Stack for ListStack<S> {
         Ok(())
     }
 
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
     fn finish(self) -> Result<Vec<S>, CollateError> {
         Ok(self.0)
     }
@@ -47,6 +51,10 @@ macro_rules! tuples {
             fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError> {
                 $(self.$place.push(sample.$place).map_err(|error| error.in_field(stringify!($place)))?;)*
                 Ok(())
+            }
+
+            fn makes_tensors(&self) -> bool {
+                $(self.$place.makes_tensors())||*
             }
 
             fn finish(self) -> Result<Self::Batch, CollateError> {
@@ -113,6 +121,10 @@ macro_rules! maps {
                     Some(key) => Err(CollateProblem::Keys { problem: format!("key {key:?} is new") }.into()),
                     None => Ok(()),
                 }
+            }
+
+            fn makes_tensors(&self) -> bool {
+                self.stacks.as_ref().is_none_or(|stacks| stacks.iter().any(|(_, stack)| stack.makes_tensors()))
             }
 
             fn finish(self) -> Result<Self::Batch, CollateError> {

@@ -1,7 +1,7 @@
 //! An epoch on worker processes: tasks go out ahead of the user, batches come back in any order and are handed on in theirs.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     io,
     marker::PhantomData,
     time::{Duration, Instant},
@@ -51,8 +51,8 @@ pub(crate) struct WorkerIter<B> {
     tasks: VecDeque<Sent>,
     /// Tasks whose batch needs a larger slot than there is room for yet, by number.
     requests: BTreeMap<u64, Request>,
-    /// The worker that wrote a slot last, by number of the slot.
-    writers: HashMap<u32, usize>,
+    /// The worker that wrote a slot last, by number of the slot; of those that are large enough to be offered.
+    writers: BTreeMap<u32, usize>,
     /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
     offers: BTreeMap<u64, (usize, Lease)>,
     /// An error that ends the iteration, to be returned after the batch that was whole when it came.
@@ -102,7 +102,7 @@ impl<B: Batch> WorkerIter<B> {
             tasks: VecDeque::new(),
             requests: BTreeMap::new(),
             offers: BTreeMap::new(),
-            writers: HashMap::new(),
+            writers: BTreeMap::new(),
             last_error: None,
             ended: false,
             batch: PhantomData,
@@ -261,7 +261,9 @@ impl<B: Batch> WorkerIter<B> {
             Event::Ready | Event::Bye | Event::NotReady { .. } => Ok(()),
             Event::Done { task, lease, encoded, held } => {
                 self.check_lease(worker, task, lease)?;
-                self.writers.insert(lease.slot, worker);
+                if lease.len >= LEAST_OFFERED {
+                    self.writers.insert(lease.slot, worker);
+                }
                 self.arrive(worker, task, Arrival::Batch { lease, encoded, held })
             }
             Event::Failed { task, lease, failure, held } => {

@@ -8,7 +8,7 @@ mod reaper;
 mod start;
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     io, mem,
     os::fd::AsFd,
     sync::Arc,
@@ -65,7 +65,7 @@ struct Worker {
     lifeline: Lifeline,
     orders: OrderSender,
     /// Slots whose memory this worker has mapped.
-    mapped: HashSet<u32>,
+    mapped: BTreeSet<u32>,
     /// Slots that it is to unmap with its next task.
     to_forget: Vec<u32>,
     /// Tasks that wait here because the worker has enough to do.
@@ -161,7 +161,12 @@ impl Pool {
             return;
         }
         for worker in &mut self.workers {
-            worker.to_forget.extend(worker.mapped.extract_if(|&slot| !self.slots.exists(slot)));
+            let Worker { mapped, to_forget, .. } = worker;
+            mapped.retain(|&slot| {
+                let exists = self.slots.exists(slot);
+                to_forget.extend((!exists).then_some(slot));
+                exists
+            });
         }
     }
 
@@ -307,7 +312,7 @@ impl Worker {
             process,
             lifeline,
             orders,
-            mapped: HashSet::new(),
+            mapped: BTreeSet::new(),
             to_forget: Vec::new(),
             backlog: VecDeque::new(),
             unanswered: 0,

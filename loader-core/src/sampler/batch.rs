@@ -44,14 +44,21 @@ impl<S: Sampler> BatchSampler for FixedBatches<S> {
     }
 
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        let mut indices = self.sampler.indices(epoch);
-        let (size, drop_last) = (self.batch_size, self.drop_last);
-        Box::new(std::iter::from_fn(move || {
-            let batch: Vec<usize> = indices.by_ref().take(size).collect();
-            let complete = batch.len() == size || (!batch.is_empty() && !drop_last);
-            complete.then_some(batch)
-        }))
+        let size = self.batch_size;
+        let batches = self.sampler.batches(epoch, size);
+        if self.drop_last { Box::new(batches.filter(move |batch| batch.len() == size)) } else { batches }
     }
+}
+
+/// Cuts an order into batches of `size` indices; the last one may be shorter.
+pub fn cut(
+    mut indices: impl Iterator<Item = usize> + Send + 'static,
+    size: usize,
+) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+    Box::new(std::iter::from_fn(move || {
+        let batch: Vec<usize> = indices.by_ref().take(size).collect();
+        (!batch.is_empty()).then_some(batch)
+    }))
 }
 
 #[cfg(test)]

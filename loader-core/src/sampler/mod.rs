@@ -11,7 +11,7 @@ use rand::rngs::ChaCha8Rng;
 
 use crate::random::{Purpose, generator, key};
 
-pub use batch::{BatchSampler, FixedBatches};
+pub use batch::{BatchSampler, FixedBatches, cut};
 pub use random::RandomSampler;
 pub use sequential::SequentialSampler;
 
@@ -62,6 +62,12 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
 
     /// The indices of `epoch`, in order. Asked twice for the same epoch, it must give the same.
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
+
+    /// The same indices in batches of `size`, which is at least 1; the last one may be shorter. To be overridden, with [`cut`], where
+    /// the type of the indices' iterator is known, so that an index costs no call through a pointer.
+    fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        cut(self.indices(epoch), size)
+    }
 }
 
 impl<S: Sampler + ?Sized> Sampler for Box<S> {
@@ -71,5 +77,9 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
         (**self).indices(epoch)
+    }
+
+    fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        (**self).batches(epoch, size)
     }
 }

@@ -1,6 +1,6 @@
 //! In random order.
 
-use super::{Epoch, Sampler};
+use super::{Epoch, Sampler, cut};
 use crate::random::{below, shuffle};
 
 /// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler` (another order for
@@ -38,21 +38,32 @@ impl Sampler for RandomSampler {
     }
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
-        let mut rng = epoch.rng();
-        let (len, count) = (self.len, Sampler::len(self));
-        if self.replacement {
-            return Box::new((0..count).map(move |_| below(&mut rng, len as u64) as usize));
-        }
+        if self.replacement { Box::new(self.draws(epoch)) } else { Box::new(self.permutations(epoch)) }
+    }
+
+    fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        if self.replacement { cut(self.draws(epoch), size) } else { cut(self.permutations(epoch), size) }
+    }
+}
+
+impl RandomSampler {
+    fn draws(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
+        let (mut rng, len) = (epoch.rng(), self.len as u64);
+        (0..Sampler::len(self)).map(move |_| below(&mut rng, len) as usize)
+    }
+
+    fn permutations(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
+        let (mut rng, len) = (epoch.rng(), self.len);
         let mut order: Vec<usize> = (0..len).collect();
         let mut place = len;
-        Box::new((0..count).map(move |_| {
+        (0..Sampler::len(self)).map(move |_| {
             if place == len {
                 shuffle(&mut rng, &mut order);
                 place = 0;
             }
             place += 1;
             order[place - 1]
-        }))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! In order.
 
-use super::{Epoch, Sampler};
+use super::{Epoch, Sampler, cut};
 
 /// `0, 1, 2, ...`: the order without shuffling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,5 +22,9 @@ impl Sampler for SequentialSampler {
 
     fn indices(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
         Box::new(0..self.len)
+    }
+
+    fn batches(&self, _epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        cut(0..self.len, size)
     }
 }

@@ -1,6 +1,7 @@
 //! Dense arrays of numbers: what samples and batches are made of.
 
 mod element;
+mod rows;
 mod serial;
 
 use std::{fmt, sync::Arc};
@@ -8,6 +9,7 @@ use std::{fmt, sync::Arc};
 use loader_ipc::buffer::Buffer;
 
 pub use element::{DType, Element};
+pub(crate) use rows::Rows;
 
 /// A dense, row-major array of numbers with a shape of any rank (rank 0 holds one number). Its data is contiguous and starts on
 /// a multiple of 64 bytes.
@@ -65,11 +67,6 @@ impl<T: Element> Tensor<T> {
         Self::make(shape.into(), Buffer::zeroed)
     }
 
-    /// As [`zeros`](Self::zeros) for a caller that writes every element: in shared memory the old content is left in place.
-    pub(crate) fn for_overwrite(shape: Vec<usize>) -> Result<Self, TensorError> {
-        Self::make(shape, Buffer::for_overwrite)
-    }
-
     /// A copy of `elements` with the given shape, row-major.
     ///
     /// # Errors
@@ -79,8 +76,8 @@ impl<T: Element> Tensor<T> {
         if element_count(&shape) != Some(elements.len()) {
             return Err(TensorError::WrongLength { len: elements.len(), shape });
         }
-        let mut tensor = Self::for_overwrite(shape)?;
-        tensor.unique_mut().copy_from_slice(elements);
+        let mut tensor = Self::make(shape, Buffer::for_overwrite)?;
+        tensor.as_mut_slice().expect("a new tensor has no clone").copy_from_slice(elements);
         Ok(tensor)
     }
 
@@ -93,9 +90,9 @@ impl<T: Element> Tensor<T> {
     }
 
     fn make(shape: Vec<usize>, allocate: impl FnOnce(usize) -> Buffer) -> Result<Self, TensorError> {
-        match element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>())) {
-            Some(bytes) if isize::try_from(bytes).is_ok() => Ok(Self::over(Arc::new(allocate(bytes)), shape)),
-            _ => Err(TensorError::TooLarge { shape }),
+        match bytes_of::<T>(&shape) {
+            Some(bytes) => Ok(Self::over(Arc::new(allocate(bytes)), shape)),
+            None => Err(TensorError::TooLarge { shape }),
         }
     }
 
@@ -186,19 +183,15 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Elements in one row of the first dimension.
-    pub(crate) fn row_len(&self) -> usize {
+    fn row_len(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
+}
 
-    /// The elements of a tensor that was just made and has no clone.
-    pub(crate) fn unique_mut(&mut self) -> &mut [T] {
-        self.as_mut_slice().expect("a new tensor has no clone")
-    }
-
-    /// Forgets the rows from `len` on.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.shape[0] = self.shape[0].min(len);
-    }
+/// Bytes of a tensor, if memory can be that large.
+fn bytes_of<T>(shape: &[usize]) -> Option<usize> {
+    let bytes = element_count(shape)?.checked_mul(size_of::<T>())?;
+    isize::try_from(bytes).is_ok().then_some(bytes)
 }
 
 fn element_count(shape: &[usize]) -> Option<usize> {

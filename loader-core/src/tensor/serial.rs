@@ -13,9 +13,9 @@ use super::{Element, Tensor, element_count};
 
 /// In a slot: where the elements lie.
 #[derive(Serialize, Deserialize)]
-struct Placed {
+struct Placed<S> {
     dtype: u8,
-    shape: Vec<usize>,
+    shape: S,
     offset: u64,
 }
 
@@ -30,7 +30,7 @@ struct Written {
 impl<T: Element> Serialize for Tensor<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if let Some(offset) = arena::place(&self.buffer, self.as_bytes().len()) {
-            return Placed { dtype: T::DTYPE as u8, shape: self.shape.clone(), offset }.serialize(serializer);
+            return Placed { dtype: T::DTYPE as u8, shape: &self.shape, offset }.serialize(serializer);
         }
         let mut written = serializer.serialize_struct("Tensor", 3)?;
         written.serialize_field("dtype", T::DTYPE.name())?;
@@ -45,7 +45,7 @@ impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
         if !lent::is_decoding() {
             return Self::from_written(Written::deserialize(deserializer)?).map_err(D::Error::custom);
         }
-        let Placed { dtype, shape, offset } = Placed::deserialize(deserializer)?;
+        let Placed::<Vec<usize>> { dtype, shape, offset } = Placed::deserialize(deserializer)?;
         let bytes = element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>()));
         let Some(bytes) = bytes.filter(|_| dtype == T::DTYPE as u8) else {
             return Err(D::Error::custom(format_args!(
