@@ -11,7 +11,7 @@ use std::{
 use loader_ipc::{
     ZeroSized,
     arena::{Arena, EncodeError, Encoded},
-    attach, codec,
+    attach,
     control::WorkerState,
     frame::{Failure, Stage},
     memory::SealedMemory,
@@ -286,10 +286,11 @@ where
     C: Collate<D::Sample>,
     W: WorkerInit,
 {
-    let not_encodable =
-        |error: codec::CodecError| crate::Error::DatasetNotEncodable { problem: error.to_string() };
-    let (bytes, attached) = attach::encode(&(dataset, collate, hook)).map_err(not_encodable)?;
-    let (back, ..): (D, C, W) = attach::decode(&bytes, attached.clone()).map_err(not_encodable)?;
+    let not_encodable = |problem| crate::Error::DatasetNotEncodable { problem };
+    let encoded = attach::encode(&(dataset, collate, hook));
+    let (bytes, attached) = encoded.map_err(|error| not_encodable(error.to_string()))?;
+    let back = attach::decode(&bytes, attached.clone());
+    let (back, ..): (D, C, W) = back.map_err(|error| not_encodable(error.to_string()))?;
     if back.len() != dataset.len() {
         let (before, after) = (dataset.len(), back.len());
         let problem = format!("it had {before} samples before encoding and {after} after");

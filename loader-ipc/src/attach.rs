@@ -1,39 +1,86 @@
 //! Large read-only content beside an encoded value: the value's bytes hold a number, the content travels as a descriptor and is
-//! mapped once by each process, whatever its size.
+//! mapped once by each process, whatever its size. What is in sealed memory already is attached as it is; other content, which may
+//! come in thousands of pieces, is copied into one more memory, so that it costs one descriptor.
 
-use std::{cell::RefCell, sync::Arc, thread::LocalKey};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io::{self, Write},
+    sync::Arc,
+    thread::LocalKey,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
+    buffer::{ALIGNMENT, Buffer},
     codec::{self, CodecError},
-    memory::SealedMemory,
+    memory::{SealedMemory, SealedWriter},
 };
 
-type Attached = Option<Vec<Arc<SealedMemory>>>;
+/// What a value that is being encoded attaches.
+#[derive(Default)]
+struct Put {
+    /// `None` in the place of the memory that is still being written.
+    memories: Vec<Option<Arc<SealedMemory>>>,
+    pieces: Option<Pieces>,
+}
+
+/// Content copied piece by piece into one memory.
+struct Pieces {
+    writer: io::BufWriter<SealedWriter>,
+    /// The memory's number.
+    number: usize,
+    /// Bytes written.
+    end: usize,
+    /// Where the content of a buffer lies, by the buffer's address and the length: clones are written once.
+    known: BTreeMap<(usize, usize), usize>,
+}
+
+/// Where a piece lies: the number of its memory and its first byte there.
+pub type Piece = (u32, u64);
 
 thread_local! {
-    static PUT: RefCell<Attached> = const { RefCell::new(None) };
-    static TAKE: RefCell<Attached> = const { RefCell::new(None) };
+    static PUT: RefCell<Option<Put>> = const { RefCell::new(None) };
+    static TAKE: RefCell<Option<Vec<Arc<SealedMemory>>>> = const { RefCell::new(None) };
 }
 
 /// Goes back to what was there before, also when user code panics.
-struct Restore(&'static LocalKey<RefCell<Attached>>, Attached);
+struct Restore<T: 'static>(&'static LocalKey<RefCell<T>>, Option<T>);
 
-impl Drop for Restore {
+impl<T> Drop for Restore<T> {
     fn drop(&mut self) {
-        self.0.set(self.1.take());
+        if let Some(before) = self.1.take() {
+            self.0.set(before);
+        }
     }
+}
+
+/// Why a value was not encoded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The value's own `Serialize` failed, or there was no memory for a piece of it.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The system has no memory for what it attaches.
+    #[error("no shared memory for the value: {0}")]
+    Memory(#[from] io::Error),
 }
 
 /// Encodes `value` and collects what it attaches.
 ///
 /// # Errors
-/// When the value's own `Serialize` fails.
-pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<SealedMemory>>), CodecError> {
-    let _restore = Restore(&PUT, PUT.replace(Some(Vec::new())));
+/// [`AttachError`].
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<SealedMemory>>), AttachError> {
+    let _restore = Restore(&PUT, Some(PUT.replace(Some(Put::default()))));
     let bytes = codec::encode(value)?;
-    Ok((bytes, PUT.take().unwrap_or_default()))
+    let Put { mut memories, pieces } = PUT.take().unwrap_or_default();
+    if let Some(Pieces { writer, number, .. }) = pieces {
+        let memory = writer.into_inner().map_err(io::IntoInnerError::into_error)?.seal()?;
+        memories[number] = Some(Arc::new(memory));
+    }
+    Ok((bytes, memories.into_iter().flatten().collect()))
 }
 
 /// Decodes a value with what was attached to it.
@@ -41,7 +88,7 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<Seal
 /// # Errors
 /// When the bytes are not such a value.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Vec<Arc<SealedMemory>>) -> Result<T, CodecError> {
-    let _restore = Restore(&TAKE, TAKE.replace(Some(attached)));
+    let _restore = Restore(&TAKE, Some(TAKE.replace(Some(attached))));
     codec::decode(bytes)
 }
 
@@ -49,14 +96,55 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Vec<Arc<SealedMemory>
 /// is being encoded for another process, so that the content itself must be written.
 pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
     PUT.with_borrow_mut(|put| {
-        let list = put.as_mut()?;
-        let known = list.iter().position(|other| Arc::ptr_eq(other, memory));
+        let list = &mut put.as_mut()?.memories;
+        let known =
+            list.iter().position(|other| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory)));
         let place = known.unwrap_or_else(|| {
-            list.push(Arc::clone(memory));
+            list.push(Some(Arc::clone(memory)));
             list.len() - 1
         });
-        Some(u32::try_from(place).expect("fewer attachments than descriptors"))
+        Some(to_number(place))
     })
+}
+
+/// Attaches the first `len` bytes of `buffer`, which must live until the value is encoded, to the value that this thread is
+/// encoding, as a piece of one memory for all such; `None` as in [`put`].
+///
+/// # Errors
+/// When the system is out of memory or descriptors.
+pub fn put_piece(buffer: &Arc<Buffer>, len: usize) -> Option<io::Result<Piece>> {
+    PUT.with_borrow_mut(|put| Some(put.as_mut()?.piece(buffer, len)))
+}
+
+impl Put {
+    fn piece(&mut self, buffer: &Arc<Buffer>, len: usize) -> io::Result<Piece> {
+        let pieces = match &mut self.pieces {
+            Some(pieces) => pieces,
+            None => {
+                let writer = io::BufWriter::new(SealedWriter::create()?);
+                let number = self.memories.len();
+                self.memories.push(None);
+                self.pieces.insert(Pieces { writer, number, end: 0, known: BTreeMap::new() })
+            }
+        };
+        let key = (Arc::as_ptr(buffer).addr(), len);
+        let start = match pieces.known.get(&key) {
+            Some(&start) => start,
+            None => {
+                let start = pieces.end.next_multiple_of(ALIGNMENT);
+                pieces.writer.write_all(&[0; ALIGNMENT][..start - pieces.end])?;
+                pieces.writer.write_all(&buffer.as_bytes()[..len])?;
+                pieces.end = start + len;
+                pieces.known.insert(key, start);
+                start
+            }
+        };
+        Ok((to_number(pieces.number), start as u64))
+    }
+}
+
+fn to_number(place: usize) -> u32 {
+    u32::try_from(place).expect("fewer attachments than descriptors")
 }
 
 /// True while this thread decodes a value with attachments.
@@ -67,4 +155,10 @@ pub fn is_taking() -> bool {
 /// The content attached under `number`, if there is one.
 pub fn take(number: u32) -> Option<Arc<SealedMemory>> {
     TAKE.with_borrow(|take| take.as_ref()?.get(usize::try_from(number).ok()?).map(Arc::clone))
+}
+
+/// The `len` bytes attached as `piece`: `None` when there are no such.
+pub fn take_piece((number, start): Piece, len: usize) -> Option<Buffer> {
+    let start = usize::try_from(start).ok().filter(|start| start.is_multiple_of(ALIGNMENT))?;
+    Buffer::in_sealed(take(number)?, start, len)
 }

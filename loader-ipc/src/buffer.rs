@@ -1,10 +1,11 @@
-//! The bytes behind a tensor: on the heap, or in a slot.
+//! The bytes behind a tensor: on the heap, in a slot, or in sealed memory.
 
-use std::mem;
+use std::{mem, sync::Arc};
 
 use crate::{
     arena::{self, Place},
     heap::HeapPool,
+    memory::SealedMemory,
     sys::{Chunk, Line},
 };
 
@@ -25,6 +26,8 @@ enum Storage {
     /// Memory that goes back to where it came from.
     Pooled(Vec<Line>, HeapPool),
     Slot(Chunk),
+    /// From this byte on, in memory that nobody can write; [`ALIGNMENT`] is kept by who made it.
+    Sealed(Arc<SealedMemory>, usize),
 }
 
 impl Buffer {
@@ -68,10 +71,17 @@ impl Buffer {
         Self { storage: Storage::Slot(chunk), len }
     }
 
+    /// `len` bytes of sealed memory from `start` on, a multiple of [`ALIGNMENT`]; `None` when there are not so many.
+    pub(crate) fn in_sealed(memory: Arc<SealedMemory>, start: usize, len: usize) -> Option<Self> {
+        debug_assert_eq!(start % ALIGNMENT, 0);
+        memory.bytes().get(start..start.checked_add(len)?)?;
+        Some(Self { storage: Storage::Sealed(memory, start), len })
+    }
+
     pub(crate) fn chunk(&self) -> Option<&Chunk> {
         match &self.storage {
-            Storage::Heap(_) | Storage::Pooled(..) => None,
             Storage::Slot(chunk) => Some(chunk),
+            Storage::Heap(_) | Storage::Pooled(..) | Storage::Sealed(..) => None,
         }
     }
 
@@ -85,16 +95,21 @@ impl Buffer {
         match &self.storage {
             Storage::Heap(lines) | Storage::Pooled(lines, _) => &bytemuck::cast_slice(lines)[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes(),
+            Storage::Sealed(memory, start) => &memory.bytes()[*start..*start + self.len],
         }
     }
 
-    /// The bytes, to be written; `None` in a slot that was given to another process.
+    /// The bytes, to be written; `None` in a slot that was given to another process. Those in sealed memory are copied first.
     pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if let Storage::Sealed(..) = self.storage {
+            *self = Self::copy_of(self.as_bytes());
+        }
         match &mut self.storage {
             Storage::Heap(lines) | Storage::Pooled(lines, _) => {
                 Some(&mut bytemuck::cast_slice_mut(lines)[..self.len])
             }
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
+            Storage::Sealed(..) => None,
         }
     }
 

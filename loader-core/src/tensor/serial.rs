@@ -1,15 +1,16 @@
-//! How a tensor is encoded: by its place while a batch is put into or read from a slot, by value everywhere else.
+//! How a tensor is encoded: by its place while a batch is put into or read from a slot, and while a dataset goes to workers, which
+//! share its tensors; by value everywhere else.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-use loader_ipc::{arena, buffer::Buffer, lent};
+use loader_ipc::{arena, attach, buffer::Buffer, lent};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, Visitor},
-    ser::SerializeStruct,
+    ser::{Error as _, SerializeStruct},
 };
 
-use super::{Element, Tensor, element_count};
+use super::{Element, Tensor, bytes_of, element_count};
 
 /// In a slot: where the elements lie.
 #[derive(Serialize, Deserialize)]
@@ -17,6 +18,14 @@ struct Placed<S> {
     dtype: u8,
     shape: S,
     offset: u64,
+}
+
+/// In a dataset: which attached piece the elements are.
+#[derive(Serialize, Deserialize)]
+struct Attached<S> {
+    dtype: u8,
+    shape: S,
+    piece: attach::Piece,
 }
 
 /// Elsewhere: the elements themselves, little-endian.
@@ -32,6 +41,10 @@ impl<T: Element> Serialize for Tensor<T> {
         if let Some(offset) = arena::place(&self.buffer, self.as_bytes().len()) {
             return Placed { dtype: T::DTYPE as u8, shape: &self.shape, offset }.serialize(serializer);
         }
+        if let Some(piece) = attach::put_piece(&self.buffer, self.as_bytes().len()) {
+            let piece = piece.map_err(|error| S::Error::custom(format_args!("no shared memory: {error}")))?;
+            return Attached { dtype: T::DTYPE as u8, shape: &self.shape, piece }.serialize(serializer);
+        }
         let mut written = serializer.serialize_struct("Tensor", 3)?;
         written.serialize_field("dtype", T::DTYPE.name())?;
         written.serialize_field("shape", &self.shape)?;
@@ -42,16 +55,18 @@ impl<T: Element> Serialize for Tensor<T> {
 
 impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if attach::is_taking() {
+            let Attached::<Vec<usize>> { dtype, shape, piece } = Attached::deserialize(deserializer)?;
+            let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
+            let buffer = attach::take_piece(piece, bytes);
+            let missing = || D::Error::custom(format_args!("a tensor's piece {piece:?} did not arrive"));
+            return Ok(Self::over(Arc::new(buffer.ok_or_else(missing)?), shape));
+        }
         if !lent::is_decoding() {
             return Self::from_written(Written::deserialize(deserializer)?).map_err(D::Error::custom);
         }
         let Placed::<Vec<usize>> { dtype, shape, offset } = Placed::deserialize(deserializer)?;
-        let bytes = element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>()));
-        let Some(bytes) = bytes.filter(|_| dtype == T::DTYPE as u8) else {
-            return Err(D::Error::custom(format_args!(
-                "a tensor of another type, or of an impossible shape {shape:?}"
-            )));
-        };
+        let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
         match lent::adopt(offset, bytes as u64) {
             Some(Ok(buffer)) => Ok(Self::over(buffer, shape)),
             Some(Err(error)) => Err(D::Error::custom(error)),
@@ -61,6 +76,12 @@ impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
 }
 
 impl<T: Element> Tensor<T> {
+    /// Bytes of a tensor that was sent with this type and shape.
+    fn checked_bytes(dtype: u8, shape: &[usize]) -> Result<usize, String> {
+        let bytes = bytes_of::<T>(shape).filter(|_| dtype == T::DTYPE as u8);
+        bytes.ok_or_else(|| format!("a tensor of another type, or of an impossible shape {shape:?}"))
+    }
+
     fn from_written(written: Written) -> Result<Self, String> {
         let Written { dtype, shape, data: Bytes(data) } = written;
         if dtype != T::DTYPE.name() {
@@ -140,6 +161,23 @@ mod tests {
         assert_eq!(serde_json::from_str::<Batch>(&json).unwrap(), batch());
         assert_eq!(codec::decode::<Batch>(&codec::encode(&batch()).unwrap()).unwrap(), batch());
         assert!(serde_json::from_str::<(Tensor<f64>, String, Vec<Tensor<u8>>)>(&json).is_err());
+    }
+
+    #[test]
+    fn a_dataset_shares_its_tensors_until_one_is_changed() {
+        let tensor = Tensor::from_vec((0..1000u32).collect(), [10, 100]).unwrap();
+        let value = (tensor.clone(), Tensor::from_slice(&[1.5f64], []).unwrap(), tensor.clone());
+        let (bytes, attached) = attach::encode(&value).unwrap();
+        assert_eq!(attached.len(), 1);
+        assert!(attached[0].bytes().len() < 2 * tensor.as_bytes().len(), "clones are written once");
+        let attached_again = attached.clone();
+        let mut back: (Tensor<u32>, Tensor<f64>, Tensor<u32>) = attach::decode(&bytes, attached).unwrap();
+        assert_eq!(back, value);
+        let within = attached_again[0].bytes().as_ptr_range();
+        assert!(within.contains(&back.0.as_bytes().as_ptr()), "no copy");
+        back.0.as_mut_slice().unwrap()[0] = 7;
+        assert_eq!((back.0.as_slice()[0], back.2.as_slice()[0]), (7, 0));
+        assert!(attach::decode::<(Tensor<i32>, Tensor<f64>, Tensor<u32>)>(&bytes, attached_again).is_err());
     }
 
     #[test]
