@@ -2,7 +2,8 @@
 //!
 //! Tasks are numbered from 0. The window holds every task in `[received, sent)`; a task is in it from being sent to being
 //! returned to the user, whether its batch has arrived or not, so the window bounds memory. Workers take turns, whatever they
-//! have to do, as in PyTorch; with `in_order = false` only those with room do.
+//! have to do, as in PyTorch; with `in_order = false` only those with room do. What a slow worker has not begun can be moved to
+//! an idle one, which PyTorch cannot.
 
 use std::collections::VecDeque;
 
@@ -125,18 +126,41 @@ impl<P> Schedule<P> {
 
     /// The worker whose batch the user is waiting for.
     pub(crate) fn awaited_worker(&self) -> Option<usize> {
-        self.window.iter().find_map(|entry| match entry {
-            Entry::Waiting { worker } => Some(*worker),
+        self.waiting().next().map(|(_, worker)| worker)
+    }
+
+    /// Notes that a task that is on its way is `to`'s now.
+    pub(crate) fn moved(&mut self, number: u64, to: usize) {
+        let place = number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok());
+        if let Some(Entry::Waiting { worker }) = place.and_then(|place| self.window.get_mut(place)) {
+            self.loads[std::mem::replace(worker, to)] -= 1;
+            self.loads[to] += 1;
+        }
+    }
+
+    /// The tasks on their way, oldest first, each with its worker.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u64, usize)> {
+        let numbered = (self.received..).zip(&self.window);
+        numbered.filter_map(|(number, entry)| match entry {
+            Entry::Waiting { worker } => Some((number, *worker)),
             _ => None,
         })
     }
 
+    /// True while `worker` has tasks to answer.
+    pub(crate) fn is_busy(&self, worker: usize) -> bool {
+        self.waiting().any(|(_, at)| at == worker)
+    }
+
+    /// The tasks that wait behind another one at the same worker, oldest first: what an idle worker could do sooner.
+    pub(crate) fn waiting_behind(&self) -> Vec<(u64, usize)> {
+        let mut busy = vec![false; self.loads.len()];
+        self.waiting().filter(|&(_, worker)| std::mem::replace(&mut busy[worker], true)).collect()
+    }
+
     /// The tasks that `worker` has not answered.
     pub(crate) fn waiting_at(&self, worker: usize) -> Vec<u64> {
-        let numbered = (self.received..).zip(&self.window);
-        let waiting =
-            numbered.filter(|(_, entry)| matches!(entry, Entry::Waiting { worker: at } if *at == worker));
-        waiting.map(|(number, _)| number).collect()
+        self.waiting().filter(|&(_, at)| at == worker).map(|(number, _)| number).collect()
     }
 }
 
@@ -197,6 +221,27 @@ mod tests {
     #[test]
     fn more_workers_than_batches() {
         assert_eq!(trace(4, 1, 3, true, &[0, 1, 2]), "d0>w0 d1>w1 d2>w2 Y0 Y1 Y2");
+    }
+
+    #[test]
+    fn what_waits_behind_a_slow_batch_can_be_moved() {
+        let mut schedule = Schedule::new(2, 3, true);
+        (0..6).for_each(|number| schedule.sent(number % 2));
+        [1, 3].into_iter().for_each(|number| schedule.arrived(number, number).unwrap());
+        assert_eq!(schedule.waiting_behind(), [(2, 0), (4, 0)]);
+        schedule.arrived(5, 5).unwrap();
+        assert!(!schedule.is_busy(1));
+        schedule.moved(2, 1);
+        assert_eq!((schedule.waiting_at(0), schedule.waiting_at(1)), (vec![0, 4], vec![2]));
+        // Not what has arrived or does not exist.
+        schedule.moved(1, 0);
+        schedule.moved(9, 0);
+        assert_eq!(schedule.loads, [2, 4]);
+        [2, 0, 4].into_iter().for_each(|number| schedule.arrived(number, number).unwrap());
+        let returned =
+            std::iter::from_fn(|| schedule.next_ready().map(|(number, worker, _)| (number, worker)));
+        assert_eq!(returned.collect::<Vec<_>>(), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 0), (5, 1)]);
+        assert_eq!(schedule.loads, [0, 0]);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Task {
     pub indices: Indices,
     /// Slots that no longer exist, to be unmapped; at most [`MOST_FORGOTTEN`] at a time.
     pub forget: Vec<u32>,
+    /// Which of the queue's [`MOST_UNANSWERED`] claims says whether it has been begun, or withdrawn before.
+    pub claim: u32,
 }
 
 /// Most slots that a task says to forget, so that its frame stays small.
@@ -148,6 +150,11 @@ pub enum Event {
         pid: u32,
         /// How it ended.
         status: ExitStatus,
+    },
+    /// The task was not tried: it had been withdrawn, and is another worker's.
+    Withdrawn {
+        /// Number of the task.
+        task: u64,
     },
 }
 

@@ -45,7 +45,14 @@ const ORDERS: usize = 0;
 const REPORTS: usize = RING_WORDS;
 /// Nonzero while the worker sleeps.
 const ASLEEP: usize = 2 * RING_WORDS;
-const WORDS: NonZeroUsize = NonZeroUsize::new(ASLEEP + 1).unwrap();
+/// A word for each task that may be unanswered.
+const CLAIMS: usize = ASLEEP + 1;
+const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + MOST_UNANSWERED).unwrap();
+
+// What a claim says: whoever changes it first, the worker that begins the task or main that withdraws it, has the task.
+const OPEN: u64 = 0;
+const BEGUN: u64 = 1;
+const WITHDRAWN: u64 = 2;
 
 /// Wakes a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -173,12 +180,21 @@ impl OrderSender {
     /// [`SendError`]; `Full` is a defect of the loader. The frame was then not sent.
     pub fn send(&mut self, order: &Option<Order>) -> Result<(), SendError> {
         encode_frame(order, &mut self.frame)?;
+        if let Some(Order::Task(task)) = order {
+            // Relaxed: it becomes visible with the frame.
+            claim(&self.memory, task.claim).store(OPEN, Ordering::Relaxed);
+        }
         if !self.ring.write(&self.frame) {
             let problem = format!("more than {MOST_UNANSWERED} tasks do not fit");
             return Err(SendError::Io(io::Error::other(problem)));
         }
         let asleep = &self.memory.words()[ASLEEP];
         if must_wake(asleep) { self.bell.send(&Bell) } else { Ok(()) }
+    }
+
+    /// Takes back the task that was sent with `claim`. False when the worker has begun it.
+    pub fn withdraw(&self, claim: u32) -> bool {
+        take(&self.memory, claim, WITHDRAWN)
     }
 }
 
@@ -189,6 +205,11 @@ impl OrderReceiver {
     /// [`ReceiveError`]; `Closed` when main has dropped its end, after the last order.
     pub fn receive(&mut self, deadline: Instant) -> Result<Option<Order>, ReceiveError> {
         wait(self, deadline)
+    }
+
+    /// Begins the task that came with `claim`. False when main has withdrawn it.
+    pub fn begin(&self, claim: u32) -> bool {
+        take(&self.memory, claim, BEGUN)
     }
 }
 
@@ -367,6 +388,16 @@ impl Receive for ReportReceiver {
     }
 }
 
+/// Turns an open claim into `taken`.
+fn take(memory: &SharedWords, number: u32, taken: u64) -> bool {
+    // Relaxed: it decides who has the task; the task itself came with its frame, and its slot's memory is of nobody yet.
+    claim(memory, number).compare_exchange(OPEN, taken, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+}
+
+fn claim(memory: &SharedWords, number: u32) -> &AtomicU64 {
+    &memory.words()[CLAIMS + number as usize % MOST_UNANSWERED]
+}
+
 /// Looks again and again, giving way to others in between, then sleeps; at least looks once.
 fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R::Frame, R::Error> {
     let mut started = None;
@@ -456,7 +487,7 @@ mod tests {
 
     fn task(number: u64, indices: Indices) -> Task {
         let lease = Lease { slot: 1, generation: 2, len: 3 };
-        Task { epoch: 0, number, lease, indices, forget: Vec::new() }
+        Task { epoch: 0, number, lease, indices, forget: Vec::new(), claim: 0 }
     }
 
     #[test]
@@ -534,6 +565,30 @@ mod tests {
             orders.send(&Some(offer)).unwrap();
         }
         orders.send(&None).unwrap();
+    }
+
+    #[test]
+    fn a_task_is_begun_or_withdrawn_but_never_both() {
+        let (mut ends, _results, _exits) = queues(1);
+        let Ends { mut orders, receiver, .. } = ends.remove(0);
+        let at_worker = Arc::clone(&receiver.memory);
+        let [mut begun, mut withdrawn] = [0; 2];
+        for number in 0..2_000 {
+            orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
+            let (by_worker, by_main) = thread::scope(|scope| {
+                let worker = scope.spawn(|| take(&at_worker, 0, BEGUN));
+                let by_main = orders.withdraw(0);
+                (worker.join().unwrap(), by_main)
+            });
+            assert!(by_worker != by_main);
+            begun += u32::from(by_worker);
+            withdrawn += u32::from(by_main);
+            // Nobody reads the orders here: start anew before the ring is full.
+            if number % 500 == 499 {
+                orders.ring = RingWriter::new(Arc::clone(&orders.memory), ORDERS);
+            }
+        }
+        assert_eq!(begun + withdrawn, 2_000);
     }
 
     #[test]

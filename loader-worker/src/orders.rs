@@ -103,8 +103,11 @@ enum NotSent {
 impl Worker<'_> {
     /// Does one task and answers it.
     fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
-        let Task { epoch, number, lease, indices, forget } = task;
+        let Task { epoch, number, lease, indices, forget, claim } = task;
         forget.into_iter().for_each(|slot| self.slots.forget(slot));
+        if !self.session.orders.begin(claim) {
+            return self.report(Event::Withdrawn { task: number });
+        }
         if self.session.control.is_done() {
             return self.report(Event::Skipped { task: number, lease });
         }

@@ -74,6 +74,30 @@ impl Dataset for Slow {
     }
 }
 
+/// Samples of which the first one takes long.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SlowFirst {
+    /// Number of samples.
+    pub count: usize,
+    /// Time for the first one.
+    pub delay: Duration,
+}
+
+impl Dataset for SlowFirst {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        if index == 0 {
+            thread::sleep(self.delay);
+        }
+        Ok(index as u64)
+    }
+}
+
 /// What goes wrong with one sample.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Fault {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Large, Noise, Slow},
+    datasets::{Large, Noise, Slow, SlowFirst},
     digest, processes,
 };
 
@@ -194,4 +194,24 @@ fn a_step_that_takes_longer_than_loading_is_named_the_bottleneck() {
     };
     assert_eq!(run(10, 0), loader_core::Verdict::LoaderBound);
     assert_eq!(run(0, 60), loader_core::Verdict::StepBound);
+}
+
+#[test]
+fn what_waits_behind_a_slow_batch_goes_to_an_idle_worker() {
+    let _watchdog = Watchdog::start();
+    for (prefetch, total) in [(4, 40), (40, 40), (4, 8)] {
+        let dataset = SlowFirst { count: total, delay: Duration::from_millis(500) };
+        let loader = DataLoader::builder(dataset).num_workers(2).prefetch_factor(prefetch).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let mut workers = Vec::new();
+        for number in 0..total as u64 {
+            assert_eq!(batches.next().unwrap().unwrap().as_slice(), [number], "the order is kept");
+            workers.push(batches.last_batch().unwrap().worker.unwrap());
+        }
+        assert!(batches.next().is_none());
+        assert_eq!(workers[0], 0);
+        // All that was sent ahead, the one after it included that worker 0 might have begun.
+        let ahead = &workers[1..(2 * prefetch).min(total)];
+        assert!(ahead.iter().all(|&worker| worker == 1), "prefetch {prefetch}: {workers:?}");
+    }
 }

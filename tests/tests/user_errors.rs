@@ -114,8 +114,9 @@ fn a_worker_hook_that_fails_fails_its_workers_batches() {
         Ok(())
     });
     let batches: Vec<_> = loader.build().unwrap().iter().unwrap().collect();
-    assert_eq!(batches.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, false]);
-    let error = batches[3].as_ref().unwrap_err();
+    // The last one is worker one's too, unless it was so slow to start that the other one got it.
+    assert_eq!(batches.iter().take(3).map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    let error = batches[1].as_ref().unwrap_err();
     assert!(matches!(error, Error::OpenFailed { worker: Some(1), .. }), "{error:?}");
     assert!(error.to_string().contains("worker one is not welcome"), "{error}");
 }

@@ -27,6 +27,9 @@ use crate::{
 /// Longest wait without a look at the workers: the net under the reaper.
 const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long the user waits for a batch before tasks are moved from busy workers to idle ones. A shorter wait is not worth it.
+const MOVE_AFTER: Duration = Duration::from_millis(1);
+
 /// How an epoch is loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct Epochs {
@@ -148,6 +151,7 @@ impl<B: Batch> WorkerIter<B> {
     fn next_batch(&mut self) -> Result<Option<Step<B>>, Error> {
         // A timeout beyond the end of time is none.
         let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut move_at = None;
         loop {
             if let Some((number, worker, arrival)) = self.schedule.next_ready() {
                 let sent = self.take_sent(number);
@@ -173,8 +177,15 @@ impl<B: Batch> WorkerIter<B> {
                 continue;
             }
             self.offer_warm_slots()?;
-            let liveness = Instant::now() + LIVENESS_INTERVAL;
-            match self.pool.receive(deadline.map_or(liveness, |deadline| deadline.min(liveness)))? {
+            let now = Instant::now();
+            let wake_at = match *move_at.get_or_insert(now + MOVE_AFTER) {
+                later if now < later => later,
+                _ => {
+                    self.move_tasks()?;
+                    now + LIVENESS_INTERVAL
+                }
+            };
+            match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,
                 None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                     return Err(self.timed_out());
@@ -191,7 +202,8 @@ impl<B: Batch> WorkerIter<B> {
             let Some(worker) = self.schedule.next_worker() else { return Ok(()) };
             let Some(planned) = self.held_back.take().or_else(|| self.plan.next()) else {
                 self.planned_all = true;
-                return self.pool.all_given();
+                self.finish_idle_workers();
+                return Ok(());
             };
             let Planned { number, indices, out_of_range } = planned;
             if let Some(error) = out_of_range {
@@ -218,12 +230,53 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn send(&mut self, number: u64, worker: usize, indices: Vec<usize>, lease: Lease) -> Result<(), Error> {
-        let packed = self.pack(&indices, lease)?;
-        let task = Task { epoch: self.plan.epoch(), number, lease, indices: packed, forget: Vec::new() };
+        let task = self.task(number, &indices, lease)?;
         debug_assert_eq!(number, self.schedule.next_number());
         self.schedule.sent(worker);
         self.tasks.push_back(Sent { number, worker, indices, lease: Some(lease) });
         self.pool.give_task(worker, task)
+    }
+
+    fn task(&self, number: u64, indices: &[usize], lease: Lease) -> Result<Task, Error> {
+        let indices = self.pack(indices, lease)?;
+        // The pool knows what is to be forgotten, and which claim is free.
+        Ok(Task { epoch: self.plan.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
+    }
+
+    /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the batches
+    /// does not change, and neither do their contents: nothing in a sample depends on its worker.
+    fn move_tasks(&mut self) -> Result<(), Error> {
+        for idle in 0..self.options.workers {
+            if self.schedule.is_busy(idle) || !self.pool.takes_tasks(idle) {
+                continue;
+            }
+            for (number, busy) in self.schedule.waiting_behind() {
+                // One that was offered another slot has two leases: its worker says which one it takes.
+                if self.offers.contains_key(&number) || !self.pool.withdraw(busy, number) {
+                    continue;
+                }
+                self.schedule.moved(number, idle);
+                let Some(sent) = self.tasks.iter_mut().find(|sent| sent.number == number) else { continue };
+                sent.worker = idle;
+                let (Some(lease), indices) = (sent.lease, sent.indices.clone()) else { continue };
+                let task = self.task(number, &indices, lease)?;
+                self.pool.give_task(idle, task)?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Once every task is given, ends the workers that have nothing to do and could be given nothing.
+    fn finish_idle_workers(&mut self) {
+        if !self.planned_all || !self.schedule.waiting_behind().is_empty() {
+            return;
+        }
+        for worker in 0..self.options.workers {
+            if !self.schedule.is_busy(worker) {
+                self.pool.finish(worker);
+            }
+        }
     }
 
     /// A batch that fails before any worker sees it.
@@ -279,6 +332,7 @@ impl<B: Batch> WorkerIter<B> {
                 Ok(())
             }
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
+            Event::Withdrawn { task } => self.pool.answered(worker, task),
             Event::Skipped { task, lease } => {
                 self.check_lease(worker, task, lease)?;
                 Err(misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
@@ -376,10 +430,13 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
-        self.pool.answered(worker)?;
+        self.pool.answered(worker, task)?;
         let arrived = self.schedule.arrived(task, arrival);
-        arrived
-            .map_err(|_| misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
+        arrived.map_err(|_| {
+            misbehaved(worker, format!("it answered task {task}, which is not its to answer"))
+        })?;
+        self.finish_idle_workers();
+        Ok(())
     }
 
     /// A report must be under the lease that its task was given, by the worker that it was given to.

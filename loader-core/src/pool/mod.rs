@@ -53,8 +53,6 @@ pub(crate) struct Pool {
     slots: SlotPool,
     /// A forked child that inherits the pool must not shut it down.
     owner: u32,
-    /// No more tasks come.
-    all_given: bool,
     /// Slots destroyed when workers' mappings were last looked through.
     looked_through: u64,
 }
@@ -70,8 +68,10 @@ struct Worker {
     to_forget: Vec<u32>,
     /// Tasks that wait here because the worker has enough to do.
     backlog: VecDeque<Task>,
-    /// Tasks that it was sent and has not answered.
-    unanswered: usize,
+    /// Tasks that it was sent and has not answered, each with its claim.
+    unanswered: VecDeque<(u64, u32)>,
+    /// The next task's claim: they are used in turn, and there are as many as tasks may be unanswered.
+    next_claim: u32,
     sentinel_sent: bool,
     exited: Option<ExitStatus>,
 }
@@ -98,31 +98,48 @@ impl Pool {
         self.send_backlog(worker)
     }
 
-    /// Notes that a worker has answered a task.
-    pub(crate) fn answered(&mut self, worker: usize) -> Result<(), Error> {
-        let answering = &mut self.workers[worker];
-        answering.unanswered = answering.unanswered.saturating_sub(1);
+    /// Notes that a worker has answered a task, or has seen that it was withdrawn.
+    pub(crate) fn answered(&mut self, worker: usize, task: u64) -> Result<(), Error> {
+        let unanswered = &mut self.workers[worker].unanswered;
+        // The first one but for a worker that misbehaves, which is noticed elsewhere.
+        if let Some(place) = unanswered.iter().position(|&(number, _)| number == task) {
+            unanswered.remove(place);
+        }
         self.send_backlog(worker)
     }
 
-    /// Tells every worker that no more tasks come: it ends when it has done what it has.
-    pub(crate) fn all_given(&mut self) -> Result<(), Error> {
-        self.all_given = true;
-        (0..self.workers.len()).try_for_each(|worker| self.send_backlog(worker))
+    /// Takes a task back from a worker. False when the worker has begun it.
+    pub(crate) fn withdraw(&mut self, worker: usize, task: u64) -> bool {
+        let Worker { backlog, unanswered, orders, .. } = &mut self.workers[worker];
+        if let Some(place) = backlog.iter().position(|waiting| waiting.number == task) {
+            return backlog.remove(place).is_some();
+        }
+        let sent = unanswered.iter().find(|&&(number, _)| number == task);
+        sent.is_some_and(|&(_, claim)| orders.withdraw(claim))
     }
 
-    /// Sends waiting tasks while the worker's queue surely has room, each after the memory of its slot; then the sentinel.
+    /// True while a worker can be given tasks.
+    pub(crate) fn takes_tasks(&self, worker: usize) -> bool {
+        let worker = &self.workers[worker];
+        !worker.sentinel_sent && worker.exited.is_none()
+    }
+
+    /// Tells a worker that has no tasks that none come.
+    pub(crate) fn finish(&mut self, worker: usize) {
+        self.workers[worker].send_sentinel();
+    }
+
+    /// Sends waiting tasks while the worker's queue surely has room, each after the memory of its slot.
     fn send_backlog(&mut self, worker: usize) -> Result<(), Error> {
-        while self.workers[worker].unanswered < MOST_UNANSWERED {
+        while self.workers[worker].unanswered.len() < MOST_UNANSWERED {
             let Some(mut task) = self.workers[worker].backlog.pop_front() else { break };
             self.share_slot(worker, task.lease)?;
-            let to_forget = &mut self.workers[worker].to_forget;
+            let Worker { to_forget, unanswered, next_claim, .. } = &mut self.workers[worker];
             task.forget = to_forget.split_off(to_forget.len().saturating_sub(MOST_FORGOTTEN));
-            self.workers[worker].unanswered += 1;
+            task.claim = *next_claim;
+            *next_claim = (task.claim + 1) % MOST_UNANSWERED as u32;
+            unanswered.push_back((task.number, task.claim));
             self.order(worker, Order::Task(task))?;
-        }
-        if self.all_given && self.workers[worker].backlog.is_empty() {
-            self.workers[worker].send_sentinel();
         }
         Ok(())
     }
@@ -131,7 +148,7 @@ impl Pool {
     /// has enough to read.
     pub(crate) fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<bool, Error> {
         let busy = &self.workers[worker];
-        if !busy.backlog.is_empty() || busy.unanswered >= MOST_UNANSWERED || busy.sentinel_sent {
+        if !busy.backlog.is_empty() || busy.unanswered.len() >= MOST_UNANSWERED || busy.sentinel_sent {
             return Ok(false);
         }
         self.share_slot(worker, lease)?;
@@ -315,7 +332,8 @@ impl Worker {
             mapped: BTreeSet::new(),
             to_forget: Vec::new(),
             backlog: VecDeque::new(),
-            unanswered: 0,
+            unanswered: VecDeque::new(),
+            next_claim: 0,
             sentinel_sent: false,
             exited: None,
         }

@@ -133,7 +133,6 @@ impl Launch {
             reaper: None,
             slots: slots.clone(),
             owner: std::process::id(),
-            all_given: false,
             looked_through: slots.destroyed(),
         };
         match reaper {
