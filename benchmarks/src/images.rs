@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use loader_core::{DataLoader, Tensor};
+use loader_core::{DataLoader, Dataset, Tensor, sampler::RandomSampler};
 use loader_data::{ImageFolder, Transform};
 use serde::Serialize;
 
@@ -37,16 +37,18 @@ type Batch = (Tensor<f32>, Tensor<u32>);
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let folder = options.folder.as_deref().context("--folder is missing")?;
     let images = ImageFolder::open(folder)?.transform(Transform::standard_train(224))?;
+    let batches = options.batches.unwrap_or(images.len() / options.batch_size());
+    let order = RandomSampler::new(images.len()).num_samples(batches * options.batch_size());
+    // The order is random in any case, so `--shuffle` says nothing new.
     let loader =
-        DataLoader::builder(images).options(options.loader()).shuffle(true).drop_last(true).build()?;
-    let batches = options.batches.unwrap_or(loader.len());
+        DataLoader::builder(images).options(options.loader()).shuffle(false).sampler(order).build()?;
     let warm_up = batches / WARM_UP_DIVISOR;
     ensure!(batches > warm_up + 1, "{batches} batches are too few");
     let (mut rates, mut shape, mut dtype, mut seen) = (Vec::new(), Vec::new(), "", 0.0);
     let cpu = system::cpu_microseconds()?;
     for _ in 0..options.epochs() {
         let mut arrivals = Vec::with_capacity(batches);
-        for batch in loader.iter()?.take(batches) {
+        for batch in loader.iter()? {
             let (images, labels): Batch = batch?;
             seen += f64::from(images.as_slice()[0]) + f64::from(labels.as_slice()[0]);
             arrivals.push(Instant::now());

@@ -7,7 +7,7 @@ use crate::{
 };
 
 const BATCHES: usize = 20_000;
-pub(crate) const CHECKED: usize = 64;
+const CHECKED: usize = 64;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     throughput::measure(

@@ -20,7 +20,7 @@ struct Line<'a> {
     cold_ms: f64,
     /// One figure a start, the first one left out.
     first_batch_ms: Spread,
-    /// Until the iterator was dropped and its workers were gone.
+    /// Until the iterator was dropped and its workers were gone; the first one left out here too.
     drop_ms: Spread,
 }
 
@@ -51,6 +51,7 @@ where
         ends.push(called.elapsed().as_secs_f64() * 1e3);
     }
     let cold_ms = starts.remove(0);
+    ends.remove(0);
     let (first_batch_ms, drop_ms) = (Spread::of(starts), Spread::of(ends));
     system::print(&Line { loader: "ours", options, cold_ms, first_batch_ms, drop_ms })
 }

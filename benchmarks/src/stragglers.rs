@@ -9,12 +9,12 @@ use serde::Serialize;
 use crate::{
     datasets::Stragglers,
     options::Options,
-    overhead,
     system::{self, Spread},
     throughput::{self, Check},
 };
 
 const BATCHES: usize = 400;
+const CHECKED: usize = 4;
 
 #[derive(Debug, Serialize)]
 struct Line<'a> {
@@ -31,7 +31,7 @@ struct Line<'a> {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let batch_size = options.batch_size();
-    let checked = Stragglers { count: overhead::CHECKED * batch_size };
+    let checked = Stragglers { count: CHECKED * batch_size };
     let check = throughput::check(options, checked, i64::cast_unsigned)?;
     let batches = options.batches.unwrap_or(BATCHES);
     let count = batches * batch_size;

@@ -8,7 +8,7 @@ use crate::{
     throughput::{self, ends},
 };
 
-const CHECKED: usize = 64;
+const CHECKED: usize = 16;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let path = options.file.as_deref().context("--file is missing")?;
