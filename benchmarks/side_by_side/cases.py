@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 OURS = "ours"
 STANDARD = "pytorch"
 LARGE_BATCH = "38.5 MB a batch of f32"
+MEMCPY = f"{LARGE_BATCH}, memcpy alone"
 
 
 class NoFigure(Exception):
@@ -22,8 +23,10 @@ class Row:
     more_is_better: bool = False
     # A figure that should be zero, to which a ratio says nothing, has none.
     compare: bool = True
-    # Stands for its workload in the overview.
+    # Where it stands in the overview.
     overview: str | None = None
+    # The plot that it is in, and its place there.
+    plot: tuple[str, str | int] | None = None
     # Title of a row of ours that no loader can beat.
     bound: str | None = None
 
@@ -81,49 +84,53 @@ def plan() -> Iterator[Case]:
 def overhead() -> Iterator[Case]:
     per_batch = median_of("us_per_batch")
 
-    def case(title: str, options: list[str], overview: str | None = None, sides: tuple[str, ...] | None = None) -> Case:
-        # A thousand batches of the slowest take a second.
-        row = Row(title, "us", per_batch, overview=overview)
-        return Case("overhead", options, [row], peers=["--batches", "1000"], sides=sides)
-
+    peers = ["--batches", "1000"]  # of the slowest they take a second
     for workers in (0, 1, 2, 4):
         overview = "small batches" if workers == 1 else None
-        yield case(f"64 integers a batch, {count(workers)}", ["--workers", str(workers)], overview)
-    options = ["--workers", "1", "--shuffle"]
-    yield case("64 integers a batch, shuffled, 1 worker", options, sides=(OURS, STANDARD))
+        title = f"64 integers a batch, {count(workers)}"
+        row = Row(title, "us", per_batch, overview=overview, plot=("overhead", workers))
+        yield Case("overhead", ["--workers", str(workers)], [row], peers=peers)
+    row = Row("64 integers a batch, shuffled, 1 worker", "us", per_batch)
+    yield Case("overhead", ["--workers", "1", "--shuffle"], [row], peers=peers, sides=(OURS, STANDARD))
     for workers in (0, 1, 2, 4):
+        row = Row(f"1 integer a batch, {count(workers)}", "us", per_batch)
         sides = None if workers in (0, 1) else (OURS, STANDARD)
         options = ["--workers", str(workers), "--batch-size", "1"]
-        yield case(f"1 integer a batch, {count(workers)}", options, sides=sides)
+        yield Case("overhead", options, [row], peers=peers, sides=sides)
 
 
 def bandwidth() -> Iterator[Case]:
     per_batch = median_of("us_per_batch")
-    large = ["--batches", "40", "--epochs", "2"]
+    ours, peers = ["--epochs", "3"], ["--batches", "40", "--epochs", "2"]
+
+    def row(title: str, workers: int, overview: str | None = None, bound: str | None = None) -> Row:
+        in_plots = {"overview": overview, "plot": ("bandwidth", title)} if workers == 1 else {}
+        return Row(f"{title}, {count(workers)}", "us", per_batch, bound=bound, **in_plots)
+
     for workers in (0, 1, 2):
-        overview = "38.5 MB batches" if workers == 1 else None
-        row = Row(f"{LARGE_BATCH}, {count(workers)}", "us", per_batch, overview=overview, bound=f"{LARGE_BATCH}, memcpy alone")
-        yield Case("bandwidth", ["--workers", str(workers)], [row], ours=["--epochs", "3"], peers=large)
-    row = Row(f"{LARGE_BATCH}, every page read, 1 worker", "us", per_batch, bound=f"{LARGE_BATCH}, memcpy alone")
+        large = row(LARGE_BATCH, workers, "38.5 MB batches", MEMCPY)
+        yield Case("bandwidth", ["--workers", str(workers)], [large], ours=ours, peers=peers)
+    pages = Row(f"{LARGE_BATCH}, every page read, 1 worker", "us", per_batch, bound=MEMCPY)
     options = ["--workers", "1", "--read", "pages"]
-    yield Case("bandwidth", options, [row], ours=["--epochs", "3"], peers=large, sides=(OURS, STANDARD))
+    yield Case("bandwidth", options, [pages], ours=ours, peers=peers, sides=(OURS, STANDARD))
     copies = [
-        Row(f"{LARGE_BATCH}, memcpy alone", "us", per_batch, compare=False),
-        Row(f"{LARGE_BATCH}, memcpy from another batch", "us", median_of("whole_us_per_batch"), compare=False),
+        Row(MEMCPY, "us", per_batch, compare=False),
+        Row(f"{MEMCPY}, from another batch", "us", median_of("whole_us_per_batch"), compare=False),
     ]
     yield Case("bandwidth", [], copies, command="memcpy", sides=(OURS,))
     for workers in (0, 1, 2):
-        row = Row(f"9.6 MB a batch of u8, {count(workers)}", "us", per_batch)
         sides = None if workers == 1 else (OURS, STANDARD)
         options = ["--workers", str(workers), "--dtype", "u8"]
-        yield Case("bandwidth", options, [row], ours=["--epochs", "3"], peers=["--batches", "100", "--epochs", "2"], sides=sides)
-    for sample, title in (("row", "1 MiB a batch of f32"), ("short-row", "64 KiB a batch of f32")):
+        bytes_ = row("9.6 MB a batch of u8", workers, "9.6 MB batches")
+        yield Case("bandwidth", options, [bytes_], ours=ours, peers=["--batches", "100", "--epochs", "2"], sides=sides)
+    for sample, title, overview in (
+        ("row", "1 MiB a batch of f32", "1 MiB batches"),
+        ("short-row", "64 KiB a batch of f32", "64 KiB batches"),
+    ):
         for workers in (1, 2):
-            overview = f"{title.partition(' a ')[0]} batches" if workers == 1 else None
-            row = Row(f"{title}, {count(workers)}", "us", per_batch, overview=overview)
             sides = None if workers == 1 else (OURS, STANDARD)
             options = ["--workers", str(workers), "--sample", sample]
-            yield Case("bandwidth", options, [row], peers=["--epochs", "2"], sides=sides)
+            yield Case("bandwidth", options, [row(title, workers, overview)], peers=["--epochs", "2"], sides=sides)
 
 
 def tokens() -> Iterator[Case]:
@@ -138,10 +145,9 @@ def images() -> Iterator[Case]:
     rate = median_of("images_per_second")
     for workers in (0, 1, 2):
         overview = "images" if workers == 2 else None
-        row = Row(f"images a second, {count(workers)}", "", rate, more_is_better=True, overview=overview)
-        processor = Row(
-            f"processor time an image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"], compare=True
-        )
+        title, plot = f"images a second, {count(workers)}", ("images", count(workers))
+        row = Row(title, "", rate, more_is_better=True, overview=overview, plot=plot)
+        processor = Row(f"processor time an image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"])
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
         sides = (OURS, "torchvision", "pillow") if workers == 0 else None
         yield Case("images", options, [row, processor], sides=sides, needs="images")
@@ -151,7 +157,9 @@ def start() -> Iterator[Case]:
     for dataset, what in (("trivial", "trivial dataset"), ("names", "a million file names")):
         for workers in (1, 2, 4, 8):
             overview = "first batch" if (dataset, workers) == ("names", 4) else None
-            row = Row(f"first batch, {what}, {count(workers)}", "ms", median_of("first_batch_ms"), overview=overview)
+            plot = ("start", workers) if dataset == "names" else None
+            title = f"first batch, {what}, {count(workers)}"
+            row = Row(title, "ms", median_of("first_batch_ms"), overview=overview, plot=plot)
             sides = None if workers in (1, 4) else (OURS, STANDARD)
             options = ["--workers", str(workers), "--dataset", dataset]
             yield Case("start", options, [row], ours=["--epochs", "20"], peers=["--epochs", "3"], sides=sides)
@@ -162,8 +170,9 @@ def memory() -> Iterator[Case]:
     for dataset, what in datasets:
         for workers in (1, 4):
             overview = "private memory" if (dataset, workers) == ("names", 4) else None
+            title, plot = f"private memory a worker, {what}, {count(workers)}", ("memory", f"{what}, {count(workers)}")
             rows = [
-                Row(f"private memory a worker, {what}, {count(workers)}", "MB", worst_private, overview=overview),
+                Row(title, "MB", worst_private, overview=overview, plot=plot),
                 Row(f"all processes together, {what}, {count(workers)}", "MB", lambda line: line["pss"] / 1e6),
             ]
             sides = (OURS, STANDARD) if (dataset, workers) == ("trivial", 1) else None

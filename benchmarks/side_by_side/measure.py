@@ -107,7 +107,7 @@ def evaluate(row: Row, lines: dict[str, list[dict]], not_applicable: dict[str, s
             if of and name != OURS
         }
     result |= {"not_applicable": not_applicable, "failed": failed}
-    result |= {name: value for name in ("overview", "bound") if (value := getattr(row, name))}
+    result |= {name: value for name in ("overview", "plot", "bound") if (value := getattr(row, name))}
     return result
 
 
