@@ -1,2 +1,2 @@
-"""What `benchmarks/run` is made of: the plan (`cases`), who takes part (`sides`), what they load (`data`), the measuring
-(`measure`), and what is made of the figures (`results`, `table`, `plots`)."""
+"""What `benchmarks/run` is made of: the plan (`cases`), who takes part (`sides`), what they load (`data`, `photos`),
+the measuring (`measure`), and what is made of the figures (`results`, `table`, `plots`, `svg`)."""

@@ -39,7 +39,8 @@ class Case:
     options: list[str]
     rows: list[Row]
     command: str | None = None  # where it is not the workload's name
-    ours: list[str] = dataclasses.field(default_factory=list)  # further options of one side, where the sides differ in size
+    # Further options of one side: the peers get shorter epochs, in which a slow one takes a second or two.
+    ours: list[str] = dataclasses.field(default_factory=list)
     peers: list[str] = dataclasses.field(default_factory=list)
     sides: tuple[str, ...] | None = None  # None: all
     counted: bool = False  # by the program that counts allocations
@@ -75,10 +76,10 @@ def plan() -> Iterator[Case]:
     yield from shutdown()
     yield from steady()
     # To come, with a workload of the same name on every side:
-    # `resume`: an epoch left after some batches and taken up again with another number of workers. The line says `save_us`,
-    #   `resume_ms` (until the next batch) and a `check` over the batches after it.
-    # `killed`: a worker is killed in mid-epoch. The line says `recovery_ms` (until the next batch), `lost_batches` and a `check`
-    #   over the epoch; a peer whose epoch ends with an error exits with status 3 and says so.
+    # `resume`: an epoch left after some batches and taken up again with another number of workers. The line says
+    #   `save_us`, `resume_ms` (until the next batch) and a `check` over the batches after it.
+    # `killed`: a worker is killed in mid-epoch. The line says `recovery_ms` (until the next batch), `lost_batches` and
+    #   a `check` over the epoch; a peer whose epoch ends with an error exits with status 3 and says so.
 
 
 def overhead() -> Iterator[Case]:

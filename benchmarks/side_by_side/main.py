@@ -28,11 +28,10 @@ def main(about: str) -> None:
     cases = with_data(cases, python)
     seconds = estimate(cases, taking_part) * options.rounds
     print(f"{len(cases)} cases, {options.rounds} rounds: about {max(1, round(seconds / 60))} minutes", file=sys.stderr)
-    differing = [
-        title
-        for workload in dict.fromkeys(case.workload for case in cases)
-        for title in run(workload, [case for case in cases if case.workload == workload], taking_part, missing, options)
-    ]
+    differing = []
+    for workload in dict.fromkeys(case.workload for case in cases):
+        of_workload = [case for case in cases if case.workload == workload]
+        differing += run(workload, of_workload, taking_part, missing, options.rounds)
     if len(taking_part) > 1:
         draw()
     else:
@@ -47,7 +46,7 @@ def parse(about: str) -> argparse.Namespace:
     parser.add_argument("--python", type=pathlib.Path, help="Python that has the peers")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", metavar="WORKLOAD", help="only this workload; may be repeated")
-    parser.add_argument("--plots", action="store_true", help="write tables and plots from results/ again, measure nothing")
+    parser.add_argument("--plots", action="store_true", help="tables and plots again, from results/")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("at least one round")
@@ -80,12 +79,12 @@ def estimate(cases: list[Case], taking_part: list[sides.Side]) -> float:
 
 
 def run(
-    workload: str, cases: list[Case], taking_part: list[sides.Side], missing: dict[str, str], options: argparse.Namespace
+    workload: str, cases: list[Case], taking_part: list[sides.Side], missing: dict[str, str], rounds: int
 ) -> list[str]:
     """Measures and keeps a workload; the titles of the cases in which the sides gave different values."""
     measured = []
     for case in cases:
-        result = measure.measure(case, taking_part, options.rounds)
+        result = measure.measure(case, taking_part, rounds)
         measured.append(result)
         for row in result["rows"]:
             print("; ".join([row["title"], *told(row)]), flush=True)

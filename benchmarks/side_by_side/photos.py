@@ -15,8 +15,8 @@ COUNT = 2000
 # About ImageNet's: most are 500 wide, a quarter stand upright, and the mean file has 110 kB.
 LONG_SIDE, SHORT_SIDES = 500, (333, 375, 375, 400)
 QUALITIES = (93, 96)
-# The photographs have been scaled down and have lost the grain that a camera's have. A file's size, and so the work of decoding it,
-# depends on it: without it the mean file would have half of the bytes of ImageNet's.
+# The photographs have been scaled down and have lost the grain that a camera's have. A file's size, and so the work of
+# decoding it, depends on it: without it the mean file would have half of the bytes of ImageNet's.
 GRAIN = 0.04
 
 

@@ -1,5 +1,5 @@
-"""Two kinds of plot, written as SVG by hand: grouped bars, and lines. A light background of their own makes them readable on a dark
-page too."""
+"""Two kinds of plot, written as SVG by hand: grouped bars, and lines. A light background of their own makes them
+readable on a dark page too."""
 
 import dataclasses
 import html
@@ -9,7 +9,8 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 INK, FAINT, PAPER = "#24292f", "#d8dee4", "#fbfcfd"
 WIDTH, TOP, BOTTOM, LEFT, RIGHT = 960, 84, 64, 84, 24
 HEIGHT = 430
-LEGEND_ITEM = 138  # width
+LETTER = 6.6  # mean width at the usual size
+NARROW = 20  # a bar with no room for its value
 BAR_SHARE = 0.82  # of a group's width
 
 
@@ -71,7 +72,7 @@ class Drawing:
         self.text(LEFT, 28, title, size=17, weight=600)
         self.text(LEFT, 47, subtitle, size=12)
 
-    def text(self, x: float, y: float, text: str, size: int = 12, anchor: str = "start", weight: int = 400, turn: int = 0):
+    def text(self, x: float, y: float, text: str, size=12, anchor="start", weight=400, turn=0):
         turned = f' transform="rotate({turn} {x:.1f} {y:.1f})"' if turn else ""
         self.elements.append(
             f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" text-anchor="{anchor}" '
@@ -93,10 +94,11 @@ class Drawing:
         self.elements.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}">{title}</circle>')
 
     def legend(self, series: list[Series]):
-        for number, one in enumerate(series):
-            x = LEFT + number * LEGEND_ITEM
+        x = LEFT
+        for one in series:
             self.rectangle(x, 59, 11, 11, one.colour)
             self.text(x + 16, 69, one.title)
+            x += 40 + LETTER * len(one.title)
 
     def axis(self, scale: Scale, title: str):
         for mark in scale.marks:
@@ -106,17 +108,17 @@ class Drawing:
         self.text(20, (TOP + HEIGHT - BOTTOM) / 2, title, anchor="middle", turn=-90)
 
     def finished(self) -> str:
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="{html.escape(FONT)}">'
+        head = '<svg xmlns="http://www.w3.org/2000/svg" '
+        head += f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="{html.escape(FONT)}">'
         return "\n".join([head, *self.elements, "</svg>", ""])
 
 
-def bars(title: str, subtitle: str, axis: Axis, series: list[Series]) -> str:
-    """A group of bars for each place that any of `series` has, in the order in which they come."""
+def bars(title: str, subtitle: str, axis: Axis, groups: list[str], series: list[Series]) -> str:
+    """A group of bars for each of `groups`, with a bar for each of `series` that has a value there."""
     drawing = Drawing(title, subtitle)
     scale = axis.scale(series)
     drawing.axis(scale, axis.title)
     drawing.legend(series)
-    groups = list(dict.fromkeys(place for one in series for place in one.values))
     foot = scale.place(axis.base) if axis.base else HEIGHT - BOTTOM
     group_width = (WIDTH - LEFT - RIGHT) / len(groups)
     for number, group in enumerate(groups):
@@ -130,30 +132,30 @@ def bars(title: str, subtitle: str, axis: Axis, series: list[Series]) -> str:
             top, height = min(y, foot), max(abs(foot - y), 1)
             about = f"{one.title}, {group}: {shown(one.values[group])}"
             drawing.rectangle(start + place * width, top, width - 1.5, height, one.colour, about)
-            drawing.text(start + place * width + width / 2, min(y, foot) - 4, shown(one.values[group]), size=9, anchor="middle")
+            if width >= NARROW:
+                drawing.text(start + (place + 0.5) * width, top - 4, shown(one.values[group]), size=9, anchor="middle")
         for row, words in enumerate(wrapped(group, group_width)):
             drawing.text(left + group_width / 2, HEIGHT - BOTTOM + 18 + 14 * row, words, anchor="middle", size=11)
     drawing.line([(LEFT, foot), (WIDTH - RIGHT, foot)], INK)
     return drawing.finished()
 
 
-def lines(title: str, subtitle: str, axis: Axis, across: str, series: list[Series]) -> str:
-    """A line for each of `series`, over the places on the horizontal axis that any of them has, at equal distances."""
+def lines(title: str, subtitle: str, axis: Axis, across: str, places: list[int], series: list[Series]) -> str:
+    """A line for each of `series`, over `places` on the horizontal axis, which are at equal distances."""
     drawing = Drawing(title, subtitle)
     scale = axis.scale(series)
     drawing.axis(scale, axis.title)
     drawing.legend(series)
-    places = sorted({place for one in series for place in one.values})
     step = (WIDTH - LEFT - RIGHT) / len(places)
-    across_place = {place: LEFT + (number + 0.5) * step for number, place in enumerate(places)}
-    for place, x in across_place.items():
+    middles = {place: LEFT + (number + 0.5) * step for number, place in enumerate(places)}
+    for place, x in middles.items():
         drawing.text(x, HEIGHT - BOTTOM + 20, str(place), anchor="middle")
     drawing.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 18, across, anchor="middle")
     for one in series:
-        points = [(across_place[place], scale.place(one.values[place])) for place in sorted(one.values)]
+        points = [(middles[place], scale.place(value)) for place, value in one.values.items()]
         drawing.line(points, one.colour, 2.2)
-        for (x, y), place in zip(points, sorted(one.values)):
-            drawing.dot(x, y, one.colour, f"{one.title}, {place}: {shown(one.values[place])}")
+        for (x, y), (place, value) in zip(points, one.values.items()):
+            drawing.dot(x, y, one.colour, f"{one.title}, {place}: {shown(value)}")
     drawing.line([(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, HEIGHT - BOTTOM)], INK)
     return drawing.finished()
 
@@ -169,7 +171,7 @@ def wrapped(text: str, width: float) -> list[str]:
     rows = [""]
     for word in text.split():
         longer = f"{rows[-1]} {word}".strip()
-        if len(longer) * 6.2 > width and rows[-1]:
+        if len(longer) * LETTER > width and rows[-1]:
             rows.append(word)
         else:
             rows[-1] = longer

@@ -20,7 +20,8 @@ HEADINGS = {
 
 
 def write(stored: dict[str, dict]) -> None:
-    text = "\n\n".join(part for workload, result in stored.items() for part in (section(workload, result), notes(result)))
+    parts = [section(workload, result) for workload, result in stored.items()]
+    text = "\n\n".join([*parts, *origins(stored)])
     (RESULTS / "table.md").write_text(text + "\n")
     readme = HERE / "README.md"
     before, _, rest = readme.read_text().partition(START)
@@ -39,6 +40,10 @@ def section(workload: str, result: dict) -> str:
     medians = {row["title"]: row["figures"][OURS]["median"] for row in of_workload}
     for row in of_workload:
         lines.append("| " + " | ".join([row["title"], *(cell(row, name, medians) for name in sides)]) + " |")
+    if failed := merged(result["cases"], "failed"):
+        lines += ["", "Failed: " + "; ".join(f"{name} ({reason})" for name, reason in failed.items()) + "."]
+    if differing := {name for case in result["cases"] for name in case["differing"]}:
+        lines += ["", f"Gave other values than this loader: {', '.join(TITLES[name] for name in sorted(differing))}."]
     return "\n".join(lines)
 
 
@@ -46,34 +51,36 @@ def cell(row: dict, name: str, medians: dict[str, float]) -> str:
     """Ours with its range; a peer's with how many times better ours is."""
     figures = row["figures"].get(name)
     if figures is None:
-        return "failed" if name in row["failed"] else "–"
+        return "failed" if name in row["failed"] else "–" if name in row["not_applicable"] else ""
     text = f"{number(figures['median'])} {row['unit']}".strip()
     if name == OURS:
         text += f" ({number(figures['min'])}–{number(figures['max'])})"
-        if "bound" in row and row["bound"] in medians:
+        if row.get("bound") in medians:
             text += f", {medians[row['bound']] / figures['median']:.0%} of memcpy's speed"
     elif name in row.get("ratio", {}):
         text += f" ({number(row['ratio'][name]['median'])} x)"
     return text
 
 
-def notes(result: dict) -> str:
-    """Everything that a figure cannot do without."""
-    machine, cases = result["machine"], result["cases"]
-    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
-    counts = sorted({len(case["load_average"]) for case in cases})
-    loads = [load for case in cases for load in case["load_average"]]
-    lines = [
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} memory, Linux {machine['kernel']}; "
-        f"{machine['rustc']}; {versions}; {' or '.join(map(str, counts))} rounds, {machine['date']}, "
-        f"load average {min(loads):.1f} to {max(loads):.1f}."
-    ]
-    for what, reasons in (("Missing", result["missing"]), ("Failed", merged(cases, "failed"))):
-        if reasons:
-            lines.append(f"{what}: " + "; ".join(f"{name} ({reason})" for name, reason in reasons.items()) + ".")
-    if differing := sorted({name for case in cases for name in case["differing"]}):
-        lines.append(f"Gave other values than this loader: {', '.join(TITLES[name] for name in differing)}.")
-    return "\n".join(lines)
+def origins(stored: dict[str, dict]) -> list[str]:
+    """Everything that a figure cannot do without; once, where it is the same for all workloads."""
+    workloads: dict[str, list[str]] = {}
+    for workload, result in stored.items():
+        workloads.setdefault(origin(result), []).append(HEADINGS[workload])
+    if len(workloads) == 1:
+        return list(workloads)
+    return [f"{', '.join(headings)}: {text}" for text, headings in workloads.items()]
+
+
+def origin(result: dict) -> str:
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
+    rounds = sorted({len(case["load_average"]) for case in result["cases"]})
+    text = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} memory, Linux {machine['kernel']}; "
+    text += f"{machine['rustc']}; {versions}; rounds: {' or '.join(map(str, rounds))}; {machine['date']}."
+    if result["missing"]:
+        text += " Missing: " + "; ".join(f"{name} ({reason})" for name, reason in result["missing"].items()) + "."
+    return text
 
 
 def merged(cases: list[dict], what: str) -> dict[str, str]:
