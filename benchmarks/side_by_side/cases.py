@@ -95,7 +95,7 @@ def overhead() -> Iterator[Case]:
     yield Case("overhead", ["--workers", "1", "--shuffle"], [row], peers=peers, sides=(OURS, STANDARD))
     for workers in (0, 1, 2, 4):
         row = Row(f"1 integer a batch, {count(workers)}", "us", per_batch)
-        sides = None if workers in (0, 1) else (OURS, STANDARD)
+        sides = None if workers == 1 else (OURS, STANDARD)
         options = ["--workers", str(workers), "--batch-size", "1"]
         yield Case("overhead", options, [row], peers=peers, sides=sides)
 
@@ -161,7 +161,7 @@ def start() -> Iterator[Case]:
             plot = ("start", workers) if dataset == "names" else None
             title = f"first batch, {what}, {count(workers)}"
             row = Row(title, "ms", median_of("first_batch_ms"), overview=overview, plot=plot)
-            sides = None if workers in (1, 4) else (OURS, STANDARD)
+            sides = None if dataset == "names" and workers in (1, 4) else (OURS, STANDARD)
             options = ["--workers", str(workers), "--dataset", dataset]
             yield Case("start", options, [row], ours=["--epochs", "20"], peers=["--epochs", "3"], sides=sides)
 
@@ -176,7 +176,7 @@ def memory() -> Iterator[Case]:
                 Row(title, "MB", worst_private, overview=overview, plot=plot),
                 Row(f"all processes together, {what}, {count(workers)}", "MB", lambda line: line["pss"] / 1e6),
             ]
-            sides = (OURS, STANDARD) if (dataset, workers) == ("trivial", 1) else None
+            sides = None if workers == 4 else (OURS, STANDARD)
             options = ["--workers", str(workers), "--dataset", dataset, "--shuffle"]
             yield Case("memory", options, rows, sides=sides)
 
