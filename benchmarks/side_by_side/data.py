@@ -14,9 +14,12 @@ TOKEN_BYTES = 64 << 20
 
 
 def make(what: str, python: pathlib.Path) -> str | None:
-    """Why it cannot be made."""
+    """Why it cannot be made, if it cannot."""
     DATA.mkdir(exist_ok=True)
-    return make_tokens() if what == "tokens" else make_images(python)
+    if what == "tokens":
+        make_tokens()
+        return None
+    return make_images(python)
 
 
 def make_tokens() -> None:
