@@ -1,31 +1,56 @@
-//! 64 x 3 x 224 x 224 floats a batch (38.5 MB): what its bytes cost.
+//! 64 x 3 x 224 x 224 floats a batch (38.5 MB), or smaller: what its bytes cost.
+
+use loader_core::Element;
 
 use crate::{
-    datasets::Images,
-    options::{Options, Read},
-    throughput,
+    datasets::Same,
+    options::{Number, Options, Read, Shape},
+    throughput::{self, ends},
 };
 
-const BATCHES: usize = 300;
 const CHECKED: usize = 3;
-/// Elements in a page of memory.
-pub(crate) const PAGE: usize = 1024;
+const PAGE_BYTES: usize = 4096;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let read = options.read;
+    match options.dtype {
+        Number::F32 => measure(options, quarter, |element| u64::from(element.to_bits())),
+        // 251 is prime: neither rows nor pages repeat.
+        Number::U8 => measure(options, |place| (place % 251) as u8, u64::from),
+    }
+}
+
+/// A number that is exact in `f32`, and differs from place to place.
+pub(crate) fn quarter(place: usize) -> f32 {
+    place as f32 / 4.0
+}
+
+/// One element of every page of memory.
+pub(crate) fn of_every_page<T: Element>(elements: &[T]) -> impl Iterator<Item = T> {
+    elements.iter().step_by(PAGE_BYTES / size_of::<T>()).copied()
+}
+
+fn measure<T>(options: &Options, element: fn(usize) -> T, bits: fn(T) -> u64) -> anyhow::Result<()>
+where
+    T: Element + Into<f64>,
+{
     throughput::measure(
         options,
-        options.batches.unwrap_or(BATCHES),
+        options.batches.unwrap_or(batches(options.sample)),
         CHECKED,
-        Images::new,
-        |batch| {
-            let elements = batch.as_slice();
-            let sum: f32 = match read {
-                Read::Ends => elements[0] + elements[elements.len() - 1],
-                Read::Pages => elements.iter().step_by(PAGE).sum(),
-            };
-            f64::from(sum)
+        |count| Same::new(count, options.sample, element),
+        |batch| match options.read {
+            Read::Ends => ends(batch).map(Into::into).sum(),
+            Read::Pages => of_every_page(batch.as_slice()).map(Into::into).sum(),
         },
-        |number: f32| u64::from(number.to_bits()),
+        bits,
     )
+}
+
+/// About half a second an epoch.
+fn batches(sample: Shape) -> usize {
+    match sample {
+        Shape::Image => 300,
+        Shape::Row => 5_000,
+        Shape::ShortRow => 20_000,
+    }
 }

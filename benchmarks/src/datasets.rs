@@ -1,11 +1,22 @@
 //! The datasets, as a user would write them. The peers have the same, value for value.
 
-use loader_core::prelude::*;
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use loader_core::{Element, prelude::*};
 use serde::{Deserialize, Serialize};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 
-/// Shape of one image.
-pub(crate) const IMAGE: [usize; 3] = [3, 224, 224];
+use crate::options::Shape;
+
+/// Samples of a dataset that nobody reads to its end.
+pub(crate) const SAMPLES: usize = 1_000_000;
 
 /// Each sample is its index.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,37 +36,37 @@ impl Dataset for Integers {
     }
 }
 
-/// One image, given out again and again: a sample costs nothing but its copy into the batch.
+/// One sample, given out again and again: it costs nothing but its copy into the batch.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Images {
+#[serde(bound = "")]
+pub(crate) struct Same<T: Element> {
     count: usize,
-    image: Tensor<f32>,
+    sample: Tensor<T>,
 }
 
-impl Images {
-    pub(crate) fn new(count: usize) -> anyhow::Result<Self> {
-        let elements: usize = IMAGE.iter().product();
-        // Exact in f32, and different from element to element.
-        let image = Tensor::from_vec((0..elements).map(|place| place as f32 / 4.0).collect(), IMAGE)?;
-        Ok(Self { count, image })
+impl<T: Element> Same<T> {
+    pub(crate) fn new(count: usize, shape: Shape, element: impl Fn(usize) -> T) -> anyhow::Result<Self> {
+        let elements = shape.dimensions().iter().product();
+        let sample = Tensor::from_vec((0..elements).map(element).collect(), shape.dimensions())?;
+        Ok(Self { count, sample })
     }
 }
 
-impl Dataset for Images {
-    type Sample = Tensor<f32>;
+impl<T: Element> Dataset for Same<T> {
+    type Sample = Tensor<T>;
 
     fn len(&self) -> usize {
         self.count
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<Tensor<f32>> {
-        Ok(self.image.clone())
+    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<Tensor<T>> {
+        Ok(self.sample.clone())
     }
 }
 
-/// [`Images`] that also say what this process has allocated so far.
+/// Images that also say what this process has allocated so far.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct CountedImages(pub(crate) Images);
+pub(crate) struct CountedImages(pub(crate) Same<f32>);
 
 impl Dataset for CountedImages {
     type Sample = (Tensor<f32>, [u64; 2]);
@@ -99,5 +110,106 @@ impl Dataset for Names {
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
         Ok(self.names.get(index)?.len() as i64)
+    }
+}
+
+/// One array of 1 GB; a sample is one of its rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Rows {
+    array: Tensor<f32>,
+}
+
+impl Rows {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        const ROWS: usize = 1 << 18;
+        const LENGTH: usize = 1 << 10;
+        let elements = (0..ROWS * LENGTH).map(|place| (place % (1 << 20)) as f32).collect();
+        Ok(Self { array: Tensor::from_vec(elements, [ROWS, LENGTH])? })
+    }
+}
+
+impl Dataset for Rows {
+    type Sample = Vec<f32>;
+
+    fn len(&self) -> usize {
+        self.array.shape()[0]
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<f32>> {
+        Ok(self.array.row(index).to_vec())
+    }
+}
+
+/// Consecutive tokens of a file of 16-bit numbers, which each process opens by itself and reads as it needs them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Tokens {
+    path: PathBuf,
+    count: usize,
+    #[serde(skip)]
+    file: Option<File>,
+}
+
+impl Tokens {
+    /// Tokens in a sample.
+    const LENGTH: usize = 2048;
+    const BYTES: usize = Self::LENGTH * size_of::<u16>();
+
+    /// The first `count` samples of the file.
+    pub(crate) fn new(path: PathBuf, count: usize) -> Self {
+        Self { path, count, file: None }
+    }
+
+    /// Samples in the whole file.
+    pub(crate) fn available(path: &Path) -> anyhow::Result<usize> {
+        let metadata = path.metadata().with_context(|| format!("{}", path.display()))?;
+        Ok(metadata.len() as usize / Self::BYTES)
+    }
+}
+
+impl Dataset for Tokens {
+    type Sample = Vec<i64>;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+        self.file = Some(File::open(&self.path)?);
+        Ok(())
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<i64>> {
+        let file = self.file.as_ref().context("the file is opened in `setup`")?;
+        let mut bytes = [0; Self::BYTES];
+        file.read_exact_at(&mut bytes, (index * Self::BYTES) as u64)?;
+        let (words, _) = bytes.as_chunks();
+        Ok(words.iter().map(|&word| i64::from(u16::from_le_bytes(word))).collect())
+    }
+}
+
+/// [`Integers`] of which one in a hundred takes fifty times as long as the others.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Stragglers {
+    pub(crate) count: usize,
+}
+
+impl Stragglers {
+    /// Time that sample `index` takes. Which ones are slow looks random, and is the same for every peer.
+    pub(crate) fn pause(index: usize) -> Duration {
+        let scattered = (index as u32).wrapping_mul(2_654_435_761);
+        Duration::from_millis(if scattered % 100 == 7 { 50 } else { 1 })
+    }
+}
+
+impl Dataset for Stragglers {
+    type Sample = i64;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+        thread::sleep(Self::pause(index));
+        Ok(index as i64)
     }
 }

@@ -1,10 +1,11 @@
 //! Memory of the main process and of each worker in the middle of an epoch.
 
+use loader_core::{DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;
 
 use crate::{
-    options::Options,
-    start,
+    datasets::{Integers, Names, Rows, SAMPLES},
+    options::{Kind, Options},
     system::{self, Memory},
 };
 
@@ -23,7 +24,20 @@ struct Line<'a> {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let loader = start::open(options)?;
+    match options.dataset {
+        Kind::Trivial => measure(options, Integers { count: SAMPLES }),
+        Kind::Names => measure(options, Names::new(SAMPLES)?),
+        Kind::Memory => measure(options, Rows::new()?),
+    }
+}
+
+fn measure<D, T>(options: &Options, dataset: D) -> anyhow::Result<()>
+where
+    D: Dataset,
+    D::Sample: Sample<Batch = Tensor<T>>,
+    T: Element,
+{
+    let loader = DataLoader::builder(dataset).options(options.loader()).build()?;
     let batches = options.batches.unwrap_or(BATCHES);
     let mut iter = loader.iter()?;
     for batch in iter.by_ref().take(batches) {

@@ -1,6 +1,10 @@
 //! 64 integers a batch: what a batch costs when there is nothing in it.
 
-use crate::{datasets::Integers, options::Options, throughput};
+use crate::{
+    datasets::Integers,
+    options::Options,
+    throughput::{self, ends},
+};
 
 const BATCHES: usize = 20_000;
 const CHECKED: usize = 64;
@@ -11,10 +15,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         options.batches.unwrap_or(BATCHES),
         CHECKED,
         |count| Ok(Integers { count }),
-        |batch| {
-            let numbers = batch.as_slice();
-            (numbers[0] + numbers[numbers.len() - 1]) as f64
-        },
-        |number: i64| number.cast_unsigned(),
+        |batch| ends(batch).map(|number| number as f64).sum(),
+        i64::cast_unsigned,
     )
 }

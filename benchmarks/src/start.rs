@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use loader_core::{DataLoader, Tensor};
+use loader_core::{DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;
 
 use crate::{
-    datasets::{Integers, Names},
-    options::{BATCH, Kind, Options},
+    datasets::{Integers, Names, Rows, SAMPLES},
+    options::{Kind, Options},
     system::{self, Spread},
 };
 
@@ -20,14 +20,27 @@ struct Line<'a> {
     cold_ms: f64,
     /// One figure a start, the first one left out.
     first_batch_ms: Spread,
-    /// Until the iterator was dropped and its workers were gone.
+    /// Until the iterator was dropped and its workers were gone; the first one left out here too.
     drop_ms: Spread,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let loader = open(options)?;
+    match options.dataset {
+        Kind::Trivial => measure(options, Integers { count: SAMPLES }),
+        Kind::Names => measure(options, Names::new(SAMPLES)?),
+        Kind::Memory => measure(options, Rows::new()?),
+    }
+}
+
+fn measure<D, T>(options: &Options, dataset: D) -> anyhow::Result<()>
+where
+    D: Dataset,
+    D::Sample: Sample<Batch = Tensor<T>>,
+    T: Element,
+{
+    let loader = DataLoader::builder(dataset).options(options.loader()).build()?;
     let (mut starts, mut ends) = (Vec::new(), Vec::new());
-    for _ in 0..=options.epochs {
+    for _ in 0..=options.epochs() {
         let called = Instant::now();
         let mut iter = loader.iter()?;
         let batch = iter.next().context("an epoch without a batch")??;
@@ -38,25 +51,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ends.push(called.elapsed().as_secs_f64() * 1e3);
     }
     let cold_ms = starts.remove(0);
+    ends.remove(0);
     let (first_batch_ms, drop_ms) = (Spread::of(starts), Spread::of(ends));
     system::print(&Line { loader: "ours", options, cold_ms, first_batch_ms, drop_ms })
-}
-
-/// A loader over the dataset that the command line names, in a random order.
-pub(crate) fn open(options: &Options) -> anyhow::Result<DataLoader<Tensor<i64>>> {
-    const SAMPLES: usize = 1_000_000;
-    let workers = options.workers;
-    let loader = match options.dataset {
-        Kind::Trivial => DataLoader::builder(Integers { count: SAMPLES })
-            .batch_size(BATCH)
-            .shuffle(options.shuffle)
-            .num_workers(workers)
-            .build()?,
-        Kind::Names => DataLoader::builder(Names::new(SAMPLES)?)
-            .batch_size(BATCH)
-            .shuffle(options.shuffle)
-            .num_workers(workers)
-            .build()?,
-    };
-    Ok(loader)
 }

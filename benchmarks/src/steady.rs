@@ -6,9 +6,9 @@ use loader_core::{DataLoader, Iter, Tensor};
 use serde::Serialize;
 
 use crate::{
-    bandwidth::PAGE,
-    datasets::{self, CountedImages, Images},
-    options::{BATCH, Options},
+    bandwidth::{of_every_page, quarter},
+    datasets::{self, CountedImages, Same},
+    options::{Options, Shape},
     system,
 };
 
@@ -45,10 +45,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let workers = options.workers;
     ensure!(workers > 0, "steady state is about workers");
     ensure!(total >= 40 * workers, "{total} batches are too few for {workers} workers");
-    let loader = DataLoader::builder(CountedImages(Images::new(total * BATCH)?))
-        .batch_size(BATCH)
-        .num_workers(workers)
-        .build()?;
+    let images = Same::new(total * options.batch_size(), Shape::Image, quarter)?;
+    let loader = DataLoader::builder(CountedImages(images)).options(options.loader()).build()?;
     let (first, last) = (total / 4, total * 3 / 4);
     let mut iter = loader.iter()?;
     let (mut before, mut after) = (None, None);
@@ -57,10 +55,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut allocated = vec![[[0; 2]; 2]; workers];
     for number in 0..=last {
         let (images, counts): Batch = iter.next().context("the epoch is too short")??;
-        std::hint::black_box(images.as_slice().iter().step_by(PAGE).sum::<f32>());
+        std::hint::black_box(of_every_page(images.as_slice()).sum::<f32>());
         batch_bytes = images.as_bytes().len();
         let worker = iter.last_batch().and_then(|info| info.worker).context("a batch of no worker")?;
-        allocated[worker][usize::from(number > first)] = [counts.row(BATCH - 1)[0], counts.row(BATCH - 1)[1]];
+        allocated[worker][usize::from(number > first)] = latest(&counts);
         drop((images, counts));
         if number == first {
             before = Some(moment(&iter)?);
@@ -89,6 +87,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         worker_allocated_bytes: of_workers(1),
         shared_memory_bytes: shared,
     })
+}
+
+/// What the worker had allocated when it loaded the last sample.
+fn latest(counts: &Tensor<u64>) -> [u64; 2] {
+    let last = counts.row(counts.shape()[0] - 1);
+    [last[0], last[1]]
 }
 
 fn moment(iter: &Iter<Batch>) -> anyhow::Result<Moment> {

@@ -7,12 +7,12 @@ use loader_core::{DType, DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;
 
 use crate::{
-    options::{BATCH, Options},
+    options::Options,
     system::{self, Checksum, Spread},
 };
 
 /// Prefetched batches and first-time costs are over by then.
-const WARM_UP_DIVISOR: usize = 5;
+pub(crate) const WARM_UP_DIVISOR: usize = 5;
 
 #[derive(Debug, Serialize)]
 struct Line<'a> {
@@ -30,7 +30,7 @@ struct Line<'a> {
 
 /// What both sides must agree on.
 #[derive(Debug, Serialize)]
-struct Check {
+pub(crate) struct Check {
     batches: usize,
     shape: Vec<usize>,
     dtype: &'static str,
@@ -52,13 +52,14 @@ where
     D::Sample: Sample<Batch = Tensor<T>>,
     T: Element,
 {
-    let check = check(options, open(checked * BATCH)?, bits)?;
-    let loader = build(options, open(batches * BATCH)?, options.shuffle)?;
+    let check = check(options, open(checked * options.batch_size())?, bits)?;
+    let loader =
+        DataLoader::builder(open(batches * options.batch_size())?).options(options.loader()).build()?;
     let warm_up = batches / WARM_UP_DIVISOR;
     ensure!(batches > warm_up + 1, "{batches} batches are too few");
     let (mut per_batch, mut gaps, mut seen) = (Vec::new(), Vec::new(), 0.0);
     let cpu = system::cpu_microseconds()?;
-    for _ in 0..options.epochs {
+    for _ in 0..options.epochs() {
         let mut arrivals = Vec::with_capacity(batches);
         for batch in loader.iter()? {
             seen += look(&batch?);
@@ -78,19 +79,25 @@ where
         batches,
         us_per_batch: Spread::of(per_batch),
         p99_us: system::percentile_99(gaps),
-        cpu_us_per_batch: cpu / (batches * options.epochs) as f64,
+        cpu_us_per_batch: cpu / (batches * options.epochs()) as f64,
         check,
     })
 }
 
-/// The checked batches are always in order: each side shuffles in its own way.
-fn check<D, T>(options: &Options, dataset: D, bits: impl Fn(T) -> u64) -> anyhow::Result<Check>
+/// The first and the last element of a batch.
+pub(crate) fn ends<T: Element>(batch: &Tensor<T>) -> impl Iterator<Item = T> {
+    let elements = batch.as_slice();
+    [elements[0], elements[elements.len() - 1]].into_iter()
+}
+
+/// What the batches of `dataset` hold. They are always in order: each side shuffles in its own way.
+pub(crate) fn check<D, T>(options: &Options, dataset: D, bits: impl Fn(T) -> u64) -> anyhow::Result<Check>
 where
     D: Dataset,
     D::Sample: Sample<Batch = Tensor<T>>,
     T: Element,
 {
-    let loader = build(options, dataset, false)?;
+    let loader = DataLoader::builder(dataset).options(options.loader()).shuffle(false).build()?;
     let (mut checksum, mut shape) = (Checksum::default(), Vec::new());
     for batch in loader.iter()? {
         let batch = batch?;
@@ -99,17 +106,4 @@ where
     }
     let dtype: DType = T::DTYPE;
     Ok(Check { batches: loader.len(), shape, dtype: dtype.name(), checksum: checksum.text() })
-}
-
-fn build<D>(
-    options: &Options,
-    dataset: D,
-    shuffle: bool,
-) -> anyhow::Result<DataLoader<<D::Sample as Sample>::Batch>>
-where
-    D: Dataset,
-    D::Sample: Sample,
-{
-    let builder = DataLoader::builder(dataset).batch_size(BATCH).shuffle(shuffle);
-    Ok(builder.num_workers(options.workers).build()?)
 }

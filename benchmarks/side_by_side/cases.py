@@ -1,0 +1,206 @@
+"""The plan: which workloads run with which options, for whom, and which figures of their lines count."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+OURS = "ours"
+STANDARD = "pytorch"
+LARGE_BATCH = "38.5 MB a batch of f32"
+MEMCPY = f"{LARGE_BATCH}, memcpy alone"
+
+
+class NoFigure(Exception):
+    """A line that has no such figure; says why."""
+
+
+@dataclasses.dataclass
+class Row:
+    """One row of a table: a figure of a line."""
+
+    title: str
+    unit: str
+    figure: Callable[[dict], float]
+    more_is_better: bool = False
+    # A figure that should be zero, to which a ratio says nothing, has none.
+    compare: bool = True
+    # Where it stands in the overview.
+    overview: str | None = None
+    # The plot that it is in, and its place there.
+    plot: tuple[str, str | int] | None = None
+    # Title of a row of ours that no loader can beat.
+    bound: str | None = None
+
+
+@dataclasses.dataclass
+class Case:
+    """One workload with options: a process of each side a round."""
+
+    workload: str  # the table and the file of results that it belongs to
+    options: list[str]
+    rows: list[Row]
+    command: str | None = None  # where it is not the workload's name
+    # Further options of one side: the peers get shorter epochs, in which a slow one takes a second or two.
+    ours: list[str] = dataclasses.field(default_factory=list)
+    peers: list[str] = dataclasses.field(default_factory=list)
+    sides: tuple[str, ...] | None = None  # None: all
+    counted: bool = False  # by the program that counts allocations
+    needs: str | None = None  # what `data` must have made
+
+
+def median_of(name: str) -> Callable[[dict], float]:
+    return lambda line: line[name]["median"]
+
+
+def worst_private(line: dict) -> float:
+    if not line["workers"]:
+        raise NoFigure("no worker processes")
+    return max(worker["private"] for worker in line["workers"]) / 1e6
+
+
+def faults_per_batch(line: dict) -> float:
+    return (line["main_faults"] + sum(line["worker_faults"])) / line["batches"]
+
+
+def count(workers: int) -> str:
+    return "in process" if workers == 0 else "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def plan() -> Iterator[Case]:
+    yield from overhead()
+    yield from bandwidth()
+    yield from tokens()
+    yield from images()
+    yield from start()
+    yield from memory()
+    yield from stragglers()
+    yield from shutdown()
+    yield from steady()
+    # To come, with a workload of the same name on every side:
+    # `resume`: an epoch left after some batches and taken up again with another number of workers. The line says
+    #   `save_us`, `resume_ms` (until the next batch) and a `check` over the batches after it.
+    # `killed`: a worker is killed in mid-epoch. The line says `recovery_ms` (until the next batch), `lost_batches` and
+    #   a `check` over the epoch; a peer whose epoch ends with an error exits with status 3 and says so.
+
+
+def overhead() -> Iterator[Case]:
+    per_batch = median_of("us_per_batch")
+
+    peers = ["--batches", "1000"]  # of the slowest they take a second
+    for workers in (0, 1, 2, 4):
+        overview = "small batches" if workers == 1 else None
+        title = f"64 integers a batch, {count(workers)}"
+        row = Row(title, "us", per_batch, overview=overview, plot=("overhead", workers))
+        yield Case("overhead", ["--workers", str(workers)], [row], peers=peers)
+    row = Row("64 integers a batch, shuffled, 1 worker", "us", per_batch)
+    yield Case("overhead", ["--workers", "1", "--shuffle"], [row], peers=peers, sides=(OURS, STANDARD))
+    for workers in (0, 1, 2, 4):
+        row = Row(f"1 integer a batch, {count(workers)}", "us", per_batch)
+        sides = None if workers == 1 else (OURS, STANDARD)
+        options = ["--workers", str(workers), "--batch-size", "1"]
+        yield Case("overhead", options, [row], peers=peers, sides=sides)
+
+
+def bandwidth() -> Iterator[Case]:
+    per_batch = median_of("us_per_batch")
+    ours, peers = ["--epochs", "3"], ["--batches", "40", "--epochs", "2"]
+
+    def row(title: str, workers: int, overview: str | None = None, bound: str | None = None) -> Row:
+        in_plots = {"overview": overview, "plot": ("bandwidth", title)} if workers == 1 else {}
+        return Row(f"{title}, {count(workers)}", "us", per_batch, bound=bound, **in_plots)
+
+    for workers in (0, 1, 2):
+        large = row(LARGE_BATCH, workers, "38.5 MB batches", MEMCPY)
+        yield Case("bandwidth", ["--workers", str(workers)], [large], ours=ours, peers=peers)
+    pages = Row(f"{LARGE_BATCH}, every page read, 1 worker", "us", per_batch, bound=MEMCPY)
+    options = ["--workers", "1", "--read", "pages"]
+    yield Case("bandwidth", options, [pages], ours=ours, peers=peers, sides=(OURS, STANDARD))
+    copies = [
+        Row(MEMCPY, "us", per_batch, compare=False),
+        Row(f"{MEMCPY}, from another batch", "us", median_of("whole_us_per_batch"), compare=False),
+    ]
+    yield Case("bandwidth", [], copies, command="memcpy", sides=(OURS,))
+    for workers in (0, 1, 2):
+        sides = None if workers == 1 else (OURS, STANDARD)
+        options = ["--workers", str(workers), "--dtype", "u8"]
+        bytes_ = row("9.6 MB a batch of u8", workers, "9.6 MB batches")
+        yield Case("bandwidth", options, [bytes_], ours=ours, peers=["--batches", "100", "--epochs", "2"], sides=sides)
+    for sample, title, overview in (
+        ("row", "1 MiB a batch of f32", "1 MiB batches"),
+        ("short-row", "64 KiB a batch of f32", "64 KiB batches"),
+    ):
+        for workers in (1, 2):
+            sides = None if workers == 1 else (OURS, STANDARD)
+            options = ["--workers", str(workers), "--sample", sample]
+            yield Case("bandwidth", options, [row(title, workers, overview)], peers=["--epochs", "2"], sides=sides)
+
+
+def tokens() -> Iterator[Case]:
+    for workers in (1, 2):
+        overview = "tokens" if workers == 2 else None
+        row = Row(f"16 x 2048 tokens a batch, {count(workers)}", "us", median_of("us_per_batch"), overview=overview)
+        options = ["--workers", str(workers), "--shuffle", "--file", ".data/tokens.u16", "--batches", "1000"]
+        yield Case("tokens", options, [row], peers=["--epochs", "2"], needs="tokens")
+
+
+def images() -> Iterator[Case]:
+    rate = median_of("images_per_second")
+    for workers in (0, 1, 2):
+        overview = "images" if workers == 2 else None
+        title, plot = f"images a second, {count(workers)}", ("images", count(workers))
+        row = Row(title, "", rate, more_is_better=True, overview=overview, plot=plot)
+        processor = Row(f"processor time an image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"])
+        options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
+        sides = (OURS, "torchvision", "pillow") if workers == 0 else None
+        yield Case("images", options, [row, processor], sides=sides, needs="images")
+
+
+def start() -> Iterator[Case]:
+    for dataset, what in (("trivial", "trivial dataset"), ("names", "a million file names")):
+        for workers in (1, 2, 4, 8):
+            overview = "first batch" if (dataset, workers) == ("names", 4) else None
+            plot = ("start", workers) if dataset == "names" else None
+            title = f"first batch, {what}, {count(workers)}"
+            row = Row(title, "ms", median_of("first_batch_ms"), overview=overview, plot=plot)
+            sides = None if dataset == "names" and workers in (1, 4) else (OURS, STANDARD)
+            options = ["--workers", str(workers), "--dataset", dataset]
+            yield Case("start", options, [row], ours=["--epochs", "20"], peers=["--epochs", "3"], sides=sides)
+
+
+def memory() -> Iterator[Case]:
+    datasets = (("trivial", "trivial dataset"), ("names", "a million file names"), ("memory", "an array of 1 GB"))
+    for dataset, what in datasets:
+        for workers in (1, 4):
+            overview = "private memory" if (dataset, workers) == ("names", 4) else None
+            title, plot = f"private memory a worker, {what}, {count(workers)}", ("memory", f"{what}, {count(workers)}")
+            rows = [
+                Row(title, "MB", worst_private, overview=overview, plot=plot),
+                Row(f"all processes together, {what}, {count(workers)}", "MB", lambda line: line["pss"] / 1e6),
+            ]
+            sides = None if workers == 4 else (OURS, STANDARD)
+            options = ["--workers", str(workers), "--dataset", dataset, "--shuffle"]
+            yield Case("memory", options, rows, sides=sides)
+
+
+def stragglers() -> Iterator[Case]:
+    workers, batches, batch_size = 4, 200, 16
+    ideal = sum(50 if index * 2654435761 % 2**32 % 100 == 7 else 1 for index in range(batches * batch_size)) / workers
+    for prefetch in (2, 8):
+        title = f"an epoch with slow samples, {count(workers)}, prefetch {prefetch} (shared evenly: {ideal:,.0f} ms)"
+        overview = "slow samples" if prefetch == 2 else None
+        row = Row(title, "ms", lambda line: line["seconds"]["median"] * 1e3, overview=overview)
+        options = ["--workers", str(workers), "--prefetch-factor", str(prefetch), "--batches", str(batches)]
+        yield Case("stragglers", options, [row])
+
+
+def shutdown() -> Iterator[Case]:
+    for workers in (1, 4, 8):
+        overview = "shutdown" if workers == 4 else None
+        row = Row(f"until all are gone, {count(workers)}", "ms", median_of("drop_ms"), overview=overview)
+        sides = None if workers == 4 else (OURS, STANDARD)
+        yield Case("shutdown", ["--workers", str(workers)], [row], ours=["--epochs", "10"], sides=sides)
+
+
+def steady() -> Iterator[Case]:
+    for workers in (1, 2):
+        row = Row(f"page faults a batch of 38.5 MB, {count(workers)}", "", faults_per_batch, compare=False)
+        yield Case("steady", ["--workers", str(workers)], [row], sides=(OURS, STANDARD), counted=True)

@@ -1,0 +1,108 @@
+"""The command."""
+
+import argparse
+import pathlib
+import sys
+
+from side_by_side import data, measure, plots, results, sides, table
+from side_by_side.cases import Case, plan
+
+# What a process takes when nobody has measured it yet.
+USUAL_SECONDS = 3.0
+
+
+def main(about: str) -> None:
+    options = parse(about)
+    if options.plots:
+        draw()
+        return
+    cases = [case for case in plan() if not options.only or case.workload in options.only]
+    if not cases:
+        sys.exit(f"no workload {options.only}; there are {sorted({case.workload for case in plan()})}")
+    if options.install:
+        sides.install()
+    python = (options.python or sides.VENV / "bin/python").absolute()
+    taking_part, missing = sides.find(python)
+    for name, reason in missing.items():
+        print(f"without {name}: {reason}", file=sys.stderr)
+    cases = with_data(cases, python)
+    seconds = estimate(cases, taking_part) * options.rounds
+    print(f"{len(cases)} cases, {options.rounds} rounds: about {max(1, round(seconds / 60))} minutes", file=sys.stderr)
+    differing = []
+    for workload in dict.fromkeys(case.workload for case in cases):
+        of_workload = [case for case in cases if case.workload == workload]
+        differing += run(workload, of_workload, taking_part, missing, options.rounds)
+    if len(taking_part) > 1:
+        draw()
+    else:
+        print("results/ is left as it is: it is for several sides", file=sys.stderr)
+    if differing:
+        sys.exit(f"not all sides gave the same values: {differing}")
+
+
+def parse(about: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--install", action="store_true", help="make benchmarks/.venv with the peers, then measure")
+    parser.add_argument("--python", type=pathlib.Path, help="Python that has the peers")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", metavar="WORKLOAD", help="only this workload; may be repeated")
+    parser.add_argument("--plots", action="store_true", help="tables and plots again, from results/")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("at least one round")
+    return options
+
+
+def with_data(cases: list[Case], python: pathlib.Path) -> list[Case]:
+    """Those whose data is there, or could be made."""
+    problems = {what: data.make(what, python) for what in {case.needs for case in cases if case.needs}}
+    for what, problem in problems.items():
+        if problem:
+            print(f"without {what}: {problem}", file=sys.stderr)
+    return [case for case in cases if not problems.get(case.needs)]
+
+
+def estimate(cases: list[Case], taking_part: list[sides.Side]) -> float:
+    """Seconds that a round takes, by what the processes took last time."""
+    known = {
+        (workload, tuple(case["options"]), name): seconds
+        for workload, result in results.load().items()
+        for case in result["cases"]
+        for name, seconds in case["seconds"].items()
+    }
+    return sum(
+        known.get((case.workload, tuple(case.options), side.name), USUAL_SECONDS)
+        for case in cases
+        for side in taking_part
+        if side.takes_part(case)
+    )
+
+
+def run(
+    workload: str, cases: list[Case], taking_part: list[sides.Side], missing: dict[str, str], rounds: int
+) -> list[str]:
+    """Measures and keeps a workload; the titles of the cases in which the sides gave different values."""
+    measured = []
+    for case in cases:
+        result = measure.measure(case, taking_part, rounds)
+        measured.append(result)
+        for row in result["rows"]:
+            print("; ".join([row["title"], *told(row)]), flush=True)
+        for name, reason in {**result["not_applicable"], **result["failed"]}.items():
+            print(f"    {sides.TITLES[name]}: {reason}", flush=True)
+    if len(taking_part) > 1:
+        versions = {name: version for side in taking_part for name, version in side.versions.items()}
+        results.store(workload, measure.machine(), versions, missing, measured)
+    return [case["rows"][0]["title"] for case in measured if case["differing"]]
+
+
+def told(row: dict) -> list[str]:
+    """A line of what was found, for who is waiting."""
+    figures = row["figures"].items()
+    return [f"{sides.TITLES[name]} {table.number(spread['median'])} {row['unit']}".strip() for name, spread in figures]
+
+
+def draw() -> None:
+    stored = results.load()
+    table.write(stored)
+    plots.write(stored)

@@ -1,0 +1,83 @@
+"""The plots, from the stored results."""
+
+from side_by_side import svg
+from side_by_side.cases import OURS
+from side_by_side.results import RESULTS, rows
+from side_by_side.sides import TITLES
+
+# Colours that can be told apart by the colour-blind (Okabe and Ito).
+COLOURS = {
+    OURS: "#0072b2",
+    "pytorch": "#d55e00",
+    "torchvision": "#8c3b1f",
+    "pillow": "#e69f00",
+    "grain": "#009e73",
+    "tf.data": "#cc79a7",
+    "spdl": "#7d6ab5",
+    "dataloader-rs": "#7f7f7f",
+}
+
+
+def write(stored: dict[str, dict]) -> None:
+    """One file a plot; a plot of which nothing has been measured is left as it is."""
+    all_rows = [row for result in stored.values() for row in rows(result)]
+    for name, draw in PLOTS.items():
+        if name == "overview":
+            spreads = {row["overview"]: row["ratio"] for row in all_rows if "overview" in row}
+        else:
+            in_plot = [row for row in all_rows if row.get("plot", [None])[0] == name]
+            spreads = {row["plot"][1]: row["figures"] for row in in_plot}
+        if series := of_sides(spreads):
+            (RESULTS / f"{name}.svg").write_text(draw(list(spreads), series))
+
+
+def of_sides(spreads: dict) -> list[svg.Series]:
+    """The medians, a series for each side that has any. Zero has no place on a logarithmic scale."""
+    series = []
+    for name, title in TITLES.items():
+        found = {place: by_side[name]["median"] for place, by_side in spreads.items() if name in by_side}
+        if values := {place: value for place, value in found.items() if value > 0}:
+            series.append(svg.Series(title, COLOURS[name], values))
+    return series
+
+
+def overview(places: list, series: list[svg.Series]) -> str:
+    subtitle = "A peer's figure by this loader's: above 1 this loader is ahead, below 1 the peer."
+    return svg.bars("All workloads", subtitle, svg.Axis("times, logarithmic scale", base=1), places, series)
+
+
+def overhead(places: list, series: list[svg.Series]) -> str:
+    subtitle = "Time per batch; without workers in process. Lower is better."
+    axis = svg.Axis("microseconds, logarithmic scale")
+    return svg.lines("A batch of 64 integers", subtitle, axis, "workers", places, series)
+
+
+def bandwidth(places: list, series: list[svg.Series]) -> str:
+    subtitle = "Time per batch, 1 worker. Lower is better."
+    return svg.bars("What a batch's bytes cost", subtitle, svg.Axis("microseconds, logarithmic scale"), places, series)
+
+
+def images(places: list, series: list[svg.Series]) -> str:
+    subtitle = "JPEGs of 500 x 375 decoded, cropped, resized to 224 x 224, flipped, normalised. Higher is better."
+    return svg.bars("Photographs", subtitle, svg.Axis("images a second", logarithmic=False), places, series)
+
+
+def start(places: list, series: list[svg.Series]) -> str:
+    subtitle = "A million file names; workers are started in between. Lower is better."
+    axis = svg.Axis("milliseconds, logarithmic scale")
+    return svg.lines("From iter() to the first batch", subtitle, axis, "workers", places, series)
+
+
+def memory(places: list, series: list[svg.Series]) -> str:
+    subtitle = "After 400 shuffled batches, the largest of the workers. Lower is better."
+    return svg.bars("Private memory of a worker", subtitle, svg.Axis("megabytes, logarithmic scale"), places, series)
+
+
+PLOTS = {
+    "overview": overview,
+    "overhead": overhead,
+    "bandwidth": bandwidth,
+    "images": images,
+    "start": start,
+    "memory": memory,
+}

@@ -1,0 +1,170 @@
+"""Who takes part: this loader and its peers, what each needs, how it is run."""
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+
+from side_by_side.cases import OURS, Case
+
+HERE = pathlib.Path(__file__).resolve().parents[1]  # every command runs here, so that paths in the results are relative
+VENV = HERE / ".venv"
+RUST_PEER = "peers/dataloader-rs"
+
+
+@dataclasses.dataclass
+class Side:
+    """A loader: what it is called, and the command that takes a workload and its options."""
+
+    name: str
+    title: str
+    command: list[str] = dataclasses.field(default_factory=list)
+    options: list[str] = dataclasses.field(default_factory=list)
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    images: bool | None = None  # whether it takes part in `images` alone, or in all but `images`
+    counted: str | None = None  # the program that counts allocations
+
+    def takes_part(self, case: Case) -> bool:
+        if case.sides is not None:
+            return self.name in case.sides
+        return self.images is None or self.images == (case.workload == "images")
+
+    def of(self, case: Case) -> list[str]:
+        """The whole command."""
+        program = [self.counted] if case.counted and self.counted else self.command
+        further = case.ours if self.name == OURS else case.peers
+        return [*program, case.command or case.workload, *case.options, *further, *self.options]
+
+
+@dataclasses.dataclass
+class PythonPeer:
+    """A peer in Python: what it is, before it is known whether it is installed."""
+
+    name: str
+    title: str
+    script: str
+    modules: list[str]
+    packages: list[str]
+    options: list[str] = dataclasses.field(default_factory=list)
+    images: bool | None = None
+
+
+# PyTorch leaves decoding to its companion, in one of two ways.
+PYTHON_PEERS = [
+    PythonPeer("pytorch", "PyTorch", "peers/pytorch.py", ["torch", "numpy"], ["torch"], images=False),
+    PythonPeer(
+        "torchvision",
+        "PyTorch + torchvision",
+        "peers/pytorch.py",
+        ["torch", "torchvision"],
+        ["torchvision"],
+        ["--pipeline", "torchvision"],
+        images=True,
+    ),
+    PythonPeer(
+        "pillow",
+        "PyTorch + Pillow",
+        "peers/pytorch.py",
+        ["torch", "torchvision", "PIL"],
+        ["pillow"],
+        ["--pipeline", "pillow"],
+        images=True,
+    ),
+    PythonPeer("grain", "Grain", "peers/grain_loader.py", ["grain"], ["grain"]),
+    PythonPeer("tf.data", "tf.data", "peers/tf_data.py", ["tensorflow"], ["tensorflow-cpu"]),
+    PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
+]
+# In the order of the tables.
+TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs"}
+# Each in a call of its own, so that one that has no build for this machine does not keep the others out.
+INSTALLED = [["torch==2.15.0", "torchvision", "pillow", "numpy"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
+
+
+def install() -> None:
+    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+    for packages in INSTALLED:
+        done = subprocess.run([VENV / "bin/python", "-m", "pip", "install", "--quiet", *packages])
+        if done.returncode != 0:
+            print(f"{', '.join(packages)}: not installed", file=sys.stderr)
+
+
+def find(python: pathlib.Path) -> tuple[list[Side], dict[str, str]]:
+    """All that can take part, this loader first, and why the others cannot."""
+    sides, missing = [ours()], {}
+    for peer in PYTHON_PEERS:
+        try:
+            sides.append(python_side(python, peer))
+        except Missing as reason:
+            missing[peer.title] = str(reason)
+    try:
+        sides.append(rust_side())
+    except Missing as reason:
+        missing["dataloader-rs"] = str(reason)
+    return sides, missing
+
+
+class Missing(Exception):
+    """Why a peer cannot take part."""
+
+
+def ours() -> Side:
+    built = build(["--package", "loader-benchmarks"])
+    return Side(OURS, TITLES[OURS], [built["loader-bench"]], counted=built["loader-bench-counted"])
+
+
+def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
+    if not (HERE / peer.script).exists():
+        raise Missing(f"no {peer.script}")
+    code = f"import importlib.metadata as installed, json, platform, {', '.join(peer.modules)}\n"
+    code += f"versions = {{name: installed.version(name) for name in {peer.packages}}}\n"
+    code += "print(json.dumps({**versions, 'python': platform.python_version()}))"
+    try:
+        found = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    except OSError as error:
+        raise Missing(str(error)) from error
+    if found.returncode != 0:
+        raise Missing(last_line(found.stderr))
+    # PyTorch warns about more workers than processors; here that is on purpose.
+    command = [str(python), "-W", "ignore", peer.script]
+    versions = json.loads(found.stdout.splitlines()[-1])
+    return Side(peer.name, peer.title, command, peer.options, versions, peer.images)
+
+
+def rust_side() -> Side:
+    manifest = f"{RUST_PEER}/Cargo.toml"
+    if not (HERE / manifest).exists():
+        raise Missing(f"no {manifest}")
+    try:
+        # It has dependencies of its own, which are not the project's.
+        built = build(["--manifest-path", manifest, "--target-dir", f"{RUST_PEER}/target"])
+    except subprocess.CalledProcessError as error:
+        raise Missing(str(error)) from error
+    version = locked_version(HERE / RUST_PEER / "Cargo.lock", "dataloader-rs")
+    program = pathlib.Path(built["dataloader-rs-bench"]).relative_to(HERE)
+    return Side("dataloader-rs", TITLES["dataloader-rs"], [str(program)], versions={"dataloader-rs": version})
+
+
+def build(options: list[str]) -> dict[str, str]:
+    """Programs by name."""
+    command = ["cargo", "build", "--release", "--message-format", "json", *options]
+    built = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True, check=True)
+    messages = [json.loads(text) for text in built.stdout.splitlines()]
+    return {
+        message["target"]["name"]: message["executable"]
+        for message in messages
+        if message.get("reason") == "compiler-artifact" and message.get("executable")
+    }
+
+
+def locked_version(lock: pathlib.Path, package: str) -> str:
+    lines = lock.read_text().splitlines()
+    for name, version in zip(lines, lines[1:]):
+        if name.replace("_", "-") == f'name = "{package}"':
+            return version.partition('"')[2].rstrip('"')
+    return "unknown"
+
+
+def last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"

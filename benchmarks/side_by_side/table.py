@@ -1,0 +1,91 @@
+"""The tables: one a workload, a row a figure, a column a side."""
+
+from side_by_side.cases import OURS
+from side_by_side.results import RESULTS, rows
+from side_by_side.sides import HERE, TITLES
+
+START, END = "<!-- tables: written by `run` -->", "<!-- end of tables -->"
+WHERE_NAMED = ("figures", "not_applicable", "failed")
+HEADINGS = {
+    "overhead": "Batches with next to nothing in them",
+    "bandwidth": "Batches of many bytes",
+    "tokens": "Tokens from a file",
+    "images": "Photographs",
+    "start": "Start",
+    "memory": "Memory",
+    "stragglers": "Slow samples",
+    "shutdown": "Shutdown",
+    "steady": "Steady state",
+}
+
+
+def write(stored: dict[str, dict]) -> None:
+    parts = [section(workload, result) for workload, result in stored.items()]
+    text = "\n\n".join([*parts, *origins(stored)])
+    (RESULTS / "table.md").write_text(text + "\n")
+    readme = HERE / "README.md"
+    before, _, rest = readme.read_text().partition(START)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise SystemExit(f"{readme} has no place for the tables")
+    readme.write_text(f"{before}{START}\n{text}\n{END}{after}")
+
+
+def section(workload: str, result: dict) -> str:
+    of_workload = rows(result)
+    sides = [name for name in TITLES if any(name in row[of] for row in of_workload for of in WHERE_NAMED)]
+    lines = [f"### {HEADINGS[workload]}", ""]
+    lines.append("| | " + " | ".join(TITLES[name] for name in sides) + " |")
+    lines.append("|---" * (len(sides) + 1) + "|")
+    medians = {row["title"]: row["figures"][OURS]["median"] for row in of_workload}
+    for row in of_workload:
+        lines.append("| " + " | ".join([row["title"], *(cell(row, name, medians) for name in sides)]) + " |")
+    if failed := merged(result["cases"], "failed"):
+        lines += ["", "Failed: " + "; ".join(f"{name} ({reason})" for name, reason in failed.items()) + "."]
+    if differing := {name for case in result["cases"] for name in case["differing"]}:
+        lines += ["", f"Gave other values than this loader: {', '.join(TITLES[name] for name in sorted(differing))}."]
+    return "\n".join(lines)
+
+
+def cell(row: dict, name: str, medians: dict[str, float]) -> str:
+    """Ours with its range; a peer's with how many times better ours is."""
+    figures = row["figures"].get(name)
+    if figures is None:
+        return "failed" if name in row["failed"] else "–" if name in row["not_applicable"] else ""
+    text = f"{number(figures['median'])} {row['unit']}".strip()
+    if name == OURS:
+        text += f" ({number(figures['min'])}–{number(figures['max'])})"
+        if row.get("bound") in medians:
+            text += f", {medians[row['bound']] / figures['median']:.0%} of memcpy's speed"
+    elif name in row.get("ratio", {}):
+        text += f" ({number(row['ratio'][name]['median'])} x)"
+    return text
+
+
+def origins(stored: dict[str, dict]) -> list[str]:
+    """Everything that a figure cannot do without; once, where it is the same for all workloads."""
+    workloads: dict[str, list[str]] = {}
+    for workload, result in stored.items():
+        workloads.setdefault(origin(result), []).append(HEADINGS[workload])
+    if len(workloads) == 1:
+        return list(workloads)
+    return [f"{', '.join(headings)}: {text}" for text, headings in workloads.items()]
+
+
+def origin(result: dict) -> str:
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(result["versions"].items()))
+    rounds = sorted({len(case["load_average"]) for case in result["cases"]})
+    text = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']} memory, Linux {machine['kernel']}; "
+    text += f"{machine['rustc']}; {versions}; rounds: {' or '.join(map(str, rounds))}; {machine['date']}."
+    if result["missing"]:
+        text += " Missing: " + "; ".join(f"{name} ({reason})" for name, reason in result["missing"].items()) + "."
+    return text
+
+
+def merged(cases: list[dict], what: str) -> dict[str, str]:
+    return {TITLES[name]: reason for case in cases for name, reason in case[what].items()}
+
+
+def number(value: float) -> str:
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

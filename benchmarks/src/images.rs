@@ -1,0 +1,73 @@
+//! JPEG files decoded, cropped at random, resized to 224 x 224, flipped at random and normalised.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use loader_core::{DataLoader, Dataset, Tensor, sampler::RandomSampler};
+use loader_data::{ImageFolder, Transform};
+use serde::Serialize;
+
+use crate::{
+    options::Options,
+    system::{self, Spread},
+    throughput::WARM_UP_DIVISOR,
+};
+
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    loader: &'static str,
+    options: &'a Options,
+    /// One figure an epoch: its images after the warm-up by its time after the warm-up.
+    images_per_second: Spread,
+    /// Processor time of all processes, the workers' start included.
+    cpu_ms_per_image: f64,
+    check: Check,
+}
+
+/// What all sides must agree on; their random crops differ.
+#[derive(Debug, Serialize)]
+struct Check {
+    batches: usize,
+    shape: Vec<usize>,
+    dtype: &'static str,
+}
+
+type Batch = (Tensor<f32>, Tensor<u32>);
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let folder = options.folder.as_deref().context("--folder is missing")?;
+    let images = ImageFolder::open(folder)?.transform(Transform::standard_train(224))?;
+    let batches = options.batches.unwrap_or(images.len() / options.batch_size());
+    let order = RandomSampler::new(images.len()).num_samples(batches * options.batch_size());
+    // The order is random in any case, so `--shuffle` says nothing new.
+    let loader =
+        DataLoader::builder(images).options(options.loader()).shuffle(false).sampler(order).build()?;
+    let warm_up = batches / WARM_UP_DIVISOR;
+    ensure!(batches > warm_up + 1, "{batches} batches are too few");
+    let (mut rates, mut shape, mut dtype, mut seen) = (Vec::new(), Vec::new(), "", 0.0);
+    let cpu = system::cpu_microseconds()?;
+    for _ in 0..options.epochs() {
+        let mut arrivals = Vec::with_capacity(batches);
+        for batch in loader.iter()? {
+            let (images, labels): Batch = batch?;
+            seen += f64::from(images.as_slice()[0]) + f64::from(labels.as_slice()[0]);
+            arrivals.push(Instant::now());
+            ensure!(shape.is_empty() || shape == images.shape(), "batches of different shapes");
+            shape = images.shape().to_vec();
+            dtype = images.dtype().name();
+        }
+        ensure!(arrivals.len() == batches, "{} of {batches} batches", arrivals.len());
+        let steady = &arrivals[warm_up..];
+        let seconds = (steady[steady.len() - 1] - steady[0]).as_secs_f64();
+        rates.push(((steady.len() - 1) * options.batch_size()) as f64 / seconds);
+    }
+    std::hint::black_box(seen);
+    let images = (batches * options.batch_size() * options.epochs()) as f64;
+    system::print(&Line {
+        loader: "ours",
+        options,
+        images_per_second: Spread::of(rates),
+        cpu_ms_per_image: (system::cpu_microseconds()? - cpu) / 1e3 / images,
+        check: Check { batches, shape, dtype },
+    })
+}

@@ -1,0 +1,63 @@
+//! What the copy of a 38.5 MB batch costs on this machine, without a loader: the bound for `bandwidth`.
+
+use std::{hint::black_box, time::Instant};
+
+use serde::Serialize;
+
+use crate::{
+    bandwidth::quarter,
+    options::{Options, Shape},
+    system::{self, Spread},
+};
+
+const BATCHES: usize = 100;
+/// In steady state as many slots go round.
+const BUFFERS: usize = 2;
+
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    loader: &'static str,
+    options: &'a Options,
+    batches: usize,
+    /// One sample, copied into each row of one batch, then of the other: what a loader has to do.
+    us_per_batch: Spread,
+    /// One batch copied into another: the bytes are read from memory too.
+    whole_us_per_batch: Spread,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let batches = options.batches.unwrap_or(BATCHES);
+    let elements = Shape::Image.dimensions().iter().product();
+    let sample: Vec<f32> = (0..elements).map(quarter).collect();
+    // Written once, so that every page is there.
+    let mut buffers: Vec<Vec<f32>> = (0..BUFFERS).map(|_| sample.repeat(options.batch_size())).collect();
+
+    let rows = (0..options.epochs()).map(|_| {
+        microseconds(batches, |number| {
+            let batch = &mut buffers[number % BUFFERS];
+            for row in batch.chunks_exact_mut(elements) {
+                row.copy_from_slice(black_box(&sample));
+            }
+            black_box(batch.as_slice());
+        })
+    });
+    let us_per_batch = Spread::of(rows.collect());
+    let (target, source) = buffers.split_at_mut(1);
+    let whole = (0..options.epochs()).map(|_| {
+        microseconds(batches, |_| {
+            target[0].copy_from_slice(black_box(&source[0]));
+            black_box(target[0].as_slice());
+        })
+    });
+    let whole_us_per_batch = Spread::of(whole.collect());
+    system::print(&Line { loader: "ours", options, batches, us_per_batch, whole_us_per_batch })
+}
+
+/// Time for each of `batches` calls.
+fn microseconds(batches: usize, mut copy: impl FnMut(usize)) -> f64 {
+    let started = Instant::now();
+    for number in 0..batches {
+        copy(number);
+    }
+    started.elapsed().as_secs_f64() * 1e6 / batches as f64
+}
