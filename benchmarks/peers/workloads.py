@@ -133,7 +133,8 @@ def straggler_seconds(index):
 
 
 class ImageFiles:
-    """Class folders of JPEGs, over and over until there are `count` samples; a sample is `load(path)` and the class's number."""
+    """Class folders of JPEGs, over and over until there are `count` samples; a sample is `load(path)` and the class's number, or
+    the path and that number when a later stage of the pipeline loads it."""
 
     def __init__(self, folder, count=None, load=None):
         self.paths, self.labels = [], []
@@ -156,7 +157,7 @@ class ImageFiles:
 
     def __getitem__(self, index):
         path, label = self.file(index)
-        return self.load(path), label
+        return path if self.load is None else self.load(path), label
 
 
 def random_crop(width, height, uniform, integer):
