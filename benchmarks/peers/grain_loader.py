@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The workloads on Google's Grain: its Dataset API, `source -> batch -> to_iter_dataset -> mp_prefetch`.
 
-Batches are made before the data is cut among the worker processes, so that batches and their order are those of one process. No
-reading threads (`num_threads=0`), as Grain recommends for data in memory; for files too, so that N workers are N cores here as on
-every other side. Grain decodes nothing itself: images are Pillow's and NumPy's work, with Grain's random numbers for each sample.
+Batches are made before the data is cut among the worker processes, so that batches and their order are those of one
+process. No reading threads (`num_threads=0`), as Grain recommends for data in memory; for files too, so that N
+workers are N cores here as on every other side. Grain decodes nothing itself: images are Pillow's and NumPy's work,
+with Grain's random numbers for each sample.
 """
 
 import grain

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The workloads on PyTorch's DataLoader: the same command line, values and JSON lines as `loader-bench`.
 
-Start method, thread counts and sharing strategy are PyTorch's own defaults on Linux (fork, one thread a worker, file descriptors),
-which are its fast ones. Samples are tensors, so that nothing is converted on the way into a batch.
+Start method, thread counts and sharing strategy are PyTorch's own defaults on Linux (fork, one thread a worker, file
+descriptors), which are its fast ones. Samples are tensors, so that nothing is converted on the way into a batch.
 """
 
 import os

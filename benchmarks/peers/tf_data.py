@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The workloads on TensorFlow's tf.data: threads in C++.
 
-`workers` is the number of parallel calls, and of threads in the pipeline's own pool: as many cores as another side's workers have.
-As its performance guide recommends, whole batches are mapped where a sample needs no work of its own (vectorised), work is
-parallel, and batches are prefetched. Batches come as NumPy arrays without a copy. Nothing in its defaults is switched off, except
-in process (`--workers 0`): one thread, and no batch ahead.
+`workers` is the number of parallel calls, and of threads in the pipeline's own pool: as many cores as another side's
+workers have. As its performance guide recommends, whole batches are mapped where a sample needs no work of its own
+(vectorised), work is parallel, and batches are prefetched. Batches come as NumPy arrays without a copy. Nothing in
+its defaults is switched off, except in process (`--workers 0`): one thread, and no batch ahead.
 """
 
 import functools
@@ -18,6 +18,9 @@ import tensorflow as tf  # noqa: E402
 
 import workloads  # noqa: E402
 from workloads import AREA, IMAGE, MEAN, RATIO, STD, Peer  # noqa: E402
+
+SCALE = (1 / (255 * numpy.array(STD))).astype(numpy.float32)
+SHIFT = (-numpy.array(MEAN) / numpy.array(STD)).astype(numpy.float32)
 
 
 class TfData(Peer):
@@ -51,7 +54,7 @@ def batches(dataset, options, shuffle, calls):
 
 
 def order(count, shuffle):
-    """Indices. The buffer holds them all: a smaller one, as tf.data has them for samples, would shuffle less than the other sides."""
+    """Indices. The buffer holds them all: a smaller one would shuffle less than the other sides do."""
     indices = tf.data.Dataset.range(count)
     return indices.shuffle(count) if shuffle else indices
 
@@ -79,7 +82,7 @@ def _(dataset: workloads.Names, options, shuffle, calls):
 
 @batches.register
 def _(dataset: workloads.Rows, options, shuffle, calls):
-    table = tf.constant(dataset.table)
+    table = tf.Variable(dataset.table, trainable=False)  # a constant is copied into the function that uses it
     rows = lambda indices: tf.gather(table, indices)
     return batched(order(len(dataset), shuffle), options, calls).map(rows, num_parallel_calls=calls)
 
@@ -133,7 +136,7 @@ def image(path):
     crop = tf.image.decode_and_crop_jpeg(encoded, tf.stack([top, left, height, width]), channels=IMAGE[0])
     pixels = tf.image.resize(crop, IMAGE[1:], method="bilinear", antialias=True)
     pixels = tf.image.random_flip_left_right(pixels)
-    pixels = pixels * (1 / (255 * numpy.array(STD, numpy.float32))) - numpy.array(MEAN, numpy.float32) / numpy.array(STD, numpy.float32)
+    pixels = pixels * SCALE + SHIFT
     return tf.transpose(pixels, [2, 0, 1])
 
 

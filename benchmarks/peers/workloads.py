@@ -1,6 +1,7 @@
 """What the Python peers share: the command line, the datasets' values, and how each workload is measured.
 
-A peer is a class derived from `Peer` that says how its library is set up for a dataset of this module; `Peer.main` does the rest.
+A peer is a class derived from `Peer` that says how its library is set up for a dataset of this module; `Peer.main` does
+the rest.
 """
 
 import argparse
@@ -133,8 +134,8 @@ def straggler_seconds(index):
 
 
 class ImageFiles:
-    """Class folders of JPEGs, over and over until there are `count` samples; a sample is `load(path)` and the class's number, or
-    the path and that number when a later stage of the pipeline loads it."""
+    """Class folders of JPEGs, over and over until there are `count` samples. A sample is `load(path)` and the class's
+    number, or the path and that number when a later stage of the pipeline loads it."""
 
     def __init__(self, folder, count=None, load=None):
         self.paths, self.labels = [], []
@@ -161,8 +162,8 @@ class ImageFiles:
 
 
 def random_crop(width, height, uniform, integer):
-    """Left, top, width and height of torchvision's RandomResizedCrop. `uniform(low, high)` and `integer(count)` are the peer's own
-    random numbers."""
+    """Left, top, width and height of torchvision's RandomResizedCrop. `uniform(low, high)` and `integer(count)` are the
+    peer's own random numbers."""
     for _ in range(10):
         area = width * height * uniform(*AREA)
         ratio = math.exp(uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -201,7 +202,7 @@ def cpu_microseconds():
 
 
 def children():
-    """The processes that this one has started, but for the one with which Python's `multiprocessing` keeps its books."""
+    """The processes that this one has started, but for the one that cleans up after Python's `multiprocessing`."""
     pids = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -245,7 +246,7 @@ class Peer:
     further_workloads = {}  # name: function of the peer and the options
 
     def open(self, dataset, options, shuffle):
-        """An iterable over the dataset's batches, one epoch for each `iter()`. The last batch may be left out if it is too small."""
+        """An iterable over the dataset's batches, one epoch for each `iter()`. All have the same size."""
         raise NotImplementedError
 
     def sample_of(self, array):
@@ -329,7 +330,8 @@ def token_samples(options):
 
 
 def throughput(peer, options, open_dataset, look):
-    """Time per batch in steady state. `open_dataset` makes a dataset of so many samples; `look` is what the training step reads."""
+    """Time per batch in steady state. `open_dataset` makes a dataset of so many samples; `look` is what the program
+    reads."""
     check = verify(peer, options, open_dataset(CHECKED[options.workload] * options.batch_size))
     loader = peer.open(open_dataset(options.batches * options.batch_size), options, options.shuffle)
     per_batch, gaps, cpu = epochs(peer, options, loader, lambda batch: look(peer.array_of(batch)))
@@ -344,7 +346,7 @@ def throughput(peer, options, open_dataset, look):
 
 
 def epochs(peer, options, loader, look):
-    """By epoch the microseconds a batch after its first fifth; all times between batches; processor time of everything."""
+    """By epoch the microseconds a batch after its first fifth; all times between batches; the processor time."""
     warm_up = options.batches // WARM_UP_DIVISOR
     per_batch, gaps, seen = [], [], 0.0
     cpu = cpu_microseconds()
@@ -400,7 +402,7 @@ def bandwidth(peer, options):
 def tokens(peer, options):
     batches = max(options.batches, CHECKED["tokens"])
     if batches * options.batch_size > token_samples(options):
-        sys.exit(f"{options.file}: only {token_samples(options)} samples, but {batches} batches of {options.batch_size}")
+        sys.exit(f"{options.file} has {token_samples(options)} samples, not {batches} batches of {options.batch_size}")
     throughput(peer, options, lambda count: Tokens(options.file, count, peer.sample_of), ends)
 
 

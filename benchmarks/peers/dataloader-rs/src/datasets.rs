@@ -158,8 +158,8 @@ impl Dataset for Stragglers {
     }
 }
 
-/// Copies samples one after the other into one contiguous batch: the library's own collators keep samples apart, but for
-/// `ndarray`'s, which wants an owned array a sample and so copies everything twice.
+/// Copies samples one after the other into one contiguous batch: the library's own collators keep samples apart, but
+/// for `ndarray`'s, which wants an owned array a sample and so copies everything twice.
 pub(crate) struct Concatenate<T>(PhantomData<fn() -> T>);
 
 impl<T> Default for Concatenate<T> {

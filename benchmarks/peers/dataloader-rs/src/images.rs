@@ -1,4 +1,5 @@
-//! Class folders of JPEGs. dataloader-rs decodes nothing itself: the decoder and the resizer are those that the loader uses.
+//! Class folders of JPEGs. dataloader-rs decodes nothing itself: the decoder and the resizer are those that the loader
+//! uses.
 
 use std::{
     cell::RefCell,

@@ -22,6 +22,20 @@ use options::{DType, Kind, Options, Read, Workload};
 use serde_json::json;
 use system::{Memory, Spread};
 
+/// Keeps memory that is freed for the batches to come: by default it goes back to the system with each batch, and is
+/// faulted in again for the next one. The library's documentation recommends thresholds of glibc's for this, which do not
+/// reach batches of more than 32 MiB, or another allocator.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+#[allow(non_upper_case_globals)]
+#[unsafe(export_name = "_rjem_malloc_conf")]
+static malloc_conf: Option<&'static std::ffi::c_char> = {
+    let settings = c"dirty_decay_ms:-1,muzzy_decay_ms:-1";
+    // SAFETY: a string that ends in zero and lives for ever.
+    Some(unsafe { &*settings.as_ptr() })
+};
+
 const PAGE_BYTES: usize = 4096;
 const START_SAMPLES: usize = 1_000_000;
 /// Prefetched batches and first-time costs are over by then.
@@ -30,7 +44,6 @@ const MOST_TOKEN_BATCHES: usize = 1000;
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
-    system::keep_freed_memory();
     match options.workload {
         Workload::Overhead => overhead(&options),
         Workload::Bandwidth => match options.dtype {
@@ -310,7 +323,8 @@ fn images(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// The threads are the loader's, and live as long as it does: an epoch starts none, and dropping its iterator waits for none.
+/// The threads are the loader's, and live as long as it does: an epoch starts none, and dropping its iterator waits for
+/// none.
 fn start<D: Dataset, C: Collator<D::Item>>(options: &Options, dataset: D, collator: C) -> anyhow::Result<()> {
     let mut loader = open(options, dataset, collator, options.shuffle);
     let (mut starts, mut drops) = (Vec::new(), Vec::new());

@@ -90,13 +90,3 @@ pub(crate) fn wait_for_threads() -> anyhow::Result<()> {
     }
     Ok(())
 }
-
-/// Keeps memory that is freed mapped, as the library's documentation recommends for samples that are arrays: by default glibc gives
-/// each batch's memory back to the system, and faults it in again for the next one.
-pub(crate) fn keep_freed_memory() {
-    // SAFETY: only sets thresholds of the allocator.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
-    }
-}
