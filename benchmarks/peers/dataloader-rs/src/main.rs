@@ -23,8 +23,8 @@ use serde_json::json;
 use system::{Memory, Spread};
 
 /// Keeps memory that is freed for the batches to come: by default it goes back to the system with each batch, and is
-/// faulted in again for the next one. The library's documentation recommends thresholds of glibc's for this, which do not
-/// reach batches of more than 32 MiB, or another allocator.
+/// faulted in again for the next one. The library's documentation recommends thresholds of glibc's for this, which do
+/// not reach batches of more than 32 MiB, or another allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
