@@ -1,0 +1,92 @@
+//! What the kernel says about this process, and how figures are put together: as on the loader's side.
+
+use std::{fs, thread, time::Duration};
+
+use anyhow::Context;
+use serde::Serialize;
+
+use crate::options::Options;
+
+/// Prints one line of JSON.
+pub(crate) fn print(options: &Options, figures: serde_json::Value) -> anyhow::Result<()> {
+    let mut line = serde_json::json!({ "loader": "dataloader-rs", "options": options });
+    let figures = figures.as_object().context("figures have names")?;
+    line.as_object_mut().context("a line is an object")?.extend(figures.clone());
+    println!("{line}");
+    Ok(())
+}
+
+/// Median and range of some figures.
+#[derive(Debug, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Spread {
+    /// Of at least one figure.
+    pub(crate) fn of(mut figures: Vec<f64>) -> Self {
+        figures.sort_by(f64::total_cmp);
+        let last = figures.len() - 1;
+        let median = (figures[last / 2] + figures[figures.len() / 2]) / 2.0;
+        Self { median, min: figures[0], max: figures[last] }
+    }
+}
+
+/// The figure below which 99 of 100 lie.
+pub(crate) fn percentile_99(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[(figures.len() - 1) * 99 / 100]
+}
+
+/// Processor time of this process, in microseconds.
+pub(crate) fn cpu_microseconds() -> f64 {
+    // SAFETY: `rusage` is plain numbers, for which zeros are valid, and the kernel fills it in.
+    let usage = unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec as f64 * 1e6 + time.tv_usec as f64).sum()
+}
+
+/// This process's memory, in bytes.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Memory {
+    private: u64,
+    shared_map_private: u64,
+    pub(crate) pss: u64,
+}
+
+impl Memory {
+    pub(crate) fn of_this_process() -> anyhow::Result<Self> {
+        let text = fs::read_to_string("/proc/self/smaps").context("reading /proc/self/smaps")?;
+        let (mut memory, mut shared) = (Self::default(), false);
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
+            let Some(name) = name.strip_suffix(':') else {
+                // A map's first line: addresses, permissions...
+                shared = value.ends_with('s');
+                continue;
+            };
+            let bytes = value.parse::<u64>().unwrap_or(0) * 1024;
+            match name {
+                "Private_Clean" | "Private_Dirty" if shared => memory.shared_map_private += bytes,
+                "Private_Clean" | "Private_Dirty" => memory.private += bytes,
+                "Pss" => memory.pss += bytes,
+                _ => {}
+            }
+        }
+        Ok(memory)
+    }
+}
+
+/// Waits until this process has no thread but its first one.
+pub(crate) fn wait_for_threads() -> anyhow::Result<()> {
+    while fs::read_dir("/proc/self/task")?.count() > 1 {
+        thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""The workloads on Google's Grain: its Dataset API, `source -> batch -> to_iter_dataset -> mp_prefetch`.
+
+Batches are made before the data is cut among the worker processes, so that batches and their order are those of one
+process. No reading threads (`num_threads=0`), as Grain recommends for data in memory; for files too, so that N
+workers are N cores here as on every other side. Grain decodes nothing itself: images are Pillow's and NumPy's work,
+with Grain's random numbers for each sample.
+"""
+
+import grain
+import numpy
+from PIL import Image
+
+from workloads import IMAGE, MEAN, STD, ImageFiles, Peer, random_crop
+
+
+class Grain(Peer):
+    name = "grain"
+
+    def open(self, dataset, options, shuffle):
+        return Loader(dataset, options, shuffle)
+
+    def close(self, iterator):
+        iterator.close()
+
+
+class Loader:
+    def __init__(self, dataset, options, shuffle):
+        self.dataset, self.options, self.shuffle = dataset, options, shuffle
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1  # a seed of its own for each epoch: Grain's orders depend on nothing else
+        samples = grain.MapDataset.source(self.dataset).seed(self.epoch)
+        if self.shuffle:
+            samples = samples.shuffle()
+        if isinstance(self.dataset, ImageFiles):
+            samples = samples.random_map(LoadImage())
+        batches = samples.batch(self.options.batch_size, drop_remainder=True)
+        batches = batches.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+        if self.options.workers > 0:
+            buffers = {}
+            if self.options.prefetch_factor is not None:
+                buffers["per_worker_buffer_size"] = self.options.prefetch_factor
+            batches = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=self.options.workers, **buffers))
+        return iter(batches)
+
+
+class LoadImage(grain.transforms.RandomMap):
+    SCALE = (1 / (255 * numpy.array(STD))).astype(numpy.float32)[:, None, None]
+    SHIFT = (-numpy.array(MEAN) / numpy.array(STD)).astype(numpy.float32)[:, None, None]
+
+    def random_map(self, element, rng):
+        path, label = element
+        with Image.open(path) as image:
+            left, top, width, height = random_crop(*image.size, rng.uniform, rng.integers)
+            box = (left, top, left + width, top + height)
+            # Cropped and resized in one; Pillow's bilinear filter is one with antialiasing.
+            image = image.convert("RGB").resize(IMAGE[:0:-1], Image.Resampling.BILINEAR, box=box)
+        if rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        pixels = numpy.empty(IMAGE, numpy.float32)
+        numpy.multiply(numpy.asarray(image).transpose(2, 0, 1), self.SCALE, out=pixels)
+        pixels += self.SHIFT
+        return pixels, label
+
+
+if __name__ == "__main__":
+    Grain().main()

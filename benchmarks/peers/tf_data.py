@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""The workloads on TensorFlow's tf.data: threads in C++.
+
+`workers` is the number of parallel calls, and of threads in the pipeline's own pool: as many cores as another side's
+workers have. As its performance guide recommends, whole batches are mapped where a sample needs no work of its own
+(vectorised), work is parallel, and batches are prefetched. Batches come as NumPy arrays without a copy. Nothing in
+its defaults is switched off, except in process (`--workers 0`): one thread, and no batch ahead.
+"""
+
+import functools
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+import numpy  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import workloads  # noqa: E402
+from workloads import AREA, IMAGE, MEAN, RATIO, STD, Peer  # noqa: E402
+
+SCALE = (1 / (255 * numpy.array(STD))).astype(numpy.float32)
+SHIFT = (-numpy.array(MEAN) / numpy.array(STD)).astype(numpy.float32)
+
+
+class TfData(Peer):
+    name = "tf.data"
+
+    def open(self, dataset, options, shuffle):
+        calls = options.workers or None
+        pipeline = batches(dataset, options, shuffle, calls)
+        settings = tf.data.Options()
+        settings.threading.private_threadpool_size = max(1, options.workers)
+        if options.workers == 0:
+            settings.experimental_optimization.inject_prefetch = False
+        elif options.prefetch_factor is None:
+            pipeline = pipeline.prefetch(tf.data.AUTOTUNE)
+        else:
+            pipeline = pipeline.prefetch(options.prefetch_factor * options.workers)
+        return Loader(pipeline.with_options(settings))
+
+
+class Loader:
+    def __init__(self, pipeline):
+        self.pipeline = pipeline
+
+    def __iter__(self):
+        return self.pipeline.as_numpy_iterator()
+
+
+@functools.singledispatch
+def batches(dataset, options, shuffle, calls):
+    raise NotImplementedError(type(dataset))
+
+
+def order(count, shuffle):
+    """Indices. The buffer holds them all: a smaller one would shuffle less than the other sides do."""
+    indices = tf.data.Dataset.range(count)
+    return indices.shuffle(count) if shuffle else indices
+
+
+def batched(samples, options, calls):
+    return samples.batch(options.batch_size, drop_remainder=True, num_parallel_calls=calls)
+
+
+@batches.register
+def _(dataset: workloads.Integers, options, shuffle, calls):
+    return batched(order(len(dataset), shuffle), options, calls)
+
+
+@batches.register
+def _(dataset: workloads.Repeated, options, shuffle, calls):
+    return batched(tf.data.Dataset.from_tensors(dataset.sample).repeat(len(dataset)), options, calls)
+
+
+@batches.register
+def _(dataset: workloads.Names, options, shuffle, calls):
+    names = tf.constant(dataset.names)
+    lengths = lambda indices: tf.cast(tf.strings.length(tf.gather(names, indices)), tf.int64)
+    return batched(order(len(dataset), shuffle), options, calls).map(lengths, num_parallel_calls=calls)
+
+
+@batches.register
+def _(dataset: workloads.Rows, options, shuffle, calls):
+    table = tf.Variable(dataset.table, trainable=False)  # a constant is copied into the function that uses it
+    rows = lambda indices: tf.gather(table, indices)
+    return batched(order(len(dataset), shuffle), options, calls).map(rows, num_parallel_calls=calls)
+
+
+@batches.register
+def _(dataset: workloads.Tokens, options, shuffle, calls):
+    """Read, not mapped into memory: tf.data has no maps, and a Python function that reads one is slower."""
+    sample_bytes = 2 * workloads.TOKENS
+    samples = tf.data.FixedLengthRecordDataset(dataset.path, sample_bytes).take(len(dataset))
+    if shuffle:
+        samples = samples.shuffle(len(dataset))
+    decode = lambda texts: tf.cast(tf.io.decode_raw(texts, tf.uint16), tf.int64)
+    decoded = batched(samples, options, calls).map(decode, num_parallel_calls=calls)
+    shape = [options.batch_size, workloads.TOKENS]
+    return decoded.map(lambda tokens: tf.ensure_shape(tokens, shape))
+
+
+@batches.register
+def _(dataset: workloads.Stragglers, options, shuffle, calls):
+    load = lambda index: tf.numpy_function(dataset.__getitem__, [index], tf.int64, stateful=False)
+    return batched(order(len(dataset), shuffle).map(load, num_parallel_calls=calls), options, None)
+
+
+@batches.register
+def _(dataset: workloads.ImageFiles, options, shuffle, calls):
+    """In random order, and no sample's decoding waits for another's."""
+    paths, labels = tf.constant(dataset.paths), tf.constant(dataset.labels, tf.int64)
+
+    def load(index):
+        place = index % len(dataset.paths)
+        return image(paths[place]), labels[place]
+
+    samples = order(len(dataset), shuffle).map(load, num_parallel_calls=calls, deterministic=False)
+    return batched(samples, options, None)
+
+
+def image(path):
+    """As TensorFlow's own ImageNet programs do it: only the cropped part is decoded (`decode_and_crop_jpeg`)."""
+    encoded = tf.io.read_file(path)
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        tf.io.extract_jpeg_shape(encoded),
+        bounding_boxes=tf.zeros([1, 0, 4]),
+        min_object_covered=0.0,
+        aspect_ratio_range=RATIO,
+        area_range=AREA,
+        max_attempts=10,
+        use_image_if_no_bounding_boxes=True,
+    )
+    top, left, _ = tf.unstack(begin)
+    height, width, _ = tf.unstack(size)
+    crop = tf.image.decode_and_crop_jpeg(encoded, tf.stack([top, left, height, width]), channels=IMAGE[0])
+    pixels = tf.image.resize(crop, IMAGE[1:], method="bilinear", antialias=True)
+    pixels = tf.image.random_flip_left_right(pixels)
+    pixels = pixels * SCALE + SHIFT
+    return tf.transpose(pixels, [2, 0, 1])
+
+
+if __name__ == "__main__":
+    TfData().main()
