@@ -28,7 +28,7 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
-DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 400, "steady": 80}
+DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 200, "steady": 80}
 DEFAULT_BANDWIDTH_BATCHES = {"image": 60, "row": 1000, "short-row": 2000}
 MOST_TOKEN_BATCHES = 1000
 DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16}
@@ -116,7 +116,7 @@ class Tokens:
 
 
 class Stragglers:
-    """Each sample is its index, and takes 1 ms; about one in a hundred takes 50 ms."""
+    """Each sample is its index, and takes 4 ms; about one in a hundred takes 200 ms."""
 
     def __init__(self, count):
         self.count = count
@@ -130,7 +130,7 @@ class Stragglers:
 
 
 def straggler_seconds(index):
-    return 0.05 if index * 2654435761 % 2**32 % 100 == 7 else 0.001
+    return 0.2 if index * 2654435761 % 2**32 % 100 == 7 else 0.004
 
 
 class ImageFiles:

@@ -197,7 +197,7 @@ impl Stragglers {
     /// Time that sample `index` takes. Which ones are slow looks random, and is the same for every peer.
     pub(crate) fn pause(index: usize) -> Duration {
         let scattered = (index as u32).wrapping_mul(2_654_435_761);
-        Duration::from_millis(if scattered % 100 == 7 { 50 } else { 1 })
+        Duration::from_millis(if scattered % 100 == 7 { 200 } else { 4 })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     throughput::{self, Check},
 };
 
-const BATCHES: usize = 400;
+const BATCHES: usize = 200;
 const CHECKED: usize = 4;
 
 #[derive(Debug, Serialize)]

@@ -100,9 +100,10 @@ impl Buffer {
     }
 
     /// The bytes, to be written; `None` in a slot that was given to another process. Those in sealed memory are copied first.
+    #[inline] // for each sample of a batch
     pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         if let Storage::Sealed(..) = self.storage {
-            *self = Self::copy_of(self.as_bytes());
+            self.copy_out();
         }
         match &mut self.storage {
             Storage::Heap(lines) | Storage::Pooled(lines, _) => {
@@ -111,6 +112,11 @@ impl Buffer {
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
             Storage::Sealed(..) => None,
         }
+    }
+
+    #[cold]
+    fn copy_out(&mut self) {
+        *self = Self::copy_of(self.as_bytes());
     }
 
     /// A copy of `bytes` on the heap.

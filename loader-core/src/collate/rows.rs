@@ -38,6 +38,7 @@ impl<R: Row> Stack for RowStack<R> {
     type Sample = R;
     type Batch = Tensor<R::Element>;
 
+    #[inline]
     fn push(&mut self, sample: R) -> Result<(), CollateError> {
         let rows = match &mut self.rows {
             Some(rows) => rows,
@@ -54,6 +55,7 @@ impl<R: Row> Stack for RowStack<R> {
         Ok(())
     }
 
+    #[inline]
     fn makes_tensors(&self) -> bool {
         self.rows.is_none()
     }

@@ -28,6 +28,7 @@ impl<T: Element> Rows<T> {
     }
 
     /// Shape of a row.
+    #[inline]
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape[1..]
     }
@@ -36,6 +37,7 @@ impl<T: Element> Rows<T> {
     ///
     /// # Panics
     /// When there is no room for one more.
+    #[inline]
     pub(crate) fn next_row(&mut self) -> &mut [T] {
         assert!(self.len < self.shape[0], "more samples than the batch was started for");
         let row = self.len * self.row_bytes..(self.len + 1) * self.row_bytes;

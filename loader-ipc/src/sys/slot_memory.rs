@@ -193,11 +193,13 @@ impl Chunk {
     }
 
     /// The bytes, to be written; `None` once the loan is frozen.
+    #[inline]
     pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
         // Acquire: pairs with `freeze`.
         if self.state.frozen.load(Ordering::Acquire) { None } else { Some(self.bytes_mut()) }
     }
 
+    #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_bytes`; `&mut self` makes the access unique.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }

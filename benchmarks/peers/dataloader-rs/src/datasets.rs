@@ -135,13 +135,13 @@ impl Dataset for Tokens {
     }
 }
 
-/// Each sample is its index, and takes 1 ms; about one in a hundred takes 50 ms.
+/// Each sample is its index, and takes 4 ms; about one in a hundred takes 200 ms.
 pub(crate) struct Stragglers(pub(crate) usize);
 
 impl Stragglers {
     pub(crate) fn delay(index: usize) -> Duration {
         let slow = (index as u32).wrapping_mul(2_654_435_761) % 100 == 7;
-        Duration::from_millis(if slow { 50 } else { 1 })
+        Duration::from_millis(if slow { 200 } else { 4 })
     }
 }
 

@@ -349,7 +349,7 @@ fn memory<D: Dataset, C: Collator<D::Item>>(
     dataset: D,
     collator: C,
 ) -> anyhow::Result<()> {
-    let batches = options.batches.unwrap_or(400);
+    let batches = options.batches.unwrap_or(200);
     let mut loader = open(options, dataset, collator, options.shuffle);
     let mut iter = loader.iter();
     for batch in iter.by_ref().take(batches) {
@@ -361,7 +361,7 @@ fn memory<D: Dataset, C: Collator<D::Item>>(
 }
 
 fn stragglers(options: &Options) -> anyhow::Result<()> {
-    let batches = options.batches.unwrap_or(400);
+    let batches = options.batches.unwrap_or(200);
     let check = verify(options, Stragglers(4 * options.batch_size()), DefaultCollator, &[])?;
     let count = batches * options.batch_size();
     let mut loader = open(options, Stragglers(count), DefaultCollator, options.shuffle);
