@@ -5,9 +5,7 @@ use zune_jpeg::{
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-use super::{
-    super::error::ImageProblem, Area, Picture, Size, baseline, baseline::Bench, check, make_room,
-};
+use super::{super::error::ImageProblem, Area, Picture, Size, baseline, baseline::Bench, check, make_room};
 
 const FORMAT: &str = "JPEG";
 
@@ -19,7 +17,7 @@ pub(in super::super) struct Jpeg<'a> {
 
 enum Kind<'a> {
     Baseline(Box<baseline::Jpeg<'a>>),
-    Other(Box<JpegDecoder<ZCursor<&'a [u8]>>>),
+    Other(Box<Decoder<'a>>),
 }
 
 impl<'a> Jpeg<'a> {
@@ -88,6 +86,13 @@ fn whole(mut decoder: Box<Decoder<'_>>, size: Size, picture: &mut Picture) -> Re
     // bytes between headers are harmless and do occur.
     decoder.set_options(decoder.options().set_strict_mode(true));
     decoder.decode_into(picture.bytes_mut()).map_err(|error| malformed(&error))
+}
+
+/// Decodes all of a file without our own decoder.
+#[cfg(test)]
+pub(super) fn decode_whole(file: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
+    let jpeg = Jpeg { file, kind: Kind::Other(Box::new(headers(file)?)) };
+    jpeg.decode(Area::default(), picture, &mut Bench::default())
 }
 
 fn malformed(reason: &dyn ToString) -> ImageProblem {

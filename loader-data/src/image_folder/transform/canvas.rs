@@ -9,7 +9,7 @@ use super::{
     super::{
         decode::{Bench, MAX_PIXELS},
         error::ImageProblem,
-        picture::{Picture, RGB, Size},
+        picture::{Area, Picture, RGB, Size},
     },
     pixel::Pixel,
     plan::{Plan, Visible, stretch},
@@ -121,7 +121,7 @@ impl Canvas {
             .crop(x - f64::from(left - source.x), y - f64::from(top - source.y), width, height);
 
         let size = area.size;
-        self.scaled.clear(size, RGB);
+        self.scaled.clear_part(Area::new(0, 0, size));
         let out = Image::from_slice_u8(size.width, size.height, self.scaled.bytes_mut(), PixelType::U8x3);
         let mut out = out.expect("room was made for it");
         self.resizer

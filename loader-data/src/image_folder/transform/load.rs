@@ -83,7 +83,12 @@ impl Transform {
         read(path, file).map_err(ImageProblem::Unreadable)?;
         let image = decode::open(file, &mut canvas.picture)?;
         let size = image.size();
-        self.apply(canvas, size, |canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.bench), rng)
+        self.apply(
+            canvas,
+            size,
+            |canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.bench),
+            rng,
+        )
     }
 
     /// `decode` puts the given area of the image, which has `size`, into the canvas' picture: the random steps say first which

@@ -72,7 +72,8 @@ impl Row {
             plane.row(y)
         } else {
             let near = y / 2;
-            let far = if y.is_multiple_of(2) { near.saturating_sub(1) } else { (near + 1).min(plane.height() - 1) };
+            let far =
+                if y.is_multiple_of(2) { near.saturating_sub(1) } else { (near + 1).min(plane.height() - 1) };
             blended.resize(plane.width, 0);
             for ((out, &near), &far) in blended.iter_mut().zip(plane.row(near)).zip(plane.row(far)) {
                 *out = blend(near, far);

@@ -8,7 +8,7 @@ pub(super) struct Header<'a> {
     pub(super) size: Size,
     components: [Component; 3],
     count: usize,
-    /// Blocks of the first component in a group (MCU), across and down: 1 or 2. Of the others there is one.
+    /// Blocks of the first component in a group (MCU), across and down: 1 and 1, 2 and 1, or 2 and 2. Of the others there is one.
     pub(super) across: usize,
     pub(super) down: usize,
     /// In the order of the file, which is zigzag.
@@ -89,7 +89,9 @@ impl<'a> Header<'a> {
     }
 
     fn frame(&mut self, segment: &[u8]) -> Option<()> {
-        let &[8, height_1, height_2, width_1, width_2, count, ref components @ ..] = segment else { return None };
+        let &[8, height_1, height_2, width_1, width_2, count, ref components @ ..] = segment else {
+            return None;
+        };
         self.count = match (self.count, count) {
             (0, 1 | 3) if components.len() == usize::from(count) * 3 => count.into(),
             _ => return None,
@@ -99,7 +101,9 @@ impl<'a> Header<'a> {
         if self.size.pixels() == 0 {
             return None;
         }
-        for (component, &[id, sampling, quantiser]) in self.components.iter_mut().zip(components.as_chunks().0) {
+        for (component, &[id, sampling, quantiser]) in
+            self.components.iter_mut().zip(components.as_chunks().0)
+        {
             if quantiser > 3 {
                 return None;
             }
@@ -113,7 +117,7 @@ impl<'a> Header<'a> {
                 // Elsewhere the numbers may be letters that say RGB.
                 let known = matches!([luma.id, blue.id, red.id], [1, 2, 3] | [0, 1, 2]);
                 let small = [blue, red].iter().all(|chroma| (chroma.across, chroma.down) == (1, 1));
-                if !known || !small || !matches!((luma.across, luma.down), (1 | 2, 1 | 2)) {
+                if !known || !small || !matches!((luma.across, luma.down), (1, 1) | (2, 1) | (2, 2)) {
                     return None;
                 }
                 (self.across, self.down) = (luma.across, luma.down);

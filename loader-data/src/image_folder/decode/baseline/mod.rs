@@ -14,6 +14,8 @@ mod entropy;
 mod header;
 mod huffman;
 
+use pulp::{Simd, WithSimd};
+
 use super::super::picture::{Area, Picture, Size};
 use blocks::Block;
 use entropy::{Bits, Entropy};
@@ -94,21 +96,37 @@ impl<'a> Jpeg<'a> {
 
     /// Decodes `area` into `picture`, in place of what was there; `None` when something is wrong with the file.
     pub(super) fn decode(&self, area: Area, picture: &mut Picture, bench: &mut Bench) -> Option<()> {
-        let Bench { tables, entropy, planes, colours } = bench;
-        tables.build(&self.header)?;
-        entropy.read(&self.file[self.header.scan..])?;
-        // With the newest instructions that the processor has: half the time is theirs.
-        pulp::Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                let spans = self.decode_planes(area, tables, entropy, planes)?;
-                picture.clear_part(area);
-                colours.write(&self.header, area, spans, planes, picture);
-                Some(())
-            },
-        )
+        bench.tables.build(&self.header)?;
+        bench.entropy.read(&self.file[self.header.scan..])?;
+        pulp::Arch::new().dispatch(Job { jpeg: self, area, picture, bench })
     }
+}
 
+/// The work that is compiled anew for wider registers, and done in the widest that the processor has. All of it must be
+/// `inline(always)`: what is a function of its own is not compiled anew.
+struct Job<'a> {
+    jpeg: &'a Jpeg<'a>,
+    area: Area,
+    picture: &'a mut Picture,
+    bench: &'a mut Bench,
+}
+
+impl WithSimd for Job<'_> {
+    type Output = Option<()>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Option<()> {
+        let Self { jpeg, area, picture, bench } = self;
+        let Bench { tables, entropy, planes, colours } = bench;
+        let spans = jpeg.decode_planes(area, tables, entropy, planes)?;
+        picture.clear_part(area);
+        colours.write(&jpeg.header, area, spans, planes, picture);
+        Some(())
+    }
+}
+
+impl Jpeg<'_> {
+    /// Decodes the groups that `area` needs; columns and rows of groups.
     #[inline(always)]
     fn decode_planes(
         &self,
@@ -151,7 +169,8 @@ impl<'a> Jpeg<'a> {
                             bits.skip_block(dc, ac, before)?;
                             continue;
                         }
-                        let last = bits.block(dc, ac, &header.quantisers[component.quantiser], before, &mut block)?;
+                        let last =
+                            bits.block(dc, ac, &header.quantisers[component.quantiser], before, &mut block)?;
                         let plane = &mut planes[number];
                         let (x, y) = (part % component.across, part / component.across);
                         let x = ((column - columns.start) * component.across + x) * 8;
@@ -164,5 +183,96 @@ impl<'a> Jpeg<'a> {
             bits.check()?;
         }
         Some((columns, rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{super::picture::RGB, jpeg},
+        *,
+    };
+
+    const PHOTOS: [(&str, &[u8]); 8] = [
+        ("4:2:0", include_bytes!("../../../../photos/table/coffee.jpg")),
+        ("4:2:0, even finer detail", include_bytes!("../../../../photos/texture/grass.jpg")),
+        ("grey", include_bytes!("../../../../photos/texture/brick.jpg")),
+        ("4:2:0, two groups wide", include_bytes!("../../../../tests/image_folder/fixtures/baseline.jpg")),
+        ("4:2:2", include_bytes!("../../../../tests/image_folder/fixtures/half-width-chroma.jpg")),
+        ("4:4:4", include_bytes!("../../../../tests/image_folder/fixtures/full-chroma.jpg")),
+        ("restart markers", include_bytes!("../../../../tests/image_folder/fixtures/restarts.jpg")),
+        ("codes made for the file", include_bytes!("../../../../tests/image_folder/fixtures/own-codes.jpg")),
+    ];
+
+    fn decode(file: &[u8], area: Area, bench: &mut Bench) -> Option<Picture> {
+        let mut picture = Picture::default();
+        Jpeg::open(file)?.decode(area, &mut picture, bench)?;
+        Some(picture)
+    }
+
+    #[test]
+    fn pixels_are_those_of_the_whole_decoder() {
+        let bench = &mut Bench::default();
+        for (kind, file) in PHOTOS {
+            let mut expected = Picture::default();
+            jpeg::decode_whole(file, &mut expected).unwrap();
+            let Size { width, height } = expected.area().size;
+            let (half_width, half_height) = (width / 2, height / 2);
+            for (x, y, width, height) in [
+                (0, 0, width, height),
+                (0, 0, 1, 1),
+                (width - 1, height - 1, 1, 1),
+                (15, 15, 3, 3),
+                (16, 8, 9, 17),
+                (half_width, 0, width - half_width, half_height),
+                (0, half_height, half_width, height - half_height),
+                (half_width - 7, half_height - 7, 14, 14),
+            ] {
+                let area = Area::new(x, y, Size::new(width, height));
+                let found = decode(file, area, bench).expect(kind);
+                assert_eq!(found.area(), area, "{kind}");
+                assert_eq!(found.bytes().len(), area.size.pixels() as usize * RGB, "{kind}");
+                for y in y..y + height {
+                    assert!(found.row(x, y, width) == expected.row(x, y, width), "{kind}, {area:?}, row {y}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_below_is_not_looked_at() {
+        let (_, file) = PHOTOS[0];
+        let mut damaged = file.to_vec();
+        let middle = damaged.len() / 2;
+        damaged[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
+        let upper = Area::new(100, 20, Size::new(90, 80));
+        let lower = Area::new(100, 300, Size::new(90, 80));
+        let bench = &mut Bench::default();
+        assert!(
+            decode(&damaged, upper, bench).unwrap().bytes() == decode(file, upper, bench).unwrap().bytes()
+        );
+        assert!(decode(&damaged, lower, bench).is_none(), "but what lies above is");
+    }
+
+    #[test]
+    fn no_file_makes_it_panic() {
+        let (_, file) = PHOTOS[3];
+        let bench = &mut Bench::default();
+        let size = Jpeg::open(file).unwrap().size();
+        for place in 0..file.len() {
+            assert!(Jpeg::open(&file[..place]).is_none_or(|jpeg| {
+                jpeg.decode(Area::new(0, 0, size), &mut Picture::default(), bench).is_none()
+            }));
+            for bit in 0..8 {
+                let mut damaged = file.to_vec();
+                damaged[place] ^= 1 << bit;
+                let Some(jpeg) = Jpeg::open(&damaged) else { continue };
+                if jpeg.size().pixels() <= 1 << 20 {
+                    // Damage need not show.
+                    let area = Area::new(0, 0, jpeg.size());
+                    let _ = jpeg.decode(area, &mut Picture::default(), bench);
+                }
+            }
+        }
     }
 }
