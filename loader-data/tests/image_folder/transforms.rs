@@ -217,7 +217,7 @@ fn a_resized_crop_is_pillows() {
     let differences = || {
         found.as_slice().iter().zip(expected.as_slice()).map(|(found, expected)| found.abs_diff(*expected))
     };
-    let mean = differences().map(f64::from).sum::<f64>() / found.len() as f64;
+    let mean = differences().map(f64::from).sum::<f64>() / found.as_slice().len() as f64;
     let largest = differences().max();
     assert!(mean < 0.5 && largest <= Some(3), "mean {mean}, largest {largest:?}");
 }

@@ -57,6 +57,9 @@ pub(super) struct Bits<'a> {
     ends: &'a [usize],
 }
 
+/// Bits of a window of which a code and its value may start behind, since they have at most 26 of its 57.
+const ROOM: usize = 57 - 26;
+
 /// Where each value of the file goes in a block: its rows, one after the other.
 const ZIGZAG: [u8; 64] = [
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7,
@@ -98,8 +101,8 @@ impl<'a> Bits<'a> {
         let (mut place, mut last) = (1, 0);
         while place < 64 {
             let mut window = self.window()?;
-            // A code and its value have at most 26 bits, so that a window holds two.
-            for _ in 0..2 {
+            let end = self.place + ROOM;
+            while self.place <= end {
                 let entry = ac.look_up(window);
                 self.place += entry.total() as usize;
                 place += entry.run();
@@ -132,7 +135,8 @@ impl<'a> Bits<'a> {
         let mut place = 1;
         while place < 64 {
             let mut window = self.window()?;
-            for _ in 0..2 {
+            let end = self.place + ROOM;
+            while self.place <= end {
                 let entry = ac.look_up(window);
                 self.place += entry.total() as usize;
                 place += entry.run();
