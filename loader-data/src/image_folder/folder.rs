@@ -34,6 +34,10 @@ use super::{
 /// animation the first picture is taken. EXIF orientation, colour profiles and gamma are ignored, as torchvision's default loader
 /// ignores them. A truncated or damaged file is an error, never a half-grey picture.
 ///
+/// Of a baseline JPEG (grey, or YCbCr with chroma of full or half size: nearly all photographs) only what the transform shows is
+/// decoded, to the same pixels as if all were. That its end is there is always checked; damage in coded pixels below the crop is not
+/// seen, since nothing needs them.
+///
 /// Images may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels a side and [`MAX_PIXELS`](crate::MAX_PIXELS) in all. Each thread
 /// that loads keeps its buffers for the next image (three bytes a pixel, up to 64 MiB each).
 ///

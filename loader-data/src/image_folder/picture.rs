@@ -17,10 +17,24 @@ impl Size {
     }
 }
 
-/// RGB bytes, row by row from the top. The buffer is used again for the next image.
+/// A rectangle of pixels.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Area {
+    pub(super) x: u32,
+    pub(super) y: u32,
+    pub(super) size: Size,
+}
+
+impl Area {
+    pub(super) fn new(x: u32, y: u32, size: Size) -> Self {
+        Self { x, y, size }
+    }
+}
+
+/// RGB bytes, row by row from the top: an image, or the part of it that is needed. The buffer is used again for the next image.
 #[derive(Debug, Default)]
 pub(super) struct Picture {
-    size: Size,
+    area: Area,
     bytes: Vec<u8>,
 }
 
@@ -28,11 +42,17 @@ pub(super) struct Picture {
 pub(super) const RGB: usize = 3;
 
 impl Picture {
-    /// Makes it all black, with at least `channels` bytes a pixel.
+    /// Makes it an image that is all black, with at least `channels` bytes a pixel.
     pub(super) fn clear(&mut self, size: Size, channels: usize) {
-        self.size = size;
+        self.area = Area::new(0, 0, size);
         self.bytes.clear();
         self.bytes.resize(size.pixels() as usize * channels.max(RGB), 0);
+    }
+
+    /// Makes it a part of an image. What pixels there are is not specified: all must be written.
+    pub(super) fn clear_part(&mut self, area: Area) {
+        self.area = area;
+        self.bytes.resize(area.size.pixels() as usize * RGB, 0);
     }
 
     /// Gives the buffer back when it is larger than `kept` bytes.
@@ -42,8 +62,9 @@ impl Picture {
         }
     }
 
-    pub(super) fn size(&self) -> Size {
-        self.size
+    /// Where in the image it is.
+    pub(super) fn area(&self) -> Area {
+        self.area
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -54,21 +75,26 @@ impl Picture {
         &mut self.bytes
     }
 
-    /// Row `y` from column `x` on, `width` pixels.
+    /// Row `y` of the image from column `x` on, `width` pixels.
     pub(super) fn row(&self, x: u32, y: u32, width: u32) -> &[u8] {
-        let start = (y as usize * self.size.width as usize + x as usize) * RGB;
+        let start = self.place(x, y);
         &self.bytes[start..start + width as usize * RGB]
     }
 
     pub(super) fn row_mut(&mut self, x: u32, y: u32, width: u32) -> &mut [u8] {
-        let start = (y as usize * self.size.width as usize + x as usize) * RGB;
+        let start = self.place(x, y);
         &mut self.bytes[start..start + width as usize * RGB]
+    }
+
+    fn place(&self, x: u32, y: u32) -> usize {
+        let Area { x: left, y: top, size } = self.area;
+        ((y - top) as usize * size.width as usize + (x - left) as usize) * RGB
     }
 
     /// Turns bytes of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels into RGB in place.
     pub(super) fn make_rgb(&mut self, channels: usize) {
         let bytes = &mut self.bytes;
-        let pixels = self.size.pixels() as usize;
+        let pixels = self.area.size.pixels() as usize;
         match channels {
             // A pixel grows: from the last, so that none is overwritten before it is read.
             1 | 2 => {

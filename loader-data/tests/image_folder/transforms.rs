@@ -1,9 +1,11 @@
 //! What transforms do to real photographs, and which are refused.
 
+use std::fs;
+
 use loader_core::{Context, Dataset};
 use loader_data::{ImageFolder, Step, Transform, TransformError};
 
-use crate::made::{PHOTOS, load, planes};
+use crate::made::{PHOTOS, fixture, folder, load, planes};
 
 const COFFEE: usize = 5; // 600 x 400 pixels
 
@@ -203,4 +205,19 @@ fn a_dataset_from_elsewhere_is_checked_before_it_loads() {
     let json = json.replace(r#""transform":[]"#, r#""transform":[{"resize":{"size":0}}]"#);
     let mut photos: ImageFolder<u8> = serde_json::from_str(&json).unwrap();
     assert!(photos.setup(&mut Context::new(0)).unwrap_err().to_string().contains("resize: a size of 0"));
+}
+
+#[test]
+fn a_resized_crop_is_pillows() {
+    let made = folder(&[("class/coffee.png", &fs::read(fixture("coffee-by-pillow.png")).unwrap())]);
+    let (expected, _) = load(&ImageFolder::open_u8(made.path()).unwrap(), 0).unwrap();
+    let transform = Transform::new().center_crop(240, 320).resize_exact(48, 64);
+    let (found, _) = load(&photos_u8(transform), COFFEE).unwrap();
+    assert_eq!(found.shape(), expected.shape());
+    let differences = || {
+        found.as_slice().iter().zip(expected.as_slice()).map(|(found, expected)| found.abs_diff(*expected))
+    };
+    let mean = differences().map(f64::from).sum::<f64>() / found.as_slice().len() as f64;
+    let largest = differences().max();
+    assert!(mean < 0.5 && largest <= Some(3), "mean {mean}, largest {largest:?}");
 }

@@ -1,35 +1,103 @@
-//! JPEG, by zune-jpeg.
+//! JPEG: what a crop needs by our own decoder for the usual kind of files, all others by zune-jpeg.
 
 use zune_jpeg::{
     JpegDecoder,
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-use super::{super::error::ImageProblem, Picture, make_room};
+use super::{super::error::ImageProblem, Area, Picture, Size, baseline, baseline::Bench, check, make_room};
 
 const FORMAT: &str = "JPEG";
 
-pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
-    if !is_whole(bytes) {
+/// A file of which the size is known.
+pub(in super::super) struct Jpeg<'a> {
+    file: &'a [u8],
+    kind: Kind<'a>,
+}
+
+enum Kind<'a> {
+    Baseline(Box<baseline::Jpeg<'a>>),
+    Other(Box<Decoder<'a>>),
+}
+
+impl<'a> Jpeg<'a> {
+    pub(super) fn open(file: &'a [u8]) -> Result<Self, ImageProblem> {
+        let jpeg = match baseline::Jpeg::open(file) {
+            Some(jpeg) => Self { file, kind: Kind::Baseline(Box::new(jpeg)) },
+            None => Self { file, kind: Kind::Other(Box::new(headers(file)?)) },
+        };
+        check(jpeg.size())?;
+        Ok(jpeg)
+    }
+
+    pub(super) fn size(&self) -> Size {
+        match &self.kind {
+            Kind::Baseline(jpeg) => jpeg.size(),
+            Kind::Other(decoder) => {
+                let (width, height) = decoder.dimensions().unwrap_or_default();
+                // Both are of 16 bits in the file.
+                Size::new(width as u32, height as u32)
+            }
+        }
+    }
+
+    /// Decodes at least `area`.
+    pub(super) fn decode(
+        self,
+        area: Area,
+        picture: &mut Picture,
+        bench: &mut Bench,
+    ) -> Result<(), ImageProblem> {
+        let size = self.size();
+        let decoder = match self.kind {
+            Kind::Baseline(jpeg) => match jpeg.decode(area, picture, bench) {
+                Some(()) => return Ok(()),
+                // It can put up with more, and says what is wrong.
+                None => Box::new(headers(self.file)?),
+            },
+            Kind::Other(decoder) => decoder,
+        };
+        whole(decoder, size, picture)
+    }
+}
+
+type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
+
+/// Reads the headers of a file that has an end.
+fn headers(file: &[u8]) -> Result<Decoder<'_>, ImageProblem> {
+    if !is_whole(file) {
         return Err(ImageProblem::Truncated { format: FORMAT });
     }
-    let malformed = |reason: &dyn ToString| {
-        // The decoder puts some of its messages in quotes.
-        ImageProblem::Malformed { format: FORMAT, reason: reason.to_string().trim_matches('"').to_owned() }
-    };
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(ColorSpace::RGB);
-    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
     decoder.decode_headers().map_err(|error| malformed(&error))?;
-    let info = decoder.info().ok_or_else(|| malformed(&"no header"))?;
-    make_room(picture, info.width.into(), info.height.into(), 3)?;
+    if decoder.dimensions().is_none() {
+        return Err(malformed(&"no header"));
+    }
+    Ok(decoder)
+}
 
+fn whole(mut decoder: Box<Decoder<'_>>, size: Size, picture: &mut Picture) -> Result<(), ImageProblem> {
+    make_room(picture, size.width, size.height, 3)?;
     // Strict from here on: else the decoder fills with grey what it cannot decode, and says that all went well. Not before: stray
     // bytes between headers are harmless and do occur.
     decoder.set_options(decoder.options().set_strict_mode(true));
     decoder.decode_into(picture.bytes_mut()).map_err(|error| malformed(&error))
+}
+
+/// Decodes all of a file without our own decoder.
+#[cfg(test)]
+pub(super) fn decode_whole(file: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
+    let jpeg = Jpeg { file, kind: Kind::Other(Box::new(headers(file)?)) };
+    jpeg.decode(Area::default(), picture, &mut Bench::default())
+}
+
+fn malformed(reason: &dyn ToString) -> ImageProblem {
+    // The decoder puts some of its messages in quotes.
+    ImageProblem::Malformed { format: FORMAT, reason: reason.to_string().trim_matches('"').to_owned() }
 }
 
 /// True when the end-of-image marker is there. Decoders take the end of the file for the end of the image; this does not.

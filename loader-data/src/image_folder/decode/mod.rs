@@ -1,11 +1,15 @@
 //! From a file's bytes to RGB.
 
+mod baseline;
 mod jpeg;
 mod png;
 
+pub(super) use self::baseline::Bench;
+
+use self::jpeg::Jpeg;
 use super::{
     error::ImageProblem,
-    picture::{Picture, Size},
+    picture::{Area, Picture, Size},
 };
 
 /// Longest side of an image, in pixels: 16,384.
@@ -14,23 +18,62 @@ pub const MAX_SIDE: u32 = 16_384;
 /// Most pixels of an image: 178,956,970, the limit of Pillow, which is half a gigabyte decoded.
 pub const MAX_PIXELS: u64 = 178_956_970;
 
-/// Decodes a whole file into `picture`, in place of what was there.
-pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
+/// An image of which the size is known, and maybe no more yet.
+pub(super) enum Image<'a> {
+    /// All of it is in the picture.
+    Decoded(Size),
+    Jpeg(Jpeg<'a>),
+}
+
+/// Reads a file's headers, and decodes it into `picture`, in place of what was there, if no part can be decoded alone.
+pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
     match bytes {
         [] => Err(ImageProblem::Empty),
-        [0xFF, 0xD8, ..] => jpeg::decode(bytes, picture),
-        [0x89, b'P', b'N', b'G', ..] => png::decode(bytes, picture),
+        [0xFF, 0xD8, ..] => Jpeg::open(bytes).map(Image::Jpeg),
+        [0x89, b'P', b'N', b'G', ..] => {
+            png::decode(bytes, picture)?;
+            Ok(Image::Decoded(picture.area().size))
+        }
         _ => Err(ImageProblem::UnknownFormat { found: guess(bytes) }),
     }
+}
+
+impl Image<'_> {
+    pub(super) fn size(&self) -> Size {
+        match self {
+            Self::Decoded(size) => *size,
+            Self::Jpeg(jpeg) => jpeg.size(),
+        }
+    }
+
+    /// Has at least `area` in `picture` afterwards, the one that the image was opened with.
+    pub(super) fn decode(
+        self,
+        area: Area,
+        picture: &mut Picture,
+        bench: &mut Bench,
+    ) -> Result<(), ImageProblem> {
+        match self {
+            Self::Decoded(_) => Ok(()),
+            Self::Jpeg(jpeg) => jpeg.decode(area, picture, bench),
+        }
+    }
+}
+
+/// Fails when an image of `size` is not accepted.
+fn check(size: Size) -> Result<(), ImageProblem> {
+    let Size { width, height } = size;
+    if width > MAX_SIDE || height > MAX_SIDE || size.pixels() > MAX_PIXELS {
+        return Err(ImageProblem::TooLarge { width, height });
+    }
+    Ok(())
 }
 
 /// Gives `picture` room for `width` times `height` pixels of at least `channels` bytes, all zero: a decoder may leave pixels of a
 /// damaged file out, and those must not show the picture that was here before.
 fn make_room(picture: &mut Picture, width: u32, height: u32, channels: usize) -> Result<(), ImageProblem> {
     let size = Size::new(width, height);
-    if width > MAX_SIDE || height > MAX_SIDE || size.pixels() > MAX_PIXELS {
-        return Err(ImageProblem::TooLarge { width, height });
-    }
+    check(size)?;
     picture.clear(size, channels);
     Ok(())
 }

@@ -7,18 +7,19 @@ use fast_image_resize::{
 
 use super::{
     super::{
-        decode::MAX_PIXELS,
+        decode::{Bench, MAX_PIXELS},
         error::ImageProblem,
-        picture::{Picture, RGB, Size},
+        picture::{Area, Picture, RGB, Size},
     },
     pixel::Pixel,
-    plan::{Plan, Visible},
+    plan::{Plan, Visible, stretch},
 };
 
 /// A picture and what is needed to change it, kept from image to image.
 #[derive(Debug, Default)]
 pub(super) struct Canvas {
     pub(super) picture: Picture,
+    pub(super) bench: Bench,
     scaled: Picture,
     resizer: Resizer,
 }
@@ -31,6 +32,7 @@ impl Canvas {
     pub(super) fn release(&mut self, kept: usize) {
         self.picture.release(kept);
         self.scaled.release(kept);
+        self.bench.release(kept);
         if self.resizer.size_of_internal_buffers() > kept {
             self.resizer.reset_internal_buffers();
         }
@@ -97,13 +99,18 @@ impl Canvas {
     /// Scales as much of the plan's source as is visible: the resizer reads a part with fractional edges, such that each pixel
     /// comes from the same place as if all were scaled.
     fn scale(&mut self, plan: &Plan, visible: &Visible) {
-        let Size { width, height } = self.picture.size();
+        let held = self.picture.area();
         let source = plan.source;
-        let whole = ImageRef::new(width, height, self.picture.bytes(), PixelType::U8x3);
-        let part = whole.as_ref().ok().and_then(|whole| {
-            CroppedImage::new(whole, source.x, source.y, source.size.width, source.size.height).ok()
+        // As much of the source as there is: all that is looked at.
+        let left = source.x.max(held.x);
+        let top = source.y.max(held.y);
+        let right = (source.x + source.size.width).min(held.x + held.size.width);
+        let bottom = (source.y + source.size.height).min(held.y + held.size.height);
+        let all = ImageRef::new(held.size.width, held.size.height, self.picture.bytes(), PixelType::U8x3);
+        let part = all.as_ref().ok().and_then(|all| {
+            CroppedImage::new(all, left - held.x, top - held.y, right - left, bottom - top).ok()
         });
-        let part = part.expect("a plan's source lies within the picture");
+        let part = part.expect("the picture holds what the plan needs");
 
         let area = visible.area;
         let (x, width) = stretch(area.x, area.size.width, plan.scaled.width, source.size.width);
@@ -111,10 +118,10 @@ impl Canvas {
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
             .use_alpha(false)
-            .crop(x, y, width, height);
+            .crop(x - f64::from(left - source.x), y - f64::from(top - source.y), width, height);
 
         let size = area.size;
-        self.scaled.clear(size, RGB);
+        self.scaled.clear_part(Area::new(0, 0, size));
         let out = Image::from_slice_u8(size.width, size.height, self.scaled.bytes_mut(), PixelType::U8x3);
         let mut out = out.expect("room was made for it");
         self.resizer
@@ -143,17 +150,6 @@ pub(super) fn check(size: Size) -> Result<(), ImageProblem> {
         return Err(ImageProblem::TooLargeAfterTransform { width: size.width, height: size.height });
     }
     Ok(())
-}
-
-/// The place in something `source` long that becomes `start` and `length` when it is scaled to `scaled`.
-fn stretch(start: u32, length: u32, scaled: u32, source: u32) -> (f64, f64) {
-    let scale = f64::from(source) / f64::from(scaled);
-    let (start, mut length) = (f64::from(start) * scale, f64::from(length) * scale);
-    // Rounding may put the end just beyond the source, which the resizer refuses.
-    while start + length > f64::from(source) {
-        length = length.next_down();
-    }
-    (start, length)
 }
 
 /// Writes pixels to three rows.

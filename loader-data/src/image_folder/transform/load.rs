@@ -15,6 +15,7 @@ use super::{
     super::{
         decode,
         error::{ImageError, ImageProblem},
+        picture::{Area, Size},
     },
     Pixel, Transform,
     canvas::{self, Canvas},
@@ -80,17 +81,37 @@ impl Transform {
         rng: &mut impl Rng,
     ) -> Result<Tensor<P>, ImageProblem> {
         read(path, file).map_err(ImageProblem::Unreadable)?;
-        decode::decode(file, &mut canvas.picture)?;
-        self.apply(canvas, rng)
+        let image = decode::open(file, &mut canvas.picture)?;
+        let size = image.size();
+        self.apply(
+            canvas,
+            size,
+            |canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.bench),
+            rng,
+        )
     }
 
-    fn apply<P: Pixel>(&self, canvas: &mut Canvas, rng: &mut impl Rng) -> Result<Tensor<P>, ImageProblem> {
-        let mut plan = Plan::whole(canvas.picture.size());
+    /// `decode` puts the given area of the image, which has `size`, into the canvas' picture: the random steps say first which
+    /// that is.
+    fn apply<P: Pixel>(
+        &self,
+        canvas: &mut Canvas,
+        size: Size,
+        decode: impl FnOnce(&mut Canvas, Area) -> Result<(), ImageProblem>,
+        rng: &mut impl Rng,
+    ) -> Result<Tensor<P>, ImageProblem> {
+        let mut plan = Plan::whole(size);
+        let mut decode = Some(decode);
+        let mut have = |canvas: &mut Canvas, plan: &Plan| match decode.take() {
+            Some(decode) => decode(canvas, plan.needed().unwrap_or(Area::new(0, 0, size))),
+            None => Ok(()),
+        };
         for step in &self.steps {
             if step.resizes() && !plan.can_resize() {
+                have(canvas, &plan)?;
                 canvas.flatten(&plan)?;
                 let flipped = plan.is_flipped();
-                plan = Plan::whole(canvas.picture.size());
+                plan = Plan::whole(canvas.picture.area().size);
                 if flipped {
                     plan.flip();
                 }
@@ -102,6 +123,7 @@ impl Transform {
         let tables = array::from_fn(|channel| P::table(mean[channel], std[channel]));
         let size = plan.size();
         canvas::check(size)?;
+        have(canvas, &plan)?;
         let mut image =
             Tensor::zeros([3, size.height as usize, size.width as usize]).expect("the size was checked");
         let pixels = image.as_mut_slice().expect("a new tensor has no clone");
@@ -120,7 +142,7 @@ fn read(path: &Path, file: &mut Vec<u8>) -> io::Result<()> {
 mod tests {
     use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-    use super::{super::super::picture::Size, *};
+    use super::*;
 
     /// A picture with something to see in it: smooth in red, steep in green, stripes in blue.
     fn canvas(width: u32, height: u32) -> Canvas {
@@ -134,7 +156,12 @@ mod tests {
     }
 
     fn apply(transform: Transform, canvas: &mut Canvas) -> Tensor<u8> {
-        transform.apply(canvas, &mut ChaCha8Rng::seed_from_u64(1)).unwrap()
+        try_apply(transform, canvas).unwrap()
+    }
+
+    fn try_apply<P: Pixel>(transform: Transform, canvas: &mut Canvas) -> Result<Tensor<P>, ImageProblem> {
+        let size = canvas.picture.area().size;
+        transform.apply(canvas, size, |_, _| Ok(()), &mut ChaCha8Rng::seed_from_u64(1))
     }
 
     /// Part of a `[3, height, width]` tensor.
@@ -164,7 +191,7 @@ mod tests {
     #[test]
     fn a_crop_is_scaled_as_if_it_had_been_cut_out() {
         let mut cut = canvas(80, 60);
-        let mut plan = Plan::whole(cut.picture.size());
+        let mut plan = Plan::whole(cut.picture.area().size);
         plan.crop(20, 15, Size::new(40, 30));
         cut.flatten(&plan).unwrap();
         let expected = apply(Transform::new().resize(17), &mut cut);
@@ -179,7 +206,7 @@ mod tests {
         assert_eq!(once.shape(), twice.shape());
         assert_ne!(once, twice);
         let mut between = canvas(80, 60);
-        let mut plan = Plan::whole(between.picture.size());
+        let mut plan = Plan::whole(between.picture.area().size);
         plan.resize(Size::new(60, 40));
         between.flatten(&plan).unwrap();
         assert_eq!(apply(Transform::new().resize_exact(20, 30), &mut between), twice);
@@ -193,11 +220,8 @@ mod tests {
         let sum = |image: &Tensor<u8>| image.as_slice().iter().map(|&byte| u32::from(byte)).sum::<u32>();
         assert_eq!(sum(&image), sum(&inside), "all else is 0");
 
-        let normalised: Tensor<f32> = Transform::new()
-            .center_crop(8, 9)
-            .normalise([0.5; 3], [0.5; 3])
-            .apply(&mut canvas(4, 5), &mut ChaCha8Rng::seed_from_u64(1))
-            .unwrap();
+        let transform = Transform::new().center_crop(8, 9).normalise([0.5; 3], [0.5; 3]);
+        let normalised: Tensor<f32> = try_apply(transform, &mut canvas(4, 5)).unwrap();
         assert_eq!(normalised.as_slice()[0], -1.0, "black before normalisation, as torchvision pads");
 
         let scaled = apply(Transform::new().center_crop(8, 8).resize(4), &mut canvas(4, 4));
@@ -224,7 +248,7 @@ mod tests {
     #[test]
     fn an_image_too_large_for_memory_is_refused() {
         let mut tall = canvas(1, 2000);
-        let error = Transform::new().resize(2000).apply::<u8>(&mut tall, &mut ChaCha8Rng::seed_from_u64(1));
+        let error = try_apply::<u8>(Transform::new().resize(2000), &mut tall);
         assert!(matches!(
             error,
             Err(ImageProblem::TooLargeAfterTransform { width: 2000, height: 4_000_000 })

@@ -1,14 +1,6 @@
 //! Which pixels of an image end up where. Steps change the plan; pixels are touched once, when it is carried out.
 
-use super::super::picture::Size;
-
-/// A rectangle of pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Area {
-    pub(super) x: u32,
-    pub(super) y: u32,
-    pub(super) size: Size,
-}
+use super::super::picture::{Area, Size};
 
 /// Take `source` of the picture, scale it to `scaled`, keep of that what `window` shows, mirror it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +72,15 @@ impl Plan {
         self.size = size;
     }
 
+    /// The part of the picture that is looked at; `None` when that is nothing.
+    pub(super) fn needed(&self) -> Option<Area> {
+        let Visible { area, .. } = self.visible()?;
+        let Area { x, y, size } = self.source;
+        let (left, width) = looked_at(area.x, area.size.width, self.scaled.width, size.width);
+        let (top, height) = looked_at(area.y, area.size.height, self.scaled.height, size.height);
+        Some(Area { x: x + left, y: y + top, size: Size::new(width, height) })
+    }
+
     /// What the window shows, before mirroring; `None` when it shows nothing.
     pub(super) fn visible(&self) -> Option<Visible> {
         let (x, at_x, width) = overlap(self.x, self.size.width, self.scaled.width)?;
@@ -95,6 +96,32 @@ fn overlap(start: i64, length: u32, whole: u32) -> Option<(u32, u32, u32)> {
     let to = (start + i64::from(length)).min(whole.into());
     // All three are between 0 and a u32.
     (from < to).then(|| (from as u32, (from - start) as u32, (to - from) as u32))
+}
+
+/// The place in something `source` long that becomes `start` and `length` when it is scaled to `scaled`.
+pub(super) fn stretch(start: u32, length: u32, scaled: u32, source: u32) -> (f64, f64) {
+    let scale = f64::from(source) / f64::from(scaled);
+    let (start, mut length) = (f64::from(start) * scale, f64::from(length) * scale);
+    // Rounding may put the end just beyond the source, which the resizer refuses.
+    while start + length > f64::from(source) {
+        length = length.next_down();
+    }
+    (start, length)
+}
+
+/// Of something `source` long, the pixels that are looked at for `start` and `length` when it is scaled to `scaled`: start and
+/// length.
+fn looked_at(start: u32, length: u32, scaled: u32, source: u32) -> (u32, u32) {
+    if scaled == source {
+        return (start, length);
+    }
+    let (from, stretched) = stretch(start, length, scaled, source);
+    // Each pixel comes from as many on either side as it stands for, at least one.
+    let reach = (f64::from(source) / f64::from(scaled)).max(1.0) + 1.0;
+    // Casts saturate.
+    let first = (from - reach).floor() as u32;
+    let end = ((from + stretched + reach).ceil() as u32).min(source);
+    (first, end - first)
 }
 
 #[cfg(test)]

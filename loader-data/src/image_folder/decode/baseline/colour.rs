@@ -1,0 +1,119 @@
+//! From planes to RGB.
+
+use super::{
+    super::super::picture::{Area, Picture, RGB},
+    Plane, Span,
+    header::Header,
+};
+
+/// Rows of chroma that are being made larger.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    blue: Row,
+    red: Row,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    /// As high as luma.
+    blended: Vec<u8>,
+    /// And as wide.
+    enlarged: Vec<u8>,
+}
+
+impl Rows {
+    /// Writes the pixels of `area`, which the planes hold as much of as `(columns, rows)` says.
+    #[inline(always)]
+    pub(super) fn write(
+        &mut self,
+        header: &Header<'_>,
+        area: Area,
+        (columns, rows): (Span, Span),
+        planes: &[Plane; 3],
+        picture: &mut Picture,
+    ) {
+        let left = area.x as usize - columns.start * header.across * 8;
+        let width = area.size.width as usize;
+        for y in area.y..area.y + area.size.height {
+            let out = picture.row_mut(area.x, y, area.size.width).as_chunks_mut::<RGB>().0;
+            let y = y as usize - rows.start * header.down * 8;
+            let luma = &planes[0].row(y)[left..left + width];
+            if header.is_grey() {
+                for (pixel, &grey) in out.iter_mut().zip(luma) {
+                    *pixel = [grey; RGB];
+                }
+                continue;
+            }
+            let blue = self.blue.enlarge(&planes[1], y, header);
+            let red = self.red.enlarge(&planes[2], y, header);
+            convert(luma, &blue[left..left + width], &red[left..left + width], out);
+        }
+    }
+}
+
+impl Plane {
+    #[inline(always)]
+    fn row(&self, y: usize) -> &[u8] {
+        &self.bytes[y * self.width..][..self.width]
+    }
+
+    fn height(&self) -> usize {
+        self.bytes.len() / self.width
+    }
+}
+
+impl Row {
+    /// Row `y` of chroma, as wide as luma's rows. Where chroma is smaller, three quarters of a pixel are its own and one quarter
+    /// its neighbour's; beyond the edges the outermost pixels go on.
+    #[inline(always)]
+    fn enlarge<'a>(&'a mut self, plane: &'a Plane, y: usize, header: &Header<'_>) -> &'a [u8] {
+        let Self { blended, enlarged } = self;
+        let row = if header.down == 1 {
+            plane.row(y)
+        } else {
+            let near = y / 2;
+            let far =
+                if y.is_multiple_of(2) { near.saturating_sub(1) } else { (near + 1).min(plane.height() - 1) };
+            blended.resize(plane.width, 0);
+            for ((out, &near), &far) in blended.iter_mut().zip(plane.row(near)).zip(plane.row(far)) {
+                *out = blend(near, far);
+            }
+            blended
+        };
+        if header.across == 1 {
+            return row;
+        }
+        enlarged.resize(plane.width * 2, 0);
+        let pairs = enlarged.as_chunks_mut::<2>().0;
+        // At least one block, which is eight pixels wide.
+        let last = row.len() - 1;
+        pairs[0] = [row[0], blend(row[0], row[1])];
+        for (pair, near) in pairs[1..last].iter_mut().zip(row.windows(3)) {
+            *pair = [blend(near[1], near[0]), blend(near[1], near[2])];
+        }
+        pairs[last] = [blend(row[last], row[last - 1]), row[last]];
+        enlarged
+    }
+}
+
+#[inline(always)]
+fn blend(near: u8, far: u8) -> u8 {
+    ((u16::from(near) * 3 + 2 + u16::from(far)) >> 2) as u8
+}
+
+/// YCbCr to RGB, in multiples of 2^-14.
+#[inline(always)]
+fn convert(luma: &[u8], blue: &[u8], red: &[u8], out: &mut [[u8; RGB]]) {
+    const BITS: u32 = 14;
+    const ALMOST_HALF: i32 = (1 << (BITS - 1)) - 1;
+    for (((out, &luma), &blue), &red) in out.iter_mut().zip(luma).zip(blue).zip(red) {
+        let luma = (i32::from(luma) << BITS) + ALMOST_HALF;
+        let (blue, red) = (i32::from(blue) - 128, i32::from(red) - 128);
+        let level = |value: i32| (value >> BITS).clamp(0, 255) as u8;
+        *out = [
+            level(luma + red * 22_970),
+            level(luma - red * 11_700 - blue * 5_638),
+            level(luma + blue * 29_032),
+        ];
+    }
+}

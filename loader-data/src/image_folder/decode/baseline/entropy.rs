@@ -1,0 +1,170 @@
+//! The coded pixels, as bits.
+
+use super::{blocks::Block, huffman::Table};
+
+/// The bytes of a scan without what is stuffed between them, and where its restart intervals start.
+#[derive(Debug, Default)]
+pub(super) struct Entropy {
+    bytes: Vec<u8>,
+    intervals: Vec<usize>,
+}
+
+/// Zeros behind the last byte, so that a window can be read there.
+const PADDING: usize = 8;
+
+impl Entropy {
+    /// Size of the buffer in bytes.
+    pub(super) fn room(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Takes the scan that `file` starts with; `None` when the image does not end behind it.
+    pub(super) fn read(&mut self, mut file: &[u8]) -> Option<()> {
+        self.bytes.clear();
+        self.intervals.clear();
+        loop {
+            let marker = memchr::memchr(0xFF, file)?;
+            let (before, rest) = file.split_at(marker);
+            self.bytes.extend_from_slice(before);
+            match *rest.get(1)? {
+                0x00 => {
+                    self.bytes.push(0xFF);
+                    file = &rest[2..];
+                }
+                0xFF => file = &rest[1..], // padding
+                0xD0..=0xD7 => {
+                    self.intervals.push(self.bytes.len());
+                    file = &rest[2..];
+                }
+                0xD9 => {
+                    self.intervals.push(self.bytes.len());
+                    self.bytes.extend_from_slice(&[0; PADDING]);
+                    return Some(());
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// Reads bits from the scan.
+#[derive(Debug)]
+pub(super) struct Bits<'a> {
+    bytes: &'a [u8],
+    /// Place of the next bit.
+    place: usize,
+    /// Ends of the restart intervals, from the one that is being read on.
+    ends: &'a [usize],
+}
+
+/// Bits of a window of which a code and its value may start behind, since they have at most 26 of its 57.
+const ROOM: usize = 57 - 26;
+
+/// Where each value of the file goes in a block: its rows, one after the other.
+const ZIGZAG: [u8; 64] = [
+    0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7,
+    14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39,
+    46, 53, 60, 61, 54, 47, 55, 62, 63,
+];
+
+impl<'a> Bits<'a> {
+    pub(super) fn new(entropy: &'a Entropy) -> Self {
+        Self { bytes: &entropy.bytes, place: 0, ends: &entropy.intervals }
+    }
+
+    /// At least 57 of the next bits, from the left.
+    #[inline(always)]
+    fn window(&self) -> Option<u64> {
+        let bytes = self.bytes.get(self.place >> 3..)?.first_chunk()?;
+        Some(u64::from_be_bytes(*bytes) << (self.place & 7))
+    }
+
+    /// Reads a block into `block`, which must be all 0. Returns the place of its last value that may not be 0.
+    #[inline(always)]
+    pub(super) fn block(
+        &mut self,
+        dc: &Table,
+        ac: &Table,
+        quantisers: &[i32; 64],
+        before: &mut i32,
+        block: &mut Block,
+    ) -> Option<usize> {
+        let window = self.window()?;
+        let entry = dc.look_up(window);
+        if !entry.is_valid() {
+            return None;
+        }
+        *before = before.wrapping_add(entry.value(window));
+        block[0] = before.wrapping_mul(quantisers[0]);
+        self.place += entry.total() as usize;
+
+        let (mut place, mut last) = (1, 0);
+        while place < 64 {
+            let mut window = self.window()?;
+            let end = self.place + ROOM;
+            while self.place <= end {
+                let entry = ac.look_up(window);
+                self.place += entry.total() as usize;
+                place += entry.run();
+                if place > 63 {
+                    return entry.is_end().then_some(last);
+                }
+                block[usize::from(ZIGZAG[place])] = entry.value(window) * quantisers[place];
+                last = place;
+                place += 1;
+                if place == 64 {
+                    break;
+                }
+                window <<= entry.total();
+            }
+        }
+        Some(last)
+    }
+
+    /// Reads over a block.
+    #[inline(always)]
+    pub(super) fn skip_block(&mut self, dc: &Table, ac: &Table, before: &mut i32) -> Option<()> {
+        let window = self.window()?;
+        let entry = dc.look_up(window);
+        if !entry.is_valid() {
+            return None;
+        }
+        *before = before.wrapping_add(entry.value(window));
+        self.place += entry.total() as usize;
+
+        let mut place = 1;
+        while place < 64 {
+            let mut window = self.window()?;
+            let end = self.place + ROOM;
+            while self.place <= end {
+                let entry = ac.look_up(window);
+                self.place += entry.total() as usize;
+                place += entry.run();
+                if place > 63 {
+                    return entry.is_end().then_some(());
+                }
+                place += 1;
+                if place == 64 {
+                    break;
+                }
+                window <<= entry.total();
+            }
+        }
+        Some(())
+    }
+
+    /// Goes on with the next restart interval; `None` when this one has not been read to its end.
+    pub(super) fn restart(&mut self) -> Option<()> {
+        let (&end, ends) = self.ends.split_first()?;
+        if self.place.div_ceil(8) != end || ends.is_empty() {
+            return None;
+        }
+        (self.place, self.ends) = (end * 8, ends);
+        Some(())
+    }
+
+    /// `None` when more has been read than there is.
+    pub(super) fn check(&self) -> Option<()> {
+        self.ends.first().filter(|&&end| self.place <= end * 8).map(|_| ())
+    }
+}

@@ -1,0 +1,167 @@
+//! What stands before the coded pixels.
+
+use super::super::super::picture::Size;
+
+/// Headers of a JPEG that can be decoded here.
+#[derive(Debug)]
+pub(super) struct Header<'a> {
+    pub(super) size: Size,
+    components: [Component; 3],
+    count: usize,
+    /// Blocks of the first component in a group (MCU), across and down: 1 and 1, 2 and 1, or 2 and 2. Of the others there is one.
+    pub(super) across: usize,
+    pub(super) down: usize,
+    /// In the order of the file, which is zigzag.
+    pub(super) quantisers: [[i32; 64]; 4],
+    /// Huffman codes for DC and for AC.
+    pub(super) codes: [[Option<Code<'a>>; 4]; 2],
+    /// Groups from one restart marker to the next; 0 when there are none.
+    pub(super) restart: usize,
+    /// Where the coded pixels start in the file.
+    pub(super) scan: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Component {
+    id: u8,
+    pub(super) across: usize,
+    pub(super) down: usize,
+    pub(super) quantiser: usize,
+    pub(super) dc: usize,
+    pub(super) ac: usize,
+}
+
+/// A Huffman code as the file has it: how many codes there are of each length from 1 to 16, and what they stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Code<'a> {
+    pub(super) counts: &'a [u8; 16],
+    pub(super) symbols: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    /// `None` when the file is not of the kind that is handled here, or ends too early.
+    pub(super) fn read(file: &'a [u8]) -> Option<Self> {
+        let mut header = Self {
+            size: Size::default(),
+            components: [Component::default(); 3],
+            count: 0,
+            across: 1,
+            down: 1,
+            quantisers: [[0; 64]; 4],
+            codes: [[None; 4]; 2],
+            restart: 0,
+            scan: 0,
+        };
+        let mut place = 2;
+        loop {
+            let (&[0xFF, marker], rest) = file.get(place..)?.split_first_chunk()? else { return None };
+            if marker == 0xFF {
+                place += 1; // padding
+                continue;
+            }
+            let length = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
+            let segment = rest.get(2..length)?;
+            place += 2 + length;
+            match marker {
+                0xC0 | 0xC1 => header.frame(segment)?,
+                0xC4 => header.huffman(segment)?,
+                0xDB => header.quantisers(segment)?,
+                0xDD => header.restart = u16::from_be_bytes(*segment.first_chunk()?).into(),
+                0xDA => {
+                    header.start_of_scan(segment)?;
+                    header.scan = place;
+                    return Some(header);
+                }
+                // Adobe's, which may mean other colours than YCbCr.
+                0xEE => return None,
+                0xE0..=0xEF | 0xFE => {}
+                _ => return None,
+            }
+        }
+    }
+
+    pub(super) fn components(&self) -> impl Iterator<Item = &Component> {
+        self.components[..self.count].iter()
+    }
+
+    pub(super) fn is_grey(&self) -> bool {
+        self.count == 1
+    }
+
+    fn frame(&mut self, segment: &[u8]) -> Option<()> {
+        let &[8, height_1, height_2, width_1, width_2, count, ref components @ ..] = segment else {
+            return None;
+        };
+        self.count = match (self.count, count) {
+            (0, 1 | 3) if components.len() == usize::from(count) * 3 => count.into(),
+            _ => return None,
+        };
+        let (width, height) = ([width_1, width_2], [height_1, height_2]);
+        self.size = Size::new(u16::from_be_bytes(width).into(), u16::from_be_bytes(height).into());
+        if self.size.pixels() == 0 {
+            return None;
+        }
+        for (component, &[id, sampling, quantiser]) in
+            self.components.iter_mut().zip(components.as_chunks().0)
+        {
+            if quantiser > 3 {
+                return None;
+            }
+            let (across, down) = (usize::from(sampling >> 4), usize::from(sampling & 15));
+            *component = Component { id, across, down, quantiser: quantiser.into(), ..Component::default() };
+        }
+        match &mut self.components[..self.count] {
+            // A single component is one block after the other, whatever the file says of its size.
+            [grey] => (grey.across, grey.down) = (1, 1),
+            [luma, blue, red] => {
+                // Elsewhere the numbers may be letters that say RGB.
+                let known = matches!([luma.id, blue.id, red.id], [1, 2, 3] | [0, 1, 2]);
+                let small = [blue, red].iter().all(|chroma| (chroma.across, chroma.down) == (1, 1));
+                if !known || !small || !matches!((luma.across, luma.down), (1, 1) | (2, 1) | (2, 2)) {
+                    return None;
+                }
+                (self.across, self.down) = (luma.across, luma.down);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn huffman(&mut self, mut segment: &'a [u8]) -> Option<()> {
+        while let Some((&kind, rest)) = segment.split_first() {
+            let (counts, rest) = rest.split_first_chunk::<16>()?;
+            let all = counts.iter().map(|&count| usize::from(count)).sum();
+            let (symbols, rest) = rest.split_at_checked(all)?;
+            *self.codes.get_mut(usize::from(kind >> 4))?.get_mut(usize::from(kind & 15))? =
+                Some(Code { counts, symbols });
+            segment = rest;
+        }
+        Some(())
+    }
+
+    fn quantisers(&mut self, mut segment: &[u8]) -> Option<()> {
+        while let Some((&kind, rest)) = segment.split_first() {
+            // The upper half is 0 for 8 bits each, the only width that baseline has.
+            let quantiser = self.quantisers.get_mut(usize::from(kind))?;
+            let (values, rest) = rest.split_first_chunk::<64>()?;
+            *quantiser = values.map(i32::from);
+            segment = rest;
+        }
+        Some(())
+    }
+
+    fn start_of_scan(&mut self, segment: &[u8]) -> Option<()> {
+        let (&count, rest) = segment.split_first()?;
+        let (components, spectrum) = rest.split_at_checked(self.count * 2)?;
+        if self.count == 0 || usize::from(count) != self.count || !matches!(spectrum, [0, 63, 0]) {
+            return None;
+        }
+        for (component, &[id, codes]) in self.components.iter_mut().zip(components.as_chunks().0) {
+            if component.id != id || codes >> 4 > 3 || codes & 15 > 3 {
+                return None;
+            }
+            (component.dc, component.ac) = (usize::from(codes >> 4), usize::from(codes & 15));
+        }
+        Some(())
+    }
+}

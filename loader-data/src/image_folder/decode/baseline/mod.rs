@@ -1,0 +1,278 @@
+//! Baseline JPEG, of which only what a crop needs is decoded.
+//!
+//! The coded blocks of a JPEG must be read in order, but only those that the crop shows must become pixels: blocks above it, left
+//! and right of it are read over (their lengths matter, not their values), and what lies below it is not read. Of all other work
+//! (inverse transform, chroma, colours) only the crop's share is done. The arithmetic is zune-jpeg's to the bit, and the tests
+//! hold it to that.
+//!
+//! Only what nearly all photographs are is handled: 8 bits, Huffman codes, one scan, grey or YCbCr with chroma of full or half
+//! size. Everything else, and everything that looks wrong, is `None` here and then zune-jpeg's to decode or to refuse.
+
+mod blocks;
+mod colour;
+mod entropy;
+mod header;
+mod huffman;
+
+use pulp::{Simd, WithSimd};
+
+use super::super::picture::{Area, Picture, Size};
+use blocks::Block;
+use entropy::{Bits, Entropy};
+use header::Header;
+use huffman::Tables;
+
+/// A JPEG file whose headers have been read.
+#[derive(Debug)]
+pub(super) struct Jpeg<'a> {
+    header: Header<'a>,
+    file: &'a [u8],
+}
+
+/// Buffers that are kept from image to image.
+#[derive(Debug, Default)]
+pub(in super::super) struct Bench {
+    tables: Tables,
+    entropy: Entropy,
+    planes: [Plane; 3],
+    colours: colour::Rows,
+}
+
+impl Bench {
+    /// Gives buffers back when one is larger than `kept` bytes.
+    pub(in super::super) fn release(&mut self, kept: usize) {
+        if self.entropy.room() > kept || self.planes.iter().any(|plane| plane.bytes.capacity() > kept) {
+            *self = Self::default();
+        }
+    }
+}
+
+/// The decoded part of one component; whole blocks.
+#[derive(Debug, Default)]
+struct Plane {
+    bytes: Vec<u8>,
+    width: usize,
+}
+
+/// Numbers of the blocks' groups (MCUs) that a crop needs, in one direction.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    start: usize,
+    end: usize,
+    /// How many there are in the whole image.
+    all: usize,
+}
+
+impl Span {
+    /// The groups of `side` pixels that `length` pixels from `start` on need, of an image with `whole` pixels.
+    fn new(start: u32, length: u32, whole: u32, side: usize) -> Self {
+        // Chroma of half size is interpolated: a pixel needs its neighbours'.
+        const NEIGHBOURS: usize = 2;
+        let all = (whole as usize).div_ceil(side);
+        let (first, last) = (start as usize, (start + length) as usize);
+        let margin = if side > 8 { NEIGHBOURS } else { 0 };
+        let start = first.saturating_sub(margin) / side;
+        Self { start, end: (last + margin).div_ceil(side).min(all), all }
+    }
+
+    fn len(self) -> usize {
+        self.end - self.start
+    }
+
+    fn contains(self, group: usize) -> bool {
+        (self.start..self.end).contains(&group)
+    }
+}
+
+impl<'a> Jpeg<'a> {
+    /// Reads the headers; `None` when the file is not of the kind that is handled here.
+    pub(super) fn open(file: &'a [u8]) -> Option<Self> {
+        Some(Self { header: Header::read(file)?, file })
+    }
+
+    pub(super) fn size(&self) -> Size {
+        self.header.size
+    }
+
+    /// Decodes `area` into `picture`, in place of what was there; `None` when something is wrong with the file.
+    pub(super) fn decode(&self, area: Area, picture: &mut Picture, bench: &mut Bench) -> Option<()> {
+        bench.tables.build(&self.header)?;
+        bench.entropy.read(&self.file[self.header.scan..])?;
+        pulp::Arch::new().dispatch(Job { jpeg: self, area, picture, bench })
+    }
+}
+
+/// The work that is compiled anew for wider registers, and done in the widest that the processor has. All of it must be
+/// `inline(always)`: what is a function of its own is not compiled anew.
+struct Job<'a> {
+    jpeg: &'a Jpeg<'a>,
+    area: Area,
+    picture: &'a mut Picture,
+    bench: &'a mut Bench,
+}
+
+impl WithSimd for Job<'_> {
+    type Output = Option<()>;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> Option<()> {
+        let Self { jpeg, area, picture, bench } = self;
+        let Bench { tables, entropy, planes, colours } = bench;
+        let spans = jpeg.decode_planes(area, tables, entropy, planes)?;
+        picture.clear_part(area);
+        colours.write(&jpeg.header, area, spans, planes, picture);
+        Some(())
+    }
+}
+
+impl Jpeg<'_> {
+    /// Decodes the groups that `area` needs; columns and rows of groups.
+    #[inline(always)]
+    fn decode_planes(
+        &self,
+        area: Area,
+        tables: &Tables,
+        entropy: &Entropy,
+        planes: &mut [Plane; 3],
+    ) -> Option<(Span, Span)> {
+        let header = &self.header;
+        let (across, down) = (header.across, header.down);
+        let columns = Span::new(area.x, area.size.width, header.size.width, across * 8);
+        let rows = Span::new(area.y, area.size.height, header.size.height, down * 8);
+        for (plane, component) in planes.iter_mut().zip(header.components()) {
+            plane.width = columns.len() * component.across * 8;
+            plane.bytes.resize(plane.width * rows.len() * component.down * 8, 0);
+        }
+
+        let mut bits = Bits::new(entropy);
+        let mut before = [0; 3];
+        let mut block: Block = [0; 64];
+        let mut until_restart = header.restart;
+        for row in 0..rows.end {
+            // Nothing is read behind the last group that is needed.
+            let end = if row + 1 == rows.end { columns.end } else { columns.all };
+            for column in 0..end {
+                if header.restart > 0 {
+                    if until_restart == 0 {
+                        bits.restart()?;
+                        before = [0; 3];
+                        until_restart = header.restart;
+                    }
+                    until_restart -= 1;
+                }
+                let needed = row >= rows.start && columns.contains(column);
+                for (number, component) in header.components().enumerate() {
+                    let (dc, ac) = tables.of(component);
+                    let before = &mut before[number];
+                    for part in 0..component.across * component.down {
+                        if !needed {
+                            bits.skip_block(dc, ac, before)?;
+                            continue;
+                        }
+                        let last =
+                            bits.block(dc, ac, &header.quantisers[component.quantiser], before, &mut block)?;
+                        let plane = &mut planes[number];
+                        let (x, y) = (part % component.across, part / component.across);
+                        let x = ((column - columns.start) * component.across + x) * 8;
+                        let y = ((row - rows.start) * component.down + y) * 8;
+                        let place = y * plane.width + x;
+                        blocks::write(&mut block, last, &mut plane.bytes[place..], plane.width);
+                    }
+                }
+            }
+            bits.check()?;
+        }
+        Some((columns, rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{super::picture::RGB, jpeg},
+        *,
+    };
+
+    const PHOTOS: [(&str, &[u8]); 8] = [
+        ("4:2:0", include_bytes!("../../../../photos/table/coffee.jpg")),
+        ("4:2:0, even finer detail", include_bytes!("../../../../photos/texture/grass.jpg")),
+        ("grey", include_bytes!("../../../../photos/texture/brick.jpg")),
+        ("4:2:0, two groups wide", include_bytes!("../../../../tests/image_folder/fixtures/baseline.jpg")),
+        ("4:2:2", include_bytes!("../../../../tests/image_folder/fixtures/half-width-chroma.jpg")),
+        ("4:4:4", include_bytes!("../../../../tests/image_folder/fixtures/full-chroma.jpg")),
+        ("restart markers", include_bytes!("../../../../tests/image_folder/fixtures/restarts.jpg")),
+        ("codes made for the file", include_bytes!("../../../../tests/image_folder/fixtures/own-codes.jpg")),
+    ];
+
+    fn decode(file: &[u8], area: Area, bench: &mut Bench) -> Option<Picture> {
+        let mut picture = Picture::default();
+        Jpeg::open(file)?.decode(area, &mut picture, bench)?;
+        Some(picture)
+    }
+
+    #[test]
+    fn pixels_are_those_of_the_whole_decoder() {
+        let bench = &mut Bench::default();
+        for (kind, file) in PHOTOS {
+            let mut expected = Picture::default();
+            jpeg::decode_whole(file, &mut expected).unwrap();
+            let Size { width, height } = expected.area().size;
+            let (half_width, half_height) = (width / 2, height / 2);
+            for (x, y, width, height) in [
+                (0, 0, width, height),
+                (0, 0, 1, 1),
+                (width - 1, height - 1, 1, 1),
+                (15, 15, 3, 3),
+                (16, 8, 9, 17),
+                (half_width, 0, width - half_width, half_height),
+                (0, half_height, half_width, height - half_height),
+                (half_width - 7, half_height - 7, 14, 14),
+            ] {
+                let area = Area::new(x, y, Size::new(width, height));
+                let found = decode(file, area, bench).expect(kind);
+                assert_eq!(found.area(), area, "{kind}");
+                assert_eq!(found.bytes().len(), area.size.pixels() as usize * RGB, "{kind}");
+                for y in y..y + height {
+                    assert!(found.row(x, y, width) == expected.row(x, y, width), "{kind}, {area:?}, row {y}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_below_is_not_looked_at() {
+        let (_, file) = PHOTOS[0];
+        let mut damaged = file.to_vec();
+        let middle = damaged.len() / 2;
+        damaged[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
+        let upper = Area::new(100, 20, Size::new(90, 80));
+        let lower = Area::new(100, 300, Size::new(90, 80));
+        let bench = &mut Bench::default();
+        assert!(
+            decode(&damaged, upper, bench).unwrap().bytes() == decode(file, upper, bench).unwrap().bytes()
+        );
+        assert!(decode(&damaged, lower, bench).is_none(), "but what lies above is");
+    }
+
+    #[test]
+    fn no_file_makes_it_panic() {
+        let (_, file) = PHOTOS[3];
+        let bench = &mut Bench::default();
+        let size = Jpeg::open(file).unwrap().size();
+        for place in 0..file.len() {
+            assert!(Jpeg::open(&file[..place]).is_none_or(|jpeg| {
+                jpeg.decode(Area::new(0, 0, size), &mut Picture::default(), bench).is_none()
+            }));
+            for bit in 0..8 {
+                let mut damaged = file.to_vec();
+                damaged[place] ^= 1 << bit;
+                let Some(jpeg) = Jpeg::open(&damaged) else { continue };
+                if jpeg.size().pixels() <= 1 << 20 {
+                    // Damage need not show.
+                    let area = Area::new(0, 0, jpeg.size());
+                    let _ = jpeg.decode(area, &mut Picture::default(), bench);
+                }
+            }
+        }
+    }
+}
