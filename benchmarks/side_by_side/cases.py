@@ -182,9 +182,9 @@ def memory() -> Iterator[Case]:
 
 
 def stragglers() -> Iterator[Case]:
-    workers, batches, batch_size = 4, 200, 16
-    ideal = sum(50 if index * 2654435761 % 2**32 % 100 == 7 else 1 for index in range(batches * batch_size)) / workers
-    for prefetch in (2, 8):
+    workers, batches, batch_size = 4, 100, 16
+    ideal = sum(200 if index * 2654435761 % 2**32 % 100 == 7 else 4 for index in range(batches * batch_size)) / workers
+    for prefetch in (2, 4):
         title = f"an epoch with slow samples, {count(workers)}, prefetch {prefetch} (shared evenly: {ideal:,.0f} ms)"
         overview = "slow samples" if prefetch == 2 else None
         row = Row(title, "ms", lambda line: line["seconds"]["median"] * 1e3, overview=overview)

@@ -110,7 +110,8 @@ impl Context {
         self.many == Many::Declined
     }
 
-    /// The worker, or `None` in the main process.
+    /// The worker, or `None` in the main process. Which worker loads a sample depends on the time that others take: what a sample looks
+    /// like should not depend on it.
     pub fn worker(&self) -> Option<&WorkerInfo> {
         self.worker.as_ref()
     }

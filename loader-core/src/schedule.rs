@@ -73,8 +73,7 @@ impl<P> Schedule<P> {
 
     /// Notes the batch of task `number`; gives it back when no such task is waiting.
     pub(crate) fn arrived(&mut self, number: u64, batch: P) -> Result<(), P> {
-        let place = number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok());
-        match place.and_then(|place| self.window.get_mut(place)) {
+        match self.place(number).and_then(|place| self.window.get_mut(place)) {
             Some(entry @ Entry::Waiting { .. }) => {
                 let Entry::Waiting { worker } = *entry else { return Err(batch) };
                 *entry = Entry::Arrived { worker, batch };
@@ -105,10 +104,8 @@ impl<P> Schedule<P> {
 
     /// True while the batch of task `number` is on its way.
     pub(crate) fn is_waiting(&self, number: u64) -> bool {
-        let place = number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok());
-        place
-            .and_then(|place| self.window.get(place))
-            .is_some_and(|entry| matches!(entry, Entry::Waiting { .. }))
+        let entry = self.place(number).and_then(|place| self.window.get(place));
+        entry.is_some_and(|entry| matches!(entry, Entry::Waiting { .. }))
     }
 
     /// True when the batch that is the user's next has arrived.
@@ -117,6 +114,11 @@ impl<P> Schedule<P> {
             true => matches!(self.window.front(), Some(Entry::Arrived { .. })),
             false => !self.arrivals.is_empty(),
         }
+    }
+
+    /// Where in the window a task is, if it is not below it.
+    fn place(&self, number: u64) -> Option<usize> {
+        number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok())
     }
 
     /// True when every task that was sent has been returned.
@@ -131,8 +133,9 @@ impl<P> Schedule<P> {
 
     /// Notes that a task that is on its way is `to`'s now.
     pub(crate) fn moved(&mut self, number: u64, to: usize) {
-        let place = number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok());
-        if let Some(Entry::Waiting { worker }) = place.and_then(|place| self.window.get_mut(place)) {
+        if let Some(Entry::Waiting { worker }) =
+            self.place(number).and_then(|place| self.window.get_mut(place))
+        {
             self.loads[std::mem::replace(worker, to)] -= 1;
             self.loads[to] += 1;
         }
@@ -152,7 +155,8 @@ impl<P> Schedule<P> {
         self.waiting().any(|(_, at)| at == worker)
     }
 
-    /// The tasks that wait behind another one at the same worker, oldest first: what an idle worker could do sooner.
+    /// The tasks that wait behind another one at the same worker, oldest first: what an idle worker could do sooner. A moved task is the
+    /// first one of a worker that had none, and later ones have higher numbers: so it is never moved again, and never comes back.
     pub(crate) fn waiting_behind(&self) -> Vec<(u64, usize)> {
         let mut busy = vec![false; self.loads.len()];
         self.waiting().filter(|&(_, worker)| std::mem::replace(&mut busy[worker], true)).collect()
@@ -166,6 +170,8 @@ impl<P> Schedule<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -264,6 +270,7 @@ mod tests {
             let mut log = Vec::new();
             let (mut waiting, mut sent, mut returned) = (Vec::new(), 0, Vec::new());
             let mut picks = picks.into_iter();
+            let mut moved = BTreeSet::new();
             loop {
                 fill(&mut schedule, total, &mut log);
                 waiting.extend(sent..schedule.next_number());
@@ -275,6 +282,14 @@ mod tests {
                 } else if waiting.is_empty() {
                     break;
                 } else {
+                    for idle in (0..workers).filter(|&worker| !schedule.is_busy(worker)).collect::<Vec<_>>() {
+                        if let Some(&(number, from)) = schedule.waiting_behind().first() {
+                            prop_assert!(from != idle);
+                            prop_assert!(moved.insert(number), "moved twice");
+                            schedule.moved(number, idle);
+                            prop_assert!(schedule.waiting_at(idle) == [number]);
+                        }
+                    }
                     let place = picks.next().map_or(0, |pick| pick.index(waiting.len()));
                     let number = waiting.remove(place);
                     prop_assert!(schedule.arrived(number, number).is_ok());

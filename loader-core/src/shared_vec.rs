@@ -72,7 +72,7 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         let mut end = 0u64;
         for (row, value) in rows.into_iter().enumerate() {
             let problem = |error: codec::CodecError| SharedVecError::Row { row, problem: error.to_string() };
-            let bytes = codec::encode(&value).map_err(problem)?;
+            let bytes = attach::apart(|| codec::encode(&value)).map_err(problem)?;
             writer.write_all(&bytes)?;
             end += bytes.len() as u64;
             ends.extend_from_slice(&end.to_le_bytes());
@@ -104,7 +104,8 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         }
         let start = if row == 0 { 0 } else { self.end_of(row - 1) };
         let bytes = self.memory.bytes().get(start..self.end_of(row)).unwrap_or_default();
-        codec::decode(bytes).map_err(|error| SharedVecError::Row { row, problem: error.to_string() })
+        let decoded = attach::apart(|| codec::decode(bytes));
+        decoded.map_err(|error| SharedVecError::Row { row, problem: error.to_string() })
     }
 
     /// All rows, decoded one by one.

@@ -33,8 +33,9 @@ struct Pieces {
     number: usize,
     /// Bytes written.
     end: usize,
-    /// Where the content of a buffer lies, by the buffer's address and the length: clones are written once.
-    known: BTreeMap<(usize, usize), usize>,
+    /// Where the content of a buffer lies, by the buffer's address and the length: clones are written once. The buffer is held, so
+    /// that no other can have its address.
+    known: BTreeMap<(usize, usize), (usize, Arc<Buffer>)>,
 }
 
 /// Where a piece lies: the number of its memory and its first byte there.
@@ -107,8 +108,8 @@ pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
     })
 }
 
-/// Attaches the first `len` bytes of `buffer`, which must live until the value is encoded, to the value that this thread is
-/// encoding, as a piece of one memory for all such; `None` as in [`put`].
+/// Attaches the first `len` bytes of `buffer` to the value that this thread is encoding, as a piece of one memory for all such;
+/// `None` as in [`put`].
 ///
 /// # Errors
 /// When the system is out of memory or descriptors.
@@ -129,13 +130,16 @@ impl Put {
         };
         let key = (Arc::as_ptr(buffer).addr(), len);
         let start = match pieces.known.get(&key) {
-            Some(&start) => start,
+            Some(&(start, _)) => start,
             None => {
                 let start = pieces.end.next_multiple_of(ALIGNMENT);
                 pieces.writer.write_all(&[0; ALIGNMENT][..start - pieces.end])?;
                 pieces.writer.write_all(&buffer.as_bytes()[..len])?;
                 pieces.end = start + len;
-                pieces.known.insert(key, start);
+                // One that nobody else holds will not come again, and may be a large one that is made for this.
+                if Arc::strong_count(buffer) > 1 {
+                    pieces.known.insert(key, (start, Arc::clone(buffer)));
+                }
                 start
             }
         };
@@ -145,6 +149,13 @@ impl Put {
 
 fn to_number(place: usize) -> u32 {
     u32::try_from(place).expect("fewer attachments than descriptors")
+}
+
+/// Runs `call` as if this thread were encoding and decoding nothing: for values within a value that have an encoding of their own.
+pub fn apart<R>(call: impl FnOnce() -> R) -> R {
+    let _put = Restore(&PUT, Some(PUT.take()));
+    let _take = Restore(&TAKE, Some(TAKE.take()));
+    call()
 }
 
 /// True while this thread decodes a value with attachments.

@@ -75,6 +75,10 @@ impl Buffer {
     pub(crate) fn in_sealed(memory: Arc<SealedMemory>, start: usize, len: usize) -> Option<Self> {
         debug_assert_eq!(start % ALIGNMENT, 0);
         memory.bytes().get(start..start.checked_add(len)?)?;
+        if len == 0 {
+            // Memory without bytes has no mapping, and so no aligned address.
+            return Some(Self::copy_of(&[]));
+        }
         Some(Self { storage: Storage::Sealed(memory, start), len })
     }
 

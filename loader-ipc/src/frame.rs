@@ -40,8 +40,8 @@ pub struct Task {
 
 /// Most slots that a task says to forget, so that its frame stays small.
 pub const MOST_FORGOTTEN: usize = 64;
-/// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a queue
-/// far above [`MOST_UNANSWERED`].
+/// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a ring well
+/// above [`MOST_UNANSWERED`].
 pub const MOST_INLINE_INDICES: usize = 256;
 /// Slots from this size on are offered while they are in the cache: below it, the frame costs more than it saves.
 pub const LEAST_OFFERED: u64 = 1 << 20;
@@ -87,7 +87,7 @@ pub struct Report {
     pub event: Event,
 }
 
-/// Worker to main, on the result queue that all workers share.
+/// Worker to main, on the worker's part of the result queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// Dataset, setup and the worker's init hook are through.

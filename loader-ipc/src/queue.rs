@@ -177,7 +177,7 @@ impl OrderSender {
     /// Sends an order, or the sentinel. Never waits: what is unanswered is kept so small ([`MOST_UNANSWERED`]) that it fits.
     ///
     /// # Errors
-    /// [`SendError`]; `Full` is a defect of the loader. The frame was then not sent.
+    /// [`SendError`]; that there is no room is a defect of the loader. The frame was then not sent.
     pub fn send(&mut self, order: &Option<Order>) -> Result<(), SendError> {
         encode_frame(order, &mut self.frame)?;
         if let Some(Order::Task(task)) = order {
@@ -250,6 +250,11 @@ impl ReportReceiver {
         wait(self, deadline)
     }
 
+    /// Puts an exit that the reaper did not send behind what the worker had sent.
+    pub fn note_exit(&mut self, worker: usize, pid: u32, status: ExitStatus) {
+        self.exits.push_back((worker, Event::Exited { pid, status }));
+    }
+
     /// An exit whose worker has nothing more to say.
     fn next_exit(&mut self) -> Option<Report> {
         // Acquire: pairs with the Release in `ExitSender::send`; only the hint hangs on it.
@@ -270,7 +275,7 @@ impl ReportReceiver {
             let worker = worker as usize;
             // Another number can only come from a worker that writes what it should not.
             if worker < self.readers.len() {
-                self.exits.push_back((worker, Event::Exited { pid, status }));
+                self.note_exit(worker, pid, status);
             }
         }
     }
@@ -368,7 +373,11 @@ impl Receive for ReportReceiver {
                 Ok(false) => {}
                 Ok(true) => {
                     self.turn = (worker + 1) % workers;
-                    let event = decode_frame(&self.frame).map_err(malformed)?;
+                    let decoded = decode_frame(&self.frame);
+                    if decoded.is_err() {
+                        self.readers[worker].0.give_up();
+                    }
+                    let event = decoded.map_err(malformed)?;
                     return Ok(Some(Report { worker, event }));
                 }
                 Err(Nonsense) => return Err(malformed(Nonsense.to_string())),

@@ -138,6 +138,11 @@ impl RingReader {
         Ok(true)
     }
 
+    /// Reads nothing more: what was read is nonsense to whoever knows what frames mean.
+    pub(crate) fn give_up(&mut self) {
+        self.broken = true;
+    }
+
     fn written(&self) -> u64 {
         // Acquire: pairs with the Release in `write`.
         self.place.word(WRITTEN).load(Ordering::Acquire)

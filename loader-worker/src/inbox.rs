@@ -22,6 +22,8 @@ pub(crate) struct Inbox {
     offers: BTreeMap<u64, Lease>,
     /// Leases of offers that came too late, each with its task.
     unused: Vec<(u64, Lease)>,
+    /// The first task is this worker's for good.
+    has_begun: bool,
     ended: bool,
 }
 
@@ -29,6 +31,8 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 pub(crate) enum Next {
     Load(Task),
+    /// Leave this one: main has withdrawn it.
+    Withdrawn(Task),
     /// Give back a lease that is not needed, at once: main may be waiting for it.
     GiveBack {
         task: u64,
@@ -51,6 +55,13 @@ impl Inbox {
             return Ok(Next::GiveBack { task, lease });
         }
         let Some(task) = self.tasks.front_mut() else { return Ok(Next::End) };
+        // Before one of its leases is given back: which one depends on whose the task is.
+        if !self.has_begun && !queue.begin(task.claim) {
+            let offered = self.offers.remove(&task.number).map(|lease| (task.number, lease));
+            self.unused.extend(offered);
+            return Ok(self.tasks.pop_front().map_or(Next::End, Next::Withdrawn));
+        }
+        self.has_begun = true;
         // Indices that lie in the first slot bind the task to it.
         let is_bound = matches!(task.indices, Indices::InSlot { .. });
         match self.offers.remove(&task.number) {
@@ -59,7 +70,10 @@ impl Inbox {
                 let lease = mem::replace(&mut task.lease, offered);
                 Ok(Next::GiveBack { task: task.number, lease })
             }
-            None => Ok(self.tasks.pop_front().map_or(Next::End, Next::Load)),
+            None => {
+                self.has_begun = false;
+                Ok(self.tasks.pop_front().map_or(Next::End, Next::Load))
+            }
         }
     }
 

@@ -54,6 +54,7 @@ pub(crate) fn follow(
         worker.enter(WorkerState::Idle);
         let flow = match inbox.next(&mut worker.session.orders)? {
             Next::Load(task) => worker.load(task)?,
+            Next::Withdrawn(task) => worker.leave(task)?,
             Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
             Next::End => break,
         };
@@ -103,14 +104,11 @@ enum NotSent {
 impl Worker<'_> {
     /// Does one task and answers it.
     fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
-        let Task { epoch, number, lease, indices, forget, claim } = task;
-        forget.into_iter().for_each(|slot| self.slots.forget(slot));
-        if !self.session.orders.begin(claim) {
-            return self.report(Event::Withdrawn { task: number });
-        }
+        let Task { epoch, number, lease, indices, forget, .. } = task;
         if self.session.control.is_done() {
             return self.report(Event::Skipped { task: number, lease });
         }
+        self.slots.update(lease, forget)?;
         let started = Instant::now();
         self.line().set_task(number);
         self.enter(WorkerState::Fetching);
@@ -129,6 +127,12 @@ impl Worker<'_> {
             Outcome::Unheard => return Ok(Flow::Break(())),
         };
         self.report(event)
+    }
+
+    /// Leaves a task that was withdrawn. What came with it about slots counts all the same.
+    fn leave(&mut self, task: Task) -> anyhow::Result<Flow> {
+        self.slots.update(task.lease, task.forget)?;
+        self.report(Event::Withdrawn { task: task.number })
     }
 
     /// Loads a batch and encodes it into its slot. Nothing of the batch lives on when this returns, unless user code kept a
@@ -253,17 +257,20 @@ fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
 struct PageWatch<'a> {
     control: &'a ControlPage,
     line: WorkerLine<'a>,
-    /// Samples to note without the time.
+    /// Samples still to note without the time.
     untimed: Cell<u32>,
+    /// How many at a time; `None` before the first sample, which is timed and says nothing about its own length.
+    run: Cell<Option<u32>>,
 }
 
-/// Samples are timed one by one unless this many take less than a tick of the coarse clock: then an age that is wrong by that many
-/// samples is right to a few milliseconds, and the clock is not what a small sample costs.
-const UNTIMED: u32 = 16;
+/// Samples are timed one by one as long as each takes a tick of the coarse clock (some milliseconds). While it stands still, 1, 2, 4 and
+/// at last so many are noted without it: the clock is then not what a small sample costs, and the age of a slow one that comes after
+/// fast ones is wrong by no more than those took.
+const MOST_UNTIMED: u32 = 16;
 
 impl<'a> PageWatch<'a> {
     fn new(control: &'a ControlPage, worker: usize) -> Self {
-        Self { control, line: control.line_of(worker), untimed: Cell::new(0) }
+        Self { control, line: control.line_of(worker), untimed: Cell::new(0), run: Cell::new(None) }
     }
 }
 
@@ -272,7 +279,12 @@ impl Watch for PageWatch<'_> {
         match self.untimed.get() {
             0 => {
                 let is_same_tick = self.line.progress(state, index as u64);
-                self.untimed.set(if is_same_tick { UNTIMED } else { 0 });
+                let run = match self.run.get() {
+                    Some(run) if is_same_tick => (2 * run).clamp(1, MOST_UNTIMED),
+                    _ => 0,
+                };
+                self.run.set(Some(run));
+                self.untimed.set(run);
             }
             left => {
                 self.line.progress_untimed(state, index as u64);

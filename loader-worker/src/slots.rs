@@ -45,23 +45,34 @@ impl<'a> Slots<'a> {
         Self { lifeline, mapped: BTreeMap::new() }
     }
 
-    /// The memory of a leased slot, to be written.
-    pub(crate) fn lend(&mut self, lease: Lease) -> anyhow::Result<Loan> {
+    /// Maps the slot of a task, then unmaps those that came with the task to be forgotten. For each task, also one that is not done:
+    /// the other way round, a slot could be mapped after it was to be forgotten.
+    pub(crate) fn update(&mut self, lease: Lease, forget: Vec<u32>) -> anyhow::Result<()> {
+        self.map(lease)?;
+        for slot in forget {
+            self.mapped.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// Main sends a slot's memory before the first task that uses it.
+    fn map(&mut self, lease: Lease) -> anyhow::Result<()> {
         let deadline = Instant::now() + SLOT_DEADLINE;
         while !self.mapped.contains_key(&lease.slot) {
-            // Main sends a slot's memory before the first task that uses it.
             self.receive(deadline).context("waiting for a slot's memory")?;
         }
+        Ok(())
+    }
+
+    /// The memory of a leased slot, to be written.
+    pub(crate) fn lend(&mut self, lease: Lease) -> anyhow::Result<Loan> {
+        self.map(lease)?;
         let memory = &self.mapped[&lease.slot];
         memory.lend(()).context("a slot was leased while a tensor in it is still held in this worker")
     }
 
     pub(crate) fn memory(&self, slot: u32) -> Option<&Arc<SlotMemory>> {
         self.mapped.get(&slot)
-    }
-
-    pub(crate) fn forget(&mut self, slot: u32) {
-        self.mapped.remove(&slot);
     }
 
     /// Waits for the answer to `NeedSlot` for `task`. Main gives it when the user asks for a batch, which may be any time.

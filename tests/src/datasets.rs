@@ -81,20 +81,22 @@ pub struct SlowFirst {
     pub count: usize,
     /// Time for the first one.
     pub delay: Duration,
+    /// Numbers in a sample, each of which is its index.
+    pub len: usize,
 }
 
 impl Dataset for SlowFirst {
-    type Sample = u64;
+    type Sample = Vec<u64>;
 
     fn len(&self) -> usize {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
         if index == 0 {
             thread::sleep(self.delay);
         }
-        Ok(index as u64)
+        Ok(vec![index as u64; self.len])
     }
 }
 

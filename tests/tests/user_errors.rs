@@ -114,7 +114,7 @@ fn a_worker_hook_that_fails_fails_its_workers_batches() {
         Ok(())
     });
     let batches: Vec<_> = loader.build().unwrap().iter().unwrap().collect();
-    // The last one is worker one's too, unless it was so slow to start that the other one got it.
+    // The last one is worker one's too, unless the other one, idle while it started, got it.
     assert_eq!(batches.iter().take(3).map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
     let error = batches[1].as_ref().unwrap_err();
     assert!(matches!(error, Error::OpenFailed { worker: Some(1), .. }), "{error:?}");

@@ -178,19 +178,19 @@ impl<B: Batch> WorkerIter<B> {
             }
             self.offer_warm_slots()?;
             let now = Instant::now();
-            let wake_at = match *move_at.get_or_insert(now + MOVE_AFTER) {
-                later if now < later => later,
-                _ => {
-                    self.move_tasks()?;
-                    now + LIVENESS_INTERVAL
-                }
-            };
+            let move_at = *move_at.get_or_insert(now + MOVE_AFTER);
+            let is_early = now < move_at;
+            if !is_early {
+                self.move_tasks()?;
+            }
+            let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,
                 None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                     return Err(self.timed_out());
                 }
-                None => {}
+                None if is_early => {}
+                None => self.pool.look_for_exits(),
             }
         }
     }
@@ -247,12 +247,12 @@ impl<B: Batch> WorkerIter<B> {
     /// does not change, and neither do their contents: nothing in a sample depends on its worker.
     fn move_tasks(&mut self) -> Result<(), Error> {
         for idle in 0..self.options.workers {
-            if self.schedule.is_busy(idle) || !self.pool.takes_tasks(idle) {
+            if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
                 continue;
             }
             for (number, busy) in self.schedule.waiting_behind() {
-                // One that was offered another slot has two leases: its worker says which one it takes.
-                if self.offers.contains_key(&number) || !self.pool.withdraw(busy, number) {
+                // Another slot that it was offered is given back by the worker it was offered to.
+                if !self.pool.withdraw(busy, number) {
                     continue;
                 }
                 self.schedule.moved(number, idle);
@@ -311,7 +311,11 @@ impl<B: Batch> WorkerIter<B> {
     fn handle(&mut self, report: Report) -> Result<(), Error> {
         let worker = report.worker;
         match report.event {
-            Event::Ready | Event::Bye | Event::NotReady { .. } => Ok(()),
+            Event::Ready | Event::Bye => Ok(()),
+            Event::NotReady { .. } => {
+                self.pool.set_unfit(worker);
+                Ok(())
+            }
             Event::Done { task, lease, encoded, held } => {
                 self.check_lease(worker, task, lease)?;
                 if lease.len >= LEAST_OFFERED {
@@ -332,14 +336,23 @@ impl<B: Batch> WorkerIter<B> {
                 Ok(())
             }
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
-            Event::Withdrawn { task } => self.pool.answered(worker, task),
+            Event::Withdrawn { task } => {
+                // A moved task never comes back to the same worker.
+                if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) {
+                    return Err(misbehaved(
+                        worker,
+                        format!("it takes task {task}, which is its own, for withdrawn"),
+                    ));
+                }
+                self.pool.answered(worker, task)
+            }
             Event::Skipped { task, lease } => {
                 self.check_lease(worker, task, lease)?;
                 Err(misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
             }
             Event::Exited { pid, status } => {
                 let lost = self.schedule.waiting_at(worker);
-                // After the sentinel an idle worker is meant to end; before it, or with work, it is not.
+                // Once every task is given, an idle worker is not missed; before that, or with work, it is.
                 if self.planned_all && lost.is_empty() {
                     return Ok(());
                 }

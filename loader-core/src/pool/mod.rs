@@ -72,6 +72,8 @@ struct Worker {
     unanswered: VecDeque<(u64, u32)>,
     /// The next task's claim: they are used in turn, and there are as many as tasks may be unanswered.
     next_claim: u32,
+    /// It could not open the dataset, and fails every task.
+    is_unfit: bool,
     sentinel_sent: bool,
     exited: Option<ExitStatus>,
 }
@@ -118,10 +120,15 @@ impl Pool {
         sent.is_some_and(|&(_, claim)| orders.withdraw(claim))
     }
 
-    /// True while a worker can be given tasks.
-    pub(crate) fn takes_tasks(&self, worker: usize) -> bool {
+    /// True while tasks of other workers can be moved to this one.
+    pub(crate) fn takes_moved_tasks(&self, worker: usize) -> bool {
         let worker = &self.workers[worker];
-        !worker.sentinel_sent && worker.exited.is_none()
+        !worker.is_unfit && !worker.sentinel_sent && worker.exited.is_none()
+    }
+
+    /// Notes that a worker fails every task: those of others are not moved to it.
+    pub(crate) fn set_unfit(&mut self, worker: usize) {
+        self.workers[worker].is_unfit = true;
     }
 
     /// Tells a worker that has no tasks that none come.
@@ -203,7 +210,7 @@ impl Pool {
                 }
                 Ok(Some(report))
             }
-            Err(ReportError::TimedOut) => Ok(self.look_for_exits()),
+            Err(ReportError::TimedOut) => Ok(None),
             Err(ReportError::Malformed { worker, problem }) => {
                 Err(Error::WorkerMisbehaved { worker, problem })
             }
@@ -217,18 +224,14 @@ impl Pool {
         }
     }
 
-    /// The net under the reaper: a worker that has ended without anybody saying so, reported here.
-    fn look_for_exits(&mut self) -> Option<Report> {
-        for (number, worker) in
-            self.workers.iter_mut().enumerate().filter(|(_, worker)| worker.exited.is_none())
-        {
+    /// The net under the reaper: workers that have ended without anybody saying so are reported, behind what they had sent.
+    pub(crate) fn look_for_exits(&mut self) {
+        let running = self.workers.iter().enumerate().filter(|(_, worker)| worker.exited.is_none());
+        for (number, worker) in running {
             if let Some(status) = worker.process.try_reap() {
-                worker.exited = Some(status);
-                let event = Event::Exited { pid: worker.process.pid(), status };
-                return Some(Report { worker: number, event });
+                self.results.note_exit(number, worker.process.pid(), status);
             }
         }
-        None
     }
 
     /// The error for a worker that has exited.
@@ -280,17 +283,19 @@ impl Pool {
 
     /// Reads reports until every worker has exited. Reading also frees those that are blocked on a full queue.
     fn join(&mut self, deadline: Instant) {
-        while self.workers.iter().any(|worker| worker.exited.is_none()) {
+        while self.workers.iter().any(|worker| worker.exited.is_none()) && Instant::now() < deadline {
             match self.receive(deadline) {
-                Ok(None) => return,
-                Ok(Some(_)) | Err(Error::WorkerMisbehaved { .. }) => {}
+                Ok(_) | Err(Error::WorkerMisbehaved { .. }) => {}
                 // The queue is of no use any more: look at the processes themselves.
-                Err(_) if Instant::now() >= deadline => return,
                 Err(_) => {
-                    drop(self.look_for_exits());
+                    self.look_for_exits();
                     thread::sleep(LOOK_INTERVAL);
                 }
             }
+        }
+        // The net under the reaper, whatever the queue still holds.
+        for worker in self.workers.iter_mut().filter(|worker| worker.exited.is_none()) {
+            worker.exited = worker.process.try_reap();
         }
     }
 
@@ -334,6 +339,7 @@ impl Worker {
             backlog: VecDeque::new(),
             unanswered: VecDeque::new(),
             next_claim: 0,
+            is_unfit: false,
             sentinel_sent: false,
             exited: None,
         }

@@ -79,7 +79,7 @@ impl Reaper {
         if let Some(id) = self.sigchld {
             low_level::unregister(id);
         }
-        // It waits for nothing without a deadline, but a host may have stopped it, or filled the result queue: then leave it.
+        // It waits for nothing without a deadline, but a host may have stopped it, or filled the channel that wakes main: then leave it.
         let deadline = Instant::now() + STOP_DEADLINE;
         while !self.thread.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_micros(200));

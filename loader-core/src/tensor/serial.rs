@@ -181,6 +181,31 @@ mod tests {
     }
 
     #[test]
+    fn tensors_made_only_to_be_encoded_are_told_apart() {
+        struct Made;
+        impl Serialize for Made {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                // Each is dropped before the next is made, and so has its address.
+                serializer.collect_seq((0..4u8).map(|value| Tensor::from_slice(&[value; 3], [3]).unwrap()))
+            }
+        }
+        let (bytes, attached) = attach::encode(&Made).unwrap();
+        let back: Vec<Tensor<u8>> = attach::decode(&bytes, attached).unwrap();
+        assert!(back.iter().map(Tensor::as_slice).eq((0..4).map(|value| [value; 3])));
+    }
+
+    #[test]
+    fn empty_tensors_and_rows_of_tensors_reach_workers() {
+        let rows = [Tensor::from_slice(&[1u16, 2], [2]).unwrap(), Tensor::zeros([0]).unwrap()];
+        let value = (Tensor::<f64>::zeros([0, 3]).unwrap(), crate::SharedVec::new(rows.clone()).unwrap());
+        let (bytes, attached) = attach::encode(&value).unwrap();
+        let (empty, shared): (Tensor<f64>, crate::SharedVec<Tensor<u16>>) =
+            attach::decode(&bytes, attached).unwrap();
+        assert_eq!((empty.shape(), empty.as_slice()), ([0, 3].as_slice(), [].as_slice()));
+        assert!(shared.iter().map(Result::unwrap).eq(rows));
+    }
+
+    #[test]
     fn by_place_in_a_slot() {
         let slot = slot(8192);
         let mut arena = Arena::in_slot(slot.lend(()).unwrap());
