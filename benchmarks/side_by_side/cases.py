@@ -91,6 +91,10 @@ def overhead() -> Iterator[Case]:
         title = f"64 integers a batch, {count(workers)}"
         row = Row(title, "us", per_batch, overview=overview, plot=("overhead", workers))
         yield Case("overhead", ["--workers", str(workers)], [row], peers=peers)
+    # What main does for many workers, which `scaling` needs; a peer's processes or threads would take long to start.
+    for workers in (8, 16, 32, 64, 128):
+        row = Row(f"64 integers a batch, {count(workers)}", "us", per_batch)
+        yield Case("overhead", ["--workers", str(workers)], [row], ours=["--epochs", "2"], sides=(OURS,))
     row = Row("64 integers a batch, shuffled, 1 worker", "us", per_batch)
     yield Case("overhead", ["--workers", "1", "--shuffle"], [row], peers=peers, sides=(OURS, STANDARD))
     for workers in (0, 1, 2, 4):

@@ -4,7 +4,7 @@ import argparse
 import pathlib
 import sys
 
-from side_by_side import data, measure, plots, results, sides, table
+from side_by_side import data, measure, plots, results, scaling, sides, table
 from side_by_side.cases import Case, plan
 
 # What a process takes when nobody has measured it yet.
@@ -15,6 +15,9 @@ def main(about: str) -> None:
     options = parse(about)
     if options.plots:
         draw()
+        return
+    if options.scaling:
+        scaling.write(results.load())
         return
     cases = [case for case in plan() if not options.only or case.workload in options.only]
     if not cases:
@@ -47,6 +50,7 @@ def parse(about: str) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", metavar="WORKLOAD", help="only this workload; may be repeated")
     parser.add_argument("--plots", action="store_true", help="tables and plots again, from results/")
+    parser.add_argument("--scaling", action="store_true", help="simulate more cores with the costs in results/")
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error("at least one round")

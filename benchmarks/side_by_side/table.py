@@ -23,12 +23,17 @@ def write(stored: dict[str, dict]) -> None:
     parts = [section(workload, result) for workload, result in stored.items()]
     text = "\n\n".join([*parts, *origins(stored)])
     (RESULTS / "table.md").write_text(text + "\n")
+    put_into_readme(START, END, text)
+
+
+def put_into_readme(start: str, end: str, text: str) -> None:
+    """In place of what is between two marks."""
     readme = HERE / "README.md"
-    before, _, rest = readme.read_text().partition(START)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise SystemExit(f"{readme} has no place for the tables")
-    readme.write_text(f"{before}{START}\n{text}\n{END}{after}")
+    before, _, rest = readme.read_text().partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise SystemExit(f"{readme} has no place for what belongs after {start}")
+    readme.write_text(f"{before}{start}\n{text}\n{end}{after}")
 
 
 def section(workload: str, result: dict) -> str:

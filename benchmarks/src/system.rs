@@ -3,7 +3,11 @@
 use std::fs;
 
 use anyhow::Context as _;
-use nix::sys::resource::{UsageWho, getrusage};
+use nix::{
+    sys::resource::{UsageWho, getrusage},
+    time::clock_getcpuclockid,
+    unistd::Pid,
+};
 use serde::Serialize;
 
 /// Prints one line of JSON.
@@ -46,6 +50,12 @@ pub(crate) fn cpu_microseconds() -> anyhow::Result<f64> {
         }
     }
     Ok(sum)
+}
+
+/// Processor time of all threads of a process that has not ended, in microseconds.
+pub(crate) fn cpu_microseconds_of(pid: u32) -> anyhow::Result<f64> {
+    let time = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))?.now()?;
+    Ok(time.tv_sec() as f64 * 1e6 + time.tv_nsec() as f64 / 1e3)
 }
 
 /// Page faults of this process that needed no disk.

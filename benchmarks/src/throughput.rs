@@ -25,6 +25,10 @@ struct Line<'a> {
     p99_us: f64,
     /// Processor time of all processes, the workers' start included.
     cpu_us_per_batch: f64,
+    /// Processor time of main alone, over the batches between the first and the last fifth of each epoch.
+    main_cpu_us_per_batch: f64,
+    /// The same of all workers together; `None` if one of them had ended by then.
+    worker_cpu_us_per_batch: Option<f64>,
     check: Check,
 }
 
@@ -57,13 +61,25 @@ where
         DataLoader::builder(open(batches * options.batch_size())?).options(options.loader()).build()?;
     let warm_up = batches / WARM_UP_DIVISOR;
     ensure!(batches > warm_up + 1, "{batches} batches are too few");
+    // Workers end while the last batches are being read.
+    let last_counted = batches - 1 - warm_up;
     let (mut per_batch, mut gaps, mut seen) = (Vec::new(), Vec::new(), 0.0);
+    let (mut main_cpu, mut worker_cpu) = (0.0, Some(0.0));
     let cpu = system::cpu_microseconds()?;
     for _ in 0..options.epochs() {
         let mut arrivals = Vec::with_capacity(batches);
-        for batch in loader.iter()? {
+        let mut iter = loader.iter()?;
+        let mut before = (0.0, None);
+        while let Some(batch) = iter.next() {
             seen += look(&batch?);
             arrivals.push(Instant::now());
+            if arrivals.len() == warm_up + 1 {
+                before = split_cpu(&iter.worker_pids())?;
+            } else if arrivals.len() == last_counted + 1 {
+                let after = split_cpu(&iter.worker_pids())?;
+                main_cpu += after.0 - before.0;
+                worker_cpu = worker_cpu.zip(after.1.zip(before.1)).map(|(sum, (to, from))| sum + to - from);
+            }
         }
         ensure!(arrivals.len() == batches, "{} of {batches} batches", arrivals.len());
         let steady = &arrivals[warm_up..];
@@ -73,6 +89,7 @@ where
     }
     std::hint::black_box(seen);
     let cpu = system::cpu_microseconds()? - cpu;
+    let counted = ((last_counted - warm_up) * options.epochs()) as f64;
     system::print(&Line {
         loader: "ours",
         options,
@@ -80,8 +97,16 @@ where
         us_per_batch: Spread::of(per_batch),
         p99_us: system::percentile_99(gaps),
         cpu_us_per_batch: cpu / (batches * options.epochs()) as f64,
+        main_cpu_us_per_batch: main_cpu / counted,
+        worker_cpu_us_per_batch: worker_cpu.map(|cpu| cpu / counted),
         check,
     })
+}
+
+/// Processor time in microseconds so far: main's, and that of all workers if all of them run.
+fn split_cpu(workers: &[u32]) -> anyhow::Result<(f64, Option<f64>)> {
+    let main = system::cpu_microseconds_of(std::process::id())?;
+    Ok((main, workers.iter().map(|&pid| system::cpu_microseconds_of(pid).ok()).sum()))
 }
 
 /// The first and the last element of a batch.

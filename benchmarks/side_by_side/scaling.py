@@ -1,0 +1,373 @@
+"""What to expect of more cores than this machine has: the simulation in `protocol.py`, with the costs in `results/`."""
+
+import dataclasses
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+
+from side_by_side import svg, table
+from side_by_side.cases import OURS
+from side_by_side.protocol import Costs, Outcome, bound, simulate, steady
+from side_by_side.results import RESULTS
+
+START, END = "<!-- scaling: written by `run --scaling` -->", "<!-- end of scaling -->"
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+# More workers than the knee add less than a tenth.
+PLATEAU = 0.9
+# A part of the machine that is so busy is what bounds.
+FULL = 0.95
+# As in `throughput.rs`.
+WARM_UP_DIVISOR = 5
+# Enough for a check against a measurement, which took more.
+MOST_CHECKED = 4000
+BATCH_SIZE = 64
+IMAGE_ELEMENTS = BATCH_SIZE * 3 * 224 * 224
+FLOAT_BYTES = 4
+SLOW_BATCH_SIZE = 16
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7d6ab5", "#7f7f7f")
+
+
+class NotMeasured(Exception):
+    """What is missing in the results."""
+
+
+@dataclasses.dataclass
+class MainCost:
+    """Main's processor time per batch of 64 integers, by the number of workers."""
+
+    measured: dict[int, float]
+
+    def __post_init__(self):
+        # Main looks for batches when it waits, which is measured with the rest. It costs no less with more workers,
+        # so a smaller figure of more workers is nearer to what it costs.
+        counts = sorted(self.measured)
+        self.least = {at: min(self.measured[count] for count in counts if count >= at) for at in counts}
+
+    def at(self, workers: int) -> float:
+        """On the straight line between two counts; beyond the last one what it was there."""
+        below = max((count for count in self.least if count <= workers), default=min(self.least))
+        above = min((count for count in self.least if count >= workers), default=max(self.least))
+        if above <= below:
+            return self.least[below]
+        share = (workers - below) / (above - below)
+        return self.least[below] + share * (self.least[above] - self.least[below])
+
+
+@dataclasses.dataclass
+class Workload:
+    """A kind of batch: what it costs, and what was measured of it."""
+
+    title: str
+    costs: Callable[[int], Costs]  # by the number of workers
+    mean_work: float  # of a worker, without what it copies
+    measured: list["Measured"] = dataclasses.field(default_factory=list)
+    # Memory was seen at its limit; otherwise its rate is the most that was asked of it.
+    memory_reached: bool = False
+
+
+@dataclasses.dataclass
+class Measured:
+    """A run to check the simulation against."""
+
+    workers: int
+    us_per_batch: float
+    batches: int
+    cores_used: float | None = None
+    prefetch_factor: int = 2
+    # The model has one of its costs from this very run.
+    fed: bool = False
+    # From `iter()` to the end, instead of after a warm-up.
+    whole: bool = False
+
+    def predicted(self, workload: Workload, cores: int) -> float:
+        batches = self.batches if self.whole else min(self.batches, MOST_CHECKED)
+        outcome = simulate(workload.costs(self.workers), self.workers, batches, self.prefetch_factor, cores)
+        if self.whole:
+            return outcome.returned[-1] / batches
+        return outcome.between(batches // WARM_UP_DIVISOR, batches - 1)
+
+
+def write(stored: dict[str, dict]) -> None:
+    try:
+        found = list(workloads(stored))
+    except NotMeasured as missing:
+        sys.exit(f"{missing}; measure first")
+    cores = stored["overhead"]["machine"]["cores"]
+    result = {
+        "machine": stored["overhead"]["machine"],
+        "costs": [costs_of(workload) for workload in found],
+        "predicted": [predict(workload) for workload in found],
+        "checked": [check for workload in found for check in checks(workload, cores)],
+    }
+    (RESULTS / "scaling.json").write_text(json.dumps(result, indent=1) + "\n")
+    text = markdown(result)
+    (RESULTS / "scaling.md").write_text(text + "\n")
+    table.put_into_readme(START, END, text)
+    (RESULTS / "scaling.svg").write_text(plot(result["predicted"]))
+    print(text)
+
+
+def workloads(stored: dict[str, dict]) -> Iterator[Workload]:
+    """Everything that throughput was measured of."""
+    integers = {"batch_size": None, "shuffle": False}
+    small = Runs(stored, "overhead", **integers)
+    main = MainCost({workers: small.median(workers, "main_cpu_us_per_batch") for workers in small.counts()})
+    yield copied("64 integers", small, main)
+    yield copied("32,768 tokens", Runs(stored, "tokens"), main)
+    images = {"read": "ends", "sample": "image"}
+    yield copied("1 MiB of f32", Runs(stored, "bandwidth", sample="row"), main)
+    yield from with_memory("9.6 MB of u8", Runs(stored, "bandwidth", dtype="u8", **images), main, IMAGE_ELEMENTS)
+    large = Runs(stored, "bandwidth", dtype="f32", **images)
+    yield from with_memory("38.5 MB of f32", large, main, IMAGE_ELEMENTS * FLOAT_BYTES)
+    yield from photographs(Runs(stored, "images"), large, main)
+    yield slow_samples(stored, main)
+
+
+class Runs:
+    """The lines of this loader for a workload with some options."""
+
+    def __init__(self, stored: dict[str, dict], workload: str, **wanted):
+        self.name = f"{workload} {wanted}"
+        if workload not in stored:
+            raise NotMeasured(f"no results of {workload}")
+        self.lines: dict[int, list[dict]] = {}
+        for case in stored[workload]["cases"]:
+            for line in case["lines"][OURS]:
+                options = line["options"]
+                if options["workload"] == workload and all(options[name] == value for name, value in wanted.items()):
+                    self.lines.setdefault(options["workers"], []).append(line)
+        if 1 not in self.lines:
+            raise NotMeasured(f"no results of {self.name} with one worker")
+
+    def counts(self) -> list[int]:
+        """Numbers of workers, without none."""
+        return sorted(workers for workers in self.lines if workers)
+
+    def median(self, workers: int, name: str) -> float:
+        """Of the rounds; of a figure that is a spread itself, of its medians."""
+        figures = [line.get(name) for line in self.lines[workers]]
+        if None in figures:
+            raise NotMeasured(f"no {name} in the results of {self.name}")
+        return statistics.median(of["median"] if isinstance(of, dict) else of for of in figures)
+
+    def least_main(self) -> tuple[int, float]:
+        """Main's least processor time per batch, and with how many workers: in the others it looked for more."""
+        least = min(self.counts(), key=lambda workers: self.median(workers, "main_cpu_us_per_batch"))
+        return least, self.median(least, "main_cpu_us_per_batch")
+
+    def measured(self, fed: tuple[int, ...]) -> list[Measured]:
+        found = []
+        for workers in self.counts():
+            time = self.median(workers, "us_per_batch")
+            used = self.median(workers, "main_cpu_us_per_batch") + self.median(workers, "worker_cpu_us_per_batch")
+            batches = self.lines[workers][0]["batches"]
+            found.append(Measured(workers, time, batches, used / time, fed=workers in fed))
+        return found
+
+
+def own_main(runs: Runs, main: MainCost) -> Callable[[int], float]:
+    """Main's cost in a workload: what it took there, and what more workers add to a small batch."""
+    workers, least = runs.least_main()
+    return lambda count: max(least + main.at(count) - main.at(workers), main.at(count))
+
+
+def copied(title: str, runs: Runs, main: MainCost) -> Workload:
+    """Batches whose slots stay in a core's caches: their copies are a part of the work."""
+    work, of_main = runs.median(1, "worker_cpu_us_per_batch"), own_main(runs, main)
+
+    def costs(workers: int) -> Costs:
+        return Costs(of_main(workers), lambda number: work)
+
+    return Workload(title, costs, work, runs.measured(fed=(1,)))
+
+
+def memory_rate(runs: Runs, size: int) -> tuple[float, int, bool]:
+    """The most bytes a microsecond that any number of workers copied, which number, and whether more of them were not
+    faster in proportion: only then it is a limit."""
+    rate, workers = max((size / runs.median(workers, "us_per_batch"), workers) for workers in runs.counts())
+    return rate, workers, rate < PLATEAU * max(runs.counts()) * size / runs.median(1, "us_per_batch")
+
+
+def with_memory(title: str, runs: Runs, main: MainCost, size: int) -> Iterator[Workload]:
+    """Batches whose copies are all of the work, at memory's speed; and what it would be if memory were no bound."""
+    work, of_main = runs.median(1, "worker_cpu_us_per_batch"), own_main(runs, main)
+    rate, fastest, reached = memory_rate(runs, size)
+
+    def costs(most: float) -> Callable[[int], Costs]:
+        return lambda workers: Costs(of_main(workers), lambda number: 0.0, size, size / work, most)
+
+    yield Workload(title, costs(rate), 0.0, runs.measured(fed=(1, fastest)), reached)
+    yield Workload(f"{title}, memory no bound", costs(float("inf")), 0.0)
+
+
+def varied(work: float) -> Callable[[int], float]:
+    """Up to a tenth more or less, evenly, and the same every time. Equal workers that compute and copy in step would
+    all want memory at once; photographs differ, so that they are not in step."""
+    golden = (5**0.5 - 1) / 2
+    return lambda number: work * (0.9 + 0.2 * (number * golden % 1))
+
+
+def photographs(runs: Runs, large: Runs, main: MainCost) -> Iterator[Workload]:
+    """Decoded, then written as batches of 38.5 MB are. All processor time is taken for the workers'."""
+    size = IMAGE_ELEMENTS * FLOAT_BYTES
+    whole = runs.median(1, "cpu_ms_per_image") * 1e3 * BATCH_SIZE
+    core_rate = size / large.median(1, "worker_cpu_us_per_batch")
+    rate, _, reached = memory_rate(large, size)
+    work = max(whole - size / core_rate, 0.0)
+
+    def costs(most: float) -> Callable[[int], Costs]:
+        return lambda workers: Costs(main.at(workers), varied(work), size, core_rate, most)
+
+    measured = []
+    for workers in runs.counts():
+        time = 1e6 * BATCH_SIZE / runs.median(workers, "images_per_second")
+        used = runs.median(workers, "cpu_ms_per_image") * 1e3 * BATCH_SIZE / time
+        batches = runs.lines[workers][0]["check"]["batches"]
+        measured.append(Measured(workers, time, batches, used, fed=workers == 1))
+    yield Workload("64 photographs", costs(rate), work, measured, reached)
+    yield Workload("64 photographs, memory no bound", costs(float("inf")), work)
+
+
+def slow_batch(number: int) -> float:
+    """As `Stragglers` in `datasets.rs`."""
+    samples = range(number * SLOW_BATCH_SIZE, (number + 1) * SLOW_BATCH_SIZE)
+    return sum(50e3 if index * 2654435761 % 2**32 % 100 == 7 else 1e3 for index in samples)
+
+
+def slow_samples(stored: dict[str, dict], main: MainCost) -> Workload:
+    """Workers that sleep, some longer than others: no cost is measured, only when tasks go where."""
+    if "stragglers" not in stored:
+        raise NotMeasured("no results of stragglers")
+    measured = []
+    for case in stored["stragglers"]["cases"]:
+        lines = case["lines"][OURS]
+        batches, options = lines[0]["batches"], lines[0]["options"]
+        time = statistics.median(line["seconds"]["median"] for line in lines) * 1e6 / batches
+        one = Measured(options["workers"], time, batches, prefetch_factor=options["prefetch_factor"], whole=True)
+        measured.append(one)
+    many = 100_000
+    mean = sum(map(slow_batch, range(0, many, 100))) / (many / 100)
+
+    def costs(workers: int) -> Costs:
+        return Costs(main.at(workers), slow_batch, sleeps=True)
+
+    return Workload("slow samples", costs, mean, measured)
+
+
+def costs_of(workload: Workload) -> dict:
+    """What the simulation was fed with."""
+    one, many = workload.costs(1), workload.costs(COUNTS[-1])
+    return {
+        "title": workload.title,
+        "main_us": {1: one.main, COUNTS[-1]: many.main},
+        "worker_us": workload.mean_work + one.bytes / one.core_rate,
+        "copying_us": one.bytes / one.core_rate,
+        # JSON has no infinity.
+        "memory_bytes_per_us": one.memory_rate if one.bytes and one.memory_rate < float("inf") else None,
+        "memory_reached": workload.memory_reached,
+    }
+
+
+def predict(workload: Workload) -> dict:
+    """Batches a second by the number of workers; from which number on more add little; what bounds it in the end."""
+    outcomes: dict[int, tuple[float, Outcome]] = {}
+
+    def rate(workers: int) -> float:
+        if workers not in outcomes:
+            outcomes[workers] = steady(workload.costs(workers), workers)
+        return outcomes[workers][0]
+
+    rates = {workers: rate(workers) for workers in COUNTS}
+    best = max(COUNTS, key=rate)
+    knee = None
+    if rates[best] < PLATEAU * best * rates[1] or best < COUNTS[-1]:
+        # Up to the best count more workers do not harm, so that the first one that is good enough can be searched for.
+        below, knee = 0, best
+        while knee - below > 1:
+            middle = (below + knee) // 2
+            below, knee = (below, middle) if rate(middle) >= PLATEAU * rates[best] else (middle, knee)
+    bounds = {workers: bound(workload.costs(workers), workers, workload.mean_work) for workers in COUNTS}
+    return {
+        "title": workload.title,
+        "batches_per_second": rates,
+        "closed_form": bounds,
+        "most": rates[best],
+        "knee": knee,
+        "bound": full(outcomes[COUNTS[-1]][1]),
+        "best": best,
+    }
+
+
+def full(outcome: Outcome) -> str:
+    """What has no room left. Workers that wait for memory are busy too, so memory comes first."""
+    if outcome.memory_busy >= FULL:
+        return "memory"
+    if outcome.main_busy >= FULL:
+        return "main"
+    return "workers" if outcome.workers_busy >= FULL else "turns"
+
+
+def checks(workload: Workload, cores: int) -> Iterator[dict]:
+    """The simulation on as many cores as the measurement had, beside the measurement."""
+    for one in workload.measured:
+        predicted = one.predicted(workload, cores)
+        yield {
+            "title": workload.title,
+            "workers": one.workers,
+            "prefetch_factor": one.prefetch_factor,
+            "fed": one.fed,
+            "predicted_us": predicted,
+            "measured_us": one.us_per_batch,
+            "error": predicted / one.us_per_batch - 1,
+            "cores_used": one.cores_used,
+        }
+
+
+def markdown(result: dict) -> str:
+    number = table.number
+    lines = ["Batches a second, simulated, with a core for main and for each worker:", ""]
+    lines.append("| a batch | " + " | ".join(map(str, COUNTS)) + f" | knee, workers | full with {COUNTS[-1]} |")
+    lines.append("|---" * (len(COUNTS) + 3) + "|")
+    for row in result["predicted"]:
+        cells = [row["title"], *(number(row["batches_per_second"][workers]) for workers in COUNTS)]
+        cells.append(f"over {COUNTS[-1]}" if row["knee"] is None else str(row["knee"]))
+        cells.append(row["bound"])
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "What it was fed with, in microseconds a batch:", ""]
+    lines.append(f"| a batch | main, 1 worker | main, {COUNTS[-1]} workers | a worker | of it copies | memory, GB/s |")
+    lines.append("|---" * 6 + "|")
+    for row in result["costs"]:
+        memory = row["memory_bytes_per_us"]
+        cells = [row["title"], number(row["main_us"][1]), number(row["main_us"][COUNTS[-1]]), number(row["worker_us"])]
+        cells.append(number(row["copying_us"]) if row["copying_us"] else "")
+        cells.append("" if memory is None else f"{'' if row['memory_reached'] else 'at least '}{number(memory / 1e3)}")
+        lines.append("| " + " | ".join(cells) + " |")
+    machine = result["machine"]
+    lines += ["", f"The simulation on {machine['cores']} cores beside what was measured on as many:", ""]
+    lines.append("| a batch | workers | simulated, us | measured, us | error | cores in use |")
+    lines.append("|---" * 6 + "|")
+    for row in result["checked"]:
+        prefetch = f", prefetch {row['prefetch_factor']}" if row["cores_used"] is None else ""
+        cells = [row["title"] + prefetch, f"{row['workers']}{' *' if row['fed'] else ''}"]
+        cells += [number(row["predicted_us"]), number(row["measured_us"]), f"{round(100 * row['error']):+d}%"]
+        cells.append(f"{row['cores_used']:.2f}" if row["cores_used"] is not None else "asleep")
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "\\* The worker's cost or memory's is from the same run, so that the row checks less."]
+    errors = [abs(row["error"]) for row in result["checked"] if not row["fed"]]
+    if errors:
+        text = f"In the {len(errors)} other rows the error is {statistics.median(errors):.0%} in the median, "
+        lines.append(f"{text}{max(errors):.0%} at most.")
+    lines += ["", f"{machine['processor']}, {machine['cores']} cores; {machine['date']}."]
+    return "\n".join(lines)
+
+
+def plot(predicted: list[dict]) -> str:
+    """One line a workload; those of a memory that is no bound are in the table alone."""
+    shown = [row for row in predicted if not row["title"].endswith("memory no bound")]
+    series = [
+        svg.Series(row["title"], colour, row["batches_per_second"]) for row, colour in zip(shown, COLOURS, strict=True)
+    ]
+    subtitle = "Simulated, with a core for main and for each worker. Higher is better."
+    axis = svg.Axis("batches a second, logarithmic scale")
+    return svg.lines("Past this machine", subtitle, axis, "workers", list(COUNTS), series)
