@@ -12,7 +12,7 @@
 //! replaced) without touching the others, and lent ones stay valid whatever happens to the pool.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     num::NonZeroUsize,
     os::fd::OwnedFd,
@@ -41,6 +41,10 @@ struct Inner {
     limit: u64,
     /// A few: a tree finds them faster than a hash.
     slots: BTreeMap<u32, Slot>,
+    /// Those of them that are free: among hundreds, a few.
+    free: BTreeSet<u32>,
+    /// Bytes in those that are not.
+    in_use: u64,
     next: u32,
     /// Largest batch seen: what a new slot must hold.
     expected: usize,
@@ -174,11 +178,10 @@ impl SlotPool {
     pub fn lease_warmer(&self, lease: Lease, wanted: impl Fn(u32) -> bool) -> Option<Lease> {
         let mut inner = self.lock();
         let last_used = inner.slots.get(&lease.slot)?.last_used;
-        let warmer = |slot: &Slot| {
-            slot.state == State::Free && slot.memory.len() as u64 >= lease.len && slot.last_used > last_used
-        };
-        let warm = inner.slots.iter().filter(|&(&number, slot)| warmer(slot) && wanted(number));
-        let warmest = warm.max_by_key(|(_, slot)| slot.last_used).map(|(&number, _)| number)?;
+        let warmer = |slot: &Slot| slot.memory.len() as u64 >= lease.len && slot.last_used > last_used;
+        let free = inner.free.iter().map(|number| (*number, &inner.slots[number]));
+        let warm = free.filter(|&(number, slot)| warmer(slot) && wanted(number));
+        let warmest = warm.max_by_key(|(_, slot)| slot.last_used).map(|(number, _)| number)?;
         Some(inner.start_lease(warmest))
     }
 
@@ -280,6 +283,8 @@ impl Inner {
         Self {
             limit,
             slots: BTreeMap::new(),
+            free: BTreeSet::new(),
+            in_use: 0,
             next: 0,
             expected: FIRST_LEN,
             bytes: 0,
@@ -293,7 +298,10 @@ impl Inner {
         let slot = self.slots.get_mut(&number).expect("the caller found or made it");
         slot.state = State::Leased;
         slot.generation = slot.generation.wrapping_add(1);
-        Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 }
+        let lease = Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 };
+        self.free.remove(&number);
+        self.in_use += lease.len;
+        lease
     }
 
     fn leased(&mut self, lease: Lease) -> Result<&mut Slot, SlotError> {
@@ -307,14 +315,15 @@ impl Inner {
             return;
         };
         slot.state = State::Free;
+        self.in_use -= slot.memory.len() as u64;
+        self.free.insert(number);
         if slot.spoilt {
             self.destroy(number);
         }
     }
 
     fn available(&self) -> u64 {
-        let used = self.slots.values().filter(|slot| slot.state != State::Free);
-        self.limit.saturating_sub(used.map(|slot| slot.memory.len() as u64).sum())
+        self.limit.saturating_sub(self.in_use)
     }
 
     fn limit_reached(&self, wanted: usize) -> SlotError {
@@ -327,10 +336,9 @@ impl Inner {
     }
 
     fn find_or_create(&mut self, wanted: usize, preferred: impl Fn(u32) -> bool) -> Result<u32, SlotError> {
-        let fits =
-            self.slots.iter().filter(|(_, slot)| slot.state == State::Free && slot.memory.len() >= wanted);
+        let fits = self.free.iter().copied().filter(|number| self.slots[number].memory.len() >= wanted);
         // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
-        let found = fits.map(|(&number, _)| number).min_by_key(|&number| (!preferred(number), number));
+        let found = fits.min_by_key(|&number| (!preferred(number), number));
         match found {
             Some(number) => Ok(number),
             None => self.create(wanted),
@@ -339,7 +347,8 @@ impl Inner {
 
     fn create(&mut self, len: usize) -> Result<u32, SlotError> {
         // Free slots that are too small only stand in the way.
-        let small: Vec<u32> = self.numbers(|slot| slot.state == State::Free && slot.memory.len() < len);
+        let is_small = |number: &u32| self.slots[number].memory.len() < len;
+        let small: Vec<u32> = self.free.iter().copied().filter(is_small).collect();
         small.into_iter().for_each(|number| self.destroy(number));
         if self.bytes.saturating_add(len as u64) > self.limit {
             return Err(self.limit_reached(len));
@@ -351,22 +360,21 @@ impl Inner {
         let number = self.next;
         self.next += 1;
         self.bytes += len as u64;
-        self.slots.insert(
-            number,
-            Slot { fd, memory, state: State::Free, generation: 0, last_used: 0, spoilt: false },
-        );
+        let slot = Slot { fd, memory, state: State::Free, generation: 0, last_used: 0, spoilt: false };
+        self.slots.insert(number, slot);
+        self.free.insert(number);
         Ok(number)
     }
 
     fn destroy(&mut self, number: u32) {
         if let Some(slot) = self.slots.remove(&number) {
-            self.bytes -= slot.memory.len() as u64;
+            let len = slot.memory.len() as u64;
+            self.bytes -= len;
+            if !self.free.remove(&number) {
+                self.in_use -= len;
+            }
             self.destroyed += 1;
         }
-    }
-
-    fn numbers(&self, keep: impl Fn(&Slot) -> bool) -> Vec<u32> {
-        self.slots.iter().filter(|(_, slot)| keep(slot)).map(|(&number, _)| number).collect()
     }
 
     fn count(&self, state: State) -> usize {

@@ -82,7 +82,7 @@ pub struct SlowFirst {
     /// Time for the first one.
     pub delay: Duration,
     /// Numbers in a sample, each of which is its index.
-    pub len: usize,
+    pub numbers: usize,
 }
 
 impl Dataset for SlowFirst {
@@ -96,7 +96,7 @@ impl Dataset for SlowFirst {
         if index == 0 {
             thread::sleep(self.delay);
         }
-        Ok(vec![index as u64; self.len])
+        Ok(vec![index as u64; self.numbers])
     }
 }
 

@@ -200,13 +200,14 @@ fn a_step_that_takes_longer_than_loading_is_named_the_bottleneck() {
 fn what_waits_behind_a_slow_batch_goes_to_an_idle_worker() {
     let _watchdog = Watchdog::start();
     // The last ones are large enough for warm slots to be offered.
-    for (prefetch, total, len) in [(4, 40, 1), (40, 40, 1), (4, 8, 1), (2, 40, 200_000), (4, 40, 200_000)] {
-        let dataset = SlowFirst { count: total, delay: Duration::from_millis(500), len };
+    for (prefetch, total, numbers) in [(4, 40, 1), (40, 40, 1), (4, 8, 1), (2, 40, 200_000), (4, 40, 200_000)]
+    {
+        let dataset = SlowFirst { count: total, delay: Duration::from_millis(500), numbers };
         let loader = DataLoader::builder(dataset).num_workers(2).prefetch_factor(prefetch).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let mut workers = Vec::new();
         for number in 0..total as u64 {
-            assert_eq!(batches.next().unwrap().unwrap().as_slice()[len - 1], number, "the order is kept");
+            assert_eq!(batches.next().unwrap().unwrap().as_slice()[numbers - 1], number, "the order is kept");
             workers.push(batches.last_batch().unwrap().worker.unwrap());
         }
         assert!(batches.next().is_none());

@@ -256,7 +256,7 @@ impl<B: Batch> WorkerIter<B> {
                     continue;
                 }
                 self.schedule.moved(number, idle);
-                let Some(sent) = self.tasks.iter_mut().find(|sent| sent.number == number) else { continue };
+                let Some(sent) = self.sent_mut(number) else { continue };
                 sent.worker = idle;
                 let (Some(lease), indices) = (sent.lease, sent.indices.clone()) else { continue };
                 let task = self.task(number, &indices, lease)?;
@@ -405,12 +405,20 @@ impl<B: Batch> WorkerIter<B> {
     /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch of some megabytes is
     /// written much faster into memory that is still in the cache. With one worker and a fast user two slots then go round.
     fn offer_warm_slots(&mut self) -> Result<(), Error> {
-        for worker in 0..self.options.workers {
-            // The newest task of several is surely not begun.
-            let mut waiting =
-                self.tasks.iter().rev().filter(|sent| sent.worker == worker && sent.lease.is_some());
-            let (Some(newest), Some(_)) = (waiting.next(), waiting.next()) else { continue };
-            let (task, Some(lease)) = (newest.number, newest.lease) else { continue };
+        if self.writers.is_empty() {
+            // No slot is large enough: small batches do not pay for the search.
+            return Ok(());
+        }
+        // By worker, its newest task if it has several: that one is surely not begun.
+        let mut newest = vec![(None, 0); self.options.workers];
+        for sent in self.tasks.iter().rev() {
+            let Some(lease) = sent.lease else { continue };
+            let (task, count) = &mut newest[sent.worker];
+            task.get_or_insert((sent.number, lease));
+            *count += 1;
+        }
+        for (worker, task) in newest.into_iter().enumerate() {
+            let (Some((task, lease)), 2..) = task else { continue };
             if lease.len < LEAST_OFFERED || self.offers.contains_key(&task) || !self.schedule.is_waiting(task)
             {
                 continue;
@@ -454,7 +462,7 @@ impl<B: Batch> WorkerIter<B> {
 
     /// A report must be under the lease that its task was given, by the worker that it was given to.
     fn check_lease(&self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
-        let sent = self.tasks.iter().find(|sent| sent.number == task);
+        let sent = self.place_of(task).map(|place| &self.tasks[place]);
         if sent.is_some_and(|sent| sent.worker == worker && sent.lease == Some(lease)) {
             return Ok(());
         }
@@ -474,12 +482,17 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn sent_mut(&mut self, number: u64) -> Option<&mut Sent> {
-        self.tasks.iter_mut().find(|sent| sent.number == number)
+        self.place_of(number).map(|place| &mut self.tasks[place])
     }
 
     fn take_sent(&mut self, number: u64) -> Sent {
-        let place = self.tasks.iter().position(|sent| sent.number == number);
-        place.and_then(|place| self.tasks.remove(place)).expect("every task in the schedule is noted")
+        let sent = self.place_of(number).and_then(|place| self.tasks.remove(place));
+        sent.expect("every task in the schedule is noted")
+    }
+
+    fn place_of(&self, number: u64) -> Option<usize> {
+        // They are noted in the order of their numbers.
+        self.tasks.binary_search_by_key(&number, |sent| sent.number).ok()
     }
 
     fn timed_out(&self) -> Error {
