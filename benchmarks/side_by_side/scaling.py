@@ -232,7 +232,7 @@ def photographs(runs: Runs, large: Runs, main: MainCost) -> Iterator[Workload]:
 def slow_batch(number: int) -> float:
     """As `Stragglers` in `datasets.rs`."""
     samples = range(number * SLOW_BATCH_SIZE, (number + 1) * SLOW_BATCH_SIZE)
-    return sum(50e3 if index * 2654435761 % 2**32 % 100 == 7 else 1e3 for index in samples)
+    return sum(200e3 if index * 2654435761 % 2**32 % 100 == 7 else 4e3 for index in samples)
 
 
 def slow_samples(stored: dict[str, dict], main: MainCost) -> Workload:
