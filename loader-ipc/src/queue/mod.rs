@@ -1,0 +1,289 @@
+//! The two kinds of queue: to each worker one of orders, and from all workers together one of reports.
+//!
+//! Frames lie in shared memory, in a ring (`ring.rs`) for each worker and direction, so that a busy receiver takes them without
+//! a system call and a dead sender's last ones are not lost. A receiver that finds nothing looks for a moment, then says that it
+//! sleeps and waits on a [channel]; whoever sends it something next finds it asleep, and wakes it through that
+//! channel.
+//!
+//! Main's reaper puts exits into the result queue, behind everything that the worker had sent.
+
+mod orders;
+mod reports;
+mod wait;
+
+use std::{io, num::NonZeroUsize, os::fd::OwnedFd, sync::Arc};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    channel::{self, SendError},
+    codec,
+    control::ControlPage,
+    frame::{ExitStatus, MOST_UNANSWERED},
+    memory,
+    ring::{RING_WORDS, RingReader, RingWriter},
+    sys::SharedWords,
+};
+
+pub use crate::ring::MAX_FRAME;
+pub use orders::{OrderReceiver, OrderSender};
+pub use reports::{ExitSender, ReportError, ReportReader, ReportReceiver, ReportSender};
+
+// Where things lie in a worker's shared memory, in words.
+const ORDERS: usize = 0;
+const REPORTS: usize = RING_WORDS;
+/// Nonzero while the worker sleeps.
+const ASLEEP: usize = 2 * RING_WORDS;
+/// A word for each task that may be unanswered.
+const CLAIMS: usize = ASLEEP + 1;
+const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + MOST_UNANSWERED).unwrap();
+
+/// Wakes a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Bell;
+
+/// Wakes main.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Wake {
+    /// There is a report.
+    Report,
+    /// From the reaper.
+    Exited {
+        /// The worker that has ended.
+        worker: u32,
+        /// Its process id.
+        pid: u32,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// The shared memory of both queues of one worker.
+#[derive(Debug)]
+pub struct Rings {
+    memory: Arc<SharedWords>,
+}
+
+impl Rings {
+    /// Makes the memory (128 KiB).
+    ///
+    /// # Errors
+    /// When the system is out of memory or descriptors.
+    pub fn create() -> io::Result<(Self, OwnedFd)> {
+        let bytes = WORDS.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
+        let fd = memory::reserve(bytes.expect("a constant"))?;
+        Ok((Self::map(&fd)?, fd))
+    }
+
+    /// Maps the memory that main made.
+    ///
+    /// # Errors
+    /// When it is not such memory.
+    pub fn map(fd: &OwnedFd) -> io::Result<Self> {
+        Ok(Self { memory: Arc::new(SharedWords::map(fd, WORDS)?) })
+    }
+
+    /// Main's ends.
+    pub fn of_main(self, bell: channel::Sender<Bell>) -> (OrderSender, ReportReader) {
+        let ring = RingWriter::new(Arc::clone(&self.memory), ORDERS);
+        let orders = OrderSender { ring, memory: Arc::clone(&self.memory), bell, frame: Vec::new() };
+        (orders, ReportReader(RingReader::new(self.memory, REPORTS)))
+    }
+
+    /// The worker's ends.
+    pub fn of_worker(
+        self,
+        bell: channel::Receiver<Bell>,
+        wake: channel::Sender<Wake>,
+        control: Arc<ControlPage>,
+    ) -> (OrderReceiver, ReportSender) {
+        let ring = RingReader::new(Arc::clone(&self.memory), ORDERS);
+        let orders = OrderReceiver { ring, memory: Arc::clone(&self.memory), bell, frame: Vec::new() };
+        let ring = RingWriter::new(self.memory, REPORTS);
+        (orders, ReportSender { ring, wake, control, frame: Vec::new() })
+    }
+}
+
+fn encode_frame<T: Serialize>(value: &T, frame: &mut Vec<u8>) -> Result<(), SendError> {
+    frame.clear();
+    codec::encode_into(&mut *frame, value)?;
+    if frame.len() > MAX_FRAME { Err(SendError::TooLarge { len: frame.len() }) } else { Ok(()) }
+}
+
+fn decode_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<T, String> {
+    codec::decode(frame).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        iter,
+        sync::atomic::Ordering,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::{
+        orders::{BEGUN, take},
+        wait::Receive,
+        *,
+    };
+    use crate::{
+        channel::ReceiveError,
+        frame::{Event, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, Order, Report, Task},
+    };
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    struct Ends {
+        orders: OrderSender,
+        receiver: OrderReceiver,
+        sender: ReportSender,
+    }
+
+    /// Queues between this thread and workers that are threads of this process.
+    fn queues(workers: usize) -> (Vec<Ends>, ReportReceiver, ExitSender) {
+        let (control, control_fd) = ControlPage::create(workers).unwrap();
+        let (wake, woken) = channel::channel().unwrap();
+        let (mut ends, mut readers) = (Vec::new(), Vec::new());
+        for _ in 0..workers {
+            let (bell, rung) = channel::channel().unwrap();
+            let (rings, fd) = Rings::create().unwrap();
+            let (orders, reader) = rings.of_main(bell);
+            let control = Arc::new(ControlPage::map(&control_fd, workers).unwrap());
+            let (receiver, sender) = Rings::map(&fd).unwrap().of_worker(rung, wake.clone(), control);
+            ends.push(Ends { orders, receiver, sender });
+            readers.push(reader);
+        }
+        let (results, exits) = ReportReceiver::new(readers, (wake, woken), Arc::new(control));
+        (ends, results, exits)
+    }
+
+    fn task(number: u64, indices: Indices) -> Task {
+        let lease = Lease { slot: 1, generation: 2, len: 3 };
+        Task { epoch: 0, number, lease, indices, forget: Vec::new(), claim: 0 }
+    }
+
+    #[test]
+    fn a_sleeping_receiver_is_woken_on_either_side() {
+        let (mut ends, mut results, _exits) = queues(1);
+        let Ends { mut orders, mut receiver, mut sender } = ends.remove(0);
+        let worker = thread::spawn(move || {
+            while let Some(order) = receiver.receive(soon()).unwrap() {
+                let Order::Task(Task { number, lease, .. }) = order else { panic!("{order:?}") };
+                sender.send(&Event::Skipped { task: number, lease }).unwrap();
+            }
+            sender.send(&Event::Bye).unwrap();
+        });
+        for number in 0..200 {
+            // Now and then both sides are asleep.
+            thread::sleep(Duration::from_micros(number));
+            orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
+            let event = results.receive(soon()).unwrap().event;
+            assert!(matches!(event, Event::Skipped { task, .. } if task == number), "{event:?}");
+        }
+        orders.send(&None).unwrap();
+        assert_eq!(results.receive(soon()).unwrap().event, Event::Bye);
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn many_reports_from_several_workers_arrive_once_each() {
+        const REPORTS: u64 = 20_000;
+        let (ends, mut results, _exits) = queues(3);
+        let workers: Vec<_> = ends
+            .into_iter()
+            .map(|Ends { mut sender, .. }| {
+                thread::spawn(move || {
+                    let lease = Lease { slot: 0, generation: 0, len: 0 };
+                    (0..REPORTS).for_each(|task| sender.send(&Event::Skipped { task, lease }).unwrap());
+                })
+            })
+            .collect();
+        let mut next = [0; 3];
+        for _ in 0..3 * REPORTS {
+            let Report { worker, event } = results.receive(soon()).unwrap();
+            assert!(matches!(event, Event::Skipped { task, .. } if task == next[worker]));
+            next[worker] += 1;
+        }
+        assert!(matches!(results.receive(Instant::now()), Err(ReportError::TimedOut)));
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    }
+
+    #[test]
+    fn an_exit_comes_after_everything_that_the_worker_sent() {
+        let (mut ends, mut results, exits) = queues(2);
+        ends[1].sender.send(&Event::Ready).unwrap();
+        ends[0].sender.send(&Event::Ready).unwrap();
+        ends[1].sender.send(&Event::Bye).unwrap();
+        exits.send(1, 7, ExitStatus::Code(0)).unwrap();
+        // The reaper ends behind the last exit, and nobody else can wake main any more.
+        drop((exits, ends));
+        let received: Vec<_> = iter::from_fn(|| results.receive(Instant::now()).ok()).collect();
+        let of_1 = received.into_iter().filter(|report| report.worker == 1).map(|report| report.event);
+        let exited = Event::Exited { pid: 7, status: ExitStatus::Code(0) };
+        assert!(of_1.eq([Event::Ready, Event::Bye, exited]));
+    }
+
+    #[test]
+    fn what_may_be_unanswered_fits_a_task_queue() {
+        let (mut ends, _results, _exits) = queues(1);
+        let Ends { orders, receiver, .. } = &mut ends[0];
+        let largest =
+            Task { forget: vec![0; MOST_FORGOTTEN], ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
+        // The receiver says once that it sleeps, so that one bell lies in the channel too.
+        receiver.asleep().store(1, Ordering::Relaxed);
+        for _ in 0..MOST_UNANSWERED {
+            let offer = Order::Offer { task: 0, lease: largest.lease };
+            orders.send(&Some(Order::Task(largest.clone()))).unwrap();
+            orders.send(&Some(offer)).unwrap();
+        }
+        orders.send(&None).unwrap();
+    }
+
+    #[test]
+    fn a_task_is_begun_or_withdrawn_but_never_both() {
+        let (mut ends, _results, _exits) = queues(1);
+        let Ends { mut orders, receiver, .. } = ends.remove(0);
+        let at_worker = Arc::clone(&receiver.memory);
+        let [mut begun, mut withdrawn] = [0; 2];
+        for number in 0..2_000 {
+            orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
+            let (by_worker, by_main) = thread::scope(|scope| {
+                let worker = scope.spawn(|| take(&at_worker, 0, BEGUN));
+                let by_main = orders.withdraw(0);
+                (worker.join().unwrap(), by_main)
+            });
+            assert!(by_worker != by_main);
+            begun += u32::from(by_worker);
+            withdrawn += u32::from(by_main);
+            // Nobody reads the orders here: start anew before the ring is full.
+            if number % 500 == 499 {
+                orders.ring = RingWriter::new(Arc::clone(&orders.memory), ORDERS);
+            }
+        }
+        assert_eq!(begun + withdrawn, 2_000);
+    }
+
+    #[test]
+    fn nonsense_names_its_worker_and_others_go_on() {
+        let (mut ends, mut results, _exits) = queues(2);
+        assert!(ends[1].sender.ring.write(&[255; 20]));
+        ends[0].sender.send(&Event::Ready).unwrap();
+        assert_eq!(results.receive(soon()).unwrap(), Report { worker: 0, event: Event::Ready });
+        assert!(matches!(results.receive(soon()), Err(ReportError::Malformed { worker: 1, .. })));
+        assert!(matches!(results.receive(Instant::now()), Err(ReportError::TimedOut)));
+    }
+
+    #[test]
+    fn the_last_orders_are_read_after_main_is_gone() {
+        let (mut ends, _results, _exits) = queues(1);
+        let Ends { mut orders, mut receiver, .. } = ends.remove(0);
+        orders.send(&None).unwrap();
+        drop(orders);
+        assert!(matches!(receiver.receive(soon()), Ok(None)));
+        assert!(matches!(receiver.receive(soon()), Err(ReceiveError::Closed)));
+    }
+}

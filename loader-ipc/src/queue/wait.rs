@@ -1,0 +1,69 @@
+//! How a receiver waits, and how it is woken.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering, fence},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::channel::ReceiveError;
+
+/// How long a receiver looks again and again before it sleeps: a sleeping processor takes longer to wake than a small batch takes
+/// to load.
+const LOOKING: Duration = Duration::from_micros(20);
+
+/// A receiver: what it looks at, and how it sleeps.
+pub(super) trait Receive {
+    type Frame;
+    type Error: From<ReceiveError>;
+
+    fn look(&mut self) -> Result<Option<Self::Frame>, Self::Error>;
+
+    /// Sleeps until it is woken, at most until `deadline`.
+    fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError>;
+
+    /// Nonzero while it sleeps.
+    fn asleep(&self) -> &AtomicU64;
+}
+
+/// Looks again and again, giving way to others in between, then sleeps; at least looks once.
+pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R::Frame, R::Error> {
+    let mut started = None;
+    loop {
+        if let Some(frame) = receiver.look()? {
+            return Ok(frame);
+        }
+        let now = Instant::now();
+        if now >= deadline {
+            return Err(ReceiveError::TimedOut.into());
+        }
+        if now - *started.get_or_insert(now) < LOOKING {
+            thread::yield_now();
+            continue;
+        }
+        // Relaxed, with the fence: either the sender sees this, or we see its frame.
+        receiver.asleep().store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let looked = receiver.look();
+        let slept = match looked {
+            Ok(None) => receiver.sleep(deadline),
+            _ => Ok(()),
+        };
+        receiver.asleep().store(0, Ordering::Relaxed);
+        if let Some(frame) = looked? {
+            return Ok(frame);
+        }
+        match slept {
+            Ok(()) | Err(ReceiveError::TimedOut) => {}
+            // What was sent before the end counts.
+            Err(error) => return receiver.look()?.ok_or_else(|| error.into()),
+        }
+    }
+}
+
+/// True for the one sender that finds the receiver asleep after its frame became visible.
+pub(super) fn must_wake(asleep: &AtomicU64) -> bool {
+    // Pairs with the fence in `wait`: either we see that it sleeps, or it sees our frame.
+    fence(Ordering::SeqCst);
+    asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
+}
