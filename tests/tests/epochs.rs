@@ -202,7 +202,7 @@ fn what_waits_behind_a_slow_batch_goes_to_an_idle_worker() {
     // The last ones are large enough for warm slots to be offered.
     for (prefetch, total, numbers) in [(4, 40, 1), (40, 40, 1), (4, 8, 1), (2, 40, 200_000), (4, 40, 200_000)]
     {
-        let dataset = SlowFirst { count: total, delay: Duration::from_millis(500), numbers };
+        let dataset = SlowFirst { count: total, delay: Duration::from_secs(1), numbers };
         let loader = DataLoader::builder(dataset).num_workers(2).prefetch_factor(prefetch).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let mut workers = Vec::new();
