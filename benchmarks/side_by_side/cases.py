@@ -7,6 +7,7 @@ OURS = "ours"
 STANDARD = "pytorch"
 LARGE_BATCH = "38.5 MB a batch of f32"
 MEMCPY = f"{LARGE_BATCH}, memcpy alone"
+SLOW_BATCH_SIZE = 16  # of `stragglers`, on every side
 
 
 class NoFigure(Exception):
@@ -185,9 +186,14 @@ def memory() -> Iterator[Case]:
             yield Case("memory", options, rows, sides=sides)
 
 
+def straggler_ms(index: int) -> int:
+    """How long a sample of `stragglers` takes, as `Stragglers` in `datasets.rs` says."""
+    return 200 if index * 2654435761 % 2**32 % 100 == 7 else 4
+
+
 def stragglers() -> Iterator[Case]:
-    workers, batches, batch_size = 4, 100, 16
-    ideal = sum(200 if index * 2654435761 % 2**32 % 100 == 7 else 4 for index in range(batches * batch_size)) / workers
+    workers, batches = 4, 100
+    ideal = sum(map(straggler_ms, range(batches * SLOW_BATCH_SIZE))) / workers
     for prefetch in (2, 4):
         title = f"an epoch with slow samples, {count(workers)}, prefetch {prefetch} (shared evenly: {ideal:,.0f} ms)"
         overview = "slow samples" if prefetch == 2 else None

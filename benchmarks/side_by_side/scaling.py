@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from side_by_side import svg, table
-from side_by_side.cases import OURS
+from side_by_side.cases import OURS, SLOW_BATCH_SIZE, straggler_ms
 from side_by_side.protocol import Costs, Outcome, bound, simulate, steady
 from side_by_side.results import RESULTS
 
@@ -24,7 +24,6 @@ MOST_CHECKED = 4000
 BATCH_SIZE = 64
 IMAGE_ELEMENTS = BATCH_SIZE * 3 * 224 * 224
 FLOAT_BYTES = 4
-SLOW_BATCH_SIZE = 16
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7d6ab5", "#7f7f7f")
 
 
@@ -230,9 +229,9 @@ def photographs(runs: Runs, large: Runs, main: MainCost) -> Iterator[Workload]:
 
 
 def slow_batch(number: int) -> float:
-    """As `Stragglers` in `datasets.rs`."""
+    """What a batch of slow samples takes, in microseconds."""
     samples = range(number * SLOW_BATCH_SIZE, (number + 1) * SLOW_BATCH_SIZE)
-    return sum(200e3 if index * 2654435761 % 2**32 % 100 == 7 else 4e3 for index in samples)
+    return sum(map(straggler_ms, samples)) * 1e3
 
 
 def slow_samples(stored: dict[str, dict], main: MainCost) -> Workload:

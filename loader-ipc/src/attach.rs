@@ -47,13 +47,11 @@ thread_local! {
 }
 
 /// Goes back to what was there before, also when user code panics.
-struct Restore<T: 'static>(&'static LocalKey<RefCell<T>>, Option<T>);
+struct Restore<T: 'static>(&'static LocalKey<RefCell<Option<T>>>, Option<T>);
 
 impl<T> Drop for Restore<T> {
     fn drop(&mut self) {
-        if let Some(before) = self.1.take() {
-            self.0.set(before);
-        }
+        self.0.set(self.1.take());
     }
 }
 
@@ -74,7 +72,7 @@ pub enum AttachError {
 /// # Errors
 /// [`AttachError`].
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<SealedMemory>>), AttachError> {
-    let _restore = Restore(&PUT, Some(PUT.replace(Some(Put::default()))));
+    let _restore = Restore(&PUT, PUT.replace(Some(Put::default())));
     let bytes = codec::encode(value)?;
     let Put { mut memories, pieces } = PUT.take().unwrap_or_default();
     if let Some(Pieces { writer, number, .. }) = pieces {
@@ -89,7 +87,7 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<Seal
 /// # Errors
 /// When the bytes are not such a value.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Vec<Arc<SealedMemory>>) -> Result<T, CodecError> {
-    let _restore = Restore(&TAKE, Some(TAKE.replace(Some(attached))));
+    let _restore = Restore(&TAKE, TAKE.replace(Some(attached)));
     codec::decode(bytes)
 }
 
@@ -153,8 +151,8 @@ fn to_number(place: usize) -> u32 {
 
 /// Runs `call` as if this thread were encoding and decoding nothing: for values within a value that have an encoding of their own.
 pub fn apart<R>(call: impl FnOnce() -> R) -> R {
-    let _put = Restore(&PUT, Some(PUT.take()));
-    let _take = Restore(&TAKE, Some(TAKE.take()));
+    let _put = Restore(&PUT, PUT.take());
+    let _take = Restore(&TAKE, TAKE.take());
     call()
 }
 

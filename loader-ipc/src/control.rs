@@ -56,7 +56,8 @@ pub struct WorkerSnapshot {
     pub task: u64,
     /// Index of the sample it is on or was on last.
     pub sample: u64,
-    /// How long it has been in this state on this sample.
+    /// How long it has been in this state on this sample; to a few milliseconds, since the clock is coarse and fast samples share a
+    /// look at it.
     pub age: Duration,
     /// Batches finished.
     pub batches: u64,
@@ -82,10 +83,8 @@ impl ControlPage {
     /// # Errors
     /// When the system is out of memory or descriptors.
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
-        let bytes = NonZeroUsize::new(size_of::<u64>() * words(workers).get());
-        let fd = memory::reserve(bytes.ok_or(io::ErrorKind::InvalidInput)?)?;
-        let page = Self::map(&fd, workers)?;
-        Ok((page, fd))
+        let (words, fd) = memory::reserve_words(words(workers))?;
+        Ok((Self { words, workers }, fd))
     }
 
     /// Maps the page that another process made for `workers` workers.
@@ -207,7 +206,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The monotonic clock, which is the same in every process; its coarse form (a few milliseconds) is read for every sample.
+/// The monotonic clock, which is the same in every process, in its coarse form: quick to read, right to a few milliseconds.
 fn now_nanos() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).unwrap_or_else(|_| TimeSpec::new(0, 0));
     nanos(Duration::from(now))

@@ -9,7 +9,7 @@ use nix::{
     unistd::ftruncate,
 };
 
-use crate::sys::SealedMap;
+use crate::sys::{SealedMap, SharedWords};
 
 /// Bytes written once and shared read-only by every process: a dataset's encoding, the rows of a shared vector.
 #[derive(Debug)]
@@ -104,6 +104,16 @@ pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
     }
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(fd)
+}
+
+/// [Reserves](reserve) `len` shared 64-bit words, all 0, and maps them.
+///
+/// # Errors
+/// As [`reserve`], or when the words cannot be mapped.
+pub fn reserve_words(len: NonZeroUsize) -> io::Result<(SharedWords, OwnedFd)> {
+    let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
+    let fd = reserve(bytes.ok_or(io::ErrorKind::InvalidInput)?)?;
+    Ok((SharedWords::map(&fd, len)?, fd))
 }
 
 fn memfd(name: &std::ffi::CStr) -> io::Result<OwnedFd> {

@@ -172,12 +172,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory::reserve;
+    use crate::memory::reserve_words;
 
     fn ring() -> (RingWriter, RingReader, Arc<SharedWords>) {
         let words = NonZeroUsize::new(RING_WORDS).unwrap();
-        let fd = reserve(words.checked_mul(NonZeroUsize::new(8).unwrap()).unwrap()).unwrap();
-        let memory = Arc::new(SharedWords::map(fd, words).unwrap());
+        let memory = Arc::new(reserve_words(words).unwrap().0);
         (RingWriter::new(Arc::clone(&memory), 0), RingReader::new(Arc::clone(&memory), 0), memory)
     }
 

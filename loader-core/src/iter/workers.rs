@@ -244,22 +244,22 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the batches
-    /// does not change, and neither do their contents: nothing in a sample depends on its worker.
+    /// does not change, and neither do their contents: no sample's generator depends on its worker.
     fn move_tasks(&mut self) -> Result<(), Error> {
         for idle in 0..self.options.workers {
             if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
                 continue;
             }
             for (number, busy) in self.schedule.waiting_behind() {
+                let place = self.place_of(number).expect("every task in the schedule is noted");
+                let Some(lease) = self.tasks[place].lease else { continue };
                 // Another slot that it was offered is given back by the worker it was offered to.
                 if !self.pool.withdraw(busy, number) {
                     continue;
                 }
                 self.schedule.moved(number, idle);
-                let Some(sent) = self.sent_mut(number) else { continue };
-                sent.worker = idle;
-                let (Some(lease), indices) = (sent.lease, sent.indices.clone()) else { continue };
-                let task = self.task(number, &indices, lease)?;
+                self.tasks[place].worker = idle;
+                let task = self.task(number, &self.tasks[place].indices, lease)?;
                 self.pool.give_task(idle, task)?;
                 break;
             }
@@ -398,7 +398,7 @@ impl<B: Batch> WorkerIter<B> {
     /// not come free by itself.
     fn is_stuck(&self) -> bool {
         let blocked = |worker: usize| self.requests.values().any(|request| request.worker == worker);
-        let works = |worker: &usize| !blocked(*worker) && !self.schedule.waiting_at(*worker).is_empty();
+        let works = |worker: &usize| !blocked(*worker) && self.schedule.is_busy(*worker);
         !self.schedule.is_ready() && !(0..self.options.workers).any(|worker| works(&worker))
     }
 

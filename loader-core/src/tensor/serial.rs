@@ -10,7 +10,7 @@ use serde::{
     ser::{Error as _, SerializeStruct},
 };
 
-use super::{Element, Tensor, bytes_of, element_count};
+use super::{Element, Tensor, bytes_of};
 
 /// In a slot: where the elements lie.
 #[derive(Serialize, Deserialize)]
@@ -87,7 +87,7 @@ impl<T: Element> Tensor<T> {
         if dtype != T::DTYPE.name() {
             return Err(format!("a tensor of {dtype}, wanted is {}", T::DTYPE));
         }
-        if element_count(&shape).and_then(|count| count.checked_mul(size_of::<T>())) != Some(data.len()) {
+        if bytes_of::<T>(&shape) != Some(data.len()) {
             return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
         }
         Ok(Self::over(Arc::new(Buffer::copy_of(&data)), shape))

@@ -70,9 +70,8 @@ impl Rings {
     /// # Errors
     /// When the system is out of memory or descriptors.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
-        let bytes = WORDS.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
-        let fd = memory::reserve(bytes.expect("a constant"))?;
-        Ok((Self::map(&fd)?, fd))
+        let (words, fd) = memory::reserve_words(WORDS)?;
+        Ok((Self { memory: Arc::new(words) }, fd))
     }
 
     /// Maps the memory that main made.
@@ -110,8 +109,15 @@ fn encode_frame<T: Serialize>(value: &T, frame: &mut Vec<u8>) -> Result<(), Send
     if frame.len() > MAX_FRAME { Err(SendError::TooLarge { len: frame.len() }) } else { Ok(()) }
 }
 
-fn decode_frame<T: DeserializeOwned>(frame: &[u8]) -> Result<T, String> {
-    codec::decode(frame).map_err(|error| error.to_string())
+/// The next frame of a ring, if there is one; `frame` is room for its bytes. After an error nothing more is read from the ring.
+fn read_frame<T: DeserializeOwned>(ring: &mut RingReader, frame: &mut Vec<u8>) -> Result<Option<T>, String> {
+    if !ring.read(frame).map_err(|nonsense| nonsense.to_string())? {
+        return Ok(None);
+    }
+    codec::decode(frame).map(Some).map_err(|error| {
+        ring.give_up();
+        error.to_string()
+    })
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use std::{
 };
 
 use super::{
-    ASLEEP, Bell, CLAIMS, decode_frame, encode_frame,
+    ASLEEP, Bell, CLAIMS, encode_frame, read_frame,
     wait::{Receive, must_wake, wait},
 };
 use crate::{
     channel::{self, ReceiveError, SendError},
     frame::{MOST_UNANSWERED, Order},
-    ring::{Nonsense, RingReader, RingWriter},
+    ring::{RingReader, RingWriter},
     sys::SharedWords,
 };
 
@@ -88,11 +88,7 @@ impl Receive for OrderReceiver {
     type Error = ReceiveError;
 
     fn look(&mut self) -> Result<Option<Self::Frame>, ReceiveError> {
-        match self.ring.read(&mut self.frame) {
-            Ok(true) => decode_frame(&self.frame).map(Some).map_err(ReceiveError::Malformed),
-            Ok(false) => Ok(None),
-            Err(Nonsense) => Err(ReceiveError::Malformed(Nonsense.to_string())),
-        }
+        read_frame(&mut self.ring, &mut self.frame).map_err(ReceiveError::Malformed)
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {

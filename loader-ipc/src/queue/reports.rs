@@ -11,14 +11,14 @@ use std::{
 };
 
 use super::{
-    Wake, decode_frame, encode_frame,
+    Wake, encode_frame, read_frame,
     wait::{Receive, must_wake, wait},
 };
 use crate::{
     channel::{self, ReceiveError, SendError},
     control::ControlPage,
     frame::{Event, ExitStatus, Report},
-    ring::{Nonsense, RingReader, RingWriter},
+    ring::{RingReader, RingWriter},
 };
 
 /// How long a worker waits before it looks again for room in its ring.
@@ -179,19 +179,10 @@ impl Receive for ReportReceiver {
         }
         let workers = self.readers.len();
         for worker in (self.turn..workers).chain(0..self.turn) {
-            let malformed = |problem| ReportError::Malformed { worker, problem };
-            match self.readers[worker].0.read(&mut self.frame) {
-                Ok(false) => {}
-                Ok(true) => {
-                    self.turn = (worker + 1) % workers;
-                    let decoded = decode_frame(&self.frame);
-                    if decoded.is_err() {
-                        self.readers[worker].0.give_up();
-                    }
-                    let event = decoded.map_err(malformed)?;
-                    return Ok(Some(Report { worker, event }));
-                }
-                Err(Nonsense) => return Err(malformed(Nonsense.to_string())),
+            let read = read_frame(&mut self.readers[worker].0, &mut self.frame);
+            if let Some(event) = read.map_err(|problem| ReportError::Malformed { worker, problem })? {
+                self.turn = (worker + 1) % workers;
+                return Ok(Some(Report { worker, event }));
             }
         }
         Ok(None)

@@ -79,15 +79,15 @@ impl<'a> Bits<'a> {
         Some(u64::from_be_bytes(*bytes) << (self.place & 7))
     }
 
-    /// Reads a block into `block`, which must be all 0. Returns the place of its last value that may not be 0.
+    /// Reads a block: into `kept`, a block that must be all 0, with the quantisers of its values; without it, it is read over. Returns
+    /// the place of its last value that may not be 0.
     #[inline(always)]
     pub(super) fn block(
         &mut self,
         dc: &Table,
         ac: &Table,
-        quantisers: &[i32; 64],
         before: &mut i32,
-        block: &mut Block,
+        mut kept: Option<(&[i32; 64], &mut Block)>,
     ) -> Option<usize> {
         let window = self.window()?;
         let entry = dc.look_up(window);
@@ -95,7 +95,9 @@ impl<'a> Bits<'a> {
             return None;
         }
         *before = before.wrapping_add(entry.value(window));
-        block[0] = before.wrapping_mul(quantisers[0]);
+        if let Some((quantisers, block)) = &mut kept {
+            block[0] = before.wrapping_mul(quantisers[0]);
+        }
         self.place += entry.total() as usize;
 
         let (mut place, mut last) = (1, 0);
@@ -109,7 +111,9 @@ impl<'a> Bits<'a> {
                 if place > 63 {
                     return entry.is_end().then_some(last);
                 }
-                block[usize::from(ZIGZAG[place])] = entry.value(window) * quantisers[place];
+                if let Some((quantisers, block)) = &mut kept {
+                    block[usize::from(ZIGZAG[place])] = entry.value(window) * quantisers[place];
+                }
                 last = place;
                 place += 1;
                 if place == 64 {
@@ -119,38 +123,6 @@ impl<'a> Bits<'a> {
             }
         }
         Some(last)
-    }
-
-    /// Reads over a block.
-    #[inline(always)]
-    pub(super) fn skip_block(&mut self, dc: &Table, ac: &Table, before: &mut i32) -> Option<()> {
-        let window = self.window()?;
-        let entry = dc.look_up(window);
-        if !entry.is_valid() {
-            return None;
-        }
-        *before = before.wrapping_add(entry.value(window));
-        self.place += entry.total() as usize;
-
-        let mut place = 1;
-        while place < 64 {
-            let mut window = self.window()?;
-            let end = self.place + ROOM;
-            while self.place <= end {
-                let entry = ac.look_up(window);
-                self.place += entry.total() as usize;
-                place += entry.run();
-                if place > 63 {
-                    return entry.is_end().then_some(());
-                }
-                place += 1;
-                if place == 64 {
-                    break;
-                }
-                window <<= entry.total();
-            }
-        }
-        Some(())
     }
 
     /// Goes on with the next restart interval; `None` when this one has not been read to its end.

@@ -166,11 +166,11 @@ impl Jpeg<'_> {
                     let before = &mut before[number];
                     for part in 0..component.across * component.down {
                         if !needed {
-                            bits.skip_block(dc, ac, before)?;
+                            bits.block(dc, ac, before, None)?;
                             continue;
                         }
-                        let last =
-                            bits.block(dc, ac, &header.quantisers[component.quantiser], before, &mut block)?;
+                        let kept = (&header.quantisers[component.quantiser], &mut block);
+                        let last = bits.block(dc, ac, before, Some(kept))?;
                         let plane = &mut planes[number];
                         let (x, y) = (part % component.across, part / component.across);
                         let x = ((column - columns.start) * component.across + x) * 8;
