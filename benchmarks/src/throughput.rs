@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use anyhow::Context as _;
 use anyhow::ensure;
 use loader_core::{DType, DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;
@@ -130,5 +131,10 @@ where
         shape = batch.shape().to_vec();
     }
     let dtype: DType = T::DTYPE;
-    Ok(Check { batches: loader.len(), shape, dtype: dtype.name(), checksum: checksum.text() })
+    Ok(Check {
+        batches: loader.len().context("a map-style dataset")?,
+        shape,
+        dtype: dtype.name(),
+        checksum: checksum.text(),
+    })
 }

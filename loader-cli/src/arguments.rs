@@ -50,6 +50,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     in_order: Option<bool>,
 
+    /// Keep the workers from one epoch to the next; needs workers [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    persistent_workers: Option<bool>,
+
     /// Longest wait for a batch in seconds, 0 for ever; needs workers [default: 0]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
@@ -156,6 +160,7 @@ impl RunArguments {
         options.prefetch_factor = self.prefetch_factor;
         options.in_order = self.in_order;
         options.timeout = self.timeout;
+        options.persistent_workers = self.persistent_workers;
         options.shared_memory_limit = self.shared_memory_limit;
         options
     }

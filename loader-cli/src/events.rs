@@ -12,10 +12,10 @@ pub(crate) enum Event<'a> {
     Start {
         pid: u32,
         workers: Vec<WorkerEntry>,
-        /// In an epoch.
-        samples: usize,
-        /// In an epoch.
-        batches: usize,
+        /// In an epoch, if it is known.
+        samples: Option<usize>,
+        /// In an epoch, if it is known.
+        batches: Option<usize>,
         config: &'a Settings,
     },
     Batch {
@@ -85,7 +85,12 @@ pub(crate) struct EpochFigures {
 }
 
 impl<'a> Event<'a> {
-    pub(crate) fn start(samples: usize, batches: usize, worker_pids: &[u32], config: &'a Settings) -> Self {
+    pub(crate) fn start(
+        samples: Option<usize>,
+        batches: Option<usize>,
+        worker_pids: &[u32],
+        config: &'a Settings,
+    ) -> Self {
         let workers = worker_pids.iter().enumerate().map(|(id, &pid)| WorkerEntry { id, pid }).collect();
         Self::Start { pid: std::process::id(), workers, samples, batches, config }
     }

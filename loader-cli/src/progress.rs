@@ -24,14 +24,17 @@ impl Progress {
     }
 
     /// A bar for `epoch` (from 0) of `epochs`.
-    pub(crate) fn of_epoch(epoch: u64, epochs: u64, batches: usize) -> Self {
+    pub(crate) fn of_epoch(epoch: u64, epochs: u64, batches: Option<usize>) -> Self {
         if !io::stderr().is_terminal() {
             return Self::none();
         }
         let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} batches{msg}");
-        let bar = ProgressBar::with_draw_target(Some(batches as u64), ProgressDrawTarget::stderr())
-            .with_style(style.expect("the template is a constant"))
-            .with_prefix(format!("epoch {}/{epochs}", epoch + 1));
+        let bar = ProgressBar::with_draw_target(
+            batches.map(|batches| batches as u64),
+            ProgressDrawTarget::stderr(),
+        )
+        .with_style(style.expect("the template is a constant"))
+        .with_prefix(format!("epoch {}/{epochs}", epoch + 1));
         bar.tick();
         Self { bar: Some(bar), updated: Instant::now() }
     }

@@ -27,7 +27,7 @@ impl Reporter {
     }
 
     /// An epoch of `batches` batches begins; `epoch` is which one of `epochs`.
-    pub(crate) fn epoch_begins(&mut self, epoch: u64, epochs: u64, batches: usize) {
+    pub(crate) fn epoch_begins(&mut self, epoch: u64, epochs: u64, batches: Option<usize>) {
         self.progress = Progress::of_epoch(epoch, epochs, batches);
     }
 

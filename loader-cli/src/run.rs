@@ -63,7 +63,7 @@ impl Run<'_> {
         let Self { arguments, settings, reporter, interrupt } = self;
         let mut batches = loader.epoch(epoch)?;
         if epoch == 0 {
-            let samples = arguments.samples.unwrap_or(loader.samples());
+            let samples = arguments.samples.or(loader.samples());
             reporter.event(&Event::start(samples, loader.len(), &batches.worker_pids(), settings))?;
         }
         reporter.epoch_begins(epoch, arguments.epochs, loader.len());

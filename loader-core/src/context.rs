@@ -2,7 +2,10 @@
 
 use rand::rngs::ChaCha8Rng;
 
-use crate::random::{self, Purpose};
+use crate::{
+    dataset::Shard,
+    random::{self, Purpose},
+};
 
 /// The worker that a dataset runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +42,13 @@ impl WorkerInfo {
 #[derive(Debug)]
 pub struct Context {
     worker: Option<WorkerInfo>,
+    seed: u64,
     epoch: u64,
     index: usize,
+    shard: Option<Shard>,
     key: [u8; 32],
+    /// Stream of the generator.
+    stream: u64,
     /// Made when it is first asked for.
     rng: Option<ChaCha8Rng>,
     many: Many,
@@ -66,12 +73,32 @@ impl Context {
 
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
-        Self { worker, epoch, index: 0, key, rng: None, many: Many::Unasked }
+        let many = Many::Unasked;
+        Self { worker, seed, epoch, index: 0, shard: None, key, stream: 0, rng: None, many }
+    }
+
+    /// For a shard of an iterable dataset: the generator is the shard's, until an index is set.
+    pub(crate) fn for_shard(worker: Option<WorkerInfo>, seed: u64, epoch: u64, shard: Shard) -> Self {
+        let key = random::shard_key(Purpose::Shard, seed, epoch, shard.index() as u64);
+        Self { key, shard: Some(shard), ..Self::for_epoch(worker, seed, epoch) }
+    }
+
+    /// Another one for the samples of the same shard, for an adaptor whose dataset keeps this one.
+    pub(crate) fn for_samples(&self) -> Self {
+        Self { rng: None, worker: self.worker.clone(), ..*self }
+    }
+
+    /// The generator of a buffer that mixes the shard's samples.
+    pub(crate) fn buffer_rng(&self) -> ChaCha8Rng {
+        let shard = self.shard.map_or(0, |shard| shard.index() as u64);
+        random::generator(random::shard_key(Purpose::Buffer, self.seed, self.epoch, shard), 0)
     }
 
     /// Moves on to another sample: its generator starts anew.
     pub fn set_index(&mut self, index: usize) {
         self.index = index;
+        // Stream 0 of a shard is the shard's own.
+        self.stream = index as u64 + u64::from(self.shard.is_some());
         self.rng = None;
     }
 
@@ -79,9 +106,11 @@ impl Context {
     /// the same with any number of workers, in any order, and when a batch is loaded again.
     ///
     /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
+    ///
+    /// In [`IterableDataset::iter`](crate::IterableDataset::iter) it is the shard's, which goes on from sample to sample.
     pub fn rng(&mut self) -> &mut ChaCha8Rng {
-        let (key, index) = (self.key, self.index as u64);
-        self.rng.get_or_insert_with(|| random::generator(key, index))
+        let (key, stream) = (self.key, self.stream);
+        self.rng.get_or_insert_with(|| random::generator(key, stream))
     }
 
     /// The epoch, from 0.
@@ -89,9 +118,14 @@ impl Context {
         self.epoch
     }
 
-    /// Index of the sample.
+    /// Index of the sample; of an iterable dataset, its place in the shard.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// The shard of an iterable dataset that is being read; `None` for a map-style one.
+    pub fn shard(&self) -> Option<Shard> {
+        self.shard
     }
 
     pub(crate) fn probe_many(&mut self) {

@@ -149,6 +149,20 @@ pub enum Error {
         /// Number of samples.
         len: usize,
     },
+    /// The sampler panicked. The epoch ends behind this batch.
+    #[error("the sampler panicked at batch {batch}: {message}")]
+    SamplerPanicked {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// What it said.
+        message: String,
+    },
+    /// `resume()`: the state is of another loader, or of another version of this library.
+    #[error("the state does not fit the loader: {problem}")]
+    StateMismatch {
+        /// What differs, with both values.
+        problem: String,
+    },
     /// A worker's process ended while it had work. The iterator ends with this error.
     #[error("{}", exited(*.worker, *.pid, .status, .batches, .doing))]
     WorkerExited {
@@ -282,6 +296,8 @@ impl Error {
             Self::SendFailed { .. } => "SendFailed",
             Self::BatchNotReadable { .. } => "BatchNotReadable",
             Self::IndexOutOfRange { .. } => "IndexOutOfRange",
+            Self::SamplerPanicked { .. } => "SamplerPanicked",
+            Self::StateMismatch { .. } => "StateMismatch",
             Self::WorkerExited { .. } => "WorkerExited",
             Self::TimedOut { .. } => "TimedOut",
             Self::SharedMemoryExhausted { .. } => "SharedMemoryExhausted",

@@ -64,13 +64,18 @@ mod report;
 pub mod sampler;
 mod schedule;
 mod shared_vec;
+mod state;
 mod tensor;
+mod warning;
 
 pub use builder::Builder;
 pub use context::{Context, WorkerInfo};
-pub use dataset::{Dataset, Map};
+pub use dataset::{
+    ChainDataset, Dataset, IterableDataset, Map, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator,
+};
 pub use digest::Digest;
 pub use error::{Doing, Error, UserFailure};
+pub use fetch::{Iterable, MapStyle, Plain, Snapshots};
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
 pub use loader_core_derive::Sample;
@@ -78,7 +83,9 @@ pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
 pub use options::{LoaderOptions, NumWorkers};
 pub use report::{EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
+pub use state::State;
 pub use tensor::{DType, Element, Tensor, TensorError};
+pub use warning::Warning;
 
 // A trait and a derive macro may share a name; users import both with one `use`.
 pub use collate::Sample;
@@ -86,7 +93,8 @@ pub use collate::Sample;
 /// What a program needs, with one `use`.
 pub mod prelude {
     pub use crate::{
-        Context, DataLoader, Dataset, Digest, Error, NumWorkers, Sample, SharedVec, Tensor, WorkerInfo,
+        Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, Sample, Shard, SharedVec,
+        SnapshotDataset, SnapshotIterator, State, Tensor, WorkerInfo,
         sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler},
     };
 }

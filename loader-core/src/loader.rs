@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -11,12 +11,18 @@ use loader_ipc::slots::SlotPool;
 use crate::{
     builder::Builder,
     collate::Batch,
-    dataset::Dataset,
+    dataset::{Dataset, IterableDataset},
     error::Error,
-    iter::{Epochs, Iter, LocalIter, Source, WorkerIter},
+    fetch::{Iterable, MapStyle, Plain},
+    iter::{
+        BatchSource, Bench, Cut, Epochs, Inner, Iter, LocalBatches, LocalShards, ShardSource, Shards, Supply,
+        WorkerIter,
+    },
     plan::Plan,
     pool::Launch,
     sampler::{BatchSampler, Epoch},
+    state::{Origin, Place, State, mismatch},
+    warning::Warn,
 };
 
 /// Loads batches of type `B`, epoch after epoch: PyTorch's `DataLoader`.
@@ -27,33 +33,42 @@ use crate::{
 /// See [`Dataset`] for an example.
 pub struct DataLoader<B> {
     loading: Loading<B>,
-    batch_sampler: Box<dyn BatchSampler>,
-    samples: usize,
-    seed: u64,
+    order: Order,
+    origin: Origin,
+    warn: Warn,
     next_epoch: Mutex<u64>,
 }
 
 /// Where batches are loaded.
 pub(crate) enum Loading<B> {
-    Local(Arc<dyn Source<B>>),
-    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: Epochs },
+    Batches(Arc<dyn BatchSource<B>>),
+    Shards(Arc<dyn ShardSource<B>>),
+    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: Epochs, bench: Option<Bench> },
+}
+
+/// What an epoch consists of.
+pub(crate) enum Order {
+    /// Of a map-style dataset with so many samples.
+    Batches { sampler: Box<dyn BatchSampler>, samples: usize },
+    /// Of an iterable dataset.
+    Shards(Cut),
 }
 
 impl DataLoader<()> {
-    /// Starts putting a loader for `dataset` together.
-    pub fn builder<D: Dataset>(dataset: D) -> Builder<D> {
-        Builder::new(dataset)
+    /// Starts putting a loader for the map-style `dataset` together.
+    pub fn builder<D: Dataset>(dataset: D) -> Builder<MapStyle<D>> {
+        Builder::map_style(dataset)
+    }
+
+    /// Starts putting a loader for the iterable `dataset` together.
+    pub fn stream<D: IterableDataset>(dataset: D) -> Builder<Iterable<Plain<D>>> {
+        Builder::iterable(dataset)
     }
 }
 
 impl<B: Batch> DataLoader<B> {
-    pub(crate) fn new(
-        loading: Loading<B>,
-        batch_sampler: Box<dyn BatchSampler>,
-        samples: usize,
-        seed: u64,
-    ) -> Self {
-        Self { loading, batch_sampler, samples, seed, next_epoch: Mutex::new(0) }
+    pub(crate) fn new(loading: Loading<B>, order: Order, origin: Origin, warn: Warn) -> Self {
+        Self { loading, order, origin, warn, next_epoch: Mutex::new(0) }
     }
 
     /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
@@ -62,7 +77,7 @@ impl<B: Batch> DataLoader<B> {
     /// When a worker cannot be started (no process is left running then), or the program holds all shared memory.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
         // Held while the workers start, so that a failure gives the number back before anyone else takes one.
-        let mut next = self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next_epoch();
         let iter = self.epoch(*next)?;
         *next += 1;
         Ok(iter)
@@ -73,53 +88,130 @@ impl<B: Batch> DataLoader<B> {
     /// # Errors
     /// As [`iter`](Self::iter).
     pub fn epoch(&self, number: u64) -> Result<Iter<B>, Error> {
+        self.start(number, &Place::Start)
+    }
+
+    /// Where the next [`iter`](Self::iter) begins. Of an epoch that is being loaded see [`Iter::state`].
+    pub fn state(&self) -> State {
+        State::new(self.origin, *self.next_epoch(), Place::Start)
+    }
+
+    /// The rest of the epoch that `state` stands in, and then [`iter`](Self::iter) goes on behind it. The batches are those that the loader
+    /// that the state is of would have returned, with any number of workers.
+    ///
+    /// No sample before the place is loaded for a map-style dataset, nor for an iterable one with snapshots; any other iterable dataset
+    /// is read from the beginning of each shard, without collation, and the first batch is waited for here.
+    ///
+    /// # Errors
+    /// [`Error::StateMismatch`] when the state is of a loader that was built differently; else as [`iter`](Self::iter).
+    pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
+        state.check(self.origin)?;
+        let mut next = self.next_epoch();
+        let mut iter = self.start(state.epoch(), state.place())?;
+        if matches!(state.place(), Place::Shards(_)) && !iter.has_more() {
+            // It was taken behind the last batch, before anybody knew that it was the last.
+            iter = self.start(state.epoch() + 1, &Place::Start)?;
+        }
+        *next = iter.epoch() + 1;
+        Ok(iter)
+    }
+
+    fn start(&self, number: u64, place: &Place) -> Result<Iter<B>, Error> {
         let started = Instant::now();
-        let epoch = Epoch { seed: self.seed, number };
-        let plan = Plan::new(&*self.batch_sampler, epoch, self.samples);
-        match &self.loading {
-            Loading::Local(source) => Ok(Iter::local(LocalIter::new(Arc::clone(source), plan), number)),
-            Loading::Workers { launch, slots, epochs } => {
-                let pool = launch.start(slots)?;
-                let iter = WorkerIter::new(pool, slots.clone(), epochs.clone(), plan)?;
-                Ok(Iter::workers(iter, number, started))
+        let supply = self.supply(number, place)?;
+        let inner = match (&self.loading, supply) {
+            (Loading::Batches(source), Supply::Batches { plan, next, ahead, .. }) => {
+                let ahead = ahead.into_iter().collect();
+                Inner::Batches(LocalBatches::new(Arc::clone(source), plan, next, ahead))
+            }
+            (Loading::Shards(source), Supply::Shards { shards, .. }) => {
+                Inner::Shards(LocalShards::new(Arc::clone(source), shards))
+            }
+            (Loading::Workers { launch, slots, epochs, bench }, supply) => {
+                let rested = bench.as_ref().and_then(|bench| bench.take(number, slots, epochs.timeout));
+                let pool = match rested {
+                    Some(pool) => pool,
+                    None => launch.start(slots)?,
+                };
+                let home = bench.as_ref().map(Bench::home);
+                Inner::Workers(Box::new(WorkerIter::new(pool, home, slots.clone(), epochs.clone(), supply)?))
+            }
+            _ => unreachable!("the builder makes both of one kind"),
+        };
+        Ok(Iter::new(inner, number, started, self.origin, self.warn.clone()))
+    }
+
+    /// What is to be loaded of epoch `number` from `place` on.
+    fn supply(&self, number: u64, place: &Place) -> Result<Supply, Error> {
+        match (&self.order, place) {
+            (Order::Batches { sampler, samples }, place) => {
+                let plan = Plan::new(&**sampler, Epoch { seed: self.origin.seed, number }, *samples);
+                match place {
+                    Place::Start => Ok(Supply::batches(plan)),
+                    Place::Batches(place) => {
+                        plan.check(place)?;
+                        Ok(Supply::batches_from(plan, place))
+                    }
+                    Place::Shards(_) => {
+                        Err(mismatch("it is of an iterable dataset, the loader's is map-style"))
+                    }
+                }
+            }
+            (Order::Shards(cut), Place::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
+            (Order::Shards(cut), Place::Shards(place)) => {
+                Ok(Supply::shards(Shards::resume(number, *cut, place)?))
+            }
+            (Order::Shards(_), Place::Batches(_)) => {
+                Err(mismatch("it is of a map-style dataset, the loader's is iterable"))
             }
         }
     }
 
-    /// Number of batches in an epoch.
-    pub fn len(&self) -> usize {
-        self.batch_sampler.len()
+    fn next_epoch(&self) -> MutexGuard<'_, u64> {
+        self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when an epoch has no batches.
+    /// Number of batches in an epoch. Of an iterable dataset an estimate from its length, as in PyTorch (each shard may end with a batch
+    /// that is not full), and `None` when it does not say its length.
+    pub fn len(&self) -> Option<usize> {
+        match &self.order {
+            Order::Batches { sampler, .. } => Some(sampler.len()),
+            Order::Shards(Cut { batch_size, drop_last, .. }) => {
+                let samples = self.origin.samples?;
+                Some(if *drop_last { samples / batch_size } else { samples.div_ceil(*batch_size) })
+            }
+        }
+    }
+
+    /// True when it is known that an epoch has no batches.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == Some(0)
     }
 
-    /// Number of samples in the dataset.
-    pub fn samples(&self) -> usize {
-        self.samples
+    /// Number of samples in the dataset, if it is known.
+    pub fn samples(&self) -> Option<usize> {
+        self.origin.samples
     }
 
     /// Number of worker processes of an iterator.
     pub fn num_workers(&self) -> usize {
         match &self.loading {
-            Loading::Local(_) => 0,
+            Loading::Batches(_) | Loading::Shards(_) => 0,
             Loading::Workers { epochs, .. } => epochs.workers,
         }
     }
 
     /// The seed.
     pub fn seed(&self) -> u64 {
-        self.seed
+        self.origin.seed
     }
 }
 
 impl<B> fmt::Debug for DataLoader<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataLoader")
-            .field("samples", &self.samples)
-            .field("seed", &self.seed)
+            .field("samples", &self.origin.samples)
+            .field("seed", &self.origin.seed)
             .finish_non_exhaustive()
     }
 }

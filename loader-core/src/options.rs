@@ -135,6 +135,9 @@ pub struct LoaderOptions {
     /// Longest wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
+    /// Keep the workers from one epoch to the next; off by default. Needs workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistent_workers: Option<bool>,
     /// Most bytes of shared memory for batches, at least 65,536; half of the memory that the process may use by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_memory_limit: Option<u64>,
@@ -143,12 +146,14 @@ pub struct LoaderOptions {
 impl LoaderOptions {
     /// These options, and where they say nothing, those of `below`.
     ///
-    /// With `num_workers = 0` in these, `prefetch_factor` and `timeout` of `below` are left out: they need workers, and who
-    /// switches workers off for a run must not have to take them out of the file.
+    /// With `num_workers = 0` in these, `prefetch_factor`, `timeout` and `persistent_workers` of `below` are left out: they need workers,
+    /// and who switches workers off for a run must not have to take them out of the file.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         let below = match self.num_workers {
-            Some(NumWorkers::Fixed(0)) => Self { prefetch_factor: None, timeout: None, ..below },
+            Some(NumWorkers::Fixed(0)) => {
+                Self { prefetch_factor: None, timeout: None, persistent_workers: None, ..below }
+            }
             _ => below,
         };
         Self {
@@ -160,6 +165,7 @@ impl LoaderOptions {
             drop_last: self.drop_last.or(below.drop_last),
             in_order: self.in_order.or(below.in_order),
             timeout: self.timeout.or(below.timeout),
+            persistent_workers: self.persistent_workers.or(below.persistent_workers),
             shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
         }
     }
@@ -179,6 +185,7 @@ impl LoaderOptions {
             drop_last: self.drop_last.or(Some(false)),
             in_order: self.in_order.or(Some(DEFAULT_IN_ORDER)),
             timeout: self.timeout.or(needs_workers.then_some(0.0)),
+            persistent_workers: self.persistent_workers.or(needs_workers.then_some(false)),
             shared_memory_limit: self.shared_memory_limit,
         }
     }

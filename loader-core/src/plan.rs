@@ -1,17 +1,32 @@
 //! An epoch's batches of indices, numbered and checked.
 
-use std::{fmt, iter::Fuse};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use loader_ipc::frame::Stage;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     error::Error,
+    panic::to_failure,
     sampler::{BatchSampler, Epoch},
+    state::{BatchesPlace, Place, mismatch, must_agree},
 };
 
-/// The batches of one epoch that are still to be loaded.
+type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
+
+/// The batches of one epoch that are still to be loaded. It is one batch ahead, and so knows its end.
 pub(crate) struct Plan {
-    batches: Fuse<Box<dyn Iterator<Item = Vec<usize>> + Send>>,
+    batches: Batches,
     epoch: u64,
+    /// The next batch.
+    upcoming: Option<Result<Vec<usize>, Error>>,
+    /// Its number.
     next: u64,
+    /// Hash of the first batch's indices; 0 if there is none.
+    fingerprint: u64,
     /// Batches that the sampler said there would be.
     announced: usize,
     /// Samples of the dataset.
@@ -23,23 +38,77 @@ pub(crate) struct Plan {
 pub(crate) struct Planned {
     pub(crate) number: u64,
     pub(crate) indices: Vec<usize>,
-    /// Set when an index is not one of the dataset's: the batch is not loaded.
-    pub(crate) out_of_range: Option<Error>,
+    /// Set when the batch cannot be loaded: an index is not one of the dataset's, or the sampler panicked.
+    pub(crate) error: Option<Error>,
 }
 
 impl Plan {
     pub(crate) fn new(sampler: &dyn BatchSampler, epoch: Epoch, samples: usize) -> Self {
-        Self {
-            batches: sampler.batches(epoch).fuse(),
+        let mut plan = Self {
+            batches: sampler.batches(epoch),
             epoch: epoch.number,
+            upcoming: None,
             next: 0,
+            fingerprint: 0,
             announced: sampler.len(),
             samples,
+        };
+        plan.upcoming = plan.draw(0, 0);
+        if let Some(Ok(indices)) = &plan.upcoming {
+            let mut hash = Xxh3::new();
+            indices.iter().for_each(|&index| hash.update(&(index as u64).to_le_bytes()));
+            plan.fingerprint = hash.digest();
         }
+        plan
     }
 
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// For a state: the first batch that was not returned, and those behind it that were.
+    pub(crate) fn place(&self, next: u64, ahead: Vec<u64>) -> Place {
+        let batches = self.announced as u64;
+        Place::Batches(BatchesPlace { next, ahead, batches, fingerprint: self.fingerprint })
+    }
+
+    /// Checks that a state is of this plan.
+    pub(crate) fn check(&self, place: &BatchesPlace) -> Result<(), Error> {
+        must_agree("number of batches", place.batches, self.announced as u64)?;
+        // The first batch tells plans of another order or another batch size apart, nearly always.
+        match place.fingerprint == self.fingerprint {
+            true => Ok(()),
+            false => {
+                Err(mismatch("its epoch has another order; sampler, shuffle and batch_size must be the same"))
+            }
+        }
+    }
+
+    /// Passes over the batches before number `next`.
+    pub(crate) fn skip_to(&mut self, next: u64) {
+        if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {
+            let ahead = usize::try_from(ahead - 1).unwrap_or(usize::MAX);
+            self.upcoming = self.draw(ahead, next);
+            self.next = next;
+        }
+    }
+
+    /// True when there are no more batches.
+    pub(crate) fn is_over(&self) -> bool {
+        self.upcoming.is_none()
+    }
+
+    /// The batch after the next `ahead` ones. The sampler is user code.
+    fn draw(&mut self, ahead: usize, number: u64) -> Option<Result<Vec<usize>, Error>> {
+        let batches = &mut self.batches;
+        catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))).map(|drawn| drawn.map(Ok)).unwrap_or_else(
+            |payload| {
+                // Not asked again: who knows what it would say.
+                self.batches = Box::new(std::iter::empty());
+                let chain = to_failure(&*payload, Stage::Fetch, None).chain;
+                Some(Err(Error::SamplerPanicked { batch: number, message: chain.concat() }))
+            },
+        )
     }
 }
 
@@ -47,13 +116,18 @@ impl Iterator for Plan {
     type Item = Planned;
 
     fn next(&mut self) -> Option<Planned> {
-        let indices = self.batches.next()?;
+        let upcoming = self.upcoming.take()?;
         let number = self.next;
         self.next += 1;
-        let wrong = indices.iter().copied().find(|&index| index >= self.samples);
-        let out_of_range =
-            wrong.map(|index| Error::IndexOutOfRange { index, batch: number, len: self.samples });
-        Some(Planned { number, indices, out_of_range })
+        self.upcoming = self.draw(0, self.next);
+        Some(match upcoming {
+            Err(error) => Planned { number, indices: Vec::new(), error: Some(error) },
+            Ok(indices) => {
+                let wrong = indices.iter().copied().find(|&index| index >= self.samples);
+                let out_of_range = |index| Error::IndexOutOfRange { index, batch: number, len: self.samples };
+                Planned { number, error: wrong.map(out_of_range), indices }
+            }
+        })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -11,15 +11,25 @@ use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 pub(crate) enum Purpose {
     Order = 1,
     Sample = 2,
+    /// What an iterable dataset draws in one shard.
+    Shard = 3,
+    /// The buffer that mixes a shard's samples.
+    Buffer = 4,
 }
 
 /// What keys the generators of one use in one epoch.
 pub(crate) fn key(purpose: Purpose, seed: u64, epoch: u64) -> [u8; 32] {
+    shard_key(purpose, seed, epoch, 0)
+}
+
+/// The same for one shard of an iterable dataset.
+pub(crate) fn shard_key(purpose: Purpose, seed: u64, epoch: u64, shard: u64) -> [u8; 32] {
     let mut key = [0; 32];
     key[..6].copy_from_slice(b"loader");
     key[7] = purpose as u8;
     key[8..16].copy_from_slice(&seed.to_le_bytes());
     key[16..24].copy_from_slice(&epoch.to_le_bytes());
+    key[24..32].copy_from_slice(&shard.to_le_bytes());
     key
 }
 

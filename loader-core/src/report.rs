@@ -41,7 +41,7 @@ pub struct WorkerReport {
     pub samples: u64,
     /// Time spent loading.
     pub busy: Duration,
-    /// Page faults served from memory since its start (`ru_minflt`).
+    /// Page faults served from memory (`ru_minflt`), its start included if that was in this epoch.
     pub page_faults: u64,
 }
 
@@ -49,6 +49,16 @@ impl WorkerReport {
     pub(crate) fn new(snapshot: &WorkerSnapshot) -> Self {
         let WorkerSnapshot { batches, samples, busy, page_faults, .. } = *snapshot;
         Self { batches, samples, busy, page_faults }
+    }
+
+    /// What was added since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        Self {
+            batches: self.batches.saturating_sub(before.batches),
+            samples: self.samples.saturating_sub(before.samples),
+            busy: self.busy.saturating_sub(before.busy),
+            page_faults: self.page_faults.saturating_sub(before.page_faults),
+        }
     }
 }
 
@@ -124,10 +134,6 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    pub(crate) fn start(epoch: u64) -> Self {
-        Self::start_at(epoch, Instant::now())
-    }
-
     pub(crate) fn start_at(epoch: u64, started: Instant) -> Self {
         Self {
             epoch,
@@ -143,6 +149,11 @@ impl Stopwatch {
 
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Samples that came.
+    pub(crate) fn samples(&self) -> u64 {
+        self.samples
     }
 
     /// The program asked at `asked` and gets a batch of `samples`, or an error.

@@ -1,9 +1,11 @@
 //! Which task goes to which worker, and which batch is next: PyTorch's scheduler without its processes.
 //!
 //! Tasks are numbered from 0. The window holds every task in `[received, sent)`; a task is in it from being sent to being
-//! returned to the user, whether its batch has arrived or not, so the window bounds memory. Workers take turns, whatever they
-//! have to do, as in PyTorch; with `in_order = false` only those with room do. What a slow worker has not begun can be moved to
-//! an idle one, which PyTorch cannot.
+//! returned to the user, whether its batch has arrived or not, so the window bounds memory.
+//!
+//! Lanes take turns. Of a map-style dataset a lane is a worker; of an iterable one it is a shard, and shards are dealt out to the workers.
+//! A lane gets its turn whatever it has to do, as in PyTorch; with `in_order = false` only one with room does. What a slow worker has not
+//! begun can be moved to an idle one, which PyTorch cannot.
 
 use std::collections::VecDeque;
 
@@ -13,49 +15,85 @@ pub(crate) struct Schedule<P> {
     window: VecDeque<Entry<P>>,
     /// Number of the first task in the window.
     received: u64,
-    /// Tasks in the window that the user has not got yet.
+    /// Tasks in the window that are not through: neither returned nor without a batch.
     pending: usize,
     /// Most tasks that may be pending.
     limit: usize,
     in_order: bool,
-    /// Tasks in the window per worker, arrived or not.
-    loads: Vec<usize>,
+    workers: usize,
+    lanes: Vec<Lane>,
+    /// Lanes that get turns.
+    open: usize,
     turn: usize,
     /// Out of order: what has arrived, in that order.
     arrivals: VecDeque<u64>,
 }
 
+#[derive(Debug, Clone)]
+struct Lane {
+    /// Tasks in the window, arrived or not.
+    load: usize,
+    is_open: bool,
+}
+
 #[derive(Debug)]
 enum Entry<P> {
-    Waiting { worker: usize },
-    Arrived { worker: usize, batch: P },
-    Returned,
+    Waiting {
+        lane: usize,
+    },
+    Arrived {
+        lane: usize,
+        batch: P,
+    },
+    /// Returned to the user, or without a batch.
+    Through,
 }
 
 impl<P> Schedule<P> {
-    /// Room for `per_worker` tasks for each of `workers`.
+    /// Room for `per_worker` tasks for each of `workers`, which take turns.
     pub(crate) fn new(workers: usize, per_worker: usize, in_order: bool) -> Self {
+        Self::with_lanes(workers, workers, per_worker, in_order)
+    }
+
+    /// The same room, where `lanes` shards take turns.
+    pub(crate) fn with_lanes(lanes: usize, workers: usize, per_worker: usize, in_order: bool) -> Self {
         Self {
             window: VecDeque::new(),
             received: 0,
             pending: 0,
             limit: workers * per_worker,
             in_order,
-            loads: vec![0; workers],
+            workers,
+            lanes: vec![Lane { load: 0, is_open: true }; lanes],
+            open: lanes,
             turn: 0,
             arrivals: VecDeque::new(),
         }
     }
 
-    /// The worker that the next task would go to, if there is room for one.
-    pub(crate) fn next_worker(&self) -> Option<usize> {
+    /// Goes on where another schedule was left: with task `number` and with the turn of `lane`. For a schedule without tasks.
+    pub(crate) fn start_at(&mut self, number: u64, lane: usize) {
+        self.received = number;
+        self.turn = lane % self.lanes.len();
+    }
+
+    /// The lane that the next task would be of, if there is room for one.
+    pub(crate) fn next_lane(&self) -> Option<usize> {
         if self.pending >= self.limit {
             return None;
         }
-        let workers = self.loads.len();
-        let turns = (0..workers).map(|step| (self.turn + step) % workers);
-        let fair_share = self.limit / workers;
-        turns.into_iter().find(|&worker| self.in_order || self.loads[worker] < fair_share)
+        let lanes = self.lanes.len();
+        let turns = (0..lanes).map(|step| (self.turn + step) % lanes);
+        let fair_share = (self.limit / self.open.max(1)).max(1);
+        turns.into_iter().find(|&lane| {
+            let Lane { load, is_open } = self.lanes[lane];
+            is_open && (self.in_order || load < fair_share)
+        })
+    }
+
+    /// The worker that does a lane's tasks.
+    pub(crate) fn worker_of(&self, lane: usize) -> usize {
+        lane % self.workers
     }
 
     /// Number that the next task gets.
@@ -63,20 +101,26 @@ impl<P> Schedule<P> {
         self.received + self.window.len() as u64
     }
 
-    /// Notes that the next task was sent to `worker`.
-    pub(crate) fn sent(&mut self, worker: usize) {
-        self.window.push_back(Entry::Waiting { worker });
-        self.loads[worker] += 1;
+    /// Notes that the next task was sent, of `lane`.
+    pub(crate) fn sent(&mut self, lane: usize) {
+        self.window.push_back(Entry::Waiting { lane });
+        self.lanes[lane].load += 1;
         self.pending += 1;
-        self.turn = (worker + 1) % self.loads.len();
+        self.turn = (lane + 1) % self.lanes.len();
+    }
+
+    /// Leaves the next number out: the user has its batch already.
+    pub(crate) fn leave_out(&mut self) {
+        self.window.push_back(Entry::Through);
+        self.close_gap();
     }
 
     /// Notes the batch of task `number`; gives it back when no such task is waiting.
     pub(crate) fn arrived(&mut self, number: u64, batch: P) -> Result<(), P> {
         match self.place(number).and_then(|place| self.window.get_mut(place)) {
             Some(entry @ Entry::Waiting { .. }) => {
-                let Entry::Waiting { worker } = *entry else { return Err(batch) };
-                *entry = Entry::Arrived { worker, batch };
+                let Entry::Waiting { lane } = *entry else { return Err(batch) };
+                *entry = Entry::Arrived { lane, batch };
                 if !self.in_order {
                     self.arrivals.push_back(number);
                 }
@@ -86,20 +130,79 @@ impl<P> Schedule<P> {
         }
     }
 
-    /// Takes the batch that is the user's next, if it has arrived.
+    /// Notes that the shard of task `number` has no more samples: it gets no more turns. The tasks that it still has bring nothing; room
+    /// for them is kept, as in PyTorch, so that the others never get more than their share. False when no such task is waiting.
+    pub(crate) fn exhausted(&mut self, number: u64) -> bool {
+        let place = self.place(number);
+        let Some(entry @ &mut Entry::Waiting { lane }) = place.and_then(|place| self.window.get_mut(place))
+        else {
+            return false;
+        };
+        *entry = Entry::Through;
+        self.pending -= 1;
+        let Lane { load, is_open } = &mut self.lanes[lane];
+        *load -= 1;
+        if std::mem::replace(is_open, false) {
+            self.open -= 1;
+        } else {
+            self.limit -= 1;
+        }
+        self.close_gap();
+        true
+    }
+
+    /// Takes the batch that is the user's next, if it has arrived; with its number and its lane.
     pub(crate) fn next_ready(&mut self) -> Option<(u64, usize, P)> {
         let number = if self.in_order { self.received } else { self.arrivals.pop_front()? };
         let place = usize::try_from(number - self.received).ok()?;
         let entry = self.window.get_mut(place)?;
         let Entry::Arrived { .. } = entry else { return None };
-        let Entry::Arrived { worker, batch } = std::mem::replace(entry, Entry::Returned) else { return None };
-        self.loads[worker] -= 1;
+        let Entry::Arrived { lane, batch } = std::mem::replace(entry, Entry::Through) else { return None };
+        self.lanes[lane].load -= 1;
         self.pending -= 1;
-        while matches!(self.window.front(), Some(Entry::Returned)) {
+        self.close_gap();
+        Some((number, lane, batch))
+    }
+
+    /// Gives no more turns: there are no more tasks.
+    pub(crate) fn close(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.is_open = false);
+        self.open = 0;
+    }
+
+    /// Forgets all tasks; gives the batches that have arrived.
+    pub(crate) fn abandon(&mut self) -> Vec<P> {
+        self.close();
+        self.pending = 0;
+        let arrived = self.window.drain(..).filter_map(|entry| match entry {
+            Entry::Arrived { batch, .. } => Some(batch),
+            _ => None,
+        });
+        arrived.collect()
+    }
+
+    /// Takes what is through from the front of the window.
+    fn close_gap(&mut self) {
+        while matches!(self.window.front(), Some(Entry::Through)) {
             self.window.pop_front();
             self.received += 1;
         }
-        Some((number, worker, batch))
+    }
+
+    /// Number of the first task that is not through.
+    pub(crate) fn first(&self) -> u64 {
+        self.received
+    }
+
+    /// The tasks behind the first that are through already: out of order, what the user has got before its turn.
+    pub(crate) fn through(&self) -> impl Iterator<Item = u64> {
+        let numbered = (self.received..).zip(&self.window);
+        numbered.filter_map(|(number, entry)| matches!(entry, Entry::Through).then_some(number))
+    }
+
+    /// True when no lane gets turns any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.open == 0
     }
 
     /// True while the batch of task `number` is on its way.
@@ -121,7 +224,7 @@ impl<P> Schedule<P> {
         number.checked_sub(self.received).and_then(|place| usize::try_from(place).ok())
     }
 
-    /// True when every task that was sent has been returned.
+    /// True when every task that was sent is through.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending == 0
     }
@@ -131,13 +234,12 @@ impl<P> Schedule<P> {
         self.waiting().next().map(|(_, worker)| worker)
     }
 
-    /// Notes that a task that is on its way is `to`'s now.
+    /// Notes that a task that is on its way is the worker `to`'s now. Only where lanes are workers.
     pub(crate) fn moved(&mut self, number: u64, to: usize) {
-        if let Some(Entry::Waiting { worker }) =
-            self.place(number).and_then(|place| self.window.get_mut(place))
+        if let Some(Entry::Waiting { lane }) = self.place(number).and_then(|place| self.window.get_mut(place))
         {
-            self.loads[std::mem::replace(worker, to)] -= 1;
-            self.loads[to] += 1;
+            self.lanes[std::mem::replace(lane, to)].load -= 1;
+            self.lanes[to].load += 1;
         }
     }
 
@@ -145,7 +247,7 @@ impl<P> Schedule<P> {
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (u64, usize)> {
         let numbered = (self.received..).zip(&self.window);
         numbered.filter_map(|(number, entry)| match entry {
-            Entry::Waiting { worker } => Some((number, *worker)),
+            Entry::Waiting { lane } => Some((number, self.worker_of(*lane))),
             _ => None,
         })
     }
@@ -155,10 +257,16 @@ impl<P> Schedule<P> {
         self.waiting().any(|(_, at)| at == worker)
     }
 
+    /// True when `worker` has no task and will get none.
+    pub(crate) fn is_over(&self, worker: usize) -> bool {
+        let mut own = self.lanes.iter().skip(worker).step_by(self.workers);
+        !own.any(|lane| lane.is_open) && !self.is_busy(worker)
+    }
+
     /// The tasks that wait behind another one at the same worker, oldest first: what an idle worker could do sooner. A moved task is the
     /// first one of a worker that had none, and later ones have higher numbers: so it is never moved again, and never comes back.
     pub(crate) fn waiting_behind(&self) -> Vec<(u64, usize)> {
-        let mut busy = vec![false; self.loads.len()];
+        let mut busy = vec![false; self.workers];
         self.waiting().filter(|&(_, worker)| std::mem::replace(&mut busy[worker], true)).collect()
     }
 
@@ -179,7 +287,7 @@ mod tests {
     /// Sends as many of `total` tasks as there is room for, and logs them.
     fn fill(schedule: &mut Schedule<u64>, total: u64, log: &mut Vec<String>) {
         while schedule.next_number() < total {
-            let Some(worker) = schedule.next_worker() else { return };
+            let Some(worker) = schedule.next_lane() else { return };
             log.push(format!("d{}>w{worker}", schedule.next_number()));
             schedule.sent(worker);
         }
@@ -203,7 +311,109 @@ mod tests {
         log.join(" ")
     }
 
+    fn loads(schedule: &Schedule<u64>) -> Vec<usize> {
+        schedule.lanes.iter().map(|lane| lane.load).collect()
+    }
+
+    /// Runs a whole epoch of an iterable dataset, one shard a worker, where each worker answers its tasks in turn and `cost` says how
+    /// long a sample takes. Tasks of a shard that is over are answered at once, as our workers do; PyTorch's do not answer them.
+    fn stream(
+        shards: &[&[u64]],
+        per_worker: usize,
+        in_order: bool,
+        cost: fn(u64) -> u64,
+    ) -> (String, Vec<u64>, u64) {
+        struct Worker {
+            left: VecDeque<u64>,
+            tasks: VecDeque<u64>,
+            time: u64,
+        }
+        let workers = shards.len();
+        let mut schedule = Schedule::new(workers, per_worker, in_order);
+        let worker = |shard: &&[u64]| Worker {
+            left: shard.iter().copied().collect(),
+            tasks: VecDeque::new(),
+            time: 0,
+        };
+        let mut running: Vec<Worker> = shards.iter().map(worker).collect();
+        let (mut log, mut yields) = (Vec::new(), Vec::new());
+        let mut over = vec![false; workers];
+        let send =
+            |schedule: &mut Schedule<u64>, running: &mut Vec<Worker>, log: &mut Vec<String>, most: usize| {
+                for _ in 0..most {
+                    let Some(lane) = schedule.next_lane() else { return };
+                    log.push(format!("d{}>w{lane}", schedule.next_number()));
+                    running[lane].tasks.push_back(schedule.next_number());
+                    schedule.sent(lane);
+                }
+            };
+        send(&mut schedule, &mut running, &mut log, workers * per_worker);
+        loop {
+            if let Some((_, lane, sample)) = schedule.next_ready() {
+                send(&mut schedule, &mut running, &mut log, 1);
+                log.push(format!("Y{sample}(w{lane})"));
+                yields.push(sample);
+                continue;
+            }
+            // What brings nothing is through before anybody waits for it.
+            for worker in (0..workers).filter(|&worker| over[worker]) {
+                running[worker].tasks.drain(..).for_each(|task| assert!(schedule.exhausted(task)));
+            }
+            if schedule.is_ready() {
+                continue;
+            }
+            if schedule.is_empty() {
+                return (log.join(" "), yields, schedule.next_number());
+            }
+            // The next answer in time, the lower number first.
+            let next =
+                (0..workers).filter(|&worker| !running[worker].tasks.is_empty()).min_by_key(|&worker| {
+                    let Worker { left, tasks, time } = &running[worker];
+                    (time + left.front().map_or(1, |&sample| cost(sample)), tasks[0])
+                });
+            let lane = next.expect("something is on its way");
+            let Worker { left, tasks, time } = &mut running[lane];
+            let task = tasks.pop_front().unwrap();
+            match left.pop_front() {
+                Some(sample) => {
+                    *time += cost(sample);
+                    schedule.arrived(task, sample).unwrap();
+                }
+                None => {
+                    *time += 1;
+                    over[lane] = true;
+                    assert!(schedule.exhausted(task));
+                    log.push(format!("end(w{lane})@{task}"));
+                    send(&mut schedule, &mut running, &mut log, 1);
+                }
+            }
+        }
+    }
+
     // The traces are those of PyTorch's scheduler for the same events.
+
+    #[test]
+    fn a_shard_that_is_over_leaves_its_turns_to_the_others() {
+        let (log, ..) = stream(&[&[], &[10], &[20, 21, 22]], 2, true, |_| 1);
+        let expected = "d0>w0 d1>w1 d2>w2 d3>w0 d4>w1 d5>w2 end(w0)@0 d6>w1 d7>w2 Y10(w1) d8>w1 Y20(w2) end(w1)@4 d9>w2 \
+                        d10>w2 Y21(w2) d11>w2 Y22(w2) end(w2)@9";
+        assert_eq!(log, expected);
+    }
+
+    #[test]
+    fn two_shards_take_turns() {
+        let (log, yields, sent) = stream(&[&[0, 1, 2, 3, 4], &[5, 6, 7, 8, 9]], 2, true, |_| 1);
+        assert_eq!(yields, [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]);
+        assert!(log.contains("end(w0)@10 d14>w1"), "{log}");
+        assert_eq!(sent, 15);
+    }
+
+    #[test]
+    fn out_of_order_a_slow_shard_lets_the_other_pass() {
+        let shards: [&[u64]; 2] = [&[0, 1, 2, 3, 4], &[5, 6, 7, 8, 9]];
+        let (log, yields, _) = stream(&shards, 2, false, |sample| if sample == 5 { 100 } else { 1 });
+        assert_eq!(yields, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], "{log}");
+    }
 
     #[test]
     fn two_workers_at_equal_speed() {
@@ -242,12 +452,12 @@ mod tests {
         // Not what has arrived or does not exist.
         schedule.moved(1, 0);
         schedule.moved(9, 0);
-        assert_eq!(schedule.loads, [2, 4]);
+        assert_eq!(loads(&schedule), [2, 4]);
         [2, 0, 4].into_iter().for_each(|number| schedule.arrived(number, number).unwrap());
         let returned =
             std::iter::from_fn(|| schedule.next_ready().map(|(number, worker, _)| (number, worker)));
         assert_eq!(returned.collect::<Vec<_>>(), [(0, 0), (1, 1), (2, 1), (3, 1), (4, 0), (5, 1)]);
-        assert_eq!(schedule.loads, [0, 0]);
+        assert_eq!(loads(&schedule), [0, 0]);
     }
 
     #[test]

@@ -19,7 +19,8 @@ use crate::{memory, sys::SharedWords};
 /// Words per worker: one cache line each, so that workers do not disturb each other.
 const LINE: usize = 8;
 
-// Word 0 of line 0 is the done flag, word 0 of line 1 says that main sleeps; worker `w` has line `2 + w`.
+// Word 0 of line 0 is the done flag, word 1 its likeness for one epoch, word 0 of line 1 says that main sleeps; worker `w` has line `2 + w`.
+const UNWANTED: usize = 1;
 const ASLEEP: usize = LINE;
 const FIRST_WORKER: usize = 2;
 const STATE: usize = 0;
@@ -95,7 +96,7 @@ impl ControlPage {
         Ok(Self { words: SharedWords::map(fd, words(workers))?, workers })
     }
 
-    /// Says that the epoch's results are no longer wanted.
+    /// Says that nothing is wanted any more: the sentinels follow.
     pub fn set_done(&self) {
         // Release: who sees the flag sees what main did before.
         self.words.words()[0].store(1, Ordering::Release);
@@ -105,6 +106,18 @@ impl ControlPage {
     pub fn is_done(&self) -> bool {
         // Acquire: pairs with `set_done`.
         self.words.words()[0].load(Ordering::Acquire) == 1
+    }
+
+    /// Says that what workers are loading is not wanted, until it is taken back: an epoch is abandoned whose workers stay.
+    pub fn set_unwanted(&self, unwanted: bool) {
+        // Release: as for the done flag.
+        self.words.words()[UNWANTED].store(u64::from(unwanted), Ordering::Release);
+    }
+
+    /// True while what workers are loading is not wanted, for a while or for good.
+    pub fn is_unwanted(&self) -> bool {
+        // Acquire: pairs with `set_unwanted`.
+        self.is_done() || self.words.words()[UNWANTED].load(Ordering::Acquire) == 1
     }
 
     /// Nonzero while main sleeps and must be woken; for the queues, which say how it is read and written.

@@ -19,6 +19,11 @@ pub enum Order {
         /// The better slot.
         lease: Lease,
     },
+    /// Another epoch begins with the tasks behind this: answer [`Event::Resumed`], and read shards from their beginning again.
+    Resume {
+        /// Number of the epoch.
+        epoch: u64,
+    },
 }
 
 /// One batch to load. The task belongs to main; the worker holds a lease on it and on its slot.
@@ -76,6 +81,17 @@ pub enum Indices {
         /// Number of indices.
         len: u64,
     },
+    /// None: the next samples of a shard of an iterable dataset.
+    NextOf {
+        /// Number of the shard.
+        shard: u32,
+        /// Items that were taken from it before this task, if it is not open yet: it is opened at that place.
+        position: u64,
+        /// How many of them come after the snapshot.
+        skip: u64,
+        /// Bytes of the snapshot, at the start of the leased slot; 0 for none.
+        snapshot: u64,
+    },
 }
 
 /// What main takes from the result queue: an event, and whose. Only the event travels.
@@ -107,6 +123,8 @@ pub enum Event {
         encoded: Encoded,
         /// A tensor of the batch is still held in the worker: the slot must not be used again.
         held: bool,
+        /// Items taken from the task's shard so far; 0 for a task of indices.
+        position: u64,
     },
     /// The batch is larger than its slot. The worker waits for a grant on its lifeline.
     NeedSlot {
@@ -127,6 +145,8 @@ pub enum Event {
         failure: Failure,
         /// As in [`Done`](Self::Done).
         held: bool,
+        /// As in [`Done`](Self::Done).
+        position: u64,
     },
     /// The task was not tried: the done flag was up.
     Skipped {
@@ -155,6 +175,18 @@ pub enum Event {
     Withdrawn {
         /// Number of the task.
         task: u64,
+    },
+    /// The task's shard has no more samples.
+    Exhausted {
+        /// Number of the task.
+        task: u64,
+        /// The lease, given back.
+        lease: Lease,
+    },
+    /// Everything before [`Order::Resume`] is answered, and another epoch begins.
+    Resumed {
+        /// Number of the epoch.
+        epoch: u64,
     },
 }
 
@@ -274,7 +306,8 @@ mod tests {
             backtrace: Some(text),
         };
         let lease = Lease { slot: 0, generation: 0, len: 0 };
-        let event = Event::Failed { task: 1, lease, failure: failure.cut_to_frame(), held: false };
+        let event =
+            Event::Failed { task: 1, lease, failure: failure.cut_to_frame(), held: false, position: 0 };
         assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
     }
 

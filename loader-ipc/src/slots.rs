@@ -221,16 +221,15 @@ impl SlotPool {
         Ok(loan)
     }
 
-    /// Writes the indices of a large batch to the start of its leased slot.
+    /// Writes what a task is told at length, such as the indices of a large batch, to the start of its leased slot.
     ///
     /// # Errors
     /// [`SlotError::NotLeased`], also when the slot is too small.
-    pub fn write_indices(&self, lease: Lease, indices: &[u64]) -> Result<(), SlotError> {
+    pub fn write(&self, lease: Lease, bytes: &[u8]) -> Result<(), SlotError> {
         let mut inner = self.lock();
         let slot = inner.leased(lease)?;
         let mut loan = slot.memory.lend(()).ok_or(SlotError::NotLeased(lease))?;
-        let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
-        loan.put(0, &bytes).map_err(|_| SlotError::NotLeased(lease))
+        loan.put(0, bytes).map_err(|_| SlotError::NotLeased(lease))
     }
 
     /// The slot's descriptor, to be sent to a worker; `None` when there is no such slot.

@@ -22,6 +22,8 @@ pub(crate) struct Inbox {
     offers: BTreeMap<u64, Lease>,
     /// Leases of offers that came too late, each with its task.
     unused: Vec<(u64, Lease)>,
+    /// Another epoch begins behind the tasks.
+    resume: Option<u64>,
     /// The first task is this worker's for good.
     has_begun: bool,
     ended: bool,
@@ -38,6 +40,10 @@ pub(crate) enum Next {
         task: u64,
         lease: Lease,
     },
+    /// Another epoch begins.
+    Resume {
+        epoch: u64,
+    },
     /// The sentinel was read, or main is gone.
     End,
 }
@@ -45,7 +51,7 @@ pub(crate) enum Next {
 impl Inbox {
     /// What is next, waiting for it as long as it takes.
     pub(crate) fn next(&mut self, queue: &mut OrderReceiver) -> anyhow::Result<Next> {
-        while self.tasks.is_empty() && self.unused.is_empty() && !self.ended {
+        while self.tasks.is_empty() && self.unused.is_empty() && self.resume.is_none() && !self.ended {
             self.read(queue, Instant::now() + IDLE_INTERVAL)?;
         }
         // An offer for a task may lie behind it.
@@ -54,7 +60,9 @@ impl Inbox {
         if let Some((task, lease)) = self.unused.pop() {
             return Ok(Next::GiveBack { task, lease });
         }
-        let Some(task) = self.tasks.front_mut() else { return Ok(Next::End) };
+        let Some(task) = self.tasks.front_mut() else {
+            return Ok(self.resume.take().map_or(Next::End, |epoch| Next::Resume { epoch }));
+        };
         // Before one of its leases is given back: which one depends on whose the task is.
         if !self.has_begun && !queue.begin(task.claim) {
             let offered = self.offers.remove(&task.number).map(|lease| (task.number, lease));
@@ -62,8 +70,8 @@ impl Inbox {
             return Ok(self.tasks.pop_front().map_or(Next::End, Next::Withdrawn));
         }
         self.has_begun = true;
-        // Indices that lie in the first slot bind the task to it.
-        let is_bound = matches!(task.indices, Indices::InSlot { .. });
+        // What lies in the first slot binds the task to it.
+        let is_bound = matches!(task.indices, Indices::InSlot { .. } | Indices::NextOf { snapshot: 1.., .. });
         match self.offers.remove(&task.number) {
             Some(offered) if is_bound => Ok(Next::GiveBack { task: task.number, lease: offered }),
             Some(offered) => {
@@ -89,6 +97,8 @@ impl Inbox {
                     self.unused.push((task, lease));
                 }
             }
+            // Main sends no tasks behind it before it is answered.
+            Ok(Some(Order::Resume { epoch })) => self.resume = Some(epoch),
             Ok(None) | Err(ReceiveError::Closed) => self.ended = true,
             Err(ReceiveError::TimedOut) => return Ok(false),
             Err(error) => return Err(error).context("reading an order"),

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use loader_core::{
-    fetch::{Fetch, Loaded, NoBatch, Watch},
+    fetch::{Fetch, Loaded, NoBatch, ShardPlace, Snapshot, Watch, Work},
     panic::to_failure,
 };
 use loader_ipc::{
@@ -41,7 +41,7 @@ pub(crate) fn follow(
     session: Session,
     lifeline: &Lifeline,
 ) -> anyhow::Result<()> {
-    let mut worker = Worker { fetch, session, slots: Slots::new(lifeline), batches: 0 };
+    let mut worker = Worker { fetch, session, slots: Slots::new(lifeline), batches: 0, told: false };
     let ready = match &worker.fetch {
         Ok(_) => Event::Ready,
         Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },
@@ -56,6 +56,7 @@ pub(crate) fn follow(
             Next::Load(task) => worker.load(task)?,
             Next::Withdrawn(task) => worker.leave(task)?,
             Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
+            Next::Resume { epoch } => worker.resume(epoch)?,
             Next::End => break,
         };
         if flow.is_break() {
@@ -72,10 +73,18 @@ struct Worker<'a> {
     slots: Slots<'a>,
     /// Batches done.
     batches: u64,
+    /// Main knows that the dataset could not be opened, in this epoch.
+    told: bool,
 }
 
 /// `Break` when main no longer listens.
 type Flow = ControlFlow<()>;
+
+/// What a task asks for, unpacked.
+enum Wanted {
+    Samples(Vec<usize>),
+    NextOf { shard: usize, place: ShardPlace },
+}
 
 /// What became of a task.
 enum Outcome {
@@ -89,6 +98,10 @@ enum Outcome {
     },
     /// The done flag is up.
     Unwanted {
+        lease: Lease,
+    },
+    /// The shard has no more samples.
+    Exhausted {
         lease: Lease,
     },
     /// Main is gone.
@@ -109,21 +122,31 @@ impl Worker<'_> {
             return self.report(Event::Skipped { task: number, lease });
         }
         self.slots.update(lease, forget)?;
+        if self.session.control.is_unwanted() {
+            return self.report(Event::Skipped { task: number, lease });
+        }
         let started = Instant::now();
         self.line().set_task(number);
         self.enter(WorkerState::Fetching);
-        let indices = self.unpack(indices, lease)?;
-        let outcome = self.fetch_and_send(epoch, number, lease, &indices)?;
+        let wanted = self.unpack(indices, lease)?;
+        let before = self.position(&wanted);
+        let outcome = self.fetch_and_send(epoch, number, lease, &wanted)?;
+        let position = self.position(&wanted);
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
-                self.count(indices.len(), started);
-                Event::Done { task: number, lease, encoded, held: self.is_held(lease) }
+                let samples = match &wanted {
+                    Wanted::Samples(indices) => indices.len() as u64,
+                    Wanted::NextOf { .. } => position - before,
+                };
+                self.count(samples, started);
+                Event::Done { task: number, lease, encoded, held: self.is_held(lease), position }
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
-                Event::Failed { task: number, lease, failure, held: self.is_held(lease) }
+                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position }
             }
             Outcome::Unwanted { lease } => Event::Skipped { task: number, lease },
+            Outcome::Exhausted { lease } => Event::Exhausted { task: number, lease },
             Outcome::Unheard => return Ok(Flow::Break(())),
         };
         self.report(event)
@@ -135,6 +158,24 @@ impl Worker<'_> {
         self.report(Event::Withdrawn { task: task.number })
     }
 
+    /// Begins another epoch.
+    fn resume(&mut self, epoch: u64) -> anyhow::Result<Flow> {
+        self.told = false;
+        if let Ok(fetch) = &mut self.fetch {
+            // Its iterators' destructors are user code.
+            drop(catch_unwind(AssertUnwindSafe(|| fetch.rewind())));
+        }
+        self.report(Event::Resumed { epoch })
+    }
+
+    /// Items taken so far from the shard that a task is of; 0 for indices.
+    fn position(&self, wanted: &Wanted) -> u64 {
+        match (wanted, &self.fetch) {
+            (Wanted::NextOf { shard, .. }, Ok(fetch)) => fetch.position(*shard),
+            _ => 0,
+        }
+    }
+
     /// Loads a batch and encodes it into its slot. Nothing of the batch lives on when this returns, unless user code kept a
     /// handle on one of its tensors.
     fn fetch_and_send(
@@ -142,16 +183,28 @@ impl Worker<'_> {
         epoch: u64,
         task: u64,
         lease: Lease,
-        indices: &[usize],
+        wanted: &Wanted,
     ) -> anyhow::Result<Outcome> {
-        let fetch = match &self.fetch {
+        let fetch = match &mut self.fetch {
             Ok(fetch) => fetch,
-            Err(failure) => return Ok(Outcome::Failed { lease, failure: failure.clone() }),
+            // The batches of a shard are not counted beforehand: saying it once ends the shard.
+            Err(_) if self.told && matches!(wanted, Wanted::NextOf { .. }) => {
+                return Ok(Outcome::Exhausted { lease });
+            }
+            Err(failure) => {
+                self.told = true;
+                return Ok(Outcome::Failed { lease, failure: failure.clone() });
+            }
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);
         let watch = PageWatch::new(&self.session.control, self.session.worker);
-        let batch = match fetch.fetch(epoch, indices, &mut arena, &watch) {
+        let work = match wanted {
+            Wanted::Samples(indices) => Work::Samples(indices),
+            Wanted::NextOf { shard, place } => Work::NextOf { shard: *shard, place: place.clone() },
+        };
+        let batch = match fetch.fetch(epoch, work, &mut arena, &watch) {
             Ok(batch) => batch,
+            Err(NoBatch::Exhausted) => return Ok(Outcome::Exhausted { lease }),
             Err(NoBatch::Unwanted) => return Ok(Outcome::Unwanted { lease }),
             Err(NoBatch::Failed(failure)) => return Ok(Outcome::Failed { lease, failure }),
         };
@@ -198,7 +251,7 @@ impl Worker<'_> {
         self.slots.memory(lease.slot).is_some_and(|memory| memory.is_lent())
     }
 
-    fn count(&mut self, samples: usize, started: Instant) {
+    fn count(&mut self, samples: u64, started: Instant) {
         let busy = started.elapsed();
         self.batches += 1;
         // A system call: not for every one of thousands of small batches a second.
@@ -206,24 +259,43 @@ impl Worker<'_> {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
         }
-        self.line().count_batch(samples as u64, busy);
+        self.line().count_batch(samples, busy);
     }
 
-    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Vec<usize>> {
+    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Wanted> {
         let list = match indices {
             Indices::Range { start, len } => (start..start.saturating_add(len)).collect(),
             Indices::List(list) => list,
             Indices::InSlot { len } => {
-                let mut loan = self.slots.lend(lease)?;
-                let bytes = usize::try_from(len).ok().and_then(|len| len.checked_mul(size_of::<u64>()));
+                let bytes = len.checked_mul(size_of::<u64>() as u64);
                 let Some(bytes) = bytes else { bail!("{len} indices in a slot") };
-                let chunk = loan.take(0..bytes)?;
-                let (words, _) = chunk.as_bytes().as_chunks();
+                let bytes = self.read_slot(lease, bytes)?;
+                let (words, _) = bytes.as_chunks();
                 words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+            }
+            Indices::NextOf { shard, position, skip, snapshot } => {
+                let snapshot = match snapshot {
+                    0 => None,
+                    len => Some(Snapshot {
+                        position: position.saturating_sub(skip),
+                        bytes: self.read_slot(lease, len)?,
+                    }),
+                };
+                return Ok(Wanted::NextOf {
+                    shard: shard as usize,
+                    place: ShardPlace { position, snapshot },
+                });
             }
         };
         let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();
-        narrow.context("an index larger than memory")
+        narrow.map(Wanted::Samples).context("an index larger than memory")
+    }
+
+    /// The first bytes of a slot.
+    fn read_slot(&mut self, lease: Lease, len: u64) -> anyhow::Result<Vec<u8>> {
+        let len = usize::try_from(len).context("more bytes than memory has")?;
+        let mut loan = self.slots.lend(lease)?;
+        Ok(loan.take(0..len)?.as_bytes().to_vec())
     }
 
     fn report(&mut self, event: Event) -> anyhow::Result<Flow> {
@@ -291,6 +363,6 @@ impl Watch for PageWatch<'_> {
                 self.untimed.set(left - 1);
             }
         }
-        !self.control.is_done()
+        !self.control.is_unwanted()
     }
 }

@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fmt, process::ExitCode};
 
 use loader_core::{
-    Dataset, Sample,
+    Dataset, IterableDataset, Sample,
     collate::{Collate, DefaultCollate},
-    fetch::{NoWorkerInit, OpenFn, WorkerInit, open},
+    fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, OpenFn, Plain, WorkerInit, open},
     launch,
 };
 use loader_ipc::process;
@@ -36,15 +36,30 @@ impl Registry {
         self.register_with::<D, DefaultCollate, NoWorkerInit>(name)
     }
 
+    /// Adds the iterable dataset `D` with default collation.
+    #[must_use]
+    pub fn register_stream<D: IterableDataset<Sample: Sample>>(self, name: impl Into<String>) -> Self {
+        self.register_kind::<Iterable<Plain<D>>, DefaultCollate, NoWorkerInit>(name)
+    }
+
     /// Adds the dataset `D` with a collation and a worker hook of its own.
     #[must_use]
-    pub fn register_with<D, C, W>(mut self, name: impl Into<String>) -> Self
+    pub fn register_with<D, C, W>(self, name: impl Into<String>) -> Self
     where
         D: Dataset,
         C: Collate<D::Sample>,
         W: WorkerInit,
     {
-        let entry = Registered { open: open::<D, C, W>, types: launch::types::<D, C, W>() };
+        self.register_kind::<MapStyle<D>, C, W>(name)
+    }
+
+    fn register_kind<K, C, W>(mut self, name: impl Into<String>) -> Self
+    where
+        K: DatasetKind,
+        C: Collate<K::Sample>,
+        W: WorkerInit,
+    {
+        let entry = Registered { open: open::<K, C, W>, types: launch::types::<K, C, W>() };
         self.entries.insert(name.into(), entry);
         self
     }

@@ -100,6 +100,129 @@ impl Dataset for SlowFirst {
     }
 }
 
+/// Numbers in shards: sample `n` is in shard `n` modulo the number of shards, with noise from the shard's generator.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Counting {
+    /// Number of samples.
+    pub count: u64,
+}
+
+impl IterableDataset for Counting {
+    type Sample = (u64, u32);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
+        Ok(shard.of(0..self.count).map(|number| Ok((number, cx.rng().random()))))
+    }
+
+    fn len(&self) -> Option<usize> {
+        usize::try_from(self.count).ok()
+    }
+}
+
+/// Shards of any sizes; samples are `100 * shard + place`. Some go wrong.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Uneven {
+    /// Samples in each shard.
+    pub sizes: Vec<u64>,
+    /// The sample that goes wrong.
+    pub at: Option<u64>,
+    /// How.
+    pub fault: Fault,
+}
+
+impl IterableDataset for Uneven {
+    type Sample = Vec<u64>;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u64>>> + Send> {
+        if self.at == Some(u64::MAX) && shard.index() == 1 {
+            bail_with_cause(shard.index())?;
+        }
+        let first = 100 * shard.index() as u64;
+        Ok((first..first + self.sizes[shard.index()]).map(move |number| {
+            if self.at == Some(number) {
+                self.fault.happen(number as usize)?;
+                if let Fault::Ragged = self.fault {
+                    return Ok(vec![0, 0]);
+                }
+            }
+            Ok(vec![number])
+        }))
+    }
+}
+
+/// Squares, with a snapshot; counts how many samples it read.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Squares {
+    /// Number of samples.
+    pub count: u64,
+}
+
+/// Where [`Squares`] are.
+#[derive(Debug)]
+pub struct SquaresIter {
+    next: u64,
+    end: u64,
+    step: u64,
+    read: u64,
+}
+
+impl Iterator for SquaresIter {
+    type Item = anyhow::Result<(u64, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.next;
+        if number >= self.end {
+            return None;
+        }
+        self.next += self.step;
+        self.read += 1;
+        Some(Ok((number * number, self.read)))
+    }
+}
+
+impl SnapshotIterator for SquaresIter {
+    type Snapshot = u64;
+
+    fn snapshot(&self) -> anyhow::Result<u64> {
+        Ok(self.next)
+    }
+}
+
+impl IterableDataset for Squares {
+    /// The square, and how many samples its iterator has read.
+    type Sample = (u64, u64);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for Squares {
+    type Snapshot = u64;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+        snapshot: Option<u64>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = u64> + Send> {
+        let next = snapshot.unwrap_or(shard.index() as u64);
+        Ok(SquaresIter { next, end: self.count, step: shard.count() as u64, read: 0 })
+    }
+}
+
 /// What goes wrong with one sample.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Fault {
@@ -153,27 +276,38 @@ impl Dataset for Faulty {
             return Ok(good);
         }
         match self.fault {
-            Fault::Error => bail_with_cause(index)?,
-            Fault::Panic => panic!("sample {index} panics"),
             Fault::Ragged => return Ok(vec![0, 0]),
-            Fault::Abort => process::abort(),
-            Fault::Exit(code) => process::exit(code),
-            Fault::Kill => drop(raise(Signal::SIGKILL)),
-            Fault::StackOverflow => drop(black_box(overflow(0))),
-            Fault::Hang => loop {
+            fault => fault.happen(index)?,
+        }
+        Ok(good)
+    }
+}
+
+impl Fault {
+    /// Lets it happen, for sample `index`.
+    fn happen(self, index: usize) -> anyhow::Result<()> {
+        match self {
+            Self::Ragged => {}
+            Self::Error => bail_with_cause(index)?,
+            Self::Panic => panic!("sample {index} panics"),
+            Self::Abort => process::abort(),
+            Self::Exit(code) => process::exit(code),
+            Self::Kill => drop(raise(Signal::SIGKILL)),
+            Self::StackOverflow => drop(black_box(overflow(0))),
+            Self::Hang => loop {
                 thread::sleep(Duration::from_secs(1));
             },
-            Fault::HangHard => {
+            Self::HangHard => {
                 nix::sys::signal::SigSet::all().thread_block()?;
                 loop {
                     thread::sleep(Duration::from_secs(1));
                 }
             }
-            Fault::Stop => drop(raise(Signal::SIGSTOP)),
-            Fault::PrintForever => loop {
+            Self::Stop => drop(raise(Signal::SIGSTOP)),
+            Self::PrintForever => loop {
                 eprintln!("{}", "on and on ".repeat(20));
             },
-            Fault::Print => {
+            Self::Print => {
                 println!("standard output of {}", getpid());
                 eprintln!("standard error of {}", getpid());
                 let mut text = String::new();
@@ -183,7 +317,7 @@ impl Dataset for Faulty {
                 }
             }
         }
-        Ok(good)
+        Ok(())
     }
 }
 

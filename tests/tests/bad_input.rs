@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use loader_core::{Builder, Error, LoaderOptions, prelude::*};
+use loader_core::{Builder, Error, LoaderOptions, MapStyle, prelude::*};
 use loader_tests::{Watchdog, datasets::Noise};
 use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
-fn noise() -> Builder<Noise> {
+fn noise() -> Builder<MapStyle<Noise>> {
     DataLoader::builder(Noise { count: 10 })
 }
 
 /// The error of `build()`, and its text.
-fn refused(builder: Builder<Noise>) -> (Error, String) {
+fn refused(builder: Builder<MapStyle<Noise>>) -> (Error, String) {
     let error = builder.build().expect_err("it must be refused");
     let text = error.to_string();
     (error, text)
 }
 
-fn assert_invalid(builder: Builder<Noise>, name: &str, hint: &str) {
+fn assert_invalid(builder: Builder<MapStyle<Noise>>, name: &str, hint: &str) {
     let (error, text) = refused(builder);
     assert!(matches!(error, Error::InvalidOption { option, .. } if option == name), "{error:?}");
     assert!(text.starts_with(name) && text.contains(hint), "{text}");

@@ -130,7 +130,7 @@ fn lengths_and_the_last_batch() {
         let builder =
             DataLoader::builder(Noise { count: 103 }).batch_size(8).drop_last(drop_last).num_workers(2);
         let loader = builder.build().unwrap();
-        assert_eq!(loader.len(), batches);
+        assert_eq!(loader.len(), Some(batches));
         let mut iter = loader.iter().unwrap();
         assert_eq!(iter.size_hint(), (batches, Some(batches)));
         let loaded: usize = iter.by_ref().map(|batch| batch.unwrap().0.len()).sum();

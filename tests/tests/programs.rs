@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command, time::Instant};
 
-use loader_core::{Builder, Error, prelude::*};
+use loader_core::{Builder, Error, MapStyle, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Large, Noise},
@@ -13,12 +13,12 @@ loader_worker::init_before_main!();
 
 const WORKER: &str = env!("CARGO_BIN_EXE_test-worker");
 
-fn noise() -> Builder<Noise> {
+fn noise() -> Builder<MapStyle<Noise>> {
     DataLoader::builder(Noise { count: 30 }).batch_size(4).shuffle(true)
 }
 
 /// The error of starting workers.
-fn refused<C, W>(builder: Builder<Noise, C, W>) -> String
+fn refused<C, W>(builder: Builder<MapStyle<Noise>, C, W>) -> String
 where
     C: loader_core::collate::Collate<(u64, [f32; 3], String)>,
     W: loader_core::fetch::WorkerInit,

@@ -9,55 +9,61 @@ use loader_ipc::{ZeroSized, channel, entry::Entry, handshake::Work, process, slo
 use crate::{
     collate::{Batch, Collate, CollateWith, DefaultCollate},
     context::WorkerInfo,
-    dataset::Dataset,
+    dataset::{Dataset, IterableDataset, SnapshotDataset},
     error::Error,
-    fetch::{self, NoWorkerInit, OpenFn, WorkerInit, WorkerInitWith},
-    iter::{Epochs, LocalSource},
+    fetch::{
+        self, DatasetKind, Iterable, MapStyle, NoWorkerInit, OpenFn, OpenShard, Plain, Snapshots, WorkerInit,
+        WorkerInitWith,
+    },
+    iter::{Bench, Cut, Epochs, MapSource, StreamSource},
     launch,
-    loader::{DataLoader, Loading},
-    options::{LoaderOptions, NumWorkers},
+    loader::{DataLoader, Loading, Order},
+    options::{DEFAULT_BATCH_SIZE, LoaderOptions, NumWorkers},
     pool::{Launch, Program},
     sampler::{BatchSampler, Sampler},
+    state::Origin,
+    warning::{Warn, Warning},
 };
 
 use settings::Settings;
 
-/// A loader in the making, from [`DataLoader::builder`]. The methods have the names and meanings of PyTorch's arguments.
+/// A loader in the making, from [`DataLoader::builder`] or [`DataLoader::stream`]. The methods have the names and meanings of PyTorch's
+/// arguments.
 ///
-/// `C` and `W` are the collation and the worker hook; [`collate`](Self::collate) and [`worker_init`](Self::worker_init) change
-/// them.
-pub struct Builder<D, C = DefaultCollate, W = NoWorkerInit> {
-    dataset: D,
+/// `K` is the dataset and its kind, `C` and `W` are the collation and the worker hook; [`collate`](Self::collate) and
+/// [`worker_init`](Self::worker_init) change them.
+pub struct Builder<K, C = DefaultCollate, W = NoWorkerInit> {
+    kind: K,
     collate: C,
     worker_init: W,
     settings: Settings,
 }
 
-impl<D: Dataset> Builder<D> {
-    pub(crate) fn new(dataset: D) -> Self {
-        Self { dataset, collate: DefaultCollate, worker_init: NoWorkerInit, settings: Settings::default() }
+impl<K> Builder<K> {
+    fn new(kind: K) -> Self {
+        Self { kind, collate: DefaultCollate, worker_init: NoWorkerInit, settings: Settings::default() }
     }
 }
 
-impl<D: Dataset, C, W> Builder<D, C, W> {
-    /// Samples per batch, at least 1; 1 by default. The last batch may be smaller, see [`drop_last`](Self::drop_last).
-    #[must_use]
-    pub fn batch_size(mut self, batch_size: usize) -> Self {
-        self.settings.options.batch_size = Some(batch_size);
-        self
+impl<D: Dataset> Builder<MapStyle<D>> {
+    pub(crate) fn map_style(dataset: D) -> Self {
+        Self::new(MapStyle(dataset))
     }
+}
 
+impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
+    pub(crate) fn iterable(dataset: D) -> Self {
+        let dataset = Plain(dataset);
+        Self::new(Iterable { dataset, shards: 0, batch_size: 0, drop_last: false, snapshot_every: 1 })
+    }
+}
+
+/// What only a map-style dataset has.
+impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// A new random order in each epoch; off by default. Excludes a sampler of your own.
     #[must_use]
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.settings.options.shuffle = Some(shuffle);
-        self
-    }
-
-    /// The seed of order and augmentation; 0 by default. The same seed gives the same batches, whatever the number of workers.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.settings.options.seed = Some(seed);
         self
     }
 
@@ -73,6 +79,55 @@ impl<D: Dataset, C, W> Builder<D, C, W> {
     #[must_use]
     pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
         self.settings.batch_sampler = Some(Box::new(batch_sampler));
+        self
+    }
+}
+
+/// What only an iterable dataset has.
+impl<O, C, W> Builder<Iterable<O>, C, W> {
+    /// Number of shards that the dataset is read in, at least 1; by default as many as workers, as in PyTorch. When it is said, the order
+    /// of the batches does not depend on the number of workers, as long as there are no more workers than shards.
+    #[must_use]
+    pub fn shards(mut self, shards: usize) -> Self {
+        self.settings.shards = Some(shards);
+        self
+    }
+}
+
+impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
+    /// Has the dataset write down its place behind each batch, so that [`resume`](DataLoader::resume) finds it without reading what
+    /// comes before.
+    #[must_use]
+    pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
+        let Self { kind, collate, worker_init, settings } = self;
+        let Iterable { dataset: Plain(dataset), shards, batch_size, drop_last, snapshot_every } = kind;
+        let kind = Iterable { dataset: Snapshots(dataset), shards, batch_size, drop_last, snapshot_every };
+        Builder { kind, collate, worker_init, settings }
+    }
+}
+
+impl<D, C, W> Builder<Iterable<Snapshots<D>>, C, W> {
+    /// Batches of a shard from one snapshot to the next, at least 1; 1 by default. Where writing one is expensive: what lies between is
+    /// read again when the loader is resumed.
+    #[must_use]
+    pub fn snapshot_every(mut self, batches: u64) -> Self {
+        self.kind.snapshot_every = batches;
+        self
+    }
+}
+
+impl<K: DatasetKind, C, W> Builder<K, C, W> {
+    /// Samples per batch, at least 1; 1 by default. The last batch may be smaller, see [`drop_last`](Self::drop_last).
+    #[must_use]
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.settings.options.batch_size = Some(batch_size);
+        self
+    }
+
+    /// The seed of order and augmentation; 0 by default. The same seed gives the same batches, whatever the number of workers.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.options.seed = Some(seed);
         self
     }
 
@@ -144,6 +199,23 @@ impl<D: Dataset, C, W> Builder<D, C, W> {
         self
     }
 
+    /// Keeps the workers, with their copies of the dataset, from one epoch to the next; off by default. Needs workers.
+    ///
+    /// An iterator that is dropped in mid-epoch leaves its workers too. `setup` and `worker_init` run once, not again for each epoch. Of
+    /// several iterators that live at once, the second starts workers of its own.
+    #[must_use]
+    pub fn persistent_workers(mut self, persistent_workers: bool) -> Self {
+        self.settings.options.persistent_workers = Some(persistent_workers);
+        self
+    }
+
+    /// Calls `function` with what is probably a mistake and no error; by default it is printed to standard error.
+    #[must_use]
+    pub fn on_warning(mut self, function: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
+        self.settings.warn = Warn::with(function);
+        self
+    }
+
     /// Whether a SIGCHLD handler is installed while workers run (the default; it chains to yours). Without it workers' deaths
     /// are still noticed at once where the kernel has pidfds (Linux 5.3).
     #[must_use]
@@ -155,29 +227,29 @@ impl<D: Dataset, C, W> Builder<D, C, W> {
     /// Collates samples with `function`, which runs in the workers and must not capture anything. Tensors made in it lie in
     /// shared memory from the start.
     #[must_use]
-    pub fn collate<F, B>(self, function: F) -> Builder<D, CollateWith<F, B>, W>
+    pub fn collate<F, B>(self, function: F) -> Builder<K, CollateWith<F, B>, W>
     where
-        F: Fn(Vec<D::Sample>) -> anyhow::Result<B> + Copy + Send + Sync + 'static,
+        F: Fn(Vec<K::Sample>) -> anyhow::Result<B> + Copy + Send + Sync + 'static,
         B: Batch,
     {
-        let Self { dataset, worker_init, settings, .. } = self;
-        Builder { dataset, collate: CollateWith::new(function), worker_init, settings }
+        let Self { kind, worker_init, settings, .. } = self;
+        Builder { kind, collate: CollateWith::new(function), worker_init, settings }
     }
 
     /// Runs `function` once in each worker, after the dataset's `setup` and before its first sample. It must not capture
     /// anything. Not called without workers.
     #[must_use]
-    pub fn worker_init<F>(self, function: F) -> Builder<D, C, WorkerInitWith<F>>
+    pub fn worker_init<F>(self, function: F) -> Builder<K, C, WorkerInitWith<F>>
     where
         F: Fn(&WorkerInfo) -> anyhow::Result<()> + Copy + Send + Sync + 'static,
     {
-        let Self { dataset, collate, settings, .. } = self;
+        let Self { kind, collate, settings, .. } = self;
         let worker_init = WorkerInitWith(ZeroSized::new(function));
-        Builder { dataset, collate, worker_init, settings }
+        Builder { kind, collate, worker_init, settings }
     }
 }
 
-impl<D, C, W> Builder<D, C, W>
+impl<D, C, W> Builder<MapStyle<D>, C, W>
 where
     D: Dataset,
     C: Collate<D::Sample>,
@@ -189,49 +261,93 @@ where
     /// [`Error`]: a value that makes no sense, options that exclude each other, an empty dataset, a dataset that cannot be sent
     /// to workers, a forgotten `loader_worker::init()`, a worker program that is not there.
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
+        let epochs = self.check()?;
+        let samples = self.kind.0.len();
+        if samples == 0 {
+            return Err(Error::EmptyDataset);
+        }
+        let order = Order::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
+        let seed = self.settings.seed();
+        let loading = match epochs.workers {
+            0 => Loading::Batches(Arc::new(MapSource::new(self.kind.0, self.collate, seed))),
+            _ => self.load_by_workers(epochs)?,
+        };
+        Ok(DataLoader::new(loading, order, Origin { seed, samples: Some(samples) }, self.settings.warn))
+    }
+}
+
+impl<O, C, W> Builder<Iterable<O>, C, W>
+where
+    O: OpenShard,
+    C: Collate<O::Sample>,
+    W: WorkerInit,
+{
+    /// Checks every option and makes the loader. No process is started yet.
+    ///
+    /// # Errors
+    /// As for a map-style dataset, whose options `shuffle`, `rank` and so on make no sense here; the dataset may be empty.
+    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
+        let epochs = self.check()?;
+        let shards = self.settings.count_shards(epochs.workers)?;
+        if self.kind.snapshot_every == 0 {
+            let problem = "use 1 for a snapshot behind every batch, or more".to_owned();
+            return Err(Error::InvalidOption { option: "snapshot_every", problem });
+        }
+        let options = &self.settings.options;
+        let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
+        let drop_last = options.drop_last.unwrap_or(false);
+        self.kind = Iterable { shards, batch_size, drop_last, ..self.kind };
+        let order = Order::Shards(Cut { shards, batch_size, drop_last });
+        let (seed, samples) = (self.settings.seed(), self.kind.samples());
+        let loading = match epochs.workers {
+            0 => Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed))),
+            _ => self.load_by_workers(epochs)?,
+        };
+        Ok(DataLoader::new(loading, order, Origin { seed, samples }, self.settings.warn))
+    }
+}
+
+impl<K, C, W> Builder<K, C, W>
+where
+    K: DatasetKind,
+    C: Collate<K::Sample>,
+    W: WorkerInit,
+{
+    /// What is checked for datasets of both kinds.
+    fn check(&self) -> Result<Epochs, Error> {
         if process::is_worker() {
             return Err(Error::LoaderInWorker);
         }
         let epochs = self.settings.check_options()?;
-        let samples = self.dataset.len();
-        if samples == 0 {
-            return Err(Error::EmptyDataset);
+        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        if epochs.workers > cpus {
+            self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
         }
-        let batch_sampler = self.settings.make_batch_sampler(samples)?;
-        let seed = self.settings.options.seed.unwrap_or(0);
-        let loading = if epochs.workers == 0 {
-            Loading::Local(Arc::new(LocalSource::new(self.dataset, self.collate, seed)))
-        } else {
-            let launch = self.make_launch(&epochs, seed)?;
-            let slots = SlotPool::new(self.settings.shared_memory_limit());
-            Loading::Workers { launch: Arc::new(launch), slots, epochs }
-        };
-        Ok(DataLoader::new(loading, batch_sampler, samples, seed))
+        Ok(epochs)
     }
 
-    fn make_launch(&mut self, epochs: &Epochs, seed: u64) -> Result<Launch, Error> {
+    fn load_by_workers(&mut self, epochs: Epochs) -> Result<Loading<C::Batch>, Error> {
+        let launch = Arc::new(self.make_launch(epochs.workers)?);
+        let slots = SlotPool::new(self.settings.shared_memory_limit());
+        let stay = self.settings.options.persistent_workers.unwrap_or(false);
+        Ok(Loading::Workers { launch, slots, epochs, bench: stay.then(Bench::default) })
+    }
+
+    fn make_launch(&mut self, workers: usize) -> Result<Launch, Error> {
         channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
-        let program =
-            Program::find(self.settings.worker_program.as_deref(), launch::init_ran(), epochs.workers)?;
+        let program = Program::find(self.settings.worker_program.as_deref(), launch::init_ran(), workers)?;
         let work = match self.settings.registered.take() {
-            Some(name) if !program.is_self() => Work::Registered { name, types: launch::types::<D, C, W>() },
-            _ => Work::Entry(Entry::of(fetch::open::<D, C, W> as OpenFn)),
+            Some(name) if !program.is_self() => Work::Registered { name, types: launch::types::<K, C, W>() },
+            _ => Work::Entry(Entry::of(fetch::open::<K, C, W> as OpenFn)),
         };
-        let (dataset, attached) = fetch::encode(&self.dataset, &self.collate, &self.worker_init)?;
-        let workers = epochs.workers;
-        Ok(Launch {
-            program,
-            workers,
-            seed,
-            work,
-            dataset,
-            attached,
-            handle_sigchld: self.settings.handle_sigchld,
-        })
+        let (dataset, attached) = fetch::encode(&self.kind, &self.collate, &self.worker_init)?;
+        let seed = self.settings.seed();
+        let handle_sigchld = self.settings.handle_sigchld;
+        Ok(Launch { program, workers, seed, work, dataset, attached, handle_sigchld })
     }
 }
 
-impl<D, C, W> fmt::Debug for Builder<D, C, W> {
+impl<K, C, W> fmt::Debug for Builder<K, C, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("options", &self.settings.options).finish_non_exhaustive()
     }

@@ -13,10 +13,14 @@ use crate::{
     iter::Epochs,
     options::{DEFAULT_BATCH_SIZE, DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
     sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
+    warning::Warn,
 };
 
 /// More workers than any machine has processors: a slip of the finger.
 const MOST_WORKERS: usize = 4096;
+
+/// A place is kept for each shard, and sent with each state.
+const MOST_SHARDS: usize = 1 << 20;
 
 /// Everything but the code that goes to the workers.
 pub(super) struct Settings {
@@ -26,6 +30,8 @@ pub(super) struct Settings {
     pub(super) worker_program: Option<PathBuf>,
     pub(super) registered: Option<String>,
     pub(super) handle_sigchld: bool,
+    pub(super) shards: Option<usize>,
+    pub(super) warn: Warn,
 }
 
 impl Default for Settings {
@@ -37,6 +43,8 @@ impl Default for Settings {
             worker_program: None,
             registered: None,
             handle_sigchld: true,
+            shards: None,
+            warn: Warn::default(),
         }
     }
 }
@@ -45,6 +53,27 @@ impl Settings {
     /// Most bytes of shared memory.
     pub(super) fn shared_memory_limit(&self) -> u64 {
         self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.options.seed.unwrap_or(0)
+    }
+
+    /// Number of shards of an iterable dataset, and that it is asked for nothing that needs indices.
+    pub(super) fn count_shards(&self, workers: usize) -> Result<usize, Error> {
+        let invalid = |option, problem: String| Err(Error::InvalidOption { option, problem });
+        if self.options.shuffle == Some(true) {
+            let problem = "an iterable dataset has no indices to shuffle; see `shuffle_buffer`".to_owned();
+            return invalid("shuffle", problem);
+        }
+        match self.shards {
+            None => Ok(workers.max(1)),
+            Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more".to_owned()),
+            Some(shards) if shards > MOST_SHARDS => {
+                invalid("shards", format!("{shards} is more than {MOST_SHARDS}"))
+            }
+            Some(shards) => Ok(shards),
+        }
     }
 
     /// Checks every option alone and against the others, but for the order's.
@@ -66,6 +95,12 @@ impl Settings {
             return invalid(
                 "prefetch_factor",
                 "without workers nothing is prefetched; set num_workers, or leave it out",
+            );
+        }
+        if workers == 0 && options.persistent_workers == Some(true) {
+            return invalid(
+                "persistent_workers",
+                "there are no workers to keep; set num_workers, or leave it out",
             );
         }
         let timeout = match options.timeout.unwrap_or(0.0) {

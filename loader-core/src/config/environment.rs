@@ -72,6 +72,7 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "prefetch_factor" => options.prefetch_factor = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
         "drop_last" => options.drop_last = switch()?,
         "in_order" => options.in_order = switch()?,
+        "persistent_workers" => options.persistent_workers = switch()?,
         "timeout" => options.timeout = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?),
         "shared_memory_limit" => {
             options.shared_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
@@ -108,6 +109,7 @@ mod tests {
             ("LOADER_PREFETCH_FACTOR", "3"),
             ("LOADER_DROP_LAST", "1"),
             ("LOADER_IN_ORDER", "false"),
+            ("LOADER_PERSISTENT_WORKERS", "true"),
             ("LOADER_TIMEOUT", "2.5"),
             ("LOADER_SHARED_MEMORY_LIMIT", "1000000"),
         ]);
@@ -120,6 +122,7 @@ mod tests {
             drop_last: Some(true),
             in_order: Some(false),
             timeout: Some(2.5),
+            persistent_workers: Some(true),
             shared_memory_limit: Some(1_000_000),
         };
         assert_eq!(options.unwrap(), expected);

@@ -103,7 +103,7 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "batch_size",
     "shuffle",
     "seed",
@@ -112,6 +112,7 @@ const OPTIONS: [&str; 9] = [
     "drop_last",
     "in_order",
     "timeout",
+    "persistent_workers",
     "shared_memory_limit",
 ];
 
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn a_whole_file() {
         let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
-                      drop_last = true\nin_order = false\ntimeout = 30\nshared_memory_limit = 1_000_000\n";
+                      drop_last = true\nin_order = false\ntimeout = 30\npersistent_workers = true\nshared_memory_limit = 1_000_000\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
@@ -168,6 +169,7 @@ mod tests {
             drop_last: Some(true),
             in_order: Some(false),
             timeout: Some(30.0),
+            persistent_workers: Some(true),
             shared_memory_limit: Some(1_000_000),
         };
         assert_eq!(config.loader, expected);

@@ -1,12 +1,21 @@
 //! Where samples come from.
 
+mod chain;
+pub(crate) mod generator;
+mod iterable;
 mod map;
+mod shuffle_buffer;
+mod snapshot;
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::context::Context;
 
+pub use chain::ChainDataset;
+pub use iterable::{IterableDataset, Shard};
 pub use map::Map;
+pub use shuffle_buffer::ShuffleBuffer;
+pub use snapshot::{SnapshotDataset, SnapshotIterator};
 
 /// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.
 ///

@@ -1,6 +1,9 @@
 //! One epoch, batch by batch.
 
 mod local;
+mod rest;
+mod shards;
+mod supply;
 mod workers;
 
 use std::{fmt, time::Instant};
@@ -8,9 +11,14 @@ use std::{fmt, time::Instant};
 use crate::{
     error::Error,
     report::{EpochReport, Stopwatch},
+    state::{Origin, Place, State},
+    warning::{Warn, Warning},
 };
 
-pub(crate) use local::{LocalIter, LocalSource, Source};
+pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardSource, StreamSource};
+pub(crate) use rest::Bench;
+pub(crate) use shards::{Cut, Shards};
+pub(crate) use supply::Supply;
 pub(crate) use workers::{Epochs, WorkerIter};
 
 /// The batches of one epoch, in order (or as they arrive, with `in_order(false)`). Made by
@@ -25,10 +33,15 @@ pub struct Iter<B> {
     inner: Inner<B>,
     stopwatch: Stopwatch,
     last: Option<BatchInfo>,
+    origin: Origin,
+    warn: Warn,
+    /// More samples came than the dataset said there are.
+    is_too_long: bool,
 }
 
-enum Inner<B> {
-    Local(LocalIter<B>),
+pub(crate) enum Inner<B> {
+    Batches(LocalBatches<B>),
+    Shards(LocalShards<B>),
     Workers(Box<WorkerIter<B>>),
 }
 
@@ -38,23 +51,60 @@ enum Inner<B> {
 pub struct BatchInfo {
     /// Its number in the epoch, from 0.
     pub number: u64,
-    /// The samples in it, in order.
+    /// The samples in it, in order; empty for an iterable dataset, whose samples have no index.
     pub indices: Vec<usize>,
+    /// Number of samples in it.
+    pub samples: usize,
+    /// The shard of an iterable dataset that it is of.
+    pub shard: Option<usize>,
     /// The worker that loaded it; `None` in the main process.
     pub worker: Option<usize>,
+}
+
+impl BatchInfo {
+    pub(crate) fn of_indices(number: u64, indices: Vec<usize>, worker: Option<usize>) -> Self {
+        Self { number, samples: indices.len(), indices, shard: None, worker }
+    }
+
+    pub(crate) fn of_shard(number: u64, shard: usize, samples: u64, worker: Option<usize>) -> Self {
+        let samples = usize::try_from(samples).unwrap_or(usize::MAX);
+        Self { number, indices: Vec::new(), samples, shard: Some(shard), worker }
+    }
 }
 
 /// A batch, or why there is none, with what is known of it.
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<B, Error>);
 
 impl<B: crate::collate::Batch> Iter<B> {
-    pub(crate) fn local(iter: LocalIter<B>, epoch: u64) -> Self {
-        Self { inner: Inner::Local(iter), stopwatch: Stopwatch::start(epoch), last: None }
+    pub(crate) fn new(inner: Inner<B>, epoch: u64, started: Instant, origin: Origin, warn: Warn) -> Self {
+        let stopwatch = Stopwatch::start_at(epoch, started);
+        Self { inner, stopwatch, last: None, origin, warn, is_too_long: false }
     }
 
-    pub(crate) fn workers(iter: WorkerIter<B>, epoch: u64, started: Instant) -> Self {
-        let stopwatch = Stopwatch::start_at(epoch, started);
-        Self { inner: Inner::Workers(Box::new(iter)), stopwatch, last: None }
+    /// Where you stand: behind the batch that `next` returned last, whatever has been loaded ahead. Give it to
+    /// [`DataLoader::resume`](crate::DataLoader::resume) to go on from there, in this process or another, with any number of workers.
+    ///
+    /// It costs no more than to copy it. It is exact; a batch that failed counts as returned. Of an iterable dataset see
+    /// [`SnapshotDataset`](crate::SnapshotDataset) for what going on costs.
+    pub fn state(&self) -> State {
+        let place = match &self.inner {
+            Inner::Batches(iter) => iter.place(),
+            Inner::Shards(iter) => iter.place(),
+            Inner::Workers(iter) => iter.place(),
+        };
+        match place {
+            Some(place) => State::new(self.origin, self.epoch(), place),
+            None => State::new(self.origin, self.epoch() + 1, Place::Start),
+        }
+    }
+
+    /// False when it is already over. Waits for the next batch.
+    pub(crate) fn has_more(&mut self) -> bool {
+        match &mut self.inner {
+            Inner::Batches(iter) => iter.place().is_some(),
+            Inner::Shards(iter) => iter.has_more(),
+            Inner::Workers(iter) => iter.has_more(),
+        }
     }
 
     /// The epoch that is being loaded.
@@ -70,7 +120,7 @@ impl<B: crate::collate::Batch> Iter<B> {
     /// Process ids of the workers, by their number; empty without workers.
     pub fn worker_pids(&self) -> Vec<u32> {
         match &self.inner {
-            Inner::Local(_) => Vec::new(),
+            Inner::Batches(_) | Inner::Shards(_) => Vec::new(),
             Inner::Workers(iter) => iter.pids(),
         }
     }
@@ -92,23 +142,39 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
     fn next(&mut self) -> Option<Self::Item> {
         let asked = Instant::now();
         let step = match &mut self.inner {
-            Inner::Local(iter) => iter.step(),
+            Inner::Batches(iter) => iter.step(),
+            Inner::Shards(iter) => iter.step(),
             Inner::Workers(iter) => iter.step(),
         };
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
             return None;
         };
-        let samples = info.as_ref().filter(|_| batch.is_ok()).map(|info| info.indices.len());
+        let samples = info.as_ref().filter(|_| batch.is_ok()).map(|info| info.samples);
         self.stopwatch.waited(asked, samples);
+        if info.as_ref().is_some_and(|info| info.shard.is_some()) {
+            self.check_length();
+        }
         self.last = info;
         Some(batch)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.inner {
-            Inner::Local(iter) => iter.size_hint(),
+            Inner::Batches(iter) => iter.size_hint(),
+            Inner::Shards(_) => (0, None),
             Inner::Workers(iter) => iter.size_hint(),
+        }
+    }
+}
+
+impl<B> Iter<B> {
+    /// Warns, once, when an iterable dataset turns out longer than it said.
+    fn check_length(&mut self) {
+        let Some(said) = self.origin.samples else { return };
+        let loaded = self.stopwatch.samples();
+        if loaded > said as u64 && !std::mem::replace(&mut self.is_too_long, true) {
+            self.warn.warn(&Warning::LongerThanSaid { said, loaded });
         }
     }
 }

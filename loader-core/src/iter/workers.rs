@@ -14,14 +14,19 @@ use loader_ipc::{
     slots::{SlotError, SlotPool},
 };
 
-use super::{BatchInfo, Step};
+use super::{
+    Step,
+    rest::{ABANDONED, Held, Home, Unanswered},
+    supply::{Supply, Wanted},
+};
 use crate::{
     collate::Batch,
     error::{Doing, Error},
-    plan::{Plan, Planned},
+    fetch::{ShardBatch, ShardPlace},
     pool::Pool,
     report::WorkerReport,
     schedule::Schedule,
+    state::Place,
 };
 
 /// Longest wait without a look at the workers: the net under the reaper.
@@ -41,14 +46,12 @@ pub(crate) struct Epochs {
 
 /// The batches of one epoch.
 pub(crate) struct WorkerIter<B> {
-    pool: Pool,
+    pool: Held,
+    /// Where the workers go when they are no longer needed here, if they are to stay.
+    home: Option<Home>,
     slots: SlotPool,
     options: Epochs,
-    plan: Plan,
-    /// Taken from the plan, not yet sent: there was no room in shared memory.
-    held_back: Option<Planned>,
-    /// The plan has no more.
-    planned_all: bool,
+    supply: Supply,
     schedule: Schedule<Arrival>,
     /// The tasks in the schedule's window, oldest first.
     tasks: VecDeque<Sent>,
@@ -70,7 +73,7 @@ pub(crate) struct WorkerIter<B> {
 struct Sent {
     number: u64,
     worker: usize,
-    indices: Vec<usize>,
+    wanted: Wanted,
     /// The slot it is loaded into; `None` when it holds none (any more).
     lease: Option<Lease>,
 }
@@ -86,21 +89,36 @@ struct Request {
 /// What came back for a task.
 #[derive(Debug)]
 enum Arrival {
-    Batch { lease: Lease, encoded: Encoded, held: bool },
-    Failed(Box<Error>),
+    Batch {
+        lease: Lease,
+        encoded: Encoded,
+        held: bool,
+        position: u64,
+    },
+    Failed {
+        failure: Box<Failure>,
+        position: u64,
+    },
+    /// No worker was asked.
+    NotSent(Box<Error>),
 }
 
 impl<B: Batch> WorkerIter<B> {
     /// Takes over running workers and gives them their first tasks.
-    pub(crate) fn new(pool: Pool, slots: SlotPool, options: Epochs, plan: Plan) -> Result<Self, Error> {
-        let schedule = Schedule::new(options.workers, options.prefetch_factor, options.in_order);
+    pub(crate) fn new(
+        pool: Pool,
+        home: Option<Home>,
+        slots: SlotPool,
+        options: Epochs,
+        supply: Supply,
+    ) -> Result<Self, Error> {
+        let schedule = supply.schedule(options.workers, options.prefetch_factor, options.in_order);
         let mut iter = Self {
-            pool,
+            pool: Held::new(pool),
+            home,
             slots,
             options,
-            plan,
-            held_back: None,
-            planned_all: false,
+            supply,
             schedule,
             tasks: VecDeque::new(),
             requests: BTreeMap::new(),
@@ -115,15 +133,15 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     pub(super) fn step(&mut self) -> Option<Step<B>> {
+        if self.ended {
+            self.shut_down();
+            return None;
+        }
         if !self.pool.is_owned() {
             let source = io::Error::other(
                 "a forked process cannot share its parent's workers; make an iterator of its own",
             );
             return Some((None, Err(Error::System { what: "loading in a forked process", source })));
-        }
-        if self.ended {
-            self.shut_down();
-            return None;
         }
         let step = match self.last_error.take() {
             Some(error) => Err(error),
@@ -140,6 +158,7 @@ impl<B: Batch> WorkerIter<B> {
                 if error.ends_iteration() {
                     // The user learns it now; a worker that is stuck is waited for when the iterator is used again or dropped.
                     self.ended = true;
+                    self.home = None;
                     self.pool.ask_to_end();
                 }
                 Some((None, Err(error)))
@@ -149,20 +168,30 @@ impl<B: Batch> WorkerIter<B> {
 
     /// The next batch in order; `None` at the end of the epoch; an error that is of no batch.
     fn next_batch(&mut self) -> Result<Option<Step<B>>, Error> {
+        if !self.wait()? {
+            return Ok(None);
+        }
+        let (number, lane, arrival) = self.schedule.next_ready().expect("waited for");
+        let Sent { worker, wanted, .. } = self.take_sent(number);
+        debug_assert_eq!(worker, self.schedule.worker_of(lane));
+        let (snapshot, position, batch) = self.open(self.supply.number_of(number), worker, arrival);
+        let info = self.supply.returned(number, wanted, worker, position, snapshot);
+        // The next task before this batch is returned, so that its worker never waits for the user.
+        if let Err(error) = self.dispatch() {
+            // For want of memory it is tried again at the next call, and told then.
+            self.last_error = Some(error).filter(Error::ends_iteration);
+        }
+        Ok(Some((Some(info), batch)))
+    }
+
+    /// Waits until the user's next batch has arrived; false when the epoch is over.
+    fn wait(&mut self) -> Result<bool, Error> {
         // A timeout beyond the end of time is none.
         let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut move_at = None;
         loop {
-            if let Some((number, worker, arrival)) = self.schedule.next_ready() {
-                let sent = self.take_sent(number);
-                let batch = self.open(number, worker, arrival);
-                // The next task before this batch is returned, so that its worker never waits for the user.
-                if let Err(error) = self.dispatch() {
-                    // For want of memory it is tried again at the next call, and told then.
-                    self.last_error = Some(error).filter(Error::ends_iteration);
-                }
-                let info = BatchInfo { number, indices: sent.indices, worker: Some(worker) };
-                return Ok(Some((Some(info), batch)));
+            if self.schedule.is_ready() {
+                return Ok(true);
             }
             self.answer_requests()?;
             if self.schedule.is_ready() {
@@ -172,7 +201,7 @@ impl<B: Batch> WorkerIter<B> {
                 // Nothing is on its way: either the epoch is over, or there was no room for a single slot.
                 self.dispatch()?;
                 if self.schedule.is_empty() {
-                    return Ok(None);
+                    return Ok(false);
                 }
                 continue;
             }
@@ -195,32 +224,50 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
+    /// False when the epoch is over already. Waits for the next batch; an error is kept for the next call that returns one.
+    pub(super) fn has_more(&mut self) -> bool {
+        match self.wait() {
+            Ok(has_more) => has_more,
+            Err(error) => {
+                self.last_error = Some(error).filter(Error::ends_iteration);
+                true
+            }
+        }
+    }
+
+    /// Where the user stands; `None` when the end is known.
+    pub(super) fn place(&self) -> Option<Place> {
+        let is_over = self.schedule.is_closed() && self.schedule.is_empty() && self.tasks.is_empty();
+        (!is_over).then(|| self.supply.place(&self.schedule))
+    }
+
     /// Sends tasks while there is room in the window and in shared memory.
     fn dispatch(&mut self) -> Result<(), Error> {
         self.pool.look_for_destroyed_slots();
-        while !self.planned_all {
-            let Some(worker) = self.schedule.next_worker() else { return Ok(()) };
-            let Some(planned) = self.held_back.take().or_else(|| self.plan.next()) else {
-                self.planned_all = true;
+        while let Some(lane) = self.schedule.next_lane() {
+            let Some((wanted, error)) = self.supply.next(lane, &mut self.schedule) else {
+                self.schedule.close();
                 self.finish_idle_workers();
-                return Ok(());
+                break;
             };
-            let Planned { number, indices, out_of_range } = planned;
-            if let Some(error) = out_of_range {
-                self.fail_unsent(number, worker, indices, error);
+            let number = self.schedule.next_number();
+            if let Some(error) = error {
+                self.fail_unsent(number, lane, wanted, error);
                 continue;
             }
-            let in_slot =
-                if indices.len() > MOST_INLINE_INDICES { size_of::<u64>() * indices.len() } else { 0 };
+            let worker = self.schedule.worker_of(lane);
+            let in_slot = wanted.bytes_in_slot();
             match self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot)) {
-                Ok(lease) => self.send(number, worker, indices, lease)?,
-                Err(SlotError::LimitReached { wanted, limit, .. }) if wanted > limit => {
-                    let text = format!("its indices need {wanted} bytes, shared_memory_limit is {limit}");
+                Ok(lease) => self.send(number, lane, wanted, lease)?,
+                Err(SlotError::LimitReached { wanted: bytes, limit, .. })
+                    if bytes > limit && self.supply.is_movable() =>
+                {
+                    let text = format!("its indices need {bytes} bytes, shared_memory_limit is {limit}");
                     let error = Error::from_failure(Failure::to_send(text), number, None);
-                    self.fail_unsent(number, worker, indices, error);
+                    self.fail_unsent(number, lane, wanted, error);
                 }
                 Err(error) => {
-                    self.held_back = Some(Planned { number, indices, out_of_range: None });
+                    self.supply.hold_back(number, wanted);
                     // While batches are on their way, their slots will come free: wait. Otherwise the user must act.
                     return if self.schedule.is_empty() { Err(no_slot(error)) } else { Ok(()) };
                 }
@@ -229,23 +276,29 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
-    fn send(&mut self, number: u64, worker: usize, indices: Vec<usize>, lease: Lease) -> Result<(), Error> {
-        let task = self.task(number, &indices, lease)?;
-        debug_assert_eq!(number, self.schedule.next_number());
-        self.schedule.sent(worker);
-        self.tasks.push_back(Sent { number, worker, indices, lease: Some(lease) });
+    fn send(&mut self, number: u64, lane: usize, wanted: Wanted, lease: Lease) -> Result<(), Error> {
+        let task = self.task(number, &wanted, lease)?;
+        let worker = self.schedule.worker_of(lane);
+        self.schedule.sent(lane);
+        self.supply.sent(&wanted);
+        self.tasks.push_back(Sent { number, worker, wanted, lease: Some(lease) });
         self.pool.give_task(worker, task)
     }
 
-    fn task(&self, number: u64, indices: &[usize], lease: Lease) -> Result<Task, Error> {
-        let indices = self.pack(indices, lease)?;
+    fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
+        let indices = self.pack(wanted, lease)?;
         // The pool knows what is to be forgotten, and which claim is free.
-        Ok(Task { epoch: self.plan.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
+        Ok(Task { epoch: self.supply.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
     }
 
     /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the batches
     /// does not change, and neither do their contents: no sample's generator depends on its worker.
+    ///
+    /// Not of an iterable dataset: what a shard gives next is known to the worker that reads it.
     fn move_tasks(&mut self) -> Result<(), Error> {
+        if !self.supply.is_movable() {
+            return Ok(());
+        }
         for idle in 0..self.options.workers {
             if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
                 continue;
@@ -259,7 +312,7 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.schedule.moved(number, idle);
                 self.tasks[place].worker = idle;
-                let task = self.task(number, &self.tasks[place].indices, lease)?;
+                let task = self.task(number, &self.tasks[place].wanted, lease)?;
                 self.pool.give_task(idle, task)?;
                 break;
             }
@@ -267,23 +320,25 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
-    /// Once every task is given, ends the workers that have nothing to do and could be given nothing.
+    /// Ends the workers that have nothing to do and will be given nothing, unless they are to stay.
     fn finish_idle_workers(&mut self) {
-        if !self.planned_all || !self.schedule.waiting_behind().is_empty() {
+        let may_move = self.supply.is_movable() && !self.schedule.waiting_behind().is_empty();
+        if self.home.is_some() || may_move {
             return;
         }
         for worker in 0..self.options.workers {
-            if !self.schedule.is_busy(worker) {
+            if self.schedule.is_over(worker) {
                 self.pool.finish(worker);
             }
         }
     }
 
     /// A batch that fails before any worker sees it.
-    fn fail_unsent(&mut self, number: u64, worker: usize, indices: Vec<usize>, error: Error) {
-        self.schedule.sent(worker);
-        self.tasks.push_back(Sent { number, worker, indices, lease: None });
-        let arrived = self.schedule.arrived(number, Arrival::Failed(Box::new(error)));
+    fn fail_unsent(&mut self, number: u64, lane: usize, wanted: Wanted, error: Error) {
+        let worker = self.schedule.worker_of(lane);
+        self.schedule.sent(lane);
+        self.tasks.push_back(Sent { number, worker, wanted, lease: None });
+        let arrived = self.schedule.arrived(number, Arrival::NotSent(Box::new(error)));
         debug_assert!(arrived.is_ok(), "it was just noted as sent");
     }
 
@@ -294,8 +349,12 @@ impl<B: Batch> WorkerIter<B> {
         self.tasks.iter().filter(small).count()
     }
 
-    /// Indices as they travel: a range where they are one, a list where it fits a frame, else in the slot.
-    fn pack(&self, indices: &[usize], lease: Lease) -> Result<Indices, Error> {
+    /// What is wanted, as it travels: indices as a range where they are one, as a list where it fits a frame, else in the slot.
+    fn pack(&self, wanted: &Wanted, lease: Lease) -> Result<Indices, Error> {
+        let indices = match wanted {
+            Wanted::Samples(indices) => indices,
+            Wanted::NextOf { shard, open_at } => return self.pack_shard(*shard, open_at.as_ref(), lease),
+        };
         let start = indices.first().copied().unwrap_or(0);
         if indices.iter().enumerate().all(|(place, &index)| index == start + place) {
             return Ok(Indices::Range { start: start as u64, len: indices.len() as u64 });
@@ -304,8 +363,20 @@ impl<B: Batch> WorkerIter<B> {
         if list.len() <= MOST_INLINE_INDICES {
             return Ok(Indices::List(list));
         }
-        self.slots.write_indices(lease, &list).map_err(no_slot)?;
+        let bytes: Vec<u8> = list.iter().flat_map(|index| index.to_le_bytes()).collect();
+        self.slots.write(lease, &bytes).map_err(no_slot)?;
         Ok(Indices::InSlot { len: list.len() as u64 })
+    }
+
+    fn pack_shard(&self, shard: usize, open_at: Option<&ShardPlace>, lease: Lease) -> Result<Indices, Error> {
+        let shard = u32::try_from(shard).expect("checked by the builder");
+        let Some(place) = open_at else {
+            return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: 0 });
+        };
+        let snapshot = place.snapshot.as_ref().map_or([].as_slice(), |snapshot| &snapshot.bytes);
+        self.slots.write(lease, snapshot).map_err(no_slot)?;
+        let (position, skip) = (place.position, place.skip());
+        Ok(Indices::NextOf { shard, position, skip, snapshot: snapshot.len() as u64 })
     }
 
     fn handle(&mut self, report: Report) -> Result<(), Error> {
@@ -316,19 +387,19 @@ impl<B: Batch> WorkerIter<B> {
                 self.pool.set_unfit(worker);
                 Ok(())
             }
-            Event::Done { task, lease, encoded, held } => {
+            Event::Done { task, lease, encoded, held, position } => {
                 self.check_lease(worker, task, lease)?;
                 if lease.len >= LEAST_OFFERED {
                     self.writers.insert(lease.slot, worker);
                 }
-                self.arrive(worker, task, Arrival::Batch { lease, encoded, held })
+                self.arrive(worker, task, Arrival::Batch { lease, encoded, held, position })
             }
-            Event::Failed { task, lease, failure, held } => {
+            Event::Failed { task, lease, failure, held, position } => {
                 self.check_lease(worker, task, lease)?;
                 self.slots.release(lease, held);
-                let error = Error::from_failure(failure, task, Some(worker));
-                self.arrive(worker, task, Arrival::Failed(Box::new(error)))
+                self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position })
             }
+            Event::Exhausted { task, lease } => self.exhausted(worker, task, lease),
             Event::NeedSlot { task, lease, needed } => {
                 self.check_lease(worker, task, lease)?;
                 let needed = usize::try_from(needed).unwrap_or(usize::MAX);
@@ -350,10 +421,15 @@ impl<B: Batch> WorkerIter<B> {
                 self.check_lease(worker, task, lease)?;
                 Err(misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
             }
+            Event::Resumed { epoch } => {
+                Err(misbehaved(worker, format!("it resumed with epoch {epoch}, which it was not told")))
+            }
             Event::Exited { pid, status } => {
                 let lost = self.schedule.waiting_at(worker);
-                // Once every task is given, an idle worker is not missed; before that, or with work, it is.
-                if self.planned_all && lost.is_empty() {
+                // A worker that will get no more tasks is not missed; before that, or with work, it is.
+                if self.schedule.is_over(worker) {
+                    // Its place is empty in the next epoch.
+                    self.home = None;
                     return Ok(());
                 }
                 Err(self.pool.exited(worker, pid, status, lost))
@@ -450,6 +526,25 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
+    /// A shard has no more samples: the others get its turns.
+    fn exhausted(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+        self.check_lease(worker, task, lease)?;
+        if self.supply.is_movable() {
+            return Err(misbehaved(
+                worker,
+                format!("it has no more samples for task {task}, which has indices"),
+            ));
+        }
+        self.slots.release(lease, false);
+        self.take_sent(task);
+        self.pool.answered(worker, task)?;
+        if !self.schedule.exhausted(task) {
+            return Err(misbehaved(worker, format!("it answered task {task} twice")));
+        }
+        self.finish_idle_workers();
+        self.dispatch()
+    }
+
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
         self.pool.answered(worker, task)?;
         let arrived = self.schedule.arrived(task, arrival);
@@ -469,15 +564,27 @@ impl<B: Batch> WorkerIter<B> {
         Err(misbehaved(worker, format!("it answered task {task} under a lease that it does not have")))
     }
 
-    /// The batch in an arrival's slot.
-    fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> Result<B, Error> {
-        match arrival {
-            Arrival::Failed(error) => Err(*error),
-            Arrival::Batch { lease, encoded, held } => {
-                let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
-                let loan = self.slots.lend(lease, held).map_err(|error| unreadable(error.to_string()))?;
-                lent::decode(loan, encoded).map_err(|error| unreadable(error.to_string()))
+    /// The batch in an arrival's slot, and the snapshot and the place of its shard behind it.
+    fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> (Option<Vec<u8>>, u64, Result<B, Error>) {
+        let (lease, encoded, held, position) = match arrival {
+            Arrival::NotSent(error) => return (None, 0, Err(*error)),
+            Arrival::Failed { failure, position } => {
+                return (None, position, Err(Error::from_failure(*failure, batch, Some(worker))));
             }
+            Arrival::Batch { lease, encoded, held, position } => (lease, encoded, held, position),
+        };
+        let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
+        let loan = match self.slots.lend(lease, held) {
+            Ok(loan) => loan,
+            Err(error) => return (None, position, Err(unreadable(error.to_string()))),
+        };
+        let decoded = match self.supply.is_movable() {
+            true => lent::decode(loan, encoded).map(|batch| (None, batch)),
+            false => lent::decode::<ShardBatch<B>>(loan, encoded),
+        };
+        match decoded {
+            Ok((snapshot, batch)) => (snapshot, position, Ok(batch)),
+            Err(error) => (None, position, Err(unreadable(error.to_string()))),
         }
     }
 
@@ -506,7 +613,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
-        (0..self.options.workers).map(|worker| WorkerReport::new(&self.pool.snapshot(worker))).collect()
+        self.pool.reports()
     }
 
     pub(super) fn shared_memory_bytes(&self) -> u64 {
@@ -517,15 +624,19 @@ impl<B: Batch> WorkerIter<B> {
         if self.ended {
             return (0, Some(0));
         }
-        let waiting = self.tasks.len() + usize::from(self.held_back.is_some());
-        let (low, high) = self.plan.size_hint();
-        (low + waiting, high.map(|high| high + waiting))
+        let (low, high) = self.supply.size_hint();
+        (low + self.tasks.len(), high.map(|high| high + self.tasks.len()))
     }
 }
 
 impl<B> WorkerIter<B> {
-    /// Ends the workers and gives back their leases.
+    /// Ends the workers, or sends them home, and gives back their leases.
     fn shut_down(&mut self) {
+        if let Some(home) = self.home.take()
+            && self.pool.can_stay()
+        {
+            return self.send_home(&home);
+        }
         self.pool.shut_down();
         let offers = std::mem::take(&mut self.offers).into_values();
         let sent = self.tasks.drain(..).filter_map(|Sent { worker, lease, .. }| Some((worker, lease?)));
@@ -534,11 +645,52 @@ impl<B> WorkerIter<B> {
             self.slots.release(lease, !self.pool.has_ended(worker));
         }
     }
+
+    /// Leaves the workers to the next epoch, with what they have not answered. What they have not begun is taken back.
+    fn send_home(&mut self, home: &Home) {
+        let Some(mut pool) = self.pool.take() else { return };
+        pool.set_unwanted();
+        for (task, Request { worker, .. }) in std::mem::take(&mut self.requests) {
+            // A worker that is gone is noticed when the others resume.
+            drop(pool.grant(worker, task, Err(ABANDONED.to_owned())));
+        }
+        let mut unanswered = Unanswered::default();
+        for Sent { number, worker, lease, .. } in self.tasks.drain(..) {
+            let Some(lease) = lease.filter(|_| self.schedule.is_waiting(number)) else { continue };
+            match pool.withdraw(worker, number) {
+                true => self.slots.release(lease, false),
+                false => unanswered.push(worker, lease),
+            }
+        }
+        for arrival in self.schedule.abandon() {
+            if let Arrival::Batch { lease, held, .. } = arrival {
+                self.slots.release(lease, held);
+            }
+        }
+        for (worker, lease) in std::mem::take(&mut self.offers).into_values() {
+            unanswered.push(worker, lease);
+        }
+        home.receive(pool, unanswered);
+    }
 }
 
 impl<B> Drop for WorkerIter<B> {
     fn drop(&mut self) {
         self.shut_down();
+    }
+}
+
+impl Wanted {
+    /// Bytes of it that travel in the slot.
+    fn bytes_in_slot(&self) -> usize {
+        match self {
+            Self::Samples(indices) if indices.len() > MOST_INLINE_INDICES => size_of::<u64>() * indices.len(),
+            Self::Samples(_) => 0,
+            Self::NextOf { open_at, .. } => {
+                let snapshot = open_at.as_ref().and_then(|place| place.snapshot.as_ref());
+                snapshot.map_or(0, |snapshot| snapshot.bytes.len())
+            }
+        }
     }
 }
 

@@ -84,6 +84,34 @@ impl Pool {
         self.workers.iter().map(|worker| worker.process.pid()).collect()
     }
 
+    /// Number of workers.
+    pub(crate) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// True while every worker runs and has been told nothing of an end.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.workers.iter().all(|worker| worker.exited.is_none() && !worker.sentinel_sent)
+    }
+
+    /// Says that what the workers are loading is not wanted, for a while.
+    pub(crate) fn set_unwanted(&self) {
+        self.control.set_unwanted(true);
+    }
+
+    /// Says that what the workers are given from now on is wanted.
+    pub(crate) fn set_wanted(&self) {
+        self.control.set_unwanted(false);
+    }
+
+    /// Tells every worker that another epoch begins; each reports when it has answered everything before.
+    pub(crate) fn resume(&mut self, epoch: u64) -> Result<(), Error> {
+        for worker in 0..self.workers.len() {
+            self.order(worker, Order::Resume { epoch })?;
+        }
+        Ok(())
+    }
+
     /// What `worker` is doing.
     pub(crate) fn snapshot(&self, worker: usize) -> WorkerSnapshot {
         self.control.read(worker)

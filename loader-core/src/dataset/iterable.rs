@@ -1,0 +1,141 @@
+//! Samples that come as a stream.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{ChainDataset, Map, ShuffleBuffer};
+use crate::context::Context;
+
+/// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. For logs, archives, sockets and whatever else has
+/// no cheap access by index.
+///
+/// It is read in shards, each by one worker: [`iter`](Self::iter) is told which shard it is to give, so no sample can come twice by
+/// accident, as in PyTorch when a dataset does not split itself. Batches are made within a shard, and the loader takes a batch from each
+/// shard in turn.
+///
+/// # Examples
+/// ```
+/// use loader_core::prelude::*;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Lines(Vec<String>);
+///
+/// impl IterableDataset for Lines {
+///     type Sample = (u64, String);
+///
+///     fn iter(
+///         &self,
+///         shard: Shard,
+///         _cx: &mut Context,
+///     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>>> {
+///         let numbered = self.0.iter().zip(0u64..).map(|(line, number)| Ok((number, line.clone())));
+///         Ok(shard.of(numbered))
+///     }
+/// }
+///
+/// let lines = Lines(["a", "b", "c", "d", "e"].map(String::from).into());
+/// let loader = DataLoader::stream(lines).shards(2).batch_size(2).build()?;
+/// let batches: Vec<_> = loader.iter()?.map(|batch| batch.map(|(_, lines)| lines)).collect::<Result<_, _>>()?;
+/// assert_eq!(batches, [vec!["a", "c"], vec!["b", "d"], vec!["e"]]);
+/// # anyhow::Ok(())
+/// ```
+pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// One sample. Its type decides how a batch is collated, see [`Sample`](crate::Sample).
+    type Sample: Send + 'static;
+
+    /// The samples of `shard`, each of them in no other shard. Asked twice for the same shard and epoch, it must give the same:
+    /// randomness belongs to [`Context::rng`], which here is the shard's own.
+    ///
+    /// # Errors
+    /// An error here is reported at the shard's first batch, and the shard counts as empty. An item that is an error fails the batch it
+    /// would be in, and the stream goes on behind it; a panic ends the shard.
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>;
+
+    /// Number of samples in all shards together, if it is known; `None` by default. It is what
+    /// [`DataLoader::len`](crate::DataLoader::len) goes by, and a stream that turns out longer is warned of.
+    fn len(&self) -> Option<usize> {
+        None
+    }
+
+    /// True when it is known that there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Opens what is not serialised, as [`Dataset::setup`](crate::Dataset::setup) does.
+    ///
+    /// # Errors
+    /// An error fails every batch of that process.
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        let _ = cx;
+        Ok(())
+    }
+
+    /// Passes every sample through `function`, which must not capture anything. Its generator is that of the sample's place in the
+    /// shard.
+    fn map<S, F>(self, function: F) -> Map<Self, F, S>
+    where
+        Self: Sized,
+        S: Send + 'static,
+        F: Fn(Self::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
+    {
+        Map::new(self, function)
+    }
+
+    /// The samples of each shard of this dataset, then those of `next`: PyTorch's `ChainDataset`.
+    fn chain<D: IterableDataset<Sample = Self::Sample>>(self, next: D) -> ChainDataset<Self, D>
+    where
+        Self: Sized,
+    {
+        ChainDataset::new(self, next)
+    }
+
+    /// Mixes each shard's samples: of `size` samples that are held, one at random goes out and the next comes in. The order depends on
+    /// seed, epoch and shard alone.
+    ///
+    /// # Panics
+    /// When `size` is 0.
+    fn shuffle_buffer(self, size: usize) -> ShuffleBuffer<Self>
+    where
+        Self: Sized,
+    {
+        ShuffleBuffer::new(self, size)
+    }
+}
+
+/// One of the parts that an iterable dataset is read in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shard {
+    index: usize,
+    count: usize,
+}
+
+impl Shard {
+    /// Shard `index` of `count`.
+    ///
+    /// # Panics
+    /// When there is no such shard.
+    pub fn new(index: usize, count: usize) -> Self {
+        assert!(index < count, "shard {index} of {count}");
+        Self { index, count }
+    }
+
+    /// Number of the shard, from 0.
+    pub fn index(self) -> usize {
+        self.index
+    }
+
+    /// Number of shards, at least 1.
+    pub fn count(self) -> usize {
+        self.count
+    }
+
+    /// Every `count`-th of `items`, from number `index` on: the simplest way to give each sample to one shard.
+    pub fn of<I: IntoIterator>(self, items: I) -> impl Iterator<Item = I::Item> + use<I> {
+        items.into_iter().skip(self.index).step_by(self.count)
+    }
+}

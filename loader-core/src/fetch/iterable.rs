@@ -1,0 +1,424 @@
+//! Batches of an iterable dataset, shard by shard.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::Context as _;
+use loader_ipc::{
+    arena::Arena,
+    codec,
+    control::WorkerState,
+    frame::{Failure, Stage},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, guarded};
+use crate::{
+    collate::{Collate, Stack},
+    context::{Context, WorkerInfo},
+    dataset::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator},
+    panic::{error_to_failure, forget_backtrace, to_failure},
+};
+
+/// An iterable dataset and how it is cut: what it is sent to workers as.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Iterable<O> {
+    pub(crate) dataset: O,
+    /// Number of shards; 0 in a builder that was not told.
+    pub(crate) shards: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) drop_last: bool,
+    /// Batches from one snapshot to the next.
+    pub(crate) snapshot_every: u64,
+}
+
+/// An iterable dataset, opened with snapshots or without.
+pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// One sample.
+    type Sample: Send + 'static;
+
+    /// Number of samples, if it is known.
+    fn samples(&self) -> Option<usize>;
+
+    /// Sets the dataset up.
+    ///
+    /// # Errors
+    /// Its own.
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
+
+    /// Opens a shard at a place; with an item comes a snapshot when the flag is up.
+    #[doc(hidden)]
+    fn open(
+        self: Arc<Self>,
+        shard: Shard,
+        cx: Context,
+        snapshot: Option<Vec<u8>>,
+        wants_snapshot: Arc<AtomicBool>,
+    ) -> Items<Self::Sample>;
+}
+
+/// A dataset that is resumed by passing over what comes before.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Plain<D>(pub(crate) D);
+
+/// A dataset that is resumed from its own snapshots.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Snapshots<D>(pub(crate) D);
+
+/// An open shard.
+#[doc(hidden)]
+pub struct Items<S>(Generator<'static, Given<S>>);
+
+/// What an open shard gives.
+enum Given<S> {
+    /// A sample, and the snapshot behind it if it was asked for and the dataset has any.
+    Item(anyhow::Result<S>, Option<Vec<u8>>),
+    /// It cannot be opened.
+    NotOpen(anyhow::Error),
+}
+
+impl<D: IterableDataset> OpenShard for Plain<D> {
+    type Sample = D::Sample;
+
+    fn samples(&self) -> Option<usize> {
+        self.0.len()
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.0.setup(cx)
+    }
+
+    fn open(
+        self: Arc<Self>,
+        shard: Shard,
+        mut cx: Context,
+        _snapshot: Option<Vec<u8>>,
+        _wants_snapshot: Arc<AtomicBool>,
+    ) -> Items<D::Sample> {
+        Items(Generator::new(move |giver| async move {
+            match self.0.iter(shard, &mut cx) {
+                Ok(items) => {
+                    for item in items {
+                        giver.give(Given::Item(item, None)).await;
+                    }
+                }
+                Err(error) => giver.give(Given::NotOpen(error)).await,
+            }
+        }))
+    }
+}
+
+impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
+    type Sample = D::Sample;
+
+    fn samples(&self) -> Option<usize> {
+        self.0.len()
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.0.setup(cx)
+    }
+
+    fn open(
+        self: Arc<Self>,
+        shard: Shard,
+        mut cx: Context,
+        snapshot: Option<Vec<u8>>,
+        wants_snapshot: Arc<AtomicBool>,
+    ) -> Items<D::Sample> {
+        Items(Generator::new(move |giver| async move {
+            let decode = |bytes: Vec<u8>| codec::decode(&bytes).context("reading the snapshot");
+            let opened = match snapshot.map(decode).transpose() {
+                Ok(snapshot) => self.0.iter_from(shard, &mut cx, snapshot),
+                Err(error) => Err(error),
+            };
+            let mut items = match opened {
+                Ok(items) => items,
+                Err(error) => return giver.give(Given::NotOpen(error)).await,
+            };
+            while let Some(item) = items.next() {
+                // Relaxed: both sides are the same thread.
+                let snapshot = match wants_snapshot.load(Ordering::Relaxed) && item.is_ok() {
+                    true => encode_snapshot(&items).map(Some),
+                    false => Ok(None),
+                };
+                let given = match snapshot {
+                    Ok(snapshot) => Given::Item(item, snapshot),
+                    Err(error) => Given::Item(Err(error), None),
+                };
+                giver.give(given).await;
+            }
+        }))
+    }
+}
+
+fn encode_snapshot<S: Serialize>(items: &impl SnapshotIterator<Snapshot = S>) -> anyhow::Result<Vec<u8>> {
+    let snapshot = items.snapshot().context("writing a snapshot")?;
+    codec::encode(&snapshot).context("encoding a snapshot")
+}
+
+/// Where a shard is read from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShardPlace {
+    /// Items taken.
+    pub position: u64,
+    /// The last snapshot before that.
+    pub snapshot: Option<Snapshot>,
+}
+
+/// What an iterator wrote down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Items taken when it was written.
+    pub position: u64,
+    /// What it wrote.
+    pub bytes: Vec<u8>,
+}
+
+impl ShardPlace {
+    /// Items to pass over behind the snapshot.
+    pub(crate) fn skip(&self) -> u64 {
+        self.position - self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position)
+    }
+
+    /// Notes that a batch ended at `position`, with the snapshot that came with it.
+    pub(crate) fn advance(&mut self, position: u64, snapshot: Option<Vec<u8>>) {
+        self.position = position;
+        if let Some(bytes) = snapshot {
+            self.snapshot = Some(Snapshot { position, bytes });
+        }
+    }
+}
+
+/// A batch of a shard, and the snapshot behind its last sample.
+pub(crate) type ShardBatch<B> = (Option<Vec<u8>>, B);
+
+/// The shards that are open.
+pub(crate) struct Cursors<S>(BTreeMap<usize, Cursor<S>>);
+
+struct Cursor<S> {
+    /// `None` at the end.
+    items: Option<Items<S>>,
+    wants_snapshot: Arc<AtomicBool>,
+    /// Items taken.
+    position: u64,
+    /// Batches since the last snapshot.
+    batches: u64,
+}
+
+impl<S> Default for Cursors<S> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<S> Cursors<S> {
+    /// Items taken from a shard so far.
+    pub(crate) fn position(&self, shard: usize) -> u64 {
+        self.0.get(&shard).map_or(0, |cursor| cursor.position)
+    }
+}
+
+/// An iterable dataset and its collation, set up in one process.
+#[derive(Debug)]
+pub(crate) struct ShardFetcher<O, C> {
+    dataset: Arc<O>,
+    shards: usize,
+    batch_size: usize,
+    drop_last: bool,
+    snapshot_every: u64,
+    collate: C,
+    seed: u64,
+    worker: Option<WorkerInfo>,
+}
+
+impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
+    /// Sets the dataset up and runs the worker's hook.
+    pub(crate) fn open(
+        iterable: Iterable<O>,
+        collate: C,
+        seed: u64,
+        worker: Option<WorkerInfo>,
+        hook: &impl WorkerInit,
+    ) -> Result<Self, Failure> {
+        let Iterable { mut dataset, shards, batch_size, drop_last, snapshot_every } = iterable;
+        let mut cx = Context::for_epoch(worker.clone(), seed, 0);
+        guarded(Stage::Setup, || dataset.setup(&mut cx))?;
+        if let Some(worker) = &worker {
+            guarded(Stage::WorkerInit, || hook.call(worker))?;
+        }
+        let dataset = Arc::new(dataset);
+        Ok(Self { dataset, shards, batch_size, drop_last, snapshot_every, collate, seed, worker })
+    }
+
+    /// Loads the next batch of `shard`, which is opened at `place` if it is not open. After a panic the shard is over.
+    pub(crate) fn batch(
+        &self,
+        cursors: &mut Cursors<O::Sample>,
+        epoch: u64,
+        shard: usize,
+        place: ShardPlace,
+        arena: &mut Arena,
+        watch: &(impl Watch + ?Sized),
+    ) -> Result<ShardBatch<C::Batch>, NoBatch> {
+        let at = Cell::new((Stage::Open, None));
+        forget_backtrace();
+        let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, watch, &at));
+        catch_unwind(load).unwrap_or_else(|payload| {
+            if let Some(cursor) = cursors.0.get_mut(&shard) {
+                cursor.items = None;
+            }
+            let (stage, index) = at.get();
+            Err(NoBatch::Failed(to_failure(&*payload, stage, index)))
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)] // those of `batch`, and where it is
+    fn load(
+        &self,
+        cursors: &mut Cursors<O::Sample>,
+        epoch: u64,
+        shard: usize,
+        place: ShardPlace,
+        arena: &mut Arena,
+        watch: &(impl Watch + ?Sized),
+        at: &Cell<(Stage, Option<u64>)>,
+    ) -> Result<ShardBatch<C::Batch>, NoBatch> {
+        let failed = |error: &anyhow::Error| {
+            let (stage, index) = at.get();
+            NoBatch::Failed(error_to_failure(error, stage, index))
+        };
+        let mut skip = if cursors.0.contains_key(&shard) { 0 } else { place.skip() };
+        let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
+        let mut stack = self.collate.stack(self.batch_size);
+        let (mut count, mut snapshot, mut misfit) = (0, None, None);
+        while count < self.batch_size {
+            if !watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX))
+            {
+                return Err(NoBatch::Unwanted);
+            }
+            let ends_batch = skip == 0 && count + 1 == self.batch_size;
+            let is_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
+            // Relaxed: both sides are the same thread.
+            cursor.wants_snapshot.store(is_due, Ordering::Relaxed);
+            let Some(items) = &mut cursor.items else { break };
+            let index = Some(cursor.position);
+            at.set((Stage::Fetch, index));
+            let item = match items.0.next() {
+                None => {
+                    cursor.items = None;
+                    break;
+                }
+                Some(Given::NotOpen(error)) => {
+                    cursor.items = None;
+                    at.set((Stage::Open, None));
+                    return Err(failed(&error.context(format!("opening shard {shard}"))));
+                }
+                Some(Given::Item(item, written)) => {
+                    snapshot = written;
+                    item
+                }
+            };
+            cursor.position += 1;
+            if skip > 0 {
+                // Its error was reported when it was read first.
+                skip -= 1;
+                continue;
+            }
+            count += 1;
+            let sample = item.map_err(|error| failed(&error))?;
+            if misfit.is_some() {
+                continue;
+            }
+            at.set((Stage::Collate, index));
+            let pushed = match stack.makes_tensors() {
+                true => arena.within(|| stack.push(sample)),
+                false => stack.push(sample),
+            };
+            // The batch is read to its end all the same, so that the next one begins where it would have.
+            misfit = pushed.err().map(|error| failed(&collate_error(error)));
+        }
+        if let Some(failed) = misfit {
+            return Err(failed);
+        }
+        if count == 0 || (count < self.batch_size && self.drop_last) {
+            return Err(NoBatch::Exhausted);
+        }
+        cursor.batches = if snapshot.is_some() { 0 } else { cursor.batches + 1 };
+        at.set((Stage::Collate, None));
+        watch.progress(WorkerState::Collating, usize::try_from(cursor.position).unwrap_or(usize::MAX));
+        let batch = arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))?;
+        Ok((snapshot, batch))
+    }
+
+    fn cursor(&self, epoch: u64, shard: usize, place: ShardPlace) -> Cursor<O::Sample> {
+        let position = place.position - place.skip();
+        let whole = Shard::new(shard, self.shards);
+        let cx = Context::for_shard(self.worker.clone(), self.seed, epoch, whole);
+        let wants_snapshot = Arc::new(AtomicBool::new(false));
+        let snapshot = place.snapshot.map(|snapshot| snapshot.bytes);
+        let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, Arc::clone(&wants_snapshot));
+        Cursor { items: Some(items), wants_snapshot, position, batches: 0 }
+    }
+}
+
+/// In a worker.
+struct WorkerShards<O: OpenShard, C> {
+    fetcher: ShardFetcher<O, C>,
+    cursors: Cursors<O::Sample>,
+}
+
+impl<O: OpenShard> DatasetKind for Iterable<O> {
+    type Sample = O::Sample;
+
+    fn samples(&self) -> Option<usize> {
+        self.dataset.samples()
+    }
+
+    fn open<C: Collate<O::Sample>>(
+        self,
+        collate: C,
+        seed: u64,
+        worker: WorkerInfo,
+        hook: &impl WorkerInit,
+    ) -> Result<Box<dyn Fetch>, Failure> {
+        let fetcher = ShardFetcher::open(self, collate, seed, Some(worker), hook)?;
+        Ok(Box::new(WorkerShards { fetcher, cursors: Cursors::default() }))
+    }
+}
+
+impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
+    fn fetch(
+        &mut self,
+        epoch: u64,
+        work: Work<'_>,
+        arena: &mut Arena,
+        watch: &dyn Watch,
+    ) -> Result<Box<dyn Loaded>, NoBatch> {
+        let Work::NextOf { shard, place } = work else { unreachable!("an iterable dataset has no indices") };
+        let batch = self.fetcher.batch(&mut self.cursors, epoch, shard, place, arena, watch)?;
+        Ok(Box::new(batch))
+    }
+
+    fn position(&self, shard: usize) -> u64 {
+        self.cursors.position(shard)
+    }
+
+    fn rewind(&mut self) {
+        self.cursors = Cursors::default();
+    }
+}
+
+impl<S> fmt::Debug for Items<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Items").field(&self.0).finish()
+    }
+}

@@ -1,0 +1,160 @@
+//! Batches of a map-style dataset.
+
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use loader_ipc::{
+    arena::Arena,
+    control::WorkerState,
+    frame::{Failure, Stage},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, guarded};
+use crate::{
+    collate::{Collate, Stack},
+    context::{Context, WorkerInfo},
+    dataset::Dataset,
+    panic::{error_to_failure, forget_backtrace, to_failure},
+};
+
+/// A map-style dataset: what it is sent to workers as.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MapStyle<D>(pub(crate) D);
+
+impl<D: Dataset> DatasetKind for MapStyle<D> {
+    type Sample = D::Sample;
+
+    fn samples(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn open<C: Collate<D::Sample>>(
+        self,
+        collate: C,
+        seed: u64,
+        worker: WorkerInfo,
+        hook: &impl WorkerInit,
+    ) -> Result<Box<dyn Fetch>, Failure> {
+        Ok(Box::new(Fetcher::open(self.0, collate, seed, Some(worker), hook)?))
+    }
+}
+
+/// A dataset and its collation, open in one process.
+#[derive(Debug)]
+pub(crate) struct Fetcher<D, C> {
+    dataset: D,
+    collate: C,
+    seed: u64,
+    worker: Option<WorkerInfo>,
+    /// False once the dataset has turned out to have no `get_many`.
+    has_many: AtomicBool,
+}
+
+impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
+    /// Sets the dataset up and runs the worker's hook.
+    pub(crate) fn open(
+        mut dataset: D,
+        collate: C,
+        seed: u64,
+        worker: Option<WorkerInfo>,
+        hook: &impl WorkerInit,
+    ) -> Result<Self, Failure> {
+        let mut cx = Context::for_epoch(worker.clone(), seed, 0);
+        guarded(Stage::Setup, || dataset.setup(&mut cx))?;
+        if let Some(worker) = &worker {
+            guarded(Stage::WorkerInit, || hook.call(worker))?;
+        }
+        Ok(Self { dataset, collate, seed, worker, has_many: AtomicBool::new(true) })
+    }
+
+    /// Loads the batch of the samples `indices`.
+    pub(crate) fn batch(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        arena: &mut Arena,
+        watch: &(impl Watch + ?Sized),
+    ) -> Result<C::Batch, NoBatch> {
+        let at = Cell::new((Stage::Fetch, None));
+        forget_backtrace();
+        let load = AssertUnwindSafe(|| self.load(epoch, indices, arena, watch, &at));
+        catch_unwind(load).unwrap_or_else(|payload| {
+            let (stage, index) = at.get();
+            Err(NoBatch::Failed(to_failure(&*payload, stage, index)))
+        })
+    }
+
+    fn load(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+        arena: &mut Arena,
+        watch: &(impl Watch + ?Sized),
+        at: &Cell<(Stage, Option<u64>)>,
+    ) -> Result<C::Batch, NoBatch> {
+        let mut cx = Context::for_epoch(self.worker.clone(), self.seed, epoch);
+        let failed = |error: &anyhow::Error| {
+            let (stage, index) = at.get();
+            NoBatch::Failed(error_to_failure(error, stage, index))
+        };
+        let mut stack = self.collate.stack(indices.len());
+        let mut many = self.get_many(indices, &mut cx).map_err(|error| failed(&error))?.map(Vec::into_iter);
+        for &index in indices {
+            at.set((Stage::Fetch, Some(index as u64)));
+            if !watch.progress(WorkerState::Fetching, index) {
+                return Err(NoBatch::Unwanted);
+            }
+            let sample = match &mut many {
+                Some(samples) => samples.next().expect("as many as indices, checked"),
+                None => {
+                    cx.set_index(index);
+                    self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
+                }
+            };
+            at.set((Stage::Collate, Some(index as u64)));
+            let pushed = match stack.makes_tensors() {
+                true => arena.within(|| stack.push(sample)),
+                false => stack.push(sample),
+            };
+            pushed.map_err(|error| failed(&collate_error(error)))?;
+        }
+        at.set((Stage::Collate, None));
+        watch.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
+        arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
+    }
+
+    /// All samples at once, if the dataset can.
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<D::Sample>>> {
+        // Relaxed: a hint that saves a call; nothing else depends on it.
+        if !self.has_many.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        cx.probe_many();
+        let samples = self.dataset.get_many(indices, cx);
+        if cx.many_declined() {
+            self.has_many.store(false, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let samples = samples?;
+        let (wanted, found) = (indices.len(), samples.len());
+        anyhow::ensure!(wanted == found, "get_many was asked for {wanted} samples and returned {found}");
+        Ok(Some(samples))
+    }
+}
+
+impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
+    fn fetch(
+        &mut self,
+        epoch: u64,
+        work: Work<'_>,
+        arena: &mut Arena,
+        watch: &dyn Watch,
+    ) -> Result<Box<dyn Loaded>, NoBatch> {
+        let Work::Samples(indices) = work else { unreachable!("a map-style dataset has no shards") };
+        Ok(Box::new(self.batch(epoch, indices, arena, watch)?))
+    }
+}

@@ -1,0 +1,209 @@
+//! Loading one batch: the dataset is asked for each sample, and the samples are stacked. The same code runs in the main process
+//! and in workers; only where the batch ends up differs.
+
+mod hook;
+mod iterable;
+mod map_style;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use loader_ipc::{
+    arena::{Arena, EncodeError, Encoded},
+    attach,
+    control::WorkerState,
+    frame::{Failure, Stage},
+    memory::SealedMemory,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    collate::{Batch, Collate, CollateError, CollateProblem},
+    context::WorkerInfo,
+    panic::{error_to_failure, to_failure},
+};
+
+pub use hook::{NoWorkerInit, WorkerInit, WorkerInitWith};
+pub(crate) use iterable::{Cursors, ShardBatch, ShardFetcher};
+pub use iterable::{Iterable, OpenShard, Plain, ShardPlace, Snapshot, Snapshots};
+pub(crate) use map_style::Fetcher;
+pub use map_style::MapStyle;
+
+/// A dataset of either kind, with what its loader adds to it: what is sent to workers. PyTorch's `_DatasetKind`.
+pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// One sample.
+    type Sample: Send + 'static;
+
+    /// Number of samples, if it is known.
+    fn samples(&self) -> Option<usize>;
+
+    /// Sets the dataset up in a worker and runs the worker's hook.
+    ///
+    /// # Errors
+    /// What either of them said.
+    fn open<C: Collate<Self::Sample>>(
+        self,
+        collate: C,
+        seed: u64,
+        worker: WorkerInfo,
+        hook: &impl WorkerInit,
+    ) -> Result<Box<dyn Fetch>, Failure>;
+}
+
+/// Who wants to know how far a batch is: in a worker, the control page.
+pub trait Watch {
+    /// The batch is now at sample `index`, in `state`. False when the batch is no longer wanted.
+    fn progress(&self, state: WorkerState, index: usize) -> bool;
+}
+
+/// Nobody watches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unwatched;
+
+impl Watch for Unwatched {
+    fn progress(&self, _state: WorkerState, _index: usize) -> bool {
+        true
+    }
+}
+
+/// Why there is no batch.
+#[derive(Debug)]
+pub enum NoBatch {
+    /// User code failed.
+    Failed(Failure),
+    /// It was given up on the watcher's word.
+    Unwanted,
+    /// The shard has no more samples.
+    Exhausted,
+}
+
+/// What to load.
+#[derive(Debug)]
+pub enum Work<'a> {
+    /// The samples of these indices.
+    Samples(&'a [usize]),
+    /// The next ones of a shard.
+    NextOf {
+        /// Number of the shard.
+        shard: usize,
+        /// Where to begin if it is not open yet.
+        place: ShardPlace,
+    },
+}
+
+/// A dataset and its collation of any types, open, as the worker's loop sees them.
+pub trait Fetch {
+    /// Loads a batch.
+    ///
+    /// # Errors
+    /// [`NoBatch`].
+    fn fetch(
+        &mut self,
+        epoch: u64,
+        work: Work<'_>,
+        arena: &mut Arena,
+        watch: &dyn Watch,
+    ) -> Result<Box<dyn Loaded>, NoBatch>;
+
+    /// Items taken so far from `shard`; 0 for a map-style dataset.
+    fn position(&self, shard: usize) -> u64 {
+        let _ = shard;
+        0
+    }
+
+    /// Another epoch begins: shards are read from their beginning again.
+    fn rewind(&mut self) {}
+}
+
+/// A batch of any type, ready to be sent.
+pub trait Loaded {
+    /// Encodes it into the arena's slot.
+    ///
+    /// # Errors
+    /// [`EncodeError`].
+    fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError>;
+}
+
+impl<B: Batch> Loaded for B {
+    fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError> {
+        arena.encode(self)
+    }
+}
+
+/// What a worker opens its dataset from.
+#[derive(Debug)]
+pub struct Opening {
+    /// The dataset, its collation and its hook, encoded.
+    pub dataset: SealedMemory,
+    /// What the encoding refers to.
+    pub attached: Vec<Arc<SealedMemory>>,
+    /// The loader's seed.
+    pub seed: u64,
+    /// The worker.
+    pub worker: WorkerInfo,
+}
+
+/// A function that opens a dataset in a worker: [`open`] for some types.
+pub type OpenFn = fn(Opening) -> Result<Box<dyn Fetch>, Failure>;
+
+/// Opens a dataset in a worker. Its address is what main sends to workers of the same program.
+///
+/// # Errors
+/// When the dataset cannot be decoded, or its `setup` or the worker's hook fails.
+pub fn open<K, C, W>(opening: Opening) -> Result<Box<dyn Fetch>, Failure>
+where
+    K: DatasetKind,
+    C: Collate<K::Sample>,
+    W: WorkerInit,
+{
+    let Opening { dataset, attached, seed, worker } = opening;
+    let (kind, collate, hook): (K, C, W) = attach::decode(dataset.bytes(), attached)
+        .map_err(|error| error_to_failure(&anyhow::Error::msg(error.to_string()), Stage::Open, None))?;
+    kind.open(collate, seed, worker, &hook)
+}
+
+/// What [`open`] reads: the bytes, and the memories they refer to.
+pub(crate) type Encoding = (SealedMemory, Vec<Arc<SealedMemory>>);
+
+/// Encodes what [`open`] reads, and checks that it can be read.
+pub(crate) fn encode<K, C, W>(kind: &K, collate: &C, hook: &W) -> Result<Encoding, crate::Error>
+where
+    K: DatasetKind,
+    C: Collate<K::Sample>,
+    W: WorkerInit,
+{
+    let not_encodable = |problem| crate::Error::DatasetNotEncodable { problem };
+    let encoded = attach::encode(&(kind, collate, hook));
+    let (bytes, attached) = encoded.map_err(|error| not_encodable(error.to_string()))?;
+    let back = attach::decode(&bytes, attached.clone());
+    let (back, ..): (K, C, W) = back.map_err(|error| not_encodable(error.to_string()))?;
+    if back.samples() != kind.samples() {
+        let said =
+            |samples: Option<usize>| samples.map_or("no length".to_owned(), |len| format!("{len} samples"));
+        let (before, after) = (said(kind.samples()), said(back.samples()));
+        let problem = format!("it had {before} before encoding and {after} after");
+        return Err(crate::Error::DatasetNotEncodable { problem });
+    }
+    let memory = SealedMemory::new(&bytes)
+        .map_err(|source| crate::Error::System { what: "shared memory for the dataset", source })?;
+    Ok((memory, attached))
+}
+
+/// A custom function's own error keeps its chain.
+fn collate_error(error: CollateError) -> anyhow::Error {
+    match error {
+        CollateError { problem: CollateProblem::Custom(error), .. } => error,
+        other => anyhow::Error::msg(other.to_string()),
+    }
+}
+
+/// Runs user code that comes before the first sample.
+fn guarded(stage: Stage, call: impl FnOnce() -> anyhow::Result<()>) -> Result<(), Failure> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error_to_failure(&error, stage, None)),
+        Err(payload) => Err(to_failure(&*payload, stage, None)),
+    }
+}

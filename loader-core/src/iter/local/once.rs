@@ -1,0 +1,26 @@
+//! A dataset that is set up when it is first needed.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use loader_ipc::frame::Failure;
+
+/// `Closed` until somebody needs `Open`, which is made once, for all threads.
+pub(super) struct OpenOnce<Closed, Open> {
+    closed: Mutex<Option<Closed>>,
+    open: OnceLock<Result<Open, Failure>>,
+}
+
+impl<Closed, Open> OpenOnce<Closed, Open> {
+    pub(super) fn new(closed: Closed) -> Self {
+        Self { closed: Mutex::new(Some(closed)), open: OnceLock::new() }
+    }
+
+    /// What `open` made, or why it could not: it is not tried again.
+    pub(super) fn get(&self, open: impl FnOnce(Closed) -> Result<Open, Failure>) -> Result<&Open, Failure> {
+        let opened = self.open.get_or_init(|| {
+            let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+            open(closed.expect("taken here only, and once"))
+        });
+        opened.as_ref().map_err(Clone::clone)
+    }
+}

@@ -1,0 +1,89 @@
+//! Where the shards of an iterable dataset are, as far as the user has come.
+
+use crate::{
+    error::Error,
+    fetch::ShardPlace,
+    state::{ShardsPlace, must_agree},
+};
+
+/// How an iterable dataset is cut into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) shards: usize,
+    pub(crate) batch_size: usize,
+    pub(crate) drop_last: bool,
+}
+
+/// The shards of one epoch.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    epoch: u64,
+    cut: Cut,
+    places: Vec<ShardPlace>,
+    /// Batches returned to the user.
+    returned: u64,
+    /// The shard behind the one whose batch was returned last.
+    turn: usize,
+}
+
+impl Shards {
+    /// All at their beginning.
+    pub(crate) fn new(epoch: u64, cut: Cut) -> Self {
+        Self { epoch, cut, places: vec![ShardPlace::default(); cut.shards], returned: 0, turn: 0 }
+    }
+
+    /// Where a state says.
+    ///
+    /// # Errors
+    /// When it is of another cut.
+    pub(crate) fn resume(epoch: u64, cut: Cut, place: &ShardsPlace) -> Result<Self, Error> {
+        must_agree("batch_size", place.batch_size, cut.batch_size)?;
+        must_agree("drop_last", place.drop_last, cut.drop_last)?;
+        must_agree("number of shards (see `shards`)", place.shards.len(), cut.shards)?;
+        let turn = place.turn % cut.shards;
+        Ok(Self { epoch, cut, places: place.shards.clone(), returned: place.batches, turn })
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Batches returned so far: the number of the next one.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned
+    }
+
+    pub(crate) fn turn(&self) -> usize {
+        self.turn
+    }
+
+    /// Where a shard is.
+    pub(crate) fn place(&self, shard: usize) -> &ShardPlace {
+        &self.places[shard]
+    }
+
+    /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Gives the number of items in it.
+    pub(crate) fn advance(&mut self, shard: usize, position: u64, snapshot: Option<Vec<u8>>) -> u64 {
+        let before = self.places[shard].position;
+        self.places[shard].advance(position, snapshot);
+        self.returned += 1;
+        self.turn = (shard + 1) % self.places.len();
+        position.saturating_sub(before)
+    }
+
+    /// For a state.
+    pub(crate) fn write(&self) -> ShardsPlace {
+        let Cut { batch_size, drop_last, .. } = self.cut;
+        ShardsPlace {
+            batch_size,
+            drop_last,
+            batches: self.returned,
+            turn: self.turn,
+            shards: self.places.clone(),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What an epoch's tasks are made from: a plan of batches, or shards.
+
+use std::collections::BTreeSet;
+
+use super::{BatchInfo, shards::Shards};
+use crate::{
+    error::Error,
+    fetch::ShardPlace,
+    plan::{Plan, Planned},
+    schedule::Schedule,
+    state::{BatchesPlace, Place},
+};
+
+/// What is still to be loaded.
+#[allow(clippy::large_enum_variant)] // one an epoch
+pub(crate) enum Supply {
+    Batches {
+        plan: Plan,
+        /// Taken from the plan, not yet sent: there was no room in shared memory.
+        held_back: Option<Planned>,
+        /// The first batch that is to be loaded,
+        next: u64,
+        /// and those behind it that are not: the user has got them.
+        ahead: BTreeSet<u64>,
+    },
+    Shards {
+        shards: Shards,
+        /// Shards that a worker has been told where to open.
+        opened: Vec<bool>,
+    },
+}
+
+/// What a task asks for.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// The samples of these indices.
+    Samples(Vec<usize>),
+    /// The next ones of a shard, which is opened at a place if this is its first task.
+    NextOf { shard: usize, open_at: Option<ShardPlace> },
+}
+
+impl Supply {
+    pub(crate) fn batches(plan: Plan) -> Self {
+        Self::Batches { plan, held_back: None, next: 0, ahead: BTreeSet::new() }
+    }
+
+    /// A plan without what a state says was returned.
+    pub(crate) fn batches_from(mut plan: Plan, place: &BatchesPlace) -> Self {
+        plan.skip_to(place.next);
+        Self::Batches {
+            plan,
+            held_back: None,
+            next: place.next,
+            ahead: place.ahead.iter().copied().collect(),
+        }
+    }
+
+    pub(crate) fn shards(shards: Shards) -> Self {
+        let opened = vec![false; shards.count()];
+        Self::Shards { shards, opened }
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        match self {
+            Self::Batches { plan, .. } => plan.epoch(),
+            Self::Shards { shards, .. } => shards.epoch(),
+        }
+    }
+
+    /// A schedule for it.
+    pub(super) fn schedule<P>(&self, workers: usize, per_worker: usize, in_order: bool) -> Schedule<P> {
+        match self {
+            Self::Batches { next, .. } => {
+                let mut schedule = Schedule::new(workers, per_worker, in_order);
+                schedule.start_at(*next, 0);
+                schedule
+            }
+            Self::Shards { shards, .. } => {
+                let mut schedule = Schedule::with_lanes(shards.count(), workers, per_worker, in_order);
+                schedule.start_at(0, shards.turn());
+                schedule
+            }
+        }
+    }
+
+    /// Tasks can be given to any worker.
+    pub(super) fn is_movable(&self) -> bool {
+        matches!(self, Self::Batches { .. })
+    }
+
+    /// What the next task of `lane` asks for; `None` when there is no more. Numbers that the user has already are left out of the schedule.
+    pub(super) fn next<P>(
+        &mut self,
+        lane: usize,
+        schedule: &mut Schedule<P>,
+    ) -> Option<(Wanted, Option<Error>)> {
+        match self {
+            Self::Batches { plan, held_back, ahead, .. } => loop {
+                let Planned { number, indices, error } = held_back.take().or_else(|| plan.next())?;
+                if ahead.remove(&number) {
+                    schedule.leave_out();
+                    continue;
+                }
+                debug_assert_eq!(number, schedule.next_number());
+                return Some((Wanted::Samples(indices), error));
+            },
+            Self::Shards { shards, opened } => {
+                let open_at = (!opened[lane]).then(|| shards.place(lane).clone());
+                Some((Wanted::NextOf { shard: lane, open_at }, None))
+            }
+        }
+    }
+
+    /// Takes back what could not be sent as task `number`.
+    pub(super) fn hold_back(&mut self, number: u64, wanted: Wanted) {
+        if let (Self::Batches { held_back, .. }, Wanted::Samples(indices)) = (self, wanted) {
+            *held_back = Some(Planned { number, indices, error: None });
+        }
+    }
+
+    /// Notes that a task was sent.
+    pub(super) fn sent(&mut self, wanted: &Wanted) {
+        if let (Self::Shards { opened, .. }, Wanted::NextOf { shard, .. }) = (self, wanted) {
+            opened[*shard] = true;
+        }
+    }
+
+    /// The number that the user knows the batch of task `task` by.
+    pub(super) fn number_of(&self, task: u64) -> u64 {
+        match self {
+            Self::Batches { .. } => task,
+            Self::Shards { shards, .. } => shards.returned(),
+        }
+    }
+
+    /// Notes that the user gets the batch of a task, or its error; `position` and `snapshot` are of its shard.
+    pub(super) fn returned(
+        &mut self,
+        task: u64,
+        wanted: Wanted,
+        worker: usize,
+        position: u64,
+        snapshot: Option<Vec<u8>>,
+    ) -> BatchInfo {
+        match wanted {
+            Wanted::Samples(indices) => BatchInfo::of_indices(task, indices, Some(worker)),
+            Wanted::NextOf { shard, .. } => {
+                let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
+                let number = shards.returned();
+                let samples = shards.advance(shard, position, snapshot);
+                BatchInfo::of_shard(number, shard, samples, Some(worker))
+            }
+        }
+    }
+
+    /// Where the user stands, behind what is through in `schedule`.
+    pub(super) fn place<P>(&self, schedule: &Schedule<P>) -> Place {
+        match self {
+            Self::Batches { plan, ahead, .. } => {
+                plan.place(schedule.first(), schedule.through().chain(ahead.iter().copied()).collect())
+            }
+            Self::Shards { shards, .. } => Place::Shards(shards.write()),
+        }
+    }
+
+    /// Batches that are still to be sent.
+    pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            Self::Batches { plan, held_back, ahead, .. } => {
+                let (low, high) = plan.size_hint();
+                let left =
+                    |count: usize| (count + usize::from(held_back.is_some())).saturating_sub(ahead.len());
+                (left(low), high.map(left))
+            }
+            Self::Shards { .. } => (0, None),
+        }
+    }
+}

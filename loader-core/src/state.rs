@@ -1,0 +1,194 @@
+//! Where the user stands, written down.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::{
+    error::Error,
+    fetch::{ShardPlace, Snapshot},
+};
+
+/// Version of the format.
+const VERSION: u32 = 1;
+
+/// Where the user of a loader stands: which epoch, and what of it was returned. Small (some numbers; for an iterable dataset some for each
+/// shard and its snapshots), and any serde format can hold it. It says nothing of the workers: their number may change.
+///
+/// Taken with [`Iter::state`](crate::Iter::state) or [`DataLoader::state`](crate::DataLoader::state), and given to
+/// [`DataLoader::resume`](crate::DataLoader::resume) of a loader built alike. Taken when the last batch of an epoch was returned, before
+/// or after the end was, it stands for the beginning of the next epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    seed: u64,
+    samples: Option<u64>,
+    epoch: u64,
+    place: Place,
+}
+
+/// What of the epoch was returned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Place {
+    /// Nothing.
+    Start,
+    Batches(BatchesPlace),
+    Shards(ShardsPlace),
+}
+
+/// Of a map-style dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BatchesPlace {
+    /// The first batch that was not returned.
+    pub(crate) next: u64,
+    /// Batches behind it that were (with `in_order` off).
+    pub(crate) ahead: Vec<u64>,
+    /// Batches in the epoch.
+    pub(crate) batches: u64,
+    /// Of the epoch's order.
+    pub(crate) fingerprint: u64,
+}
+
+/// Of an iterable dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShardsPlace {
+    pub(crate) batch_size: usize,
+    pub(crate) drop_last: bool,
+    /// Batches returned.
+    pub(crate) batches: u64,
+    /// The shard whose turn it is.
+    pub(crate) turn: usize,
+    #[serde(with = "shards")]
+    pub(crate) shards: Vec<ShardPlace>,
+}
+
+/// What a state must agree on with its loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) seed: u64,
+    pub(crate) samples: Option<usize>,
+}
+
+impl State {
+    pub(crate) fn new(origin: Origin, epoch: u64, place: Place) -> Self {
+        let samples = origin.samples.map(|samples| samples as u64);
+        Self { version: VERSION, seed: origin.seed, samples, epoch, place }
+    }
+
+    /// The epoch that it stands in.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Batches of the epoch that were returned, failed ones included.
+    pub fn batches(&self) -> u64 {
+        match &self.place {
+            Place::Start => 0,
+            Place::Batches(place) => place.next + place.ahead.len() as u64,
+            Place::Shards(place) => place.batches,
+        }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Checks that it is of a loader like `origin`.
+    pub(crate) fn check(&self, origin: Origin) -> Result<(), Error> {
+        must_agree("version of the format", self.version, VERSION)?;
+        must_agree("seed", self.seed, origin.seed)?;
+        must_agree("number of samples", self.samples, origin.samples.map(|samples| samples as u64))
+    }
+}
+
+/// The error for a state that says `theirs` where the loader says `ours`.
+pub(crate) fn must_agree<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    theirs: T,
+    ours: T,
+) -> Result<(), Error> {
+    if theirs == ours {
+        return Ok(());
+    }
+    Err(mismatch(format!("its {what} is {theirs:?}, the loader's is {ours:?}")))
+}
+
+pub(crate) fn mismatch(problem: impl Into<String>) -> Error {
+    Error::StateMismatch { problem: problem.into() }
+}
+
+/// Snapshots are bytes, which text formats would write as long lists of numbers: in hexadecimal here.
+mod shards {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Written {
+        position: u64,
+        snapshot: Option<(u64, String)>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(shards: &[ShardPlace], serializer: S) -> Result<S::Ok, S::Error> {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let written = shards.iter().map(|place| Written {
+            position: place.position,
+            snapshot: place.snapshot.as_ref().map(|snapshot| (snapshot.position, hex(&snapshot.bytes))),
+        });
+        written.collect::<Vec<_>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<ShardPlace>, D::Error> {
+        let written = Vec::<Written>::deserialize(deserializer)?;
+        let read = |Written { position, snapshot }: Written| {
+            let snapshot = match snapshot {
+                None => None,
+                Some((at, _)) if at > position => return None,
+                Some((at, hex)) => Some(Snapshot { position: at, bytes: from_hex(&hex)? }),
+            };
+            Some(ShardPlace { position, snapshot })
+        };
+        let places = written.into_iter().map(read).collect::<Option<_>>();
+        places.ok_or_else(|| D::Error::custom("a shard's snapshot is not one"))
+    }
+
+    fn from_hex(text: &str) -> Option<Vec<u8>> {
+        let pairs = text.as_bytes().chunks(2);
+        pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let snapshot = Snapshot { position: 3, bytes: vec![0, 255, 16] };
+        let shards = vec![ShardPlace { position: 5, snapshot: Some(snapshot) }, ShardPlace::default()];
+        let place =
+            Place::Shards(ShardsPlace { batch_size: 4, drop_last: false, batches: 2, turn: 1, shards });
+        State::new(Origin { seed: 7, samples: None }, 3, place)
+    }
+
+    #[test]
+    fn it_survives_text_and_bytes() {
+        let json = serde_json::to_string(&state()).unwrap();
+        assert!(json.contains(r#""snapshot":[3,"00ff10"]"#), "{json}");
+        assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state());
+        let bytes = loader_ipc::codec::encode(&state()).unwrap();
+        assert_eq!(loader_ipc::codec::decode::<State>(&bytes).unwrap(), state());
+    }
+
+    #[test]
+    fn what_is_not_a_state_is_refused() {
+        let json = serde_json::to_string(&state()).unwrap();
+        for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
+            assert!(serde_json::from_str::<State>(&broken).is_err());
+        }
+        let other = State { version: VERSION + 1, ..state() };
+        let error = other.check(Origin { seed: 7, samples: None }).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the state does not fit the loader: its version of the format is 2, the loader's is 1"
+        );
+    }
+}

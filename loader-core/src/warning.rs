@@ -1,0 +1,72 @@
+//! What is probably a mistake and no error.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    io::{self, Write},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Something that is probably a mistake, and no reason to stop. Printed to standard error, each text once,
+/// or given to [`Builder::on_warning`](crate::Builder::on_warning).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// `build()`: more workers than processors that this process may use (its affinity and its control group's quota count).
+    #[error(
+        "num_workers is {workers}, but this process may use {cpus} processors: workers then take turns, and more of them may make \
+         loading slower; lower num_workers, or use \"auto\""
+    )]
+    MoreWorkersThanCpus {
+        /// Workers asked for.
+        workers: usize,
+        /// Processors.
+        cpus: usize,
+    },
+    /// An iterable dataset gave more samples than its `len`. Said once an iterator.
+    #[error(
+        "the iterable dataset said that it has {said} samples, and {loaded} have come; either its `len` is wrong, or its shards \
+         overlap: `iter` must give each sample in one shard only"
+    )]
+    LongerThanSaid {
+        /// What its `len` is.
+        said: usize,
+        /// Samples so far.
+        loaded: u64,
+    },
+}
+
+/// Where warnings go.
+#[derive(Clone)]
+pub(crate) struct Warn(Arc<dyn Fn(&Warning) + Send + Sync>);
+
+impl Warn {
+    pub(crate) fn with(function: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(function))
+    }
+
+    pub(crate) fn warn(&self, warning: &Warning) {
+        (self.0)(warning);
+    }
+}
+
+impl Default for Warn {
+    fn default() -> Self {
+        /// What this process has printed: the same text is said once, as by Python's `warnings`.
+        static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        Self::with(|warning| {
+            let text = warning.to_string();
+            // Not `eprintln`, which panics when nobody reads standard error.
+            let line = format!("loader: warning: {text}");
+            if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(text) {
+                drop(writeln!(io::stderr(), "{line}"));
+            }
+        })
+    }
+}
+
+impl fmt::Debug for Warn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Warn").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,219 @@
+//! State and resume: what is left is what an uninterrupted run would have returned.
+
+use loader_core::{Error, Iter, State, collate::Batch, prelude::*};
+use loader_tests::{
+    Watchdog,
+    datasets::{Counting, Fault, Faulty, Noise, SlowFirst, Squares, Uneven},
+};
+
+loader_worker::init_before_main!();
+
+/// Every batch as bytes, an error as its text.
+fn record<B: Batch + serde::Serialize>(batches: Iter<B>) -> Vec<String> {
+    batches
+        .map(|batch| {
+            batch.map_or_else(|error| error.to_string(), |batch| serde_json::to_string(&batch).unwrap())
+        })
+        .collect()
+}
+
+/// Through text, as in a checkpoint.
+fn through_json(state: &State) -> State {
+    serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
+}
+
+/// Stops after each of `stops` batches, with each of `workers`, and goes on with each of them.
+fn check<B: Batch + serde::Serialize>(
+    build: impl Fn(usize) -> DataLoader<B>,
+    workers: &[usize],
+    stops: &[usize],
+) {
+    let whole = build(0);
+    let epochs: Vec<_> = (0..3).map(|_| record(whole.iter().unwrap())).collect();
+    assert!(stops.iter().all(|&stop| stop <= epochs[1].len()));
+    for &before in workers {
+        let loader = build(before);
+        for &stop in stops {
+            let mut batches = loader.epoch(1).unwrap();
+            assert_eq!(batches.by_ref().take(stop).count(), stop);
+            let state = through_json(&batches.state());
+            drop(batches);
+            for &after in workers {
+                let resumed = build(after);
+                let rest = resumed.resume(&state).unwrap();
+                let what = format!("{before} workers, {stop} batches, {after} workers");
+                assert_eq!(
+                    through_json(&rest.state()).batches(),
+                    state.batches() % epochs[1].len() as u64,
+                    "{what}"
+                );
+                if stop == epochs[1].len() {
+                    assert_eq!(rest.epoch(), 2, "{what}");
+                    assert_eq!(record(rest), epochs[2], "{what}");
+                } else {
+                    assert_eq!(rest.epoch(), 1);
+                    assert_eq!(record(rest), epochs[1][stop..], "{what}");
+                    assert_eq!(record(resumed.iter().unwrap()), epochs[2], "{what}: the epoch behind it");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn map_style() {
+    let _watchdog = Watchdog::start();
+    let build = |workers: usize| {
+        let builder = DataLoader::builder(Noise { count: 50 }).batch_size(7).shuffle(true).seed(5);
+        builder.num_workers(workers).build().unwrap()
+    };
+    check(build, &[0, 1, 3], &[0, 1, 4, 8]);
+}
+
+#[test]
+fn iterable_by_passing_over_what_was_returned() {
+    let _watchdog = Watchdog::start();
+    let build = |workers: usize| {
+        let dataset = Counting { count: 90 }.shuffle_buffer(5).map(|(number, noise), _| Ok((number, noise)));
+        DataLoader::stream(dataset).shards(5).batch_size(4).seed(2).num_workers(workers).build().unwrap()
+    };
+    check(build, &[0, 2, 3], &[0, 1, 7, 24, 25]);
+}
+
+#[test]
+fn iterable_with_snapshots() {
+    let _watchdog = Watchdog::start();
+    for every in [1, 3] {
+        let build = |workers: usize| {
+            let dataset = Squares { count: 90 }.map(|(square, _), cx| Ok((square, cx.index() as u64)));
+            let builder =
+                DataLoader::stream(dataset).snapshots().snapshot_every(every).shards(4).batch_size(4);
+            builder.num_workers(workers).build().unwrap()
+        };
+        check(build, &[0, 2], &[0, 5, 22, 24]);
+    }
+}
+
+#[test]
+fn a_snapshot_spares_reading_what_comes_before() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let builder = DataLoader::stream(Squares { count: 1000 }).snapshots().shards(2).batch_size(10);
+        let loader = builder.num_workers(workers).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        batches.by_ref().take(40).for_each(|batch| drop(batch.unwrap()));
+        let state = batches.state();
+        drop(batches);
+        let mut rest = loader.resume(&state).unwrap();
+        let (_, read) = rest.next().unwrap().unwrap();
+        assert_eq!(read.as_slice()[0], 1, "the first sample that the new iterator read");
+    }
+}
+
+#[test]
+fn uneven_shards_and_failed_batches() {
+    let _watchdog = Watchdog::start();
+    for fault in [Fault::Error, Fault::Ragged] {
+        let build = |workers: usize| {
+            let dataset = Uneven { sizes: vec![3, 0, 12, 5], at: Some(205), fault };
+            DataLoader::stream(dataset).shards(4).batch_size(2).num_workers(workers).build().unwrap()
+        };
+        // The error's text names the worker.
+        let whole = record(build(0).iter().unwrap());
+        for workers in [0, 1, 3] {
+            for stop in 0..whole.len() {
+                let mut batches = build(workers).iter().unwrap();
+                batches.by_ref().take(stop).for_each(drop);
+                let rest = record(build(0).resume(&through_json(&batches.state())).unwrap());
+                assert_eq!(rest, whole[stop..], "{workers} workers, {stop} batches, {fault:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_batch_counts_as_returned() {
+    let _watchdog = Watchdog::start();
+    let dataset = || Faulty { count: 10, at: 5, fault: Fault::Error };
+    let loader = DataLoader::builder(dataset()).num_workers(1).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    assert!(batches.by_ref().take(6).last().unwrap().is_err());
+    assert_eq!(batches.state().batches(), 6);
+    assert_eq!(loader.resume(&batches.state()).unwrap().filter(|batch| batch.is_ok()).count(), 4);
+}
+
+#[test]
+fn out_of_order_what_came_early_does_not_come_again() {
+    let _watchdog = Watchdog::start();
+    let build = |workers: usize, in_order: bool| {
+        let dataset = SlowFirst { count: 20, delay: std::time::Duration::from_millis(300), numbers: 1 };
+        DataLoader::builder(dataset).num_workers(workers).in_order(in_order).build().unwrap()
+    };
+    let number = |batch: Result<Tensor<u64>, Error>| batch.unwrap().as_slice()[0];
+    let mut batches = build(2, false).iter().unwrap();
+    let first: Vec<u64> = batches.by_ref().take(9).map(number).collect();
+    assert!(!first.contains(&0), "{first:?}");
+    let state = through_json(&batches.state());
+    assert_eq!(state.batches(), 9);
+    for workers in [0, 2] {
+        let rest = build(workers, true).resume(&state).unwrap();
+        assert_eq!(rest.size_hint(), (11, Some(11)));
+        let rest: Vec<u64> = rest.map(number).collect();
+        assert!(rest.is_sorted());
+        let mut all = [first.clone(), rest].concat();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..20));
+        // And once more, in the middle of the holes.
+        let mut again = build(workers, true).resume(&state).unwrap();
+        again.by_ref().take(3).for_each(drop);
+        assert_eq!(build(0, true).resume(&through_json(&again.state())).unwrap().count(), 8);
+    }
+}
+
+#[test]
+fn the_end_of_an_epoch_is_the_beginning_of_the_next() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let builder =
+            DataLoader::builder(Noise { count: 20 }).batch_size(5).shuffle(true).num_workers(workers);
+        let loader = builder.build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        batches.by_ref().take(4).for_each(drop);
+        let inside = batches.state();
+        assert!(batches.next().is_none());
+        let behind = batches.state();
+        assert_eq!((inside.epoch(), inside.batches()), (1, 0));
+        assert_eq!(inside, behind);
+        assert_eq!(behind, loader.state());
+        let resumed = loader.resume(&inside).unwrap();
+        assert_eq!((resumed.epoch(), resumed.count()), (1, 4));
+        assert_eq!(loader.iter().unwrap().epoch(), 2);
+    }
+}
+
+#[test]
+fn a_state_that_does_not_fit_is_refused_with_both_values() {
+    let _watchdog = Watchdog::start();
+    let noise = || DataLoader::builder(Noise { count: 50 }).batch_size(5).shuffle(true).seed(1);
+    let mut batches = noise().build().unwrap().iter().unwrap();
+    batches.by_ref().take(2).for_each(drop);
+    let state = batches.state();
+    let refused = |loader: Result<DataLoader<_>, Error>| {
+        let error = loader.unwrap().resume(&state).unwrap_err();
+        assert_eq!(error.kind(), "StateMismatch");
+        error.to_string()
+    };
+    assert!(refused(noise().seed(2).build()).ends_with("its seed is 1, the loader's is 2"));
+    let text = refused(DataLoader::builder(Noise { count: 51 }).batch_size(5).shuffle(true).seed(1).build());
+    assert!(text.ends_with("its number of samples is Some(50), the loader's is Some(51)"), "{text}");
+    assert!(refused(noise().batch_size(10).build()).contains("number of batches is 10, the loader's is 5"));
+    assert!(refused(noise().shuffle(false).build()).contains("another order"));
+    let stream = |shards| DataLoader::stream(Counting { count: 50 }).seed(1).shards(shards).build().unwrap();
+    assert!(stream(2).resume(&state).unwrap_err().to_string().contains("it is of a map-style dataset"));
+    let mut batches = stream(2).iter().unwrap();
+    batches.next().unwrap().unwrap();
+    let error = stream(3).resume(&batches.state()).unwrap_err().to_string();
+    assert!(error.ends_with("its number of shards (see `shards`) is 2, the loader's is 3"), "{error}");
+    // Nothing is lost: the loader goes on as it was.
+    assert_eq!(noise().build().unwrap().iter().unwrap().count(), 10);
+}
