@@ -150,7 +150,7 @@ impl Dataset for Forgetful {
 #[test]
 fn a_dataset_that_loses_its_samples_on_the_way() {
     let error = DataLoader::builder(Forgetful { rows: vec![1, 2, 3] }).num_workers(1).build().unwrap_err();
-    assert!(error.to_string().contains("3 samples before encoding and 0 after"), "{error}");
+    assert!(error.to_string().contains("3 samples before encoding and 0 samples after"), "{error}");
 }
 
 #[derive(Serialize, Deserialize)]

@@ -60,6 +60,7 @@ fn events() {
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "num_workers": 2, "prefetch_factor": 2, "drop_last": false,
             "in_order": true, "timeout": 0.0,
+            "persistent_workers": false,
         },
     });
     assert_eq!(start["config"], config);
