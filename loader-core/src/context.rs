@@ -1,5 +1,7 @@
 //! What a dataset is told while it loads.
 
+use std::mem;
+
 use rand::rngs::ChaCha8Rng;
 
 use crate::random::{self, Purpose};
@@ -41,6 +43,8 @@ pub struct Context {
     worker: Option<WorkerInfo>,
     epoch: u64,
     index: usize,
+    /// Index of the asked dataset's sample 0 in the outermost one.
+    shift: usize,
     key: [u8; 32],
     /// Made when it is first asked for.
     rng: Option<ChaCha8Rng>,
@@ -66,17 +70,20 @@ impl Context {
 
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
-        Self { worker, epoch, index: 0, key, rng: None, many: Many::Unasked }
+        Self { worker, epoch, index: 0, shift: 0, key, rng: None, many: Many::Unasked }
     }
 
-    /// Moves on to another sample: its generator starts anew.
+    /// Moves on to another sample: its generator starts anew. `index` counts as the one that was given to the dataset that calls
+    /// this; if that is a member of a concatenation, the index in the whole is derived from it.
     pub fn set_index(&mut self, index: usize) {
-        self.index = index;
+        self.index = self.shift + index;
         self.rng = None;
     }
 
     /// The sample's own generator. It depends on the loader's seed, the epoch and the sample's index alone: augmentation is
     /// the same with any number of workers, in any order, and when a batch is loaded again.
+    ///
+    /// In a dataset made of others the index is the one that the loader asked the outermost dataset for.
     ///
     /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
     pub fn rng(&mut self) -> &mut ChaCha8Rng {
@@ -89,13 +96,17 @@ impl Context {
         self.epoch
     }
 
-    /// Index of the sample.
+    /// Index of the sample, in the outermost dataset: the one that the loader asked for.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    pub(crate) fn probe_many(&mut self) {
-        self.many = Many::Probing;
+    /// Asks, in `call`, whether a dataset has a `get_many` of its own; also true where it has not.
+    pub(crate) fn probe_many<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+        let before = mem::replace(&mut self.many, Many::Probing);
+        let result = call(self);
+        let declined = mem::replace(&mut self.many, before) == Many::Declined;
+        (result, declined)
     }
 
     pub(crate) fn is_probing(&self) -> bool {
@@ -106,8 +117,17 @@ impl Context {
         self.many = Many::Declined;
     }
 
-    pub(crate) fn many_declined(&self) -> bool {
-        self.many == Many::Declined
+    /// Runs `call` for a dataset whose sample 0 is sample `first` of the one that calls this.
+    pub(crate) fn within<R>(&mut self, first: usize, call: impl FnOnce(&mut Self) -> R) -> R {
+        self.shift += first;
+        let result = call(self);
+        self.shift -= first;
+        result
+    }
+
+    /// Lets the sample's generator start anew.
+    pub(crate) fn restart(&mut self) {
+        self.rng = None;
     }
 
     /// The worker, or `None` in the main process. Which worker loads a sample depends on the time that others take: what a sample looks

@@ -68,7 +68,9 @@ mod tensor;
 
 pub use builder::Builder;
 pub use context::{Context, WorkerInfo};
-pub use dataset::{Dataset, Map};
+pub use dataset::{
+    ComposeError, Concat, ConcatDataset, Dataset, Map, Parts, StackDataset, TensorDataset, TensorRow, Tensors,
+};
 pub use digest::Digest;
 pub use error::{Doing, Error, UserFailure};
 pub use iter::{BatchInfo, Iter};
@@ -86,7 +88,8 @@ pub use collate::Sample;
 /// What a program needs, with one `use`.
 pub mod prelude {
     pub use crate::{
-        Context, DataLoader, Dataset, Digest, Error, NumWorkers, Sample, SharedVec, Tensor, WorkerInfo,
+        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, NumWorkers, Sample, SharedVec,
+        StackDataset, Tensor, TensorDataset, WorkerInfo,
         sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler},
     };
 }

@@ -29,7 +29,8 @@ pub struct RowStack<R: Row> {
 }
 
 impl<R: Row> RowStack<R> {
-    fn with_capacity(samples: usize) -> Self {
+    /// No rows yet, of at most `samples`.
+    pub fn new(samples: usize) -> Self {
         Self { capacity: samples, rows: None }
     }
 }
@@ -95,7 +96,7 @@ macro_rules! rows {
                 type Stack = RowStack<Self>;
 
                 fn stack(samples: usize) -> RowStack<Self> {
-                    RowStack::with_capacity(samples)
+                    RowStack::new(samples)
                 }
             }
         )*
@@ -142,6 +143,6 @@ impl<T: Element> Sample for Tensor<T> {
     type Stack = RowStack<Self>;
 
     fn stack(samples: usize) -> RowStack<Self> {
-        RowStack::with_capacity(samples)
+        RowStack::new(samples)
     }
 }
