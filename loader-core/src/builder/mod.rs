@@ -1,6 +1,7 @@
 //! Putting a loader together. Every bad combination is an error of `build()`; none is a panic, none waits until `iter()`.
 
 mod settings;
+mod unbatched;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -196,6 +197,9 @@ where
         let samples = self.dataset.len();
         if samples == 0 {
             return Err(Error::EmptyDataset);
+        }
+        if C::UNBATCHED {
+            self.settings.check_unbatched()?;
         }
         let batch_sampler = self.settings.make_batch_sampler(samples)?;
         let seed = self.settings.options.seed.unwrap_or(0);

@@ -119,7 +119,18 @@ rows! {
     [T: Element, const N: usize, const M: usize] [[T; M]; N] {
         T, 2, |_| [N, M], |array, row| row.copy_from_slice(array.as_flattened())
     }
+    [T: Element, const N: usize, const M: usize, const K: usize] [[[T; K]; M]; N] {
+        T, 3, |_| [N, M, K], |array, row| row.copy_from_slice(array.as_flattened().as_flattened())
+    }
     [T: Element] Vec<T> { T, 1, |vec| [vec.len()], |vec, row| row.copy_from_slice(vec) }
+    [T: Element] Box<[T]> { T, 1, |boxed| [boxed.len()], |boxed, row| row.copy_from_slice(boxed) }
+    [T: Element, const N: usize] Vec<[T; N]> {
+        T, 2, |vec| [vec.len(), N], |vec, row| row.copy_from_slice(vec.as_flattened())
+    }
+    [] Vec<bool> { u8, 1, |vec| [vec.len()], |vec, row| row.copy_from_slice(bytemuck::cast_slice(vec)) }
+    [] Vec<usize> { u64, 1, |vec| [vec.len()], |vec, row| {
+        row.iter_mut().zip(vec).for_each(|(element, &number)| *element = number as u64);
+    } }
 }
 
 impl<T: Element> Row for Tensor<T> {
