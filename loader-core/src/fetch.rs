@@ -106,6 +106,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         let mut cx = Context::for_epoch(self.worker.clone(), self.seed, epoch);
         let failed = |error: &anyhow::Error| {
             let (stage, index) = at.get();
+            let index = index.or_else(|| many::blamed(error).map(|index| index as u64));
             NoBatch::Failed(name_samples(error_to_failure(error, stage, index), indices))
         };
         let mut stack = self.collate.stack(indices.len());

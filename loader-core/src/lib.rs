@@ -75,7 +75,7 @@ pub use digest::Digest;
 pub use error::{Doing, Error, UserFailure};
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
-pub use loader_core_derive::Sample;
+pub use loader_core_derive::{Convert, Sample};
 pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
 pub use options::{LoaderOptions, NumWorkers};
 pub use report::{EpochReport, Verdict, WorkerReport};
@@ -83,7 +83,7 @@ pub use shared_vec::{SharedVec, SharedVecError};
 pub use tensor::{DType, Element, Tensor, TensorError};
 
 // A trait and a derive macro may share a name; users import both with one `use`.
-pub use collate::Sample;
+pub use collate::{Convert, Sample};
 
 /// What a program needs, with one `use`.
 pub mod prelude {

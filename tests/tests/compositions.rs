@@ -8,11 +8,15 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use loader_core::{
-    Error,
-    collate::{Batch, Convert, Keep, List, Padded, Padding, Ragged, Side},
+    Convert, Error,
+    collate::{Batch, Keep, List, Padded, Padding, Ragged, Side},
     prelude::*,
 };
-use loader_tests::{Watchdog, datasets::Noise, digest};
+use loader_tests::{
+    Watchdog,
+    datasets::{Fault as FaultOf, Faulty, Noise},
+    digest,
+};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -260,6 +264,30 @@ fn what_goes_wrong_in_get_many_loses_one_batch_and_names_its_samples() {
 }
 
 #[test]
+fn a_part_without_get_many_names_the_sample() {
+    let _watchdog = Watchdog::start();
+    let faulty = || Faulty { count: 12, at: 5, fault: FaultOf::Error };
+    for workers in [0, 2] {
+        let stack = StackDataset::new((many(12), faulty())).unwrap();
+        let builder = DataLoader::builder(
+            noise(2).map(|_, _| Ok(vec![0])).concat(stack.map(|(_, sample), _| Ok(sample))),
+        );
+        let loader =
+            builder.batch_size(7).num_workers(workers).collate(|samples| Ok(samples.len())).build().unwrap();
+        let error = loader.iter().unwrap().nth(1).unwrap().unwrap_err();
+        let Error::DatasetFailed { index: Some(7), failure, .. } = &error else { panic!("{error:?}") };
+        let expected = [
+            "the second dataset",
+            "dataset 1 of the stack",
+            "sample 7",
+            "reading record 5",
+            "the disk is on fire",
+        ];
+        assert_eq!(failure.chain, expected);
+    }
+}
+
+#[test]
 fn without_batches() {
     let _watchdog = Watchdog::start();
     let items = everywhere(|workers| {
@@ -379,6 +407,40 @@ fn every_kind_of_sample() {
         builder.collate(collate).build()
     });
     assert!(padded.iter().all(|batch| batch.values.shape()[1] % 8 == 0 && batch.values.is_shared_memory()));
+}
+
+#[derive(Sample, Convert)]
+#[sample(derive(Debug))]
+struct Named {
+    number: u64,
+    inner: Inner,
+}
+
+#[derive(Sample, Convert)]
+#[sample(derive(Debug))]
+struct Inner(Vec<f32>, String);
+
+#[test]
+fn structs_keep_their_names_in_batches_and_alone() {
+    let _watchdog = Watchdog::start();
+    let named = |(number, noise, name): NoiseSample, _: &mut Context| {
+        Ok(Named { number, inner: Inner(noise.to_vec(), name) })
+    };
+    let batches: Vec<NamedBatch> = everywhere(|workers| {
+        DataLoader::builder(noise(8).map(named)).batch_size(4).num_workers(workers).build()
+    });
+    assert_eq!(
+        (batches[1].number.as_slice(), batches[1].inner.0.shape()),
+        ([4, 5, 6, 7].as_slice(), [4, 3].as_slice())
+    );
+    let items: Vec<NamedItem> = everywhere(|workers| {
+        DataLoader::builder(noise(8).map(named)).unbatched().num_workers(workers).build()
+    });
+    assert_eq!(
+        (items[7].number, items[7].inner.0.shape(), items[7].inner.1.as_str()),
+        (7, [3].as_slice(), "sample 7")
+    );
+    assert_eq!(items[7].inner.0.as_slice(), batches[1].inner.0.row(3));
 }
 
 #[derive(Serialize, Deserialize)]

@@ -26,12 +26,13 @@ use crate::{
 /// | [`Ragged<R>`](Ragged) | the tensor of `R`, not padded |
 /// | a tuple (up to 8), `HashMap<K, S>`, `BTreeMap<K, S>`, [`List<S>`](List), `Option<S>` | the same of items |
 /// | [`Keep<S>`](Keep), `Vec<String>` | the same |
+/// | a struct with `#[derive(Convert)]` | a struct of items, named like it with `Item` behind |
 ///
-/// A struct of your own goes through the loader as it is with `.convert(|sample| Ok(sample))`, if it can be serialised; its tensors
-/// lie in shared memory then.
+/// Any sample that can be serialised goes through the loader as it is with `.convert(|sample| Ok(sample))`; its tensors lie in shared
+/// memory then.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no default conversion to an item of a loader without batches",
-    note = "give the loader a function with `.convert(...)`; `.convert(|sample| Ok(sample))` takes a sample as it is"
+    note = "derive `Convert` for a struct of numbers, arrays, tensors, strings; or give the loader a function with `.convert(...)`; `.convert(|sample| Ok(sample))` takes a sample as it is"
 )]
 pub trait Convert: Sized + Send + 'static {
     /// The sample on its own.

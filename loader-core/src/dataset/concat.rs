@@ -16,8 +16,9 @@ use crate::context::Context;
 /// ```
 /// use loader_core::prelude::*;
 ///
-/// let part = |numbers: &[u32]| TensorDataset::new(Tensor::from_slice(numbers, [numbers.len()])?);
-/// let parts = ConcatDataset::new([part(&[1, 2, 3])?, part(&[])?, part(&[4, 5])?])?;
+/// let one = TensorDataset::new(Tensor::from_slice(&[1u32, 2, 3], [3])?)?;
+/// let two = TensorDataset::new(Tensor::from_slice(&[4u32, 5], [2])?)?;
+/// let parts = ConcatDataset::new([one, two])?;
 /// assert_eq!(parts.len(), 5);
 /// let loader = DataLoader::builder(parts).batch_size(5).build()?;
 /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 2, 3, 4, 5]);

@@ -4,6 +4,8 @@
 //! is being probed. That it declined must be a fact about the dataset's type, never about the batch it was asked for: the one who asks
 //! remembers it, and what a sample looks like must not depend on which batch came first.
 
+use std::fmt;
+
 use anyhow::Context as _;
 
 use super::Dataset;
@@ -49,7 +51,22 @@ pub(super) fn one_by_one<D: Dataset>(
 ) -> anyhow::Result<Vec<D::Sample>> {
     let load = |&index| {
         cx.set_index(index);
-        dataset.get(index, cx).with_context(|| format!("sample {}", cx.index()))
+        dataset.get(index, cx).with_context(|| AtSample(cx.index()))
     };
     indices.iter().map(load).collect()
+}
+
+/// Index of the sample that is to blame for an error, if it was loaded on its own after all.
+pub(crate) fn blamed(error: &anyhow::Error) -> Option<usize> {
+    error.downcast_ref().map(|&AtSample(index)| index)
+}
+
+/// Which sample failed, in the outermost dataset.
+#[derive(Debug)]
+struct AtSample(usize);
+
+impl fmt::Display for AtSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sample {}", self.0)
+    }
 }
