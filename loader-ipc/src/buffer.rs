@@ -95,6 +95,7 @@ impl Buffer {
     }
 
     /// The bytes.
+    #[inline] // for each sample of a batch
     pub fn as_bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::Heap(lines) | Storage::Pooled(lines, _) => &bytemuck::cast_slice(lines)[..self.len],

@@ -1,6 +1,7 @@
 //! Putting a loader together. Every bad combination is an error of `build()`; none is a panic, none waits until `iter()`.
 
 mod settings;
+mod unbatched;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -288,6 +289,9 @@ where
     /// As for a map-style dataset, whose options `shuffle`, `rank` and so on make no sense here; the dataset may be empty.
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
+        if C::UNBATCHED {
+            self.settings.check_unbatched()?;
+        }
         let shards = self.settings.count_shards(epochs.workers)?;
         if self.kind.snapshot_every == 0 {
             let problem = "use 1 for a snapshot behind every batch, or more".to_owned();
