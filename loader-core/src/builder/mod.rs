@@ -289,9 +289,6 @@ where
     /// As for a map-style dataset, whose options `shuffle`, `rank` and so on make no sense here; the dataset may be empty.
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
-        if C::UNBATCHED {
-            self.settings.check_unbatched()?;
-        }
         let shards = self.settings.count_shards(epochs.workers)?;
         if self.kind.snapshot_every == 0 {
             let problem = "use 1 for a snapshot behind every batch, or more".to_owned();
@@ -323,6 +320,9 @@ where
             return Err(Error::LoaderInWorker);
         }
         let epochs = self.settings.check_options()?;
+        if C::UNBATCHED {
+            self.settings.check_unbatched()?;
+        }
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         if epochs.workers > cpus {
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
