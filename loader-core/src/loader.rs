@@ -109,7 +109,8 @@ impl<B: Batch> DataLoader<B> {
         let mut next = self.next_epoch();
         let mut iter = self.start(state.epoch(), state.place())?;
         if matches!(state.place(), Place::Shards(_)) && !iter.has_more() {
-            // It was taken behind the last batch, before anybody knew that it was the last.
+            // It was taken behind the last batch, before anybody knew that it was the last. Its workers end, or go on, first.
+            drop(iter);
             iter = self.start(state.epoch() + 1, &Place::Start)?;
         }
         *next = iter.epoch() + 1;

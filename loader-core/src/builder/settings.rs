@@ -59,6 +59,17 @@ impl Settings {
         self.options.seed.unwrap_or(0)
     }
 
+    /// That a batch has samples. Comes last, as in PyTorch.
+    pub(super) fn check_batch_size(&self) -> Result<(), Error> {
+        match self.options.batch_size {
+            Some(0) => {
+                let problem = "0 samples do not make a batch; use 1 or more".to_owned();
+                Err(Error::InvalidOption { option: "batch_size", problem })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Number of shards of an iterable dataset, and that it is asked for nothing that needs indices.
     pub(super) fn count_shards(&self, workers: usize) -> Result<usize, Error> {
         let invalid = |option, problem: String| Err(Error::InvalidOption { option, problem });
@@ -66,6 +77,7 @@ impl Settings {
             let problem = "an iterable dataset has no indices to shuffle; see `shuffle_buffer`".to_owned();
             return invalid("shuffle", problem);
         }
+        self.check_batch_size()?;
         match self.shards {
             None => Ok(workers.max(1)),
             Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more".to_owned()),
@@ -76,32 +88,15 @@ impl Settings {
         }
     }
 
-    /// Checks every option alone and against the others, but for the order's.
+    /// Checks every option alone and against the others, but for the order's and the batches'. Where several are wrong, it names the one
+    /// that PyTorch does.
     pub(super) fn check_options(&self) -> Result<Epochs, Error> {
         let options = &self.options;
         let invalid =
             |option, problem: &str| Err(Error::InvalidOption { option, problem: problem.to_owned() });
-        if options.batch_size == Some(0) {
-            return invalid("batch_size", "0 samples do not make a batch; use 1 or more");
-        }
         let workers = options.num_workers.unwrap_or_default().resolve();
         if workers > MOST_WORKERS {
             return invalid("num_workers", &format!("{workers} is more than {MOST_WORKERS}"));
-        }
-        if options.prefetch_factor == Some(0) {
-            return invalid("prefetch_factor", "a worker needs at least one batch to work on; use 1 or more");
-        }
-        if workers == 0 && options.prefetch_factor.is_some() {
-            return invalid(
-                "prefetch_factor",
-                "without workers nothing is prefetched; set num_workers, or leave it out",
-            );
-        }
-        if workers == 0 && options.persistent_workers == Some(true) {
-            return invalid(
-                "persistent_workers",
-                "there are no workers to keep; set num_workers, or leave it out",
-            );
         }
         let timeout = match options.timeout.unwrap_or(0.0) {
             0.0 => None,
@@ -115,6 +110,21 @@ impl Settings {
                 }
             },
         };
+        if workers == 0 && options.prefetch_factor.is_some() {
+            return invalid(
+                "prefetch_factor",
+                "without workers nothing is prefetched; set num_workers, or leave it out",
+            );
+        }
+        if options.prefetch_factor == Some(0) {
+            return invalid("prefetch_factor", "a worker needs at least one batch to work on; use 1 or more");
+        }
+        if workers == 0 && options.persistent_workers == Some(true) {
+            return invalid(
+                "persistent_workers",
+                "there are no workers to keep; set num_workers, or leave it out",
+            );
+        }
         if workers == 0 && timeout.is_some() {
             return invalid(
                 "timeout",
@@ -141,6 +151,10 @@ impl Settings {
         let options = &self.options;
         let shuffle = options.shuffle.unwrap_or(false);
         let conflict = |first, second, reason| Err(Error::ConflictingOptions { first, second, reason });
+        if shuffle && self.sampler.is_some() {
+            const REASON: &str = "a sampler says the order; shuffle in it, or leave it out";
+            return conflict("sampler", "shuffle", REASON);
+        }
         if let Some(batch_sampler) = self.batch_sampler.take() {
             const REASON: &str = "a batch sampler says which samples are in which batch";
             let others = [
@@ -154,14 +168,9 @@ impl Settings {
             }
             return Ok(batch_sampler);
         }
+        self.check_batch_size()?;
+        let options = &self.options;
         let sampler: Box<dyn Sampler> = match self.sampler.take() {
-            Some(_) if shuffle => {
-                return conflict(
-                    "sampler",
-                    "shuffle",
-                    "a sampler says the order; shuffle in it, or leave it out",
-                );
-            }
             Some(sampler) => sampler,
             None if shuffle => Box::new(RandomSampler::new(samples)),
             None => Box::new(SequentialSampler::new(samples)),

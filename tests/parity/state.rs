@@ -1,0 +1,555 @@
+//! State: what is left is what would have come.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use loader_core::{Error, State, collate::Batch, prelude::*, sampler::Epoch};
+use loader_tests::{Watchdog, datasets::Noise};
+use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Count, Gate, GatedStream, Gated, Shards, Way, all};
+
+/// Without workers, with three, and with three that stay: as PyTorch's `StatefulDataLoader` is tested.
+const WAYS: [Way; 3] =
+    [Way { workers: 0, stays: false }, Way { workers: 3, stays: false }, Way { workers: 3, stays: true }];
+
+/// Through text, as in a checkpoint.
+fn saved(state: &State) -> State {
+    serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
+}
+
+/// Interrupts the second epoch behind 1 and 10 batches, and at its end, in every way; what is loaded afterwards, by another loader and
+/// by the same, is what would have come, and so is the epoch behind it.
+fn interrupt<B>(build: impl Fn(Way) -> Result<DataLoader<B>, Error>)
+where
+    B: Batch + PartialEq + std::fmt::Debug,
+{
+    let reference = build(WAYS[0]).unwrap();
+    let [_, second, third] = [0, 1, 2].map(|_| all(reference.iter().unwrap()));
+    for way in WAYS {
+        let loader = build(way).unwrap();
+        for stop in [1, 10, second.len()] {
+            let mut batches = loader.epoch(1).unwrap();
+            let first: Vec<B> = batches.by_ref().take(stop).map(Result::unwrap).collect();
+            assert_eq!(first, second[..stop]);
+            let state = saved(&batches.state());
+            // What is loaded later does not change it.
+            let copy = state.clone();
+            assert_eq!(batches.by_ref().filter(Result::is_ok).count(), second.len() - stop);
+            assert_eq!(state, copy);
+            drop(batches);
+            let other = build(way).unwrap();
+            // The same loader at every second stop.
+            let resumed = if stop % 2 == 0 { &other } else { &loader };
+            let what = format!("{way:?}, {stop} batches");
+            let rest = resumed.resume(&state).unwrap();
+            if stop < second.len() {
+                assert_eq!(saved(&rest.state()), state, "{what}: it stands where it was put");
+                assert_eq!(all(rest), second[stop..], "{what}");
+                assert_eq!(all(resumed.iter().unwrap()), third, "{what}: the epoch behind it");
+            } else {
+                assert_eq!((rest.epoch(), &all(rest)), (2, &third), "{what}");
+            }
+        }
+    }
+}
+
+/// A stream that writes down where it is, and its generator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Stateful {
+    sizes: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Place {
+    next: u64,
+    end: u64,
+    /// What a generator is rebuilt from.
+    seed: u64,
+    drawn: u64,
+}
+
+/// Numbers with noise.
+struct Numbers {
+    place: Place,
+    rng: ChaCha8Rng,
+}
+
+impl Iterator for Numbers {
+    type Item = anyhow::Result<(u64, u32)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Place { next, end, drawn, .. } = &mut self.place;
+        if next == end {
+            return None;
+        }
+        *next += 1;
+        *drawn += 1;
+        Some(Ok((*next - 1, self.rng.random())))
+    }
+}
+
+impl SnapshotIterator for Numbers {
+    type Snapshot = Place;
+
+    fn snapshot(&self) -> anyhow::Result<Place> {
+        Ok(self.place.clone())
+    }
+}
+
+impl IterableDataset for Stateful {
+    type Sample = (u64, u32);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for Stateful {
+    type Snapshot = Place;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<Place>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Place> + Send> {
+        let first: u64 = self.sizes[..shard.index()].iter().sum();
+        let end = first + self.sizes[shard.index()];
+        let place = match snapshot {
+            Some(place) => place,
+            None => Place { next: first, end, seed: cx.rng().random(), drawn: 0 },
+        };
+        let mut rng = ChaCha8Rng::seed_from_u64(place.seed);
+        (0..place.drawn).for_each(|_| drop(rng.random::<u32>()));
+        Ok(Numbers { place, rng })
+    }
+}
+
+fn stateful() -> Stateful {
+    Stateful { sizes: vec![0, 100, 37] }
+}
+
+#[test]
+fn row_200_to_204_215_to_219_225_to_229_streams_with_snapshots() {
+    let _watchdog = Watchdog::start();
+    for every in [2, 5] {
+        interrupt(|way| {
+            let builder = DataLoader::stream(stateful()).snapshots().snapshot_every(every);
+            way.of(builder.shards(3).batch_size(4)).build()
+        });
+    }
+    interrupt(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).unbatched()).build());
+}
+
+#[test]
+fn row_205_to_209_map_style() {
+    let _watchdog = Watchdog::start();
+    interrupt(|way| {
+        let builder = DataLoader::builder(Noise { count: 45 }).batch_size(4).shuffle(true);
+        way.of(builder.seed(3)).build()
+    });
+    interrupt(|way| way.of(DataLoader::builder(Count(12)).unbatched().shuffle(true)).build());
+}
+
+/// A sampler of the user's, whose order is another in each epoch.
+#[derive(Debug)]
+struct Rotated(usize);
+
+impl Sampler for Rotated {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        let len = self.0;
+        Box::new((0..len).map(move |place| (place + epoch.number as usize) % len))
+    }
+}
+
+/// Batches of one to four.
+#[derive(Debug)]
+struct Growing;
+
+impl BatchSampler for Growing {
+    fn len(&self) -> usize {
+        12
+    }
+
+    fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        Box::new((0..12).map(move |batch| (0..1 + batch % 4).map(|n| n + batch + epoch.number as usize).collect()))
+    }
+}
+
+#[test]
+fn row_210_to_214_260_samplers_of_the_users() {
+    let _watchdog = Watchdog::start();
+    interrupt(|way| {
+        way.of(DataLoader::builder(Noise { count: 47 }).sampler(Rotated(47)).batch_size(4)).build()
+    });
+    interrupt(|way| way.of(DataLoader::builder(Noise { count: 47 }).batch_sampler(Growing)).build());
+}
+
+#[test]
+fn row_220_to_224_streams_without_snapshots() {
+    let _watchdog = Watchdog::start();
+    interrupt(|way| way.of(DataLoader::stream(Shards::of(&[0, 60, 37])).shards(3).batch_size(4)).build());
+    interrupt(|way| {
+        let builder = DataLoader::stream(Shards::of(&[21, 60, 33]).shuffle_buffer(7)).shards(3);
+        way.of(builder.batch_size(4).drop_last(true)).build()
+    });
+    interrupt(|way| way.of(DataLoader::stream(stateful().shuffle_buffer(3)).shards(3).batch_size(5)).build());
+}
+
+#[test]
+fn row_230_to_234_248_the_state_before_anything_was_loaded() {
+    let _watchdog = Watchdog::start();
+    for way in WAYS {
+        let build = || way.of(DataLoader::stream(stateful()).snapshots().shards(3).batch_size(4)).build().unwrap();
+        let loader = build();
+        // Before there is an iterator, and before it gave anything: both stand for the same.
+        let (before, at_start) = (saved(&loader.state()), saved(&loader.iter().unwrap().state()));
+        let expected = all(build().iter().unwrap());
+        drop(loader.iter().unwrap().next());
+        for state in [&before, &at_start] {
+            for _ in 0..2 {
+                assert_eq!(all(build().resume(state).unwrap()), expected, "{way:?}");
+                assert_eq!(all(loader.resume(state).unwrap()), expected, "{way:?}");
+            }
+        }
+    }
+    // Saved at 0 and at 4: from 4 on, and the whole epoch.
+    for way in WAYS {
+        let build = || way.of(DataLoader::builder(Count(10)).shuffle(true).seed(2)).build().unwrap();
+        let loader = build();
+        let mut batches = loader.iter().unwrap();
+        let at_0 = saved(&batches.state());
+        let first: Vec<_> = batches.by_ref().take(4).map(Result::unwrap).collect();
+        let at_4 = saved(&batches.state());
+        let rest = all(batches);
+        assert_eq!(all(build().resume(&at_4).unwrap()), rest);
+        assert_eq!(all(build().resume(&at_0).unwrap()), [first, rest].concat());
+    }
+}
+
+/// Inside the loop after the last batch, or behind the loop: in both cases what comes is the next epoch. PyTorch's resumes with an epoch
+/// of no batches in the first case.
+#[test]
+fn row_235_to_239_259_t15_the_end_of_an_epoch() {
+    let _watchdog = Watchdog::start();
+    fn check<B: Batch + PartialEq + std::fmt::Debug>(build: impl Fn(Way) -> DataLoader<B>) {
+        let reference = build(WAYS[0]);
+        let [first, second] = [0, 1].map(|_| all(reference.iter().unwrap()));
+        for way in WAYS {
+            let loader = build(way);
+            let mut batches = loader.iter().unwrap();
+            batches.by_ref().take(first.len()).for_each(|batch| drop(batch.unwrap()));
+            let inside = saved(&batches.state());
+            assert!(batches.next().is_none());
+            let behind = saved(&batches.state());
+            drop(batches);
+            for state in [inside, behind, saved(&loader.state())] {
+                let resumed = build(way);
+                assert_eq!(all(resumed.resume(&state).unwrap()), second, "{way:?}");
+                assert_eq!(resumed.state().epoch(), 2);
+            }
+            assert_eq!(all(loader.iter().unwrap()), second);
+        }
+    }
+    check(|way| way.of(DataLoader::builder(Noise { count: 20 }).shuffle(true).batch_size(4)).build().unwrap());
+    check(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).batch_size(4)).build().unwrap());
+    check(|way| way.of(DataLoader::stream(stateful()).shards(3).batch_size(4)).build().unwrap());
+    check(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).unbatched()).build().unwrap());
+}
+
+/// PyTorch refuses another number of workers.
+#[test]
+fn row_240_another_number_of_workers() {
+    let _watchdog = Watchdog::start();
+    let map = |workers| {
+        let builder = DataLoader::builder(Noise { count: 40 }).batch_size(3).shuffle(true);
+        builder.num_workers(workers).build().unwrap()
+    };
+    let stream = |workers| {
+        let builder = DataLoader::stream(stateful()).snapshots().shards(3).batch_size(4);
+        builder.num_workers(workers).build().unwrap()
+    };
+    for (before, after) in [(0, 3), (3, 0), (1, 4), (4, 2)] {
+        let mut batches = map(before).iter().unwrap();
+        batches.by_ref().take(5).for_each(drop);
+        let state = saved(&batches.state());
+        assert_eq!(all(map(after).resume(&state).unwrap()), all(batches));
+        let mut batches = stream(before).iter().unwrap();
+        batches.by_ref().take(5).for_each(drop);
+        let state = saved(&batches.state());
+        assert_eq!(all(stream(after).resume(&state).unwrap()), all(batches));
+    }
+    // A dataset whose shards are as many as the workers is another one with other workers: that is said.
+    let by_workers = |workers| DataLoader::stream(Shards::of(&[9, 9, 9])).num_workers(workers).build().unwrap();
+    let state = by_workers(3).iter().unwrap().state();
+    let error = by_workers(2).resume(&state).unwrap_err();
+    assert!(error.to_string().contains("number of shards (see `shards`) is 3, the loader's is 2"), "{error}");
+}
+
+#[test]
+fn row_242_243_256_257_a_state_soon_after_a_resume_is_whole() {
+    let _watchdog = Watchdog::start();
+    for every in [1, 17] {
+        let build = || {
+            let builder = DataLoader::stream(stateful()).snapshots().snapshot_every(every).shards(3);
+            builder.batch_size(2).num_workers(4).build().unwrap()
+        };
+        let mut batches = build().iter().unwrap();
+        batches.by_ref().take(19).for_each(drop);
+        let mut state = saved(&batches.state());
+        let mut rest = all(batches);
+        while !rest.is_empty() {
+            let mut resumed = build().resume(&state).unwrap();
+            let stop = rest.len().min(2);
+            assert!(resumed.by_ref().take(stop).map(Result::unwrap).eq(rest.drain(..stop)));
+            state = saved(&resumed.state());
+            if rest.len() > 40 {
+                // Far enough to reach the next snapshot.
+                assert!(resumed.by_ref().take(15).map(Result::unwrap).eq(rest.drain(..15)));
+                state = saved(&resumed.state());
+            }
+        }
+    }
+}
+
+#[test]
+fn row_249_250_253_the_last_state_given_counts() {
+    let _watchdog = Watchdog::start();
+    for way in WAYS {
+        let build = || way.of(DataLoader::builder(Noise { count: 30 }).shuffle(true).batch_size(4)).build().unwrap();
+        let mut batches = build().iter().unwrap();
+        batches.by_ref().take(3).for_each(drop);
+        let state = saved(&batches.state());
+        let rest = all(batches);
+        let loader = build();
+        assert_eq!((loader.state().epoch(), loader.state().batches()), (0, 0));
+        let resumed = loader.resume(&state).unwrap();
+        assert_eq!(saved(&resumed.state()), state, "at once");
+        assert_eq!(all(resumed), rest);
+        // A state may be used again, by a loader that has gone on since.
+        assert_eq!(all(loader.iter().unwrap()).len(), 8);
+        assert_eq!(all(loader.resume(&state).unwrap()), rest);
+    }
+}
+
+/// A snapshot may grow and shrink, and a state that was taken does not change any more.
+#[test]
+fn row_254_snapshots_of_any_size() {
+    #[derive(Serialize, Deserialize)]
+    struct Hoard;
+    struct Hoarded(u64, Vec<u64>);
+    impl Iterator for Hoarded {
+        type Item = anyhow::Result<(u64, u64)>;
+
+        fn next(&mut self) -> Option<Self::Item> {
+            self.0 += 1;
+            // Grows, then is cleared, and grows again.
+            match self.0 {
+                n if n % 400 == 0 => self.1.clear(),
+                n => self.1.push(n),
+            }
+            (self.0 <= 1200).then_some(Ok((self.0, self.1.len() as u64)))
+        }
+    }
+    impl SnapshotIterator for Hoarded {
+        type Snapshot = (u64, Vec<u64>);
+
+        fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+            Ok((self.0, self.1.clone()))
+        }
+    }
+    impl IterableDataset for Hoard {
+        type Sample = (u64, u64);
+
+        fn iter(
+            &self,
+            shard: Shard,
+            cx: &mut Context,
+        ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
+            self.iter_from(shard, cx, None)
+        }
+    }
+    impl SnapshotDataset for Hoard {
+        type Snapshot = (u64, Vec<u64>);
+
+        fn iter_from(
+            &self,
+            _shard: Shard,
+            _cx: &mut Context,
+            snapshot: Option<Self::Snapshot>,
+        ) -> anyhow::Result<
+            impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = Self::Snapshot> + Send,
+        > {
+            let (next, held) = snapshot.unwrap_or_default();
+            Ok(Hoarded(next, held))
+        }
+    }
+    let _watchdog = Watchdog::start();
+    for way in WAYS {
+        let build = || {
+            let builder = DataLoader::stream(Hoard).snapshots().shards(1).batch_size(100);
+            way.of(builder).build().unwrap()
+        };
+        let loader = build();
+        let mut batches = loader.iter().unwrap();
+        let mut states = vec![batches.state()];
+        let mut expected = Vec::new();
+        while let Some(batch) = batches.next() {
+            expected.push(batch.unwrap());
+            states.push(batches.state());
+        }
+        let texts: Vec<String> = states.iter().map(|state| serde_json::to_string(state).unwrap()).collect();
+        assert!(texts[3].len() > texts[1].len() && texts[4].len() < texts[3].len(), "they grow and shrink");
+        for (stop, text) in texts.iter().enumerate().take(12) {
+            let state: State = serde_json::from_str(text).unwrap();
+            assert_eq!(all(build().resume(&state).unwrap()), expected[stop..]);
+        }
+        // Less than what the place itself takes is not added for being both dataset and iterator.
+        assert!(texts[1].len() < 600 + 2 * 9 * 100, "{}", texts[1].len());
+    }
+}
+
+#[test]
+fn row_258_261_many_epochs() {
+    let _watchdog = Watchdog::start();
+    for (workers, stays) in [(0, false), (2, false), (2, true)] {
+        for shuffle in [false, true] {
+            let build = || {
+                let dataset = Count(20).map(|number, cx| Ok((number, cx.epoch())));
+                let builder = DataLoader::builder(dataset).batch_size(3).shuffle(shuffle);
+                builder.num_workers(workers).persistent_workers(stays).build().unwrap()
+            };
+            let whole = build();
+            let expected = [0, 1, 2, 3].map(|_| all(whole.iter().unwrap()));
+            let loader = build();
+            (0..2).for_each(|_| drop(all(loader.iter().unwrap())));
+            let state = saved(&loader.state());
+            let resumed = build();
+            assert_eq!(all(resumed.resume(&state).unwrap()), expected[2]);
+            assert_eq!(all(resumed.iter().unwrap()), expected[3]);
+            assert_eq!(expected[3][0].1.as_slice(), [3; 3], "the dataset's own count of epochs");
+        }
+    }
+}
+
+/// A stream is opened once a shard and epoch, also when it is resumed.
+#[test]
+fn row_262_263_a_shard_is_opened_once() {
+    static OPENED: AtomicU64 = AtomicU64::new(0);
+    #[derive(Serialize, Deserialize)]
+    struct Opens;
+    impl IterableDataset for Opens {
+        type Sample = u64;
+
+        fn iter(
+            &self,
+            _shard: Shard,
+            _cx: &mut Context,
+        ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+            let opened = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
+            Ok((0..10).map(move |_| Ok(opened)))
+        }
+    }
+    let _watchdog = Watchdog::start();
+    let build = |workers| DataLoader::stream(Opens).shards(2).batch_size(2).num_workers(workers).build().unwrap();
+    let opened = |loader: &DataLoader<Tensor<u64>>, stop| {
+        let mut batches = loader.iter().unwrap();
+        batches.by_ref().take(stop).for_each(drop);
+        let state = saved(&batches.state());
+        let counts = all(loader.resume(&state).unwrap());
+        counts.iter().map(|batch| batch.as_slice()[0]).max()
+    };
+    // Each worker has one of the two shards; a fresh process has opened one.
+    assert_eq!(opened(&build(2), 3), Some(1));
+    assert_eq!(opened(&build(1), 3), Some(2), "one worker has both");
+    assert_eq!(opened(&build(0), 3), Some(4), "here both, for two iterators");
+}
+
+#[test]
+fn row_264_265_266_t19_out_of_order_and_resumed() {
+    let _watchdog = Watchdog::start();
+    for (slow, stop) in [(0, 3), (9, 5), (3, 6), (5, 5)] {
+        for stays in [false, true] {
+            let gate = Gate::new();
+            let dataset = || Gated { count: 10, slow, gate: gate.path() };
+            let builder = DataLoader::builder(dataset()).num_workers(2).in_order(false);
+            let map = builder.persistent_workers(stays).build().unwrap();
+            let builder = DataLoader::stream(GatedStream(dataset())).num_workers(2).in_order(false);
+            let stream = builder.persistent_workers(stays).build().unwrap();
+            // With one shard behind the gate the other may be over by now, or not.
+            let states = [&map, &stream].map(|loader| {
+                let mut batches = loader.iter().unwrap();
+                let seen: Vec<u64> = batches
+                    .by_ref()
+                    .take(stop.min(if slow == 9 { 5 } else { 4 }))
+                    .map(|batch| batch.unwrap().0.as_slice()[0])
+                    .collect();
+                (seen, saved(&batches.state()))
+            });
+            gate.open();
+            for (loader, (mut seen, state)) in [&map, &stream].into_iter().zip(states) {
+                seen.extend(all(loader.resume(&state).unwrap()).iter().map(|(number, _)| number.as_slice()[0]));
+                seen.sort_unstable();
+                assert!(seen.iter().copied().eq(0..10), "slow {slow}: {seen:?}");
+            }
+        }
+    }
+}
+
+/// A stateful loader and another one side by side.
+#[test]
+fn row_241_two_loaders() {
+    let _watchdog = Watchdog::start();
+    let build = |workers| {
+        let builder = DataLoader::builder(Noise { count: 20 }).batch_size(3).shuffle(true);
+        builder.num_workers(workers).build().unwrap()
+    };
+    let (one, two) = (build(2), build(0));
+    let mut states = Vec::new();
+    let (mut left, mut right) = (one.iter().unwrap(), two.iter().unwrap());
+    while let (Some(one), Some(two)) = (left.next(), right.next()) {
+        assert_eq!(one.unwrap(), two.unwrap());
+        assert_eq!(left.state(), right.state());
+        states.push(left.state());
+    }
+    assert_eq!(states.len(), 7);
+}
+
+/// The shared counter that shows which errors a resumed loader has: those behind the place, at theirs.
+#[test]
+fn row_251_252_errors_after_a_resume() {
+    let _watchdog = Watchdog::start();
+    let warned = Arc::new(AtomicU64::new(0));
+    for way in WAYS {
+        let counted = Arc::clone(&warned);
+        let dataset = Count(12).map(|number, _| {
+            anyhow::ensure!(number % 5 != 3, "three in five");
+            Ok(number)
+        });
+        let builder = DataLoader::builder(dataset).batch_size(2).on_warning(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        let loader = way.of(builder).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let good: Vec<bool> = batches.by_ref().take(3).map(|batch| batch.is_ok()).collect();
+        assert_eq!(good, [true, false, true]);
+        let state = saved(&batches.state());
+        let mut rest = loader.resume(&state).unwrap();
+        assert!(rest.next().unwrap().is_ok());
+        let error = rest.next().unwrap().unwrap_err();
+        let Error::DatasetFailed { index: Some(8), batch: 4, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(saved(&rest.state()).batches(), 5);
+    }
+}
