@@ -36,7 +36,8 @@ where
     S: Sample + Serialize + DeserializeOwned + Clone + Sync,
     S::Batch: PartialEq + std::fmt::Debug,
 {
-    let build = |way: Way| way.of(DataLoader::builder(These(samples.to_vec())).batch_size(samples.len())).build();
+    let build =
+        |way: Way| way.of(DataLoader::builder(These(samples.to_vec())).batch_size(samples.len())).build();
     one_epoch(build).into_iter().next().unwrap()
 }
 
@@ -104,7 +105,10 @@ fn row_088_100_108_structs_keep_their_fields() {
     let _watchdog = Watchdog::start();
     let batches = one_epoch(|way| way.of(DataLoader::builder(These(points())).batch_size(2)).build());
     let PointBatch { x, label, nested } = &batches[1];
-    assert_eq!((x.as_slice(), label.as_slice()), ([2.0, 3.0].as_slice(), ["2".into(), "3".into()].as_slice()));
+    assert_eq!(
+        (x.as_slice(), label.as_slice()),
+        ([2.0, 3.0].as_slice(), ["2".into(), "3".into()].as_slice())
+    );
     assert_eq!(nested.pixels.shape(), [2, 4]);
     let items = one_epoch(|way| way.of(DataLoader::builder(These(points())).unbatched()).build());
     let PointItem { x, label, nested } = &items[5];
@@ -119,7 +123,9 @@ fn row_088_100_108_structs_keep_their_fields() {
 fn c09_maps_need_the_same_keys() {
     let _watchdog = Watchdog::start();
     let map = |keys: &[&str]| keys.iter().map(|&key| (key.to_owned(), 1u8)).collect::<BTreeMap<_, _>>();
-    for (samples, key) in [([map(&["a"]), map(&["a", "b"])], "new"), ([map(&["a", "b"]), map(&["a"])], "missing")] {
+    for (samples, key) in
+        [([map(&["a"]), map(&["a", "b"])], "new"), ([map(&["a", "b"]), map(&["a"])], "missing")]
+    {
         for error in refused(samples.to_vec()) {
             let text = error.to_string();
             assert!(text.contains(&format!("key \"b\" is {key}")) && text.contains("sample 1"), "{text}");
@@ -157,7 +163,10 @@ fn c13_tensors_of_different_shapes_name_the_sample() {
     let _watchdog = Watchdog::start();
     for error in refused(vec![vec![0u8; 3], vec![0; 3], vec![0; 4]]) {
         let Error::CollateFailed { index: Some(2), batch: 0, .. } = &error else { panic!("{error:?}") };
-        assert!(error.to_string().contains("shape [4] differs from the batch's first sample, [3]"), "{error}");
+        assert!(
+            error.to_string().contains("shape [4] differs from the batch's first sample, [3]"),
+            "{error}"
+        );
     }
 }
 
@@ -185,7 +194,8 @@ fn row_094_batches_lie_in_shared_memory() {
             assert_eq!(batch.is_shared_memory(), workers > 0);
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
             let address = batch.as_bytes().as_ptr().addr();
-            let memfd = maps.lines().any(|line| line.contains("memfd:loader-") && range(line).contains(&address));
+            let memfd =
+                maps.lines().any(|line| line.contains("memfd:loader-") && range(line).contains(&address));
             assert_eq!(memfd, workers > 0);
         }
     }
@@ -226,7 +236,10 @@ fn c14_an_empty_batch() {
             2
         }
 
-        fn batches(&self, _epoch: loader_core::sampler::Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        fn batches(
+            &self,
+            _epoch: loader_core::sampler::Epoch,
+        ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
             Box::new([vec![], vec![1]].into_iter())
         }
     }

@@ -37,7 +37,11 @@ fn row_010_to_014_d04_tensors() {
     assert!(dataset.get(15, &mut cx()).is_err());
     let (one,): (TensorRow<i64>,) = TensorDataset::new((labels(),)).unwrap().get(3, &mut cx()).unwrap();
     assert_eq!(one.as_slice(), [9]);
-    assert_eq!(TensorDataset::new(labels()).unwrap().get(3, &mut cx()).unwrap().as_slice(), [9], "or without the tuple");
+    assert_eq!(
+        TensorDataset::new(labels()).unwrap().get(3, &mut cx()).unwrap().as_slice(),
+        [9],
+        "or without the tuple"
+    );
     let four = TensorDataset::new((rows(), labels(), labels(), rows())).unwrap();
     let (a, b, c, d) = four.get(7, &mut cx()).unwrap();
     assert!(a == d && b == c);
@@ -102,7 +106,10 @@ fn row_021_022_023_d02_many_at_once() {
     assert_eq!(format!("{error:#}"), "dataset 0 of the stack: no such index");
     let forgetful = StackDataset::new((Count(4), Many { forgets: true, ..Many::default() })).unwrap();
     let error = forgetful.get_many(&[0, 1, 2, 3], &mut cx()).unwrap_err();
-    assert_eq!(format!("{error:#}"), "dataset 1 of the stack: get_many was asked for 4 samples and returned 3");
+    assert_eq!(
+        format!("{error:#}"),
+        "dataset 1 of the stack: get_many was asked for 4 samples and returned 3"
+    );
 }
 
 /// A dataset without `get_many`, and with one, by itself and within others: the same batches.
@@ -113,7 +120,8 @@ fn d02_f01_get_many_is_asked_where_there_is_one() {
     let batches = one_epoch(|way| way.of(DataLoader::builder(Many::default()).batch_size(3)).build());
     assert_eq!(numbers(&batches), expected);
     let batches = one_epoch(|way| {
-        let whole = ConcatDataset::new([Many::default(), Many::default()]).unwrap().map(|number, _| Ok(number % 4));
+        let whole =
+            ConcatDataset::new([Many::default(), Many::default()]).unwrap().map(|number, _| Ok(number % 4));
         way.of(DataLoader::builder(whole).batch_size(3)).build()
     });
     assert_eq!(numbers(&batches).concat(), [0, 1, 2, 3, 0, 1, 2, 3]);
@@ -151,7 +159,9 @@ fn row_024_to_027_d06_one_after_the_other() {
 fn row_028_d01_plus() {
     let _watchdog = Watchdog::start();
     let batches = one_epoch(|way| {
-        let whole = Count(7).concat(Count(7).map(|number, _| Ok(number + 7))).concat(Count(7).map(|number, _| Ok(number + 14)));
+        let whole = Count(7)
+            .concat(Count(7).map(|number, _| Ok(number + 7)))
+            .concat(Count(7).map(|number, _| Ok(number + 14)));
         assert_eq!(whole.len(), 21);
         way.of(DataLoader::builder(whole).batch_size(4)).build()
     });
@@ -162,7 +172,8 @@ fn row_028_d01_plus() {
 #[test]
 fn d03_map_for_both_kinds() {
     let _watchdog = Watchdog::start();
-    let map = one_epoch(|way| way.of(DataLoader::builder(Count(5).map(|n, _| Ok(n * 10))).batch_size(5)).build());
+    let map =
+        one_epoch(|way| way.of(DataLoader::builder(Count(5).map(|n, _| Ok(n * 10))).batch_size(5)).build());
     assert_eq!(map[0].as_slice(), [0, 10, 20, 30, 40]);
     let stream = one_epoch(|way| {
         let dataset = crate::support::Shards::of(&[5]).map(|n, _| Ok(n * 10));

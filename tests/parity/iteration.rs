@@ -16,10 +16,8 @@ type ImageBatch = (Tensor<f32>, Tensor<i64>);
 fn images() -> Images {
     let pixels = (0..SAMPLES * 30).map(|pixel| (pixel as f32).sin()).collect();
     let labels = (0..SAMPLES as i64).map(|index| index * 7 % SAMPLES as i64).collect();
-    let tensors = (
-        Tensor::from_vec(pixels, [SAMPLES, 2, 3, 5]).unwrap(),
-        Tensor::from_vec(labels, [SAMPLES]).unwrap(),
-    );
+    let tensors =
+        (Tensor::from_vec(pixels, [SAMPLES, 2, 3, 5]).unwrap(), Tensor::from_vec(labels, [SAMPLES]).unwrap());
     TensorDataset::new(tensors).unwrap()
 }
 
@@ -80,8 +78,7 @@ fn row_056_058_063_064_065_shuffled() {
         }
         assert_ne!(orders[0], orders[1], "each epoch has its own");
     }
-    let loader =
-        DataLoader::builder(images()).batch_size(2).shuffle(true).num_workers(4).prefetch_factor(3);
+    let loader = DataLoader::builder(images()).batch_size(2).shuffle(true).num_workers(4).prefetch_factor(3);
     assert_eq!(order(&all(loader.build().unwrap().iter().unwrap())).len(), SAMPLES);
 }
 

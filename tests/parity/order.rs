@@ -23,9 +23,8 @@ fn row_111_batches_are_dealt_out_to_the_workers() {
     let _watchdog = Watchdog::start();
     for batch_size in [8, 32, 64] {
         for workers in 1..=6 {
-            let dataset = Count(batch_size * workers * 2).map(|number, cx| {
-                Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64)))
-            });
+            let dataset = Count(batch_size * workers * 2)
+                .map(|number, cx| Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64))));
             let builder = DataLoader::builder(dataset).batch_size(batch_size).num_workers(workers);
             let batches = all(builder.prefetch_factor(1).build().unwrap().iter().unwrap());
             for (place, (numbers, ids)) in batches.iter().enumerate() {
@@ -115,8 +114,10 @@ fn row_117_out_of_order_the_other_shard_passes() {
 fn a17_out_of_order_nothing_is_lost() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
-        let loader =
-            way.of(DataLoader::builder(Count(50)).batch_size(3).shuffle(true).in_order(false)).build().unwrap();
+        let loader = way
+            .of(DataLoader::builder(Count(50)).batch_size(3).shuffle(true).in_order(false))
+            .build()
+            .unwrap();
         for _ in 0..2 {
             let seen: BTreeSet<u64> =
                 all(loader.iter().unwrap()).iter().flat_map(|batch| batch.as_slice().to_vec()).collect();
@@ -127,7 +128,8 @@ fn a17_out_of_order_nothing_is_lost() {
         let dataset = GatedStream(Gated { count: 40, slow: 0, gate: gate.path() });
         let loader = way.of(DataLoader::stream(dataset).shards(5).in_order(false)).build().unwrap();
         for _ in 0..2 {
-            let seen: Vec<u64> = all(loader.iter().unwrap()).iter().map(|batch| batch.0.as_slice()[0]).collect();
+            let seen: Vec<u64> =
+                all(loader.iter().unwrap()).iter().map(|batch| batch.0.as_slice()[0]).collect();
             for shard in 0..5 {
                 let own = seen.iter().copied().filter(|number| number / 8 == shard);
                 assert!(own.eq(8 * shard..8 * shard + 8), "{way:?}");

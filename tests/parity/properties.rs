@@ -57,7 +57,8 @@ prop_compose! {
 impl Plan {
     fn build(&self, load: Load) -> DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)> {
         let Self { samples, batch_size, drop_last, shuffle, seed } = *self;
-        let builder = DataLoader::builder(Noise { count: samples }).batch_size(batch_size).drop_last(drop_last);
+        let builder =
+            DataLoader::builder(Noise { count: samples }).batch_size(batch_size).drop_last(drop_last);
         let builder = builder.shuffle(shuffle).seed(seed).num_workers(load.workers).in_order(load.in_order);
         match load.workers {
             0 => builder.build().unwrap(),

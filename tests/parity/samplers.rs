@@ -54,9 +54,11 @@ fn row_072_any_order_of_indices() {
 #[test]
 fn row_073_batches_of_different_sizes() {
     let _watchdog = Watchdog::start();
-    let given: Vec<Vec<usize>> = (0..20).step_by(5).flat_map(|n| [vec![n, n + 1], vec![n + 2, n + 3, n + 4]]).collect();
+    let given: Vec<Vec<usize>> =
+        (0..20).step_by(5).flat_map(|n| [vec![n, n + 1], vec![n + 2, n + 3, n + 4]]).collect();
     let batches = one_epoch(|way| {
-        let loader = way.of(DataLoader::builder(Count(20)).batch_sampler(GivenBatches(given.clone()))).build()?;
+        let loader =
+            way.of(DataLoader::builder(Count(20)).batch_sampler(GivenBatches(given.clone()))).build()?;
         assert_eq!(loader.len(), Some(8));
         Ok(loader)
     });
@@ -90,9 +92,8 @@ impl Dataset for Bulk {
 fn row_036_bulk_loading() {
     let _watchdog = Watchdog::start();
     for shuffle in [false, true] {
-        let batches = one_epoch(|way| {
-            way.of(DataLoader::builder(Bulk).batch_size(8).shuffle(shuffle)).build()
-        });
+        let batches =
+            one_epoch(|way| way.of(DataLoader::builder(Bulk).batch_size(8).shuffle(shuffle)).build());
         let asked: Vec<u64> = batches.iter().map(|(_, asked)| asked.as_slice()[0]).collect();
         assert_eq!(asked, [[8; 12].as_slice(), &[4]].concat());
         let mut all: Vec<u64> = batches.iter().flat_map(|(index, _)| index.as_slice().to_vec()).collect();
@@ -123,7 +124,8 @@ fn a35_the_sampler_is_asked_once_an_epoch() {
     let _watchdog = Watchdog::start();
     for way in crate::support::WAYS {
         let calls = Arc::new(AtomicUsize::new(0));
-        let loader = way.of(DataLoader::builder(Count(4)).sampler(Counted(Arc::clone(&calls)))).build().unwrap();
+        let loader =
+            way.of(DataLoader::builder(Count(4)).sampler(Counted(Arc::clone(&calls)))).build().unwrap();
         for epoch in 1..=3 {
             assert_eq!(loader.iter().unwrap().count(), 4);
             assert_eq!(calls.load(Ordering::SeqCst), epoch, "{way:?}");

@@ -10,7 +10,7 @@ use loader_tests::{Watchdog, datasets::Noise};
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Count, Gate, GatedStream, Gated, Shards, Way, all};
+use crate::support::{Count, Gate, Gated, GatedStream, Shards, Way, all};
 
 /// Without workers, with three, and with three that stay: as PyTorch's `StatefulDataLoader` is tested.
 const WAYS: [Way; 3] =
@@ -120,7 +120,8 @@ impl SnapshotDataset for Stateful {
         shard: Shard,
         cx: &mut Context,
         snapshot: Option<Place>,
-    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Place> + Send> {
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Place> + Send>
+    {
         let first: u64 = self.sizes[..shard.index()].iter().sum();
         let end = first + self.sizes[shard.index()];
         let place = match snapshot {
@@ -128,7 +129,9 @@ impl SnapshotDataset for Stateful {
             None => Place { next: first, end, seed: cx.rng().random(), drawn: 0 },
         };
         let mut rng = ChaCha8Rng::seed_from_u64(place.seed);
-        (0..place.drawn).for_each(|_| drop(rng.random::<u32>()));
+        for _ in 0..place.drawn {
+            rng.random::<u32>();
+        }
         Ok(Numbers { place, rng })
     }
 }
@@ -184,7 +187,9 @@ impl BatchSampler for Growing {
     }
 
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        Box::new((0..12).map(move |batch| (0..1 + batch % 4).map(|n| n + batch + epoch.number as usize).collect()))
+        Box::new(
+            (0..12).map(move |batch| (0..1 + batch % 4).map(|n| n + batch + epoch.number as usize).collect()),
+        )
     }
 }
 
@@ -212,7 +217,8 @@ fn row_220_to_224_streams_without_snapshots() {
 fn row_230_to_234_248_the_state_before_anything_was_loaded() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
-        let build = || way.of(DataLoader::stream(stateful()).snapshots().shards(3).batch_size(4)).build().unwrap();
+        let build =
+            || way.of(DataLoader::stream(stateful()).snapshots().shards(3).batch_size(4)).build().unwrap();
         let loader = build();
         // Before there is an iterator, and before it gave anything: both stand for the same.
         let (before, at_start) = (saved(&loader.state()), saved(&loader.iter().unwrap().state()));
@@ -263,7 +269,9 @@ fn row_235_to_239_259_t15_the_end_of_an_epoch() {
             assert_eq!(all(loader.iter().unwrap()), second);
         }
     }
-    check(|way| way.of(DataLoader::builder(Noise { count: 20 }).shuffle(true).batch_size(4)).build().unwrap());
+    check(|way| {
+        way.of(DataLoader::builder(Noise { count: 20 }).shuffle(true).batch_size(4)).build().unwrap()
+    });
     check(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).batch_size(4)).build().unwrap());
     check(|way| way.of(DataLoader::stream(stateful()).shards(3).batch_size(4)).build().unwrap());
     check(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).unbatched()).build().unwrap());
@@ -292,7 +300,8 @@ fn row_240_another_number_of_workers() {
         assert_eq!(all(stream(after).resume(&state).unwrap()), all(batches));
     }
     // A dataset whose shards are as many as the workers is another one with other workers: that is said.
-    let by_workers = |workers| DataLoader::stream(Shards::of(&[9, 9, 9])).num_workers(workers).build().unwrap();
+    let by_workers =
+        |workers| DataLoader::stream(Shards::of(&[9, 9, 9])).num_workers(workers).build().unwrap();
     let state = by_workers(3).iter().unwrap().state();
     let error = by_workers(2).resume(&state).unwrap_err();
     assert!(error.to_string().contains("number of shards (see `shards`) is 3, the loader's is 2"), "{error}");
@@ -328,7 +337,8 @@ fn row_242_243_256_257_a_state_soon_after_a_resume_is_whole() {
 fn row_249_250_253_the_last_state_given_counts() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
-        let build = || way.of(DataLoader::builder(Noise { count: 30 }).shuffle(true).batch_size(4)).build().unwrap();
+        let build =
+            || way.of(DataLoader::builder(Noise { count: 30 }).shuffle(true).batch_size(4)).build().unwrap();
         let mut batches = build().iter().unwrap();
         batches.by_ref().take(3).for_each(drop);
         let state = saved(&batches.state());
@@ -463,7 +473,8 @@ fn row_262_263_a_shard_is_opened_once() {
         }
     }
     let _watchdog = Watchdog::start();
-    let build = |workers| DataLoader::stream(Opens).shards(2).batch_size(2).num_workers(workers).build().unwrap();
+    let build =
+        |workers| DataLoader::stream(Opens).shards(2).batch_size(2).num_workers(workers).build().unwrap();
     let opened = |loader: &DataLoader<Tensor<u64>>, stop| {
         let mut batches = loader.iter().unwrap();
         batches.by_ref().take(stop).for_each(drop);
@@ -500,7 +511,9 @@ fn row_264_265_266_t19_out_of_order_and_resumed() {
             });
             gate.open();
             for (loader, (mut seen, state)) in [&map, &stream].into_iter().zip(states) {
-                seen.extend(all(loader.resume(&state).unwrap()).iter().map(|(number, _)| number.as_slice()[0]));
+                seen.extend(
+                    all(loader.resume(&state).unwrap()).iter().map(|(number, _)| number.as_slice()[0]),
+                );
                 seen.sort_unstable();
                 assert!(seen.iter().copied().eq(0..10), "slow {slow}: {seen:?}");
             }

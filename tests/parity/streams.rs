@@ -29,7 +29,10 @@ fn row_046_shards_of_0_4_and_20() {
                 let mut seen = all(batches);
                 seen.sort_unstable();
                 assert!(seen.into_iter().eq(0..24));
-                assert_eq!(pids.iter().filter(|&&pid| processes::exists(pid)).count(), if stays { 3 } else { 0 });
+                assert_eq!(
+                    pids.iter().filter(|&&pid| processes::exists(pid)).count(),
+                    if stays { 3 } else { 0 }
+                );
             }
             // The warnings of more workers than processors are another matter.
             let is_length = |warning: &Warning| matches!(warning, Warning::LongerThanSaid { .. });
@@ -91,9 +94,8 @@ fn row_053_workers_take_turns_in_each_epoch() {
     let _watchdog = Watchdog::start();
     for workers in [1, 2, 3] {
         for stays in [false, true] {
-            let dataset = Shards::of(&[4; 3][..workers]).map(|number, cx| {
-                Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64)))
-            });
+            let dataset = Shards::of(&[4; 3][..workers])
+                .map(|number, cx| Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64))));
             let builder = DataLoader::stream(dataset).batch_size(2).num_workers(workers);
             let loader = builder.persistent_workers(stays).build().unwrap();
             for _epoch in 0..3 {

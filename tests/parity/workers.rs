@@ -85,7 +85,11 @@ fn a11_the_hook_runs_before_a_stream_begins() {
         ORDER.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |order| Some(10 * order)).ok();
         Ok(())
     });
-    assert_eq!(all(builder.build().unwrap().iter().unwrap())[0].as_slice(), [10], "setup, the hook, the stream");
+    assert_eq!(
+        all(builder.build().unwrap().iter().unwrap())[0].as_slice(),
+        [10],
+        "setup, the hook, the stream"
+    );
 }
 
 /// What a process knows of itself: its id, its worker's number, how many there are, and its copy of the dataset.
