@@ -61,7 +61,7 @@ fn train<B: Batch>(loader: &DataLoader<B>, hold: bool, way: &str) -> anyhow::Res
         return hold_many(loader);
     }
     let mut step = 0;
-    while let Some(batch) = batches.next() {
+    for batch in batches.by_ref() {
         drop(batch.context("a batch failed")?);
         step += 1;
         match way {
