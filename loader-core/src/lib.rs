@@ -65,17 +65,18 @@ pub mod sampler;
 mod schedule;
 mod shared_vec;
 mod tensor;
+mod torch;
 
 pub use builder::Builder;
 pub use context::{Context, WorkerInfo};
-pub use dataset::{Dataset, Map};
+pub use dataset::{Dataset, Map, Subset, SubsetError};
 pub use digest::Digest;
 pub use error::{Doing, Error, UserFailure};
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
 pub use loader_core_derive::Sample;
 pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
-pub use options::{LoaderOptions, NumWorkers};
+pub use options::{LoaderOptions, NumWorkers, Order};
 pub use report::{EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use tensor::{DType, Element, Tensor, TensorError};
@@ -86,8 +87,12 @@ pub use collate::Sample;
 /// What a program needs, with one `use`.
 pub mod prelude {
     pub use crate::{
-        Context, DataLoader, Dataset, Digest, Error, NumWorkers, Sample, SharedVec, Tensor, WorkerInfo,
-        sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler},
+        Context, DataLoader, Dataset, Digest, Error, NumWorkers, Order, Sample, SharedVec, Subset, Tensor,
+        WorkerInfo,
+        sampler::{
+            BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
+            WeightedRandomSampler,
+        },
     };
 }
 

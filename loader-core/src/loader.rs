@@ -14,6 +14,7 @@ use crate::{
     dataset::Dataset,
     error::Error,
     iter::{Epochs, Iter, LocalIter, Source, WorkerIter},
+    options::Order,
     plan::Plan,
     pool::Launch,
     sampler::{BatchSampler, Epoch},
@@ -30,6 +31,7 @@ pub struct DataLoader<B> {
     batch_sampler: Box<dyn BatchSampler>,
     samples: usize,
     seed: u64,
+    order: Order,
     next_epoch: Mutex<u64>,
 }
 
@@ -52,8 +54,9 @@ impl<B: Batch> DataLoader<B> {
         batch_sampler: Box<dyn BatchSampler>,
         samples: usize,
         seed: u64,
+        order: Order,
     ) -> Self {
-        Self { loading, batch_sampler, samples, seed, next_epoch: Mutex::new(0) }
+        Self { loading, batch_sampler, samples, seed, order, next_epoch: Mutex::new(0) }
     }
 
     /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
@@ -74,7 +77,7 @@ impl<B: Batch> DataLoader<B> {
     /// As [`iter`](Self::iter).
     pub fn epoch(&self, number: u64) -> Result<Iter<B>, Error> {
         let started = Instant::now();
-        let epoch = Epoch { seed: self.seed, number };
+        let epoch = Epoch::new(self.seed, number).order(self.order);
         let plan = Plan::new(&*self.batch_sampler, epoch, self.samples);
         match &self.loading {
             Loading::Local(source) => Ok(Iter::local(LocalIter::new(Arc::clone(source), plan), number)),

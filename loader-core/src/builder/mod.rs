@@ -1,5 +1,6 @@
 //! Putting a loader together. Every bad combination is an error of `build()`; none is a panic, none waits until `iter()`.
 
+mod order;
 mod settings;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
@@ -15,7 +16,7 @@ use crate::{
     iter::{Epochs, LocalSource},
     launch,
     loader::{DataLoader, Loading},
-    options::{LoaderOptions, NumWorkers},
+    options::{LoaderOptions, NumWorkers, Order},
     pool::{Launch, Program},
     sampler::{BatchSampler, Sampler},
 };
@@ -61,7 +62,26 @@ impl<D: Dataset, C, W> Builder<D, C, W> {
         self
     }
 
-    /// The order of the samples; in order by default. Excludes [`shuffle`](Self::shuffle).
+    /// Whose random numbers say the order of the samples: this crate's by default, or PyTorch's, so that a run that is moved over
+    /// sees the same batches. Augmentation is not part of it.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.settings.options.order = Some(order);
+        self
+    }
+
+    /// Loads the share of process `rank`, from 0, where `world_size` processes train together: a
+    /// [`DistributedSampler`](crate::sampler::DistributedSampler) with this loader's [`shuffle`](Self::shuffle), [`seed`](Self::seed)
+    /// and [`drop_last`](Self::drop_last). Without the latter all processes get equally many samples, some of them twice, where the
+    /// number of samples does not divide; with it, those that are too many are left out. Excludes a sampler of your own.
+    #[must_use]
+    pub fn distributed(mut self, rank: usize, world_size: usize) -> Self {
+        self.settings.options.rank = Some(rank);
+        self.settings.options.world_size = Some(world_size);
+        self
+    }
+
+    /// The order of the samples; in order by default. Excludes [`shuffle`](Self::shuffle) and [`distributed`](Self::distributed).
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.settings.sampler = Some(Box::new(sampler));
@@ -69,7 +89,7 @@ impl<D: Dataset, C, W> Builder<D, C, W> {
     }
 
     /// The batches themselves. Excludes [`batch_size`](Self::batch_size), [`shuffle`](Self::shuffle),
-    /// [`sampler`](Self::sampler) and [`drop_last`](Self::drop_last).
+    /// [`sampler`](Self::sampler), [`drop_last`](Self::drop_last) and [`distributed`](Self::distributed).
     #[must_use]
     pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
         self.settings.batch_sampler = Some(Box::new(batch_sampler));
@@ -199,6 +219,7 @@ where
         }
         let batch_sampler = self.settings.make_batch_sampler(samples)?;
         let seed = self.settings.options.seed.unwrap_or(0);
+        let order = self.settings.options.order.unwrap_or_default();
         let loading = if epochs.workers == 0 {
             Loading::Local(Arc::new(LocalSource::new(self.dataset, self.collate, seed)))
         } else {
@@ -206,7 +227,7 @@ where
             let slots = SlotPool::new(self.settings.shared_memory_limit());
             Loading::Workers { launch: Arc::new(launch), slots, epochs }
         };
-        Ok(DataLoader::new(loading, batch_sampler, samples, seed))
+        Ok(DataLoader::new(loading, batch_sampler, samples, seed, order))
     }
 
     fn make_launch(&mut self, epochs: &Epochs, seed: u64) -> Result<Launch, Error> {

@@ -1,12 +1,18 @@
 //! Where samples come from.
 
 mod map;
+mod subset;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::context::Context;
+use crate::{
+    context::Context,
+    options::Order,
+    sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
+};
 
 pub use map::Map;
+pub use subset::{Subset, SubsetError};
 
 /// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.
 ///
@@ -97,5 +103,41 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         F: Fn(Self::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
     {
         Map::new(self, function)
+    }
+
+    /// Splits at random into parts of `counts[0]`, `counts[1]`, ... samples, each with a clone of the dataset: PyTorch's `random_split`
+    /// with lengths. Clones of a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
+    ///
+    /// # Errors
+    /// [`SplitError::WrongSum`] when the counts do not sum to [`len`](Self::len).
+    fn random_split_by_counts(
+        self,
+        counts: &[usize],
+        seed: u64,
+        order: Order,
+    ) -> Result<Vec<Subset<Self>>, SplitError>
+    where
+        Self: Clone,
+    {
+        let parts = random_split_by_counts(self.len(), counts, seed, order)?;
+        Ok(subset::parts(&self, parts))
+    }
+
+    /// The same with parts of `fractions[0]`, `fractions[1]`, ... of the samples, as [`random_split_by_fractions`] rounds them.
+    ///
+    /// # Errors
+    /// [`SplitError::InvalidFraction`] when a fraction is not between 0 and 1, [`SplitError::WrongFractionSum`] when they do not sum
+    /// to 1.
+    fn random_split_by_fractions(
+        self,
+        fractions: &[f64],
+        seed: u64,
+        order: Order,
+    ) -> Result<Vec<Subset<Self>>, SplitError>
+    where
+        Self: Clone,
+    {
+        let parts = random_split_by_fractions(self.len(), fractions, seed, order)?;
+        Ok(subset::parts(&self, parts))
     }
 }
