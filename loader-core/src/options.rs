@@ -114,8 +114,8 @@ pub enum Order {
     #[default]
     Native,
     /// PyTorch's, number for number: what `DataLoader` gives with one `torch.Generator`, seeded with the loader's seed, for itself
-    /// and its sampler. An epoch's order depends on how many numbers those before it took; they are left out at about a
-    /// nanosecond each.
+    /// and its sampler. An epoch's order depends on how many numbers those before it took; they are left out at
+    /// about a third of a nanosecond each.
     Torch,
 }
 

@@ -90,6 +90,8 @@ fn what_makes_no_sense_is_refused() {
     let order = "loader: invalid value 'pytorch' for '--order <native|torch>': `pytorch` is neither \"native\" nor \"torch\"; \
                  see `loader --help`";
     refused(&["--order", "pytorch"], order);
+    let draws = run(&["run", PHOTOS, "--samples", "5", "--rank", "0", "--world-size", "2"]);
+    assert!(draws.assert_status(2).stderr.starts_with("loader: samples are drawn from the whole dataset"));
 }
 
 #[test]

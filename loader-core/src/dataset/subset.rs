@@ -9,7 +9,7 @@ use crate::{context::Context, tensor::Tensor};
 /// be a subset too.
 ///
 /// Workers share the list. The dataset behind it loads a sample as it does without the subset: [`Context::index`] and the generator
-/// are those of the sample's own index.
+/// are those of the sample's own index there. The loader counts in the subset: batches and errors have the indices `i`.
 ///
 /// # Examples
 /// ```

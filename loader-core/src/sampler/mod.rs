@@ -113,7 +113,8 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// The indices of `epoch`, in order. Asked twice for the same epoch, it must give the same.
+    /// The indices of `epoch`, in order. Asked twice for the same epoch, it must give the same. An iterator whose `nth` does not walk
+    /// makes it cheap to take up an epoch in its middle.
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
 
     /// The same indices in batches of `size`, which is at least 1; the last one may be shorter. To be overridden, with [`cut`], where

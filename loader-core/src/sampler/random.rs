@@ -20,7 +20,7 @@ use crate::{
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomSampler {
-    len: usize,
+    population: usize,
     replacement: bool,
     num_samples: usize,
     /// Whether it has PyTorch's generator together with the loader.
@@ -30,7 +30,7 @@ pub struct RandomSampler {
 impl RandomSampler {
     /// A permutation of the indices below `len`.
     pub fn new(len: usize) -> Self {
-        Self { len, replacement: false, num_samples: len, of_loader: false }
+        Self { population: len, replacement: false, num_samples: len, of_loader: false }
     }
 
     /// The sampler of a loader that shuffles: in PyTorch's order, both have the loader's generator.
@@ -50,7 +50,7 @@ impl RandomSampler {
     /// # Errors
     /// [`SamplerError::NoSamples`] for 0, [`SamplerError::NothingToDrawFrom`] when `len` is 0.
     pub fn num_samples(self, num_samples: usize) -> Result<Self, SamplerError> {
-        match (self.len, num_samples) {
+        match (self.population, num_samples) {
             (_, 0) => Err(SamplerError::NoSamples),
             (0, _) => Err(SamplerError::NothingToDrawFrom { num_samples }),
             _ => Ok(Self { num_samples, ..self }),
@@ -90,11 +90,11 @@ impl RandomSampler {
     /// In PyTorch's order.
     fn draws_of_epoch(&self) -> u64 {
         if self.replacement {
-            return self.num_samples as u64 * integer_draws(self.len as u64);
+            return self.num_samples as u64 * integer_draws(self.population as u64);
         }
         // PyTorch draws one more permutation for the rest, also when there is no rest.
-        let permutations = self.num_samples.checked_div(self.len).map_or(0, |full| full as u64 + 1);
-        permutations * permutation_draws(self.len)
+        let permutations = self.num_samples.checked_div(self.population).map_or(0, |full| full as u64 + 1);
+        permutations * permutation_draws(self.population)
     }
 
     fn source(&self, epoch: Epoch) -> Source {
@@ -103,12 +103,12 @@ impl RandomSampler {
     }
 
     fn draws(&self, mut source: Source) -> impl Iterator<Item = usize> + Send + use<> {
-        let len = self.len as u64;
+        let len = self.population as u64;
         (0..self.num_samples).map(move |_| source.below(len) as usize)
     }
 
     fn permutations(&self, mut source: Source, order: Order) -> impl Iterator<Item = usize> + Send + use<> {
-        let (len, mut start, mut end) = (self.len, 0, 0);
+        let (len, mut start, mut end) = (self.population, 0, 0);
         let mut indices: Vec<usize> = (0..len).collect();
         Places::new(self.num_samples, move |place| {
             while place >= end {

@@ -201,9 +201,9 @@ mod tests {
         assert_eq!(too_few.to_string(), message);
     }
 
-    /// How often each index came in the first place of 40,000 epochs, and in any.
+    /// How often each index came in the first place of 20,000 epochs, and in any.
     fn shares(weights: &[f64], num_samples: usize, replacement: bool, order: Order) -> (Vec<f64>, Vec<f64>) {
-        const EPOCHS: u64 = 40_000;
+        const EPOCHS: u64 = 20_000;
         let sampler = WeightedRandomSampler::new(weights.iter().copied(), num_samples, replacement).unwrap();
         let (mut first, mut any) = (vec![0.0; weights.len()], vec![0.0; weights.len()]);
         for seed in 0..EPOCHS {

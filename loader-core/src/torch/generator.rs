@@ -80,7 +80,7 @@ impl Generator {
         }
     }
 
-    /// Leaves out `count` draws. Costs about a nanosecond for each.
+    /// Leaves out `count` draws, at about a third of a nanosecond each.
     pub(crate) fn skip(&mut self, count: u128) {
         let mut left = self.used as u128 + count;
         while left > LEN as u128 {

@@ -198,10 +198,12 @@ fn samplers_of_weights() {
 fn loaders_that_shuffle() {
     for Seed { seed, shuffled, .. } in golden().seeds {
         for case in shuffled {
-            let mut options = LoaderOptions::default();
-            options.shuffle = Some(true);
-            options.batch_size = Some(case.batch_size);
-            options.drop_last = Some(case.drop_last);
+            let options = LoaderOptions {
+                shuffle: Some(true),
+                batch_size: Some(case.batch_size),
+                drop_last: Some(case.drop_last),
+                ..LoaderOptions::default()
+            };
             let sampler = options.batch_sampler(case.len).unwrap();
             for (number, expected) in case.epochs.iter().enumerate().rev() {
                 assert!(sampler.batches(epoch(seed, number)).eq(expected.iter().cloned()));
@@ -252,5 +254,13 @@ fn published_numbers() {
     for (number, (expected, seed)) in epochs.into_iter().zip(base_seeds).enumerate() {
         assert!(loader.indices(epoch(42, number)).eq(expected));
         assert_eq!(base_seed(epoch(42, number), loader.torch_draws()), seed);
+    }
+    // Without a generator the global one gives the base seed, and then the seed of the sampler's own.
+    let mut global = Generator::new(0);
+    for expected in
+        [[6, 7, 1, 4, 2, 0, 9, 8, 3, 5], [2, 4, 7, 0, 8, 9, 5, 3, 6, 1], [7, 4, 5, 1, 9, 3, 8, 2, 0, 6]]
+    {
+        global.base_seed();
+        assert_eq!(permutation(global.base_seed(), 10), expected);
     }
 }
