@@ -128,7 +128,8 @@ impl Settings {
             );
         }
         if options.rank.is_some() || options.world_size.is_some() {
-            const REASON: &str = "a sampler says which samples this process loads; give it the rank (as DistributedSampler has it), or leave it out";
+            const REASON: &str = "a sampler says which samples this process loads; give the rank to the sampler, or leave \
+                                  it out";
             return conflict("sampler", if options.rank.is_some() { "rank" } else { "world_size" }, REASON);
         }
         Ok(options.in_batches(sampler))

@@ -105,8 +105,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Map::new(self, function)
     }
 
-    /// Splits at random into parts of `counts[0]`, `counts[1]`, ... samples, each with a clone of the dataset: PyTorch's `random_split`
-    /// with lengths. Clones of a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
+    /// Splits at random into parts of `counts[0]`, `counts[1]`, ... samples, each with a clone of the dataset: PyTorch's
+    /// `random_split` with lengths. Clones of a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
     ///
     /// # Errors
     /// [`SplitError::WrongSum`] when the counts do not sum to [`len`](Self::len).

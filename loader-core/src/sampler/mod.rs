@@ -14,15 +14,16 @@
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
 //!
 //! # PyTorch's order
-//! With [`Order::Torch`] each of these samplers gives, in epoch `k`, what PyTorch 2.15 gives on the CPU when the same sampler is iterated
-//! over for the `k`-th time (from 0, to the end each time), made with `generator=torch.Generator().manual_seed(seed)`, where `seed` is the
-//! loader's. `DistributedSampler` is made with that seed, and `set_epoch(k)` is called. A loader with `shuffle` is PyTorch's with
-//! `shuffle=True, generator=torch.Generator().manual_seed(seed)`: there the loader takes the seed of its workers from the sampler's
-//! generator, and so the order is another than that of a [`RandomSampler`] with a generator to itself.
+//! With [`Order::Torch`] each of these samplers gives, in epoch `k`, what PyTorch 2.15 gives on the CPU when the same sampler is
+//! iterated over for the `k`-th time (from 0, to the end each time), made with `generator=torch.Generator().manual_seed(seed)`, where
+//! `seed` is the loader's. `DistributedSampler` is made with that seed, and `set_epoch(k)` is called. A loader with `shuffle` is
+//! PyTorch's with `shuffle=True, generator=torch.Generator().manual_seed(seed)`: there the loader takes the seed of its workers from
+//! the sampler's generator, and so the order is another than that of a [`RandomSampler`] with a generator to itself.
 //!
 //! What has no counterpart here is a loader or a sampler without a generator: it has PyTorch's global one, whose state depends on
-//! everything else in the program. In draws without replacement by weight there is a logarithm: two indices whose turns differ in the
-//! last bit alone may change places where the system's mathematical library rounds in another way than the one that PyTorch has.
+//! everything else in the program. In draws by weight without replacement, and in a single draw, there is a logarithm (`log1p`): two
+//! indices whose turns differ in the last bit alone may change places where the system's mathematical library rounds in another way
+//! than the one that PyTorch runs on. So may indices whose turns are exactly equal.
 
 mod batch;
 mod distributed;

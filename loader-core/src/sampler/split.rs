@@ -64,8 +64,8 @@ pub fn random_split_by_counts(
     Ok(counts.iter().map(|&count| indices.by_ref().take(count).collect()).collect())
 }
 
-/// The same with parts of `fractions[0] * len`, `fractions[1] * len`, ... indices, rounded down; what is left over goes to the parts one
-/// by one, from the first: PyTorch's `random_split` with fractions.
+/// The same with parts of `fractions[0] * len`, `fractions[1] * len`, ... indices, rounded down; what is left over goes to the parts
+/// one by one, from the first: PyTorch's `random_split` with fractions.
 ///
 /// # Errors
 /// [`SplitError::InvalidFraction`] when a fraction is not between 0 and 1, [`SplitError::WrongFractionSum`] when they do not sum to 1.

@@ -1,4 +1,5 @@
-//! MT19937 and the distributions on top of it.
+//! MT19937 and the distributions on top of it. The generator is our own for [`Generator::skip`]: packages make each word that they
+//! pass over.
 
 use std::fmt;
 

@@ -240,7 +240,7 @@ fn splits() {
     }
 }
 
-/// What is known of PyTorch from elsewhere: its tests and its tracker.
+/// What is known of PyTorch from elsewhere, its own tests among it.
 #[test]
 fn published_numbers() {
     assert_eq!(permutation(1, 10), [5, 6, 1, 2, 0, 8, 9, 3, 7, 4]);
