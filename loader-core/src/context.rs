@@ -14,13 +14,13 @@ use crate::{
 pub struct WorkerInfo {
     id: usize,
     num_workers: usize,
-    seed: u64,
+    base_seed: u64,
 }
 
 impl WorkerInfo {
     #[doc(hidden)]
-    pub fn new(id: usize, num_workers: usize, seed: u64) -> Self {
-        Self { id, num_workers, seed }
+    pub fn new(id: usize, num_workers: usize, base_seed: u64) -> Self {
+        Self { id, num_workers, base_seed }
     }
 
     /// Number of the worker, from 0.
@@ -33,10 +33,12 @@ impl WorkerInfo {
         self.num_workers
     }
 
-    /// The loader's seed plus the worker's number, for libraries that want a seed per process. What a sample looks like should
-    /// not depend on it: use [`Context::rng`] for that.
+    /// A seed of the process's own, for libraries that want one: the base seed plus the worker's number, as in PyTorch. The base seed
+    /// comes from the loader's seed and the epoch that the workers were started for; with `order = "torch"` it is PyTorch's.
+    ///
+    /// What a sample looks like should not depend on it: use [`Context::rng`] for that.
     pub fn seed(&self) -> u64 {
-        self.seed.wrapping_add(self.id as u64)
+        self.base_seed.wrapping_add(self.id as u64)
     }
 }
 

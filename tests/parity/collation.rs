@@ -30,15 +30,20 @@ impl<S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Dataset fo
     }
 }
 
-/// The one batch of all samples, in every way.
+/// The one batch of all samples, the same without workers and with one.
 fn batch<S>(samples: &[S]) -> S::Batch
 where
     S: Sample + Serialize + DeserializeOwned + Clone + Sync,
     S::Batch: PartialEq + std::fmt::Debug,
 {
-    let build =
-        |way: Way| way.of(DataLoader::builder(These(samples.to_vec())).batch_size(samples.len())).build();
-    one_epoch(build).into_iter().next().unwrap()
+    let load = |workers| {
+        let builder = DataLoader::builder(These(samples.to_vec())).batch_size(samples.len());
+        let loader = builder.num_workers(workers).build().unwrap();
+        loader.iter().unwrap().next().unwrap().unwrap()
+    };
+    let (here, there) = (load(0), load(1));
+    assert_eq!(here, there);
+    there
 }
 
 /// Why there is no batch of these samples, without workers and with one.

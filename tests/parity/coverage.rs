@@ -46,7 +46,7 @@ impl Row {
 }
 
 /// What may still be missing.
-const TODO: [&str; 2] = ["samplers", "pin_memory"];
+const TODO: [&str; 1] = ["pin_memory"];
 
 /// Every row: arguments (A), datasets (D), samplers (S), fetching (F), collation (C), worker information (W), randomness (R), protocol (P),
 /// scenarios (X), state (T), what PyTorch's tests leave out (N), sections without letters, and the numbered tests of PyTorch (1 to 117)

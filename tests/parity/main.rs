@@ -14,6 +14,7 @@ mod order;
 mod persistent;
 mod properties;
 mod samplers;
+mod splits;
 mod state;
 mod streams;
 mod support;

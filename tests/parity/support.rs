@@ -72,7 +72,7 @@ pub(crate) fn numbers<T: loader_core::Element>(batches: &[Tensor<T>]) -> Vec<Vec
 }
 
 /// The numbers below `count`; sample `n` is `n`.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Count(pub(crate) usize);
 
 impl Dataset for Count {

@@ -17,20 +17,24 @@ use serde::{Deserialize, Serialize};
 use crate::support::{Count, WAYS, all, one_epoch};
 
 /// Seeds of six workers, each of which loads one batch of an epoch: there is nothing to move to another one.
-fn seeds(seed: u64) -> Vec<u64> {
+fn seeds(seed: u64, order: Order, epoch: u64) -> Vec<u64> {
     let dataset = Count(6).map(|_, cx| Ok(cx.worker().map_or(0, WorkerInfo::seed)));
-    let loader = DataLoader::builder(dataset).num_workers(6).prefetch_factor(1).seed(seed).build().unwrap();
-    all(loader.iter().unwrap()).iter().map(|batch| batch.as_slice()[0]).collect()
+    let builder = DataLoader::builder(dataset).num_workers(6).prefetch_factor(1).seed(seed).order(order);
+    let loader = builder.shuffle(true).build().unwrap();
+    all(loader.epoch(epoch).unwrap()).iter().map(|batch| batch.as_slice()[0]).collect()
 }
 
 #[test]
-fn row_051_052_r02_each_worker_has_its_own_seed_again_and_again() {
+fn row_051_052_r01_r02_each_worker_has_its_own_seed_again_and_again() {
     let _watchdog = Watchdog::start();
-    let first = seeds(42);
-    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 6);
-    assert_eq!(first, [0, 1, 2, 3, 4, 5].map(|id| 42 + id), "the loader's seed and the worker's number");
-    assert_eq!(seeds(42), first);
-    assert_ne!(seeds(1000), first);
+    let first = seeds(42, Order::Native, 0);
+    assert!(first.iter().copied().eq(first[0]..first[0] + 6), "a base seed and the worker's number");
+    assert_eq!(seeds(42, Order::Native, 0), first);
+    assert_ne!(seeds(43, Order::Native, 0), first);
+    assert_ne!(seeds(42, Order::Native, 1), first);
+    // PyTorch's, with a generator of seed 42.
+    assert_eq!(seeds(42, Order::Torch, 0)[0], 6_909_045_637_428_952_499);
+    assert_eq!(seeds(42, Order::Torch, 1)[0], 379_716_980_844_854_580);
 }
 
 static FROM_HOOK: AtomicU64 = AtomicU64::new(0);

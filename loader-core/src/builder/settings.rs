@@ -11,8 +11,9 @@ use loader_ipc::slots::FIRST_LEN;
 use crate::{
     error::Error,
     iter::Epochs,
-    options::{DEFAULT_BATCH_SIZE, DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
-    sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
+    options::{DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
+    sampler::{BatchSampler, Sampler},
+    state::Origin,
     warning::Warn,
 };
 
@@ -55,19 +56,12 @@ impl Settings {
         self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
     }
 
-    pub(super) fn seed(&self) -> u64 {
-        self.options.seed.unwrap_or(0)
+    pub(super) fn origin(&self, samples: Option<usize>) -> Origin {
+        Origin { seed: self.seed(), order: self.options.order.unwrap_or_default(), samples }
     }
 
-    /// That a batch has samples. Comes last, as in PyTorch.
-    pub(super) fn check_batch_size(&self) -> Result<(), Error> {
-        match self.options.batch_size {
-            Some(0) => {
-                let problem = "0 samples do not make a batch; use 1 or more".to_owned();
-                Err(Error::InvalidOption { option: "batch_size", problem })
-            }
-            _ => Ok(()),
-        }
+    pub(super) fn seed(&self) -> u64 {
+        self.options.seed.unwrap_or(0)
     }
 
     /// Number of shards of an iterable dataset, and that it is asked for nothing that needs indices.
@@ -77,7 +71,7 @@ impl Settings {
             let problem = "an iterable dataset has no indices to shuffle; see `shuffle_buffer`".to_owned();
             return invalid("shuffle", problem);
         }
-        self.check_batch_size()?;
+        self.options.check_batch_size()?;
         match self.shards {
             None => Ok(workers.max(1)),
             Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more".to_owned()),
@@ -162,21 +156,22 @@ impl Settings {
                 ("shuffle", shuffle),
                 ("sampler", self.sampler.is_some()),
                 ("drop_last", options.drop_last.unwrap_or(false)),
+                ("rank", options.rank.is_some()),
+                ("world_size", options.world_size.is_some()),
             ];
             if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
                 return conflict("batch_sampler", other, REASON);
             }
             return Ok(batch_sampler);
         }
-        self.check_batch_size()?;
-        let options = &self.options;
-        let sampler: Box<dyn Sampler> = match self.sampler.take() {
-            Some(sampler) => sampler,
-            None if shuffle => Box::new(RandomSampler::new(samples)),
-            None => Box::new(SequentialSampler::new(samples)),
-        };
-        let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
-        Ok(Box::new(FixedBatches::new(sampler, batch_size, options.drop_last.unwrap_or(false))))
+        let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
+        if options.rank.is_some() || options.world_size.is_some() {
+            const REASON: &str = "a sampler says which samples this process loads; give the rank to the sampler, or leave \
+                                  it out";
+            return conflict("sampler", if options.rank.is_some() { "rank" } else { "world_size" }, REASON);
+        }
+        options.check_batch_size()?;
+        Ok(options.in_batches(sampler))
     }
 }
 

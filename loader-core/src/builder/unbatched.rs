@@ -50,7 +50,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
 impl Settings {
     /// Checks that no option speaks of batches.
     pub(super) fn check_unbatched(&self) -> Result<(), Error> {
-        self.check_batch_size()?;
+        self.options.check_batch_size()?;
         let options = &self.options;
         let others = [
             ("batch_size", options.batch_size.is_some_and(|size| size != 1)),

@@ -10,6 +10,7 @@ mod map;
 mod shuffle_buffer;
 mod snapshot;
 mod stack;
+mod subset;
 mod tensor_row;
 mod tensors;
 #[cfg(test)]
@@ -17,7 +18,11 @@ mod testing;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::context::Context;
+use crate::{
+    context::Context,
+    options::Order,
+    sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
+};
 
 pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
@@ -27,6 +32,7 @@ pub use map::Map;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};
 pub use stack::{Parts, StackDataset};
+pub use subset::{Subset, SubsetError};
 pub use tensor_row::TensorRow;
 pub use tensors::{TensorDataset, Tensors};
 
@@ -132,5 +138,41 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         D: Dataset<Sample = Self::Sample>,
     {
         Concat::new(self, other)
+    }
+
+    /// Splits at random into parts of `counts[0]`, `counts[1]`, ... samples, each with a clone of the dataset: PyTorch's
+    /// `random_split` with lengths. Clones of a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
+    ///
+    /// # Errors
+    /// [`SplitError::WrongSum`] when the counts do not sum to [`len`](Self::len).
+    fn random_split_by_counts(
+        self,
+        counts: &[usize],
+        seed: u64,
+        order: Order,
+    ) -> Result<Vec<Subset<Self>>, SplitError>
+    where
+        Self: Clone,
+    {
+        let parts = random_split_by_counts(self.len(), counts, seed, order)?;
+        Ok(subset::parts(&self, parts))
+    }
+
+    /// The same with parts of `fractions[0]`, `fractions[1]`, ... of the samples, as [`random_split_by_fractions`] rounds them.
+    ///
+    /// # Errors
+    /// [`SplitError::InvalidFraction`] when a fraction is not between 0 and 1, [`SplitError::WrongFractionSum`] when they do not sum
+    /// to 1.
+    fn random_split_by_fractions(
+        self,
+        fractions: &[f64],
+        seed: u64,
+        order: Order,
+    ) -> Result<Vec<Subset<Self>>, SplitError>
+    where
+        Self: Clone,
+    {
+        let parts = random_split_by_fractions(self.len(), fractions, seed, order)?;
+        Ok(subset::parts(&self, parts))
     }
 }
