@@ -187,8 +187,10 @@ impl<B: Batch> DataLoader<B> {
     pub fn len(&self) -> Option<usize> {
         match &self.content {
             Content::Batches { sampler, .. } => Some(sampler.len()),
-            Content::Shards(Cut { batch_size, drop_last, .. }) => {
-                let samples = self.origin.samples?;
+            Content::Shards(Cut { shards, all_shards, batch_size, drop_last, .. }) => {
+                // Of the samples of all processes this one's share.
+                let samples = self.origin.samples? as u128 * *shards as u128;
+                let samples = usize::try_from(samples.div_ceil(*all_shards as u128)).ok()?;
                 Some(if *drop_last { samples / batch_size } else { samples.div_ceil(*batch_size) })
             }
         }

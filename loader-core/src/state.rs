@@ -54,6 +54,10 @@ pub(crate) struct BatchesPlace {
 /// Of an iterable dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShardsPlace {
+    /// Number of the first of its process's shards, among those of all processes,
+    pub(crate) first_shard: usize,
+    /// which are so many.
+    pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
     /// Batches returned.
@@ -176,8 +180,15 @@ mod tests {
     fn state() -> State {
         let snapshot = Snapshot { position: 3, bytes: vec![0, 255, 16] };
         let shards = vec![ShardPlace { position: 5, snapshot: Some(snapshot) }, ShardPlace::default()];
-        let place =
-            Place::Shards(ShardsPlace { batch_size: 4, drop_last: false, batches: 2, turn: 1, shards });
+        let place = Place::Shards(ShardsPlace {
+            first_shard: 0,
+            all_shards: 2,
+            batch_size: 4,
+            drop_last: false,
+            batches: 2,
+            turn: 1,
+            shards,
+        });
         State::new(Origin { seed: 7, order: Order::Native, samples: None }, 3, place)
     }
 

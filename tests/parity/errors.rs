@@ -3,16 +3,16 @@
 use std::{fmt, time::Duration};
 
 use anyhow::ensure;
-use loader_core::{Error, prelude::*};
+use loader_core::{Error, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Faulty},
+    datasets::{Fault, Faulty, Squares},
     processes,
 };
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Count, Gate, Gated, WAYS, all};
+use crate::support::{Count, Gate, Gated, GatedStream, WAYS, all};
 
 /// A user's own type of error.
 #[derive(Debug)]
@@ -256,4 +256,59 @@ fn a10_a_timeout_of_one_iterator_is_not_the_others() {
     assert!(matches!(one.next().unwrap(), Err(Error::TimedOut { .. })));
     gate.open();
     assert_eq!((one.filter(Result::is_ok).count(), two.filter(Result::is_ok).count()), (3, 3));
+}
+
+/// Ends all workers of an epoch behind its third batch, and loads what is left where the user stands. Gives all numbers.
+fn killed_and_resumed<B: Batch>(
+    loader: &DataLoader<B>,
+    other: &DataLoader<B>,
+    gate: &Gate,
+    numbers: fn(&B) -> &[u64],
+) -> Vec<u64> {
+    let mut batches = loader.iter().unwrap();
+    let mut seen: Vec<u64> =
+        batches.by_ref().take(3).flat_map(|batch| numbers(&batch.unwrap()).to_vec()).collect();
+    batches.worker_pids().into_iter().for_each(|pid| processes::signal(pid, Signal::SIGKILL));
+    let mut died = false;
+    for batch in batches.by_ref() {
+        match batch {
+            Ok(batch) => seen.extend_from_slice(numbers(&batch)),
+            Err(error) => died = matches!(error, Error::WorkerExited { .. }),
+        }
+    }
+    assert!(died, "there was more to load");
+    gate.open();
+    seen.extend(other.resume(&batches.state()).unwrap().flat_map(|batch| numbers(&batch.unwrap()).to_vec()));
+    seen.sort_unstable();
+    seen
+}
+
+/// The same of a stream, whose shards were read ahead of the user; some with snapshots.
+#[test]
+fn p29_after_a_death_a_stream_goes_on_where_the_user_stands() {
+    let _watchdog = Watchdog::start();
+    for in_order in [true, false] {
+        let gate = Gate::new();
+        let path = gate.path();
+        let stream =
+            || DataLoader::stream(GatedStream(Gated { count: 40, slow: 15, gate: path.clone() })).shards(4);
+        let loader = stream().num_workers(2).in_order(in_order).build().unwrap();
+        let seen =
+            killed_and_resumed(&loader, &stream().build().unwrap(), &gate, |(numbers, _)| numbers.as_slice());
+        assert!(seen.into_iter().eq(0..40), "in order: {in_order}");
+
+        let gate = Gate::new();
+        gate.open();
+        let stream = || {
+            let dataset = Squares { count: 4000 }.map(|(square, read), _| {
+                std::thread::sleep(Duration::from_micros(100));
+                Ok((square, read))
+            });
+            DataLoader::stream(dataset).snapshots().shards(4).batch_size(2)
+        };
+        let loader = stream().num_workers(2).in_order(in_order).build().unwrap();
+        let other = stream().num_workers(3).build().unwrap();
+        let seen = killed_and_resumed(&loader, &other, &gate, |(squares, _)| squares.as_slice());
+        assert!(seen.into_iter().eq((0..4000).map(|number| number * number)), "in order: {in_order}");
+    }
 }

@@ -146,3 +146,32 @@ fn shards_fewer_and_more_than_workers() {
         assert_eq!(numbers(&batches[1]).concat().len(), 3 * shards);
     }
 }
+
+/// Each process has shards of its own: what is written down of one's is not taken for another's, nor with another number of processes.
+#[test]
+fn t20_a_share_of_a_stream_is_resumed_by_its_own_process() {
+    let _watchdog = Watchdog::start();
+    let build = |rank, world| {
+        let builder = DataLoader::stream(Counting { count: 48 }).distributed(rank, world).shards(2);
+        builder.batch_size(2).num_workers(2).build().unwrap()
+    };
+    let mut batches = build(1, 3).iter().unwrap();
+    batches.by_ref().take(3).for_each(drop);
+    let state = batches.state();
+    assert_eq!(all(build(1, 3).resume(&state).unwrap()), all(batches));
+    for (rank, world) in [(0, 3), (2, 3), (1, 2), (1, 4)] {
+        let error = build(rank, world).resume(&state).expect_err("it has other shards");
+        assert!(error.to_string().contains("does not fit the loader"), "{error}");
+    }
+}
+
+/// Of a share, too, the length is that of what is loaded.
+#[test]
+fn len_1_5_of_a_share_of_a_stream() {
+    for world in [1, 2, 4] {
+        let builder = DataLoader::stream(Counting { count: 48 }).distributed(0, world).batch_size(3);
+        let loader = builder.build().unwrap();
+        assert_eq!(loader.len(), Some(16 / world), "{world} processes");
+        assert_eq!(loader.iter().unwrap().count(), 16 / world);
+    }
+}

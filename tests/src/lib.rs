@@ -11,6 +11,11 @@ pub use watchdog::Watchdog;
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+/// So must the guide for people who come from PyTorch.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/pytorch.md")]
+struct FromPyTorch;
+
 use loader_core::{Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.

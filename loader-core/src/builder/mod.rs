@@ -337,7 +337,7 @@ where
         let drop_last = options.drop_last.unwrap_or(false);
         let (first_shard, all_shards) = options.place_shards(shards)?;
         self.kind = Iterable { first_shard, all_shards, batch_size, drop_last, ..self.kind };
-        let content = Content::Shards(Cut { shards, batch_size, drop_last });
+        let content = Content::Shards(Cut { shards, first_shard, all_shards, batch_size, drop_last });
         let (seed, samples) = (self.settings.seed(), self.kind.samples());
         let loading = match epochs.workers {
             0 => Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed))),

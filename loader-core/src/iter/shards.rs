@@ -10,6 +10,10 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) shards: usize,
+    /// Number of the first of them, among those of all processes,
+    pub(crate) first_shard: usize,
+    /// which are so many.
+    pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
 }
@@ -40,6 +44,8 @@ impl Shards {
         must_agree("batch_size", place.batch_size, cut.batch_size)?;
         must_agree("drop_last", place.drop_last, cut.drop_last)?;
         must_agree("number of shards (see `shards`)", place.shards.len(), cut.shards)?;
+        must_agree("number of shards of all processes", place.all_shards, cut.all_shards)?;
+        must_agree("first shard of this process (see `distributed`)", place.first_shard, cut.first_shard)?;
         let turn = place.turn % cut.shards;
         Ok(Self { epoch, cut, places: place.shards.clone(), returned: place.batches, turn })
     }
@@ -77,8 +83,10 @@ impl Shards {
 
     /// For a state.
     pub(crate) fn write(&self) -> ShardsPlace {
-        let Cut { batch_size, drop_last, .. } = self.cut;
+        let Cut { first_shard, all_shards, batch_size, drop_last, .. } = self.cut;
         ShardsPlace {
+            first_shard,
+            all_shards,
             batch_size,
             drop_last,
             batches: self.returned,
