@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use loader_core::{State, prelude::*, sampler::FixedBatches};
-use loader_tests::{Watchdog, datasets::Noise};
+use loader_core::{Iter, State, prelude::*, sampler::FixedBatches};
+use loader_tests::{
+    Watchdog,
+    datasets::{Fault, Faulty, Noise, Uneven},
+};
 use proptest::prelude::*;
 
 use crate::support::{Count, Shards, all, numbers};
@@ -148,6 +151,63 @@ proptest! {
         let expected = all(shuffled.epoch(epoch).unwrap());
         for sampler in [false, true] {
             prop_assert_eq!(&all(loader(sampler).unwrap().epoch(epoch).unwrap()), &expected);
+        }
+    }
+}
+
+/// What comes, errors as their text.
+fn record(batches: Iter<Tensor<u64>>) -> Vec<Result<Vec<u64>, String>> {
+    batches
+        .map(|batch| batch.map(|batch| batch.as_slice().to_vec()).map_err(|error| error.to_string()))
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn errors_of_a_stream_come_once_resumed_or_not(
+        sizes in prop::collection::vec(0u64..9, 1..4), batch_size in 1usize..4, drop_last: bool, ragged: bool,
+        shard in 0u64..4, place in 0u64..9, stop in 0usize..12,
+    ) {
+        let fault = if ragged { Fault::Ragged } else { Fault::Error };
+        let build = || {
+            let dataset = Uneven { sizes: sizes.clone(), at: Some(100 * shard + place), fault };
+            let builder = DataLoader::stream(dataset).shards(sizes.len()).batch_size(batch_size);
+            builder.drop_last(drop_last).build().unwrap()
+        };
+        let whole = record(build().iter().unwrap());
+        let mut batches = build().iter().unwrap();
+        batches.by_ref().take(stop).for_each(drop);
+        let rest = build().resume(&saved(&batches.state())).unwrap();
+        if rest.epoch() == 0 {
+            prop_assert_eq!(&record(rest)[..], &whole[stop..]);
+        } else {
+            prop_assert!(stop >= whole.len());
+        }
+    }
+
+    #[test]
+    fn errors_of_a_sampler_and_a_dataset_come_once_resumed_or_not(
+        batches in prop::collection::vec(prop::collection::vec(0usize..24, 0..4), 1..12), stop in 0usize..14,
+    ) {
+        // 20 to 23 are none of the dataset's.
+        let build = || {
+            let dataset = Faulty { count: 20, at: 7, fault: Fault::Error };
+            DataLoader::builder(dataset).batch_sampler(batches.clone()).build().unwrap()
+        };
+        let whole = record(build().iter().unwrap());
+        prop_assert_eq!(whole.len(), batches.len());
+        for (outcome, indices) in whole.iter().zip(&batches) {
+            prop_assert_eq!(outcome.is_ok(), indices.iter().all(|&index| index < 20 && index != 7));
+        }
+        let mut begun = build().iter().unwrap();
+        begun.by_ref().take(stop).for_each(drop);
+        let rest = build().resume(&saved(&begun.state())).unwrap();
+        if rest.epoch() == 0 {
+            prop_assert_eq!(&record(rest)[..], &whole[stop..]);
+        } else {
+            prop_assert!(stop >= whole.len());
         }
     }
 }
