@@ -23,7 +23,7 @@ use crate::{
     random::base_seed,
     sampler::BatchSampler,
     state::{Origin, Place, State, mismatch},
-    warning::Warn,
+    warning::{Warn, Warning},
 };
 
 /// Loads batches of type `B`, epoch after epoch: PyTorch's `DataLoader`.
@@ -77,11 +77,19 @@ impl<B: Batch> DataLoader<B> {
     /// # Errors
     /// When a worker cannot be started (no process is left running then), or the program holds all shared memory.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
-        // Held while the workers start, so that a failure gives the number back before anyone else takes one.
-        let mut next = self.next_epoch();
-        let iter = self.epoch(*next)?;
-        *next += 1;
-        Ok(iter)
+        let number = {
+            let mut next = self.next_epoch();
+            let number = *next;
+            *next = number.saturating_add(1);
+            number
+        };
+        self.epoch(number).inspect_err(|_| {
+            // Given back, unless somebody else has taken the one behind it.
+            let mut next = self.next_epoch();
+            if *next == number.saturating_add(1) {
+                *next = number;
+            }
+        })
     }
 
     /// Epoch `number`, from 0; the count that [`iter`](Self::iter) goes by is left alone.
@@ -98,7 +106,8 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// The rest of the epoch that `state` stands in, and then [`iter`](Self::iter) goes on behind it. The batches are those that the loader
-    /// that the state is of would have returned, with any number of workers.
+    /// that the state is of would have returned, with any number of workers (of an iterable dataset if [`shards`](Builder::shards) says their
+    /// number).
     ///
     /// No sample before the place is loaded for a map-style dataset, nor for an iterable one with snapshots; any other iterable dataset
     /// is read from the beginning of each shard, without collation, and the first batch is waited for here.
@@ -107,13 +116,13 @@ impl<B: Batch> DataLoader<B> {
     /// [`Error::StateMismatch`] when the state is of a loader that was built differently; else as [`iter`](Self::iter).
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
         state.check(self.origin)?;
-        let mut next = self.next_epoch();
         let mut iter = self.start(state.epoch(), state.place())?;
-        if matches!(state.place(), Place::Shards(_)) && !iter.has_more() {
+        if matches!(state.place(), Place::Shards(_)) && !iter.has_more()? {
             // It was taken behind the last batch, before anybody knew that it was the last.
-            iter = self.start(state.epoch() + 1, &Place::Start)?;
+            drop(iter);
+            iter = self.start(state.epoch().saturating_add(1), &Place::Start)?;
         }
-        *next = iter.epoch() + 1;
+        *self.next_epoch() = iter.epoch().saturating_add(1);
         Ok(iter)
     }
 
@@ -129,7 +138,13 @@ impl<B: Batch> DataLoader<B> {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
             }
             (Loading::Workers { launch, slots, epochs, bench }, supply) => {
-                let rested = bench.as_ref().and_then(|bench| bench.take(number, slots, epochs.timeout));
+                let rested = match bench {
+                    Some(bench) => bench.take(number, epochs.timeout).unwrap_or_else(|error| {
+                        self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
+                        None
+                    }),
+                    None => None,
+                };
                 let pool = match rested {
                     Some(pool) => pool,
                     None => launch.start(slots, self.base_seed(number))?,

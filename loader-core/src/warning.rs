@@ -23,6 +23,12 @@ pub enum Warning {
         /// Processors.
         cpus: usize,
     },
+    /// `iter()`: persistent workers could not go on with another epoch, and others were started.
+    #[error("persistent workers were replaced, with their copies of the dataset: {problem}")]
+    WorkersReplaced {
+        /// What happened to them.
+        problem: String,
+    },
     /// An iterable dataset gave more samples than its `len`. Said once an iterator.
     #[error(
         "the iterable dataset said that it has {said} samples, and {loaded} have come; either its `len` is wrong, or its shards \

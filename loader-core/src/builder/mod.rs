@@ -103,7 +103,8 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
 /// What only an iterable dataset has.
 impl<O, C, W> Builder<Iterable<O>, C, W> {
     /// Number of shards that this process reads the dataset in, at least 1; by default as many as workers, as in PyTorch. When it is said, the order
-    /// of the batches does not depend on the number of workers, as long as there are no more workers than shards.
+    /// of the batches does not depend on the number of workers; workers beyond the number of shards have nothing to do. A worker has all of
+    /// its shards open at once.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.settings.shards = Some(shards);
@@ -324,7 +325,7 @@ where
     /// Checks every option and makes the loader. No process is started yet.
     ///
     /// # Errors
-    /// As for a map-style dataset, whose options `shuffle`, `rank` and so on make no sense here; the dataset may be empty.
+    /// As for a map-style dataset; but `shuffle` makes no sense here, and the dataset may be empty.
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
         let shards = self.settings.count_shards(epochs.workers)?;
@@ -337,7 +338,7 @@ where
         let drop_last = options.drop_last.unwrap_or(false);
         let (first_shard, all_shards) = options.place_shards(shards)?;
         self.kind = Iterable { first_shard, all_shards, batch_size, drop_last, ..self.kind };
-        let content = Content::Shards(Cut { shards, batch_size, drop_last });
+        let content = Content::Shards(Cut { shards, first_shard, all_shards, batch_size, drop_last });
         let (seed, samples) = (self.settings.seed(), self.kind.samples());
         let loading = match epochs.workers {
             0 => Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed))),

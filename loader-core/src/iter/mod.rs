@@ -25,7 +25,7 @@ pub(crate) use workers::{Epochs, WorkerIter};
 /// [`DataLoader::iter`](crate::DataLoader::iter).
 ///
 /// An `Err` loses its batch only, and the iterator goes on, unless [`Error::ends_iteration`]. After the end it stays at its end.
-/// Dropping it ends its workers, within a deadline; batches that you hold stay valid.
+/// Dropping it ends its workers, within a deadline, or sends persistent ones home; batches that you hold stay valid.
 ///
 /// With workers, [`next`](Iterator::next) waits for the next batch, for ever without `timeout`, but never for a worker that has
 /// died. It must not be called from several threads at once, which its `&mut self` sees to; it may move between threads.
@@ -94,15 +94,15 @@ impl<B: crate::collate::Batch> Iter<B> {
         };
         match place {
             Some(place) => State::new(self.origin, self.epoch(), place),
-            None => State::new(self.origin, self.epoch() + 1, Place::Start),
+            None => State::new(self.origin, self.epoch().saturating_add(1), Place::Start),
         }
     }
 
     /// False when it is already over. Waits for the next batch.
-    pub(crate) fn has_more(&mut self) -> bool {
+    pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
         match &mut self.inner {
-            Inner::Batches(iter) => iter.place().is_some(),
-            Inner::Shards(iter) => iter.has_more(),
+            Inner::Batches(iter) => Ok(iter.place().is_some()),
+            Inner::Shards(iter) => Ok(iter.has_more()),
             Inner::Workers(iter) => iter.has_more(),
         }
     }
