@@ -52,7 +52,7 @@ impl HeapPool {
         let mut all = self.lock();
         let waiting = all.of_size(lines);
         // One that is far too large would be held by a small batch.
-        let fits = |other: &Block| (lines..=2 * lines).contains(&other.len());
+        let fits = |other: &Block| (lines..=2 * lines).contains(&other.len()) && !other.is_stale();
         match waiting.iter().position(fits) {
             Some(place) => waiting.swap_remove(place),
             None => {
@@ -92,7 +92,12 @@ impl Block {
     }
 
     pub(crate) fn is_pinned(&self) -> bool {
-        matches!(self, Self::Pinned(_))
+        matches!(self, Self::Pinned(pages) if pages.is_pinned())
+    }
+
+    /// True for what a forked child has from its parent's pool.
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Pinned(pages) if !pages.is_pinned())
     }
 
     #[inline]

@@ -25,7 +25,9 @@ pub enum PinError {
     #[error("this program was built without the feature `cuda` of loader-core; build it with the feature")]
     NotBuilt,
     /// The driver is not installed, or cannot be loaded.
-    #[error("there is no CUDA driver ({0}); install NVIDIA's driver, or make its libcuda.so.1 visible in the container")]
+    #[error(
+        "there is no CUDA driver ({0}); install NVIDIA's driver, or make its libcuda.so.1 visible in the container"
+    )]
     NoDriver(String),
     /// The driver lacks a call.
     #[error("the CUDA driver has no {0}; install one of CUDA 11 or newer")]
@@ -42,7 +44,9 @@ pub enum PinError {
         error: DriverError,
     },
     /// The driver was opened before this process was forked.
-    #[error("this process was forked from the one that opened the CUDA driver, which does not work there; build the loader behind the fork")]
+    #[error(
+        "this process was forked from the one that opened the CUDA driver, which does not work there; build the loader behind the fork"
+    )]
     Forked,
 }
 

@@ -90,7 +90,8 @@ impl Driver {
     pub(super) fn register(&self, start: NonNull<u8>, len: usize) -> Result<(), PinError> {
         let start = start.as_ptr().cast();
         // SAFETY: the range is mapped. The driver locks its pages and does not touch their bytes.
-        let register = || unsafe { (self.calls.cuMemHostRegister_v2)(start, len, CU_MEMHOSTREGISTER_PORTABLE) };
+        let register =
+            || unsafe { (self.calls.cuMemHostRegister_v2)(start, len, CU_MEMHOSTREGISTER_PORTABLE) };
         let (call, code) = self.in_context("cuMemHostRegister", register);
         self.calls.check(call, code)
     }
@@ -122,7 +123,8 @@ impl Driver {
 impl Calls {
     fn load() -> Result<Self, PinError> {
         // SAFETY: runs the driver's initialisers, as in every program that uses the driver.
-        let library = unsafe { Library::new(LIBRARY) }.map_err(|error| PinError::NoDriver(error.to_string()))?;
+        let library =
+            unsafe { Library::new(LIBRARY) }.map_err(|error| PinError::NoDriver(error.to_string()))?;
         let calls = Self::find(&library)?;
         // The driver has threads: it is never unloaded.
         mem::forget(library);

@@ -52,9 +52,9 @@ impl Mapping {
         }
     }
 
-    /// True when it is page-locked.
+    /// True when it is page-locked in this process.
     pub(super) fn is_pinned(&self) -> bool {
-        self.registration.is_some()
+        self.registration.as_ref().is_some_and(Registration::is_valid)
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {

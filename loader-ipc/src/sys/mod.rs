@@ -40,6 +40,6 @@ pub use words::SharedWords;
 pub use zero_sized::ZeroSized;
 
 pub(crate) use line::Line;
-pub(crate) use pages::Pages;
 use mapping::{Access, Mapping};
+pub(crate) use pages::Pages;
 use sealed::require_fixed_size;

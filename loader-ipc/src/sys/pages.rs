@@ -20,6 +20,11 @@ impl Pages {
         mapping.is_pinned().then_some(Self { mapping, lines })
     }
 
+    /// False in a forked child.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.mapping.is_pinned()
+    }
+
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
         // SAFETY: mapped while `self` lives, zeroed by the system, aligned to a page; written only through `&mut self`.

@@ -89,13 +89,17 @@ pub(super) struct Registration {
 }
 
 impl Registration {
+    /// False in a forked child, where the mapping is a copy, or is its parent's to lock.
+    pub(super) fn is_valid(&self) -> bool {
+        self.pinner.0.owner == std::process::id()
+    }
+
     /// Ends it. False when the driver still counts on the range: then it must stay mapped, for whatever were mapped at its place
     /// later would be taken for it.
     #[must_use]
     pub(super) fn end(self) -> bool {
-        let shared = &self.pinner.0;
-        // In a forked child the mapping is a copy, and the registration its parent's.
-        let ended = shared.owner != std::process::id() || shared.driver.unregister(self.start);
+        // In a forked child the registration is its parent's.
+        let ended = !self.is_valid() || self.pinner.0.driver.unregister(self.start);
         if !ended {
             // The driver stays open for what it still holds.
             mem::forget(self.pinner);
