@@ -5,12 +5,29 @@ Start method, thread counts and sharing strategy are PyTorch's own defaults on L
 descriptors), which are its fast ones. Samples are tensors, so that nothing is converted on the way into a batch.
 """
 
+import json
 import os
+import time
 
 import torch
 from torch.utils.data import DataLoader
 
-from workloads import IMAGE, MEAN, STD, ImageFiles, Peer, Repeated, pages, repeated_sample
+from workloads import (
+    IMAGE,
+    MEAN,
+    START_SAMPLES,
+    STD,
+    ImageFiles,
+    Integers,
+    NotApplicable,
+    Peer,
+    Repeated,
+    pages,
+    repeated_sample,
+    spread,
+)
+
+RESUME_AT = 10_000  # batches
 
 
 class PyTorch(Peer):
@@ -101,7 +118,61 @@ def steady(peer, options):
     peer.line(options, batches=last - first, batch_bytes=batch_bytes, main_faults=main, worker_faults=workers)
 
 
-PyTorch.further_workloads = {"steady": steady}
+def resume(peer, options):
+    """PyTorch's own loader has no state: torchdata's StatefulDataLoader is what its users take. It resumes with the same
+    number of workers."""
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        raise NotApplicable("torchdata is not installed") from None
+    stop, compared = options.batches or RESUME_AT, 20
+
+    def loader():
+        return StatefulDataLoader(
+            Integers(START_SAMPLES),
+            batch_size=options.batch_size,
+            shuffle=options.shuffle,
+            num_workers=options.workers,
+            generator=torch.Generator().manual_seed(0),
+        )
+
+    first = loader()
+    iterator = iter(first)
+    for _ in range(stop):
+        next(iterator)
+    saves, resumes = [], []
+    for _ in range(options.epochs):
+        called = time.perf_counter()
+        state = json.dumps(first.state_dict(), default=as_text)
+        saves.append((time.perf_counter() - called) * 1e6)
+        state_dict = first.state_dict()
+    expected = [next(iterator) for _ in range(compared)]
+    del iterator, first
+    for _ in range(options.epochs):
+        second = loader()
+        called = time.perf_counter()
+        second.load_state_dict(state_dict)
+        rest = iter(second)
+        batches = [next(rest)]
+        resumes.append((time.perf_counter() - called) * 1e3)
+        batches += [next(rest) for _ in range(compared - 1)]
+        assert all(map(torch.equal, batches, expected)), "the resumed run is another one"
+        del rest, second
+    peer.line(
+        options,
+        state_bytes=len(state),
+        save_us=spread(saves),
+        resume_ms=spread(resumes),
+        check={"batches": compared},
+    )
+
+
+def as_text(value):
+    """What JSON does not know: the state of a generator, a tensor of bytes."""
+    return bytes(value.tolist()).hex()
+
+
+PyTorch.further_workloads = {"steady": steady, "resume": resume}
 
 
 if __name__ == "__main__":

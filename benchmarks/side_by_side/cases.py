@@ -76,9 +76,8 @@ def plan() -> Iterator[Case]:
     yield from stragglers()
     yield from shutdown()
     yield from steady()
+    yield from resume()
     # To come, with a workload of the same name on every side:
-    # `resume`: an epoch left after some batches and taken up again with another number of workers. The line says
-    #   `save_us`, `resume_ms` (until the next batch) and a `check` over the batches after it.
     # `killed`: a worker is killed in mid-epoch. The line says `recovery_ms` (until the next batch), `lost_batches` and
     #   a `check` over the epoch; a peer whose epoch ends with an error exits with status 3 and says so.
 
@@ -214,3 +213,15 @@ def steady() -> Iterator[Case]:
     for workers in (1, 2):
         row = Row(f"page faults a batch of 38.5 MB, {count(workers)}", "", faults_per_batch, compare=False)
         yield Case("steady", ["--workers", str(workers)], [row], sides=(OURS, STANDARD), counted=True)
+
+
+def resume() -> Iterator[Case]:
+    for workers in (0, 2):
+        overview = "resume at batch 10,000" if workers == 2 else None
+        rows = [
+            Row(f"from the state to the next batch, {count(workers)}", "ms", median_of("resume_ms"), overview=overview),
+            Row(f"to take the state, {count(workers)}", "us", median_of("save_us")),
+            Row(f"the state as JSON, {count(workers)}", "bytes", lambda line: line["state_bytes"]),
+        ]
+        options = ["--workers", str(workers), "--shuffle"]
+        yield Case("resume", options, rows, peers=["--epochs", "3"], sides=(OURS, STANDARD))

@@ -78,7 +78,7 @@ PYTHON_PEERS = [
 # In the order of the tables.
 TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs"}
 # Each in a call of its own, so that one that has no build for this machine does not keep the others out.
-INSTALLED = [["torch==2.15.0", "torchvision", "pillow", "numpy"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
+INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
 
 
 def install() -> None:

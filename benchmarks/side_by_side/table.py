@@ -16,6 +16,7 @@ HEADINGS = {
     "stragglers": "Slow samples",
     "shutdown": "Shutdown",
     "steady": "Steady state",
+    "resume": "Resume in mid-epoch",
 }
 
 

@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let folder = options.folder.as_deref().context("--folder is missing")?;
     let images = ImageFolder::open(folder)?.transform(Transform::standard_train(224))?;
     let batches = options.batches.unwrap_or(images.len() / options.batch_size());
-    let order = RandomSampler::new(images.len()).num_samples(batches * options.batch_size());
+    let order = RandomSampler::new(images.len()).num_samples(batches * options.batch_size())?;
     // The order is random in any case, so `--shuffle` says nothing new.
     let loader =
         DataLoader::builder(images).options(options.loader()).shuffle(false).sampler(order).build()?;

@@ -11,6 +11,7 @@ mod memcpy;
 mod memory;
 mod options;
 mod overhead;
+mod resume;
 mod shutdown;
 mod start;
 mod steady;
@@ -39,5 +40,6 @@ pub fn run() -> anyhow::Result<()> {
         Workload::Stragglers => stragglers::run(&options),
         Workload::Shutdown => shutdown::run(&options),
         Workload::Steady => steady::run(&options),
+        Workload::Resume => resume::run(&options),
     }
 }

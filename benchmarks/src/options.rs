@@ -75,6 +75,8 @@ pub(crate) enum Workload {
     Shutdown,
     /// Page faults, allocations and shared memory in the middle of an epoch of `bandwidth`.
     Steady,
+    /// A run that ends in mid-epoch and is taken up again, with one worker more.
+    Resume,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]

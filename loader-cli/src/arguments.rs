@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
-use loader_core::{LoaderOptions, NumWorkers};
+use loader_core::{LoaderOptions, NumWorkers, Order};
 
 use crate::{
     dataset::{Pixels, TransformName},
@@ -128,7 +128,19 @@ struct OrderArguments {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Leave out a last batch that is not full [default: false]
+    /// Whose order: the loader's own, or that of PyTorch, number for number [default: native]
+    #[arg(long, value_name = "native|torch")]
+    order: Option<Order>,
+
+    /// Which of the processes that train together this is, from 0: it loads its share; needs --world-size
+    #[arg(long, value_name = "N")]
+    rank: Option<usize>,
+
+    /// How many processes train together; needs --rank
+    #[arg(long, value_name = "N")]
+    world_size: Option<usize>,
+
+    /// Leave out a last batch that is not full, and samples that are no share for every process [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     drop_last: Option<bool>,
 }
@@ -183,6 +195,9 @@ impl OrderArguments {
         options.batch_size = self.batch_size;
         options.shuffle = self.shuffle;
         options.seed = self.seed;
+        options.order = self.order;
+        options.rank = self.rank;
+        options.world_size = self.world_size;
         options.drop_last = self.drop_last;
         options
     }

@@ -1,7 +1,7 @@
 //! `loader run`: loads epochs, as a training loop would, and does nothing with the batches.
 
 use loader_core::{
-    DataLoader, Dataset, Digest, LoaderOptions, Sample, collate::Batch, sampler::RandomSampler,
+    DataLoader, Dataset, Digest, Error, LoaderOptions, Sample, collate::Batch, sampler::RandomSampler,
 };
 
 use crate::{
@@ -43,7 +43,11 @@ impl Run<'_> {
         let length = dataset.len();
         let mut builder = DataLoader::builder(dataset).options(options).registered(name);
         if let Some(samples) = self.arguments.samples {
-            builder = builder.sampler(RandomSampler::new(length).replacement(true).num_samples(samples));
+            if length == 0 {
+                return Err(Error::EmptyDataset.into());
+            }
+            let draws = RandomSampler::new(length).replacement(true).num_samples(samples);
+            builder = builder.sampler(draws.expect("there are samples, and at least one is asked for"));
         }
         let loader = builder.build()?;
         let mut errors = 0;
@@ -63,7 +67,7 @@ impl Run<'_> {
         let Self { arguments, settings, reporter, interrupt } = self;
         let mut batches = loader.epoch(epoch)?;
         if epoch == 0 {
-            let samples = arguments.samples.or(loader.samples());
+            let samples = arguments.samples.or_else(|| Some(share(loader.samples()?, &settings.loader)));
             reporter.event(&Event::start(samples, loader.len(), &batches.worker_pids(), settings))?;
         }
         reporter.epoch_begins(epoch, arguments.epochs, loader.len());
@@ -96,5 +100,14 @@ impl Run<'_> {
         }
         reporter.epoch_ended(&batches.report(), digest.as_ref())?;
         Ok(())
+    }
+}
+
+/// Samples of an epoch in this process.
+fn share(samples: usize, options: &LoaderOptions) -> usize {
+    match (options.world_size, options.drop_last) {
+        (Some(world_size), Some(true)) => samples / world_size,
+        (Some(world_size), _) => samples.div_ceil(world_size),
+        (None, _) => samples,
     }
 }

@@ -28,6 +28,10 @@ impl Settings {
         if arguments.samples.is_some() {
             // Draws are random as they are.
             loader.shuffle = None;
+            if loader.rank.is_some() || loader.world_size.is_some() {
+                let message = "samples are drawn from the whole dataset, of which rank and world_size take a share; leave one of them out";
+                return Err(Stop::InvalidArguments(message.to_owned()));
+            }
         }
         Ok(Self { dataset: dataset.resolved()?, loader })
     }

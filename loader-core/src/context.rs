@@ -1,5 +1,7 @@
 //! What a dataset is told while it loads.
 
+use std::mem;
+
 use rand::rngs::ChaCha8Rng;
 
 use crate::{
@@ -12,13 +14,13 @@ use crate::{
 pub struct WorkerInfo {
     id: usize,
     num_workers: usize,
-    seed: u64,
+    base_seed: u64,
 }
 
 impl WorkerInfo {
     #[doc(hidden)]
-    pub fn new(id: usize, num_workers: usize, seed: u64) -> Self {
-        Self { id, num_workers, seed }
+    pub fn new(id: usize, num_workers: usize, base_seed: u64) -> Self {
+        Self { id, num_workers, base_seed }
     }
 
     /// Number of the worker, from 0.
@@ -31,10 +33,12 @@ impl WorkerInfo {
         self.num_workers
     }
 
-    /// The loader's seed plus the worker's number, for libraries that want a seed per process. What a sample looks like should
-    /// not depend on it: use [`Context::rng`] for that.
+    /// A seed of the process's own, for libraries that want one: the base seed plus the worker's number, as in PyTorch. The base seed
+    /// comes from the loader's seed and the epoch that the workers were started for; with `order = "torch"` it is PyTorch's.
+    ///
+    /// What a sample looks like should not depend on it: use [`Context::rng`] for that.
     pub fn seed(&self) -> u64 {
-        self.seed.wrapping_add(self.id as u64)
+        self.base_seed.wrapping_add(self.id as u64)
     }
 }
 
@@ -46,6 +50,8 @@ pub struct Context {
     epoch: u64,
     index: usize,
     shard: Option<Shard>,
+    /// Index of the asked dataset's sample 0 in the outermost one.
+    shift: usize,
     key: [u8; 32],
     /// Stream of the generator.
     stream: u64,
@@ -74,7 +80,7 @@ impl Context {
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
         let many = Many::Unasked;
-        Self { worker, seed, epoch, index: 0, shard: None, key, stream: 0, rng: None, many }
+        Self { worker, seed, epoch, index: 0, shift: 0, shard: None, key, stream: 0, rng: None, many }
     }
 
     /// For a shard of an iterable dataset: the generator is the shard's, until an index is set.
@@ -94,16 +100,19 @@ impl Context {
         random::generator(random::shard_key(Purpose::Buffer, self.seed, self.epoch, shard), 0)
     }
 
-    /// Moves on to another sample: its generator starts anew.
+    /// Moves on to another sample: its generator starts anew. `index` counts as the one that was given to the dataset that calls
+    /// this; if that is a member of a concatenation, the index in the whole is derived from it.
     pub fn set_index(&mut self, index: usize) {
-        self.index = index;
+        self.index = self.shift + index;
         // Stream 0 of a shard is the shard's own.
-        self.stream = index as u64 + u64::from(self.shard.is_some());
+        self.stream = self.index as u64 + u64::from(self.shard.is_some());
         self.rng = None;
     }
 
     /// The sample's own generator. It depends on the loader's seed, the epoch and the sample's index alone: augmentation is
     /// the same with any number of workers, in any order, and when a batch is loaded again.
+    ///
+    /// In a dataset made of others the index is the one that the loader asked the outermost dataset for.
     ///
     /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
     ///
@@ -118,7 +127,7 @@ impl Context {
         self.epoch
     }
 
-    /// Index of the sample; of an iterable dataset, its place in the shard.
+    /// Index of the sample, in the outermost dataset: the one that the loader asked for; of an iterable dataset, its place in the shard.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -128,8 +137,12 @@ impl Context {
         self.shard
     }
 
-    pub(crate) fn probe_many(&mut self) {
-        self.many = Many::Probing;
+    /// Asks, in `call`, whether a dataset has a `get_many` of its own; also true where it has not.
+    pub(crate) fn probe_many<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+        let before = mem::replace(&mut self.many, Many::Probing);
+        let result = call(self);
+        let declined = mem::replace(&mut self.many, before) == Many::Declined;
+        (result, declined)
     }
 
     pub(crate) fn is_probing(&self) -> bool {
@@ -140,8 +153,17 @@ impl Context {
         self.many = Many::Declined;
     }
 
-    pub(crate) fn many_declined(&self) -> bool {
-        self.many == Many::Declined
+    /// Runs `call` for a dataset whose sample 0 is sample `first` of the one that calls this.
+    pub(crate) fn within<R>(&mut self, first: usize, call: impl FnOnce(&mut Self) -> R) -> R {
+        self.shift += first;
+        let result = call(self);
+        self.shift -= first;
+        result
+    }
+
+    /// Lets the sample's generator start anew.
+    pub(crate) fn restart(&mut self) {
+        self.rng = None;
     }
 
     /// The worker, or `None` in the main process. Which worker loads a sample depends on the time that others take: what a sample looks

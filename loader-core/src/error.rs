@@ -207,7 +207,8 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UserFailure {
-    /// The error and its causes, outermost first; a panic's message.
+    /// The error and its causes, outermost first; a panic's message. Before a failure of `get_many` stand the samples it was asked
+    /// for.
     pub chain: Vec<String>,
     /// True for a panic.
     pub panicked: bool,

@@ -69,21 +69,24 @@ mod schedule;
 mod shared_vec;
 mod state;
 mod tensor;
+mod torch;
 mod warning;
 
 pub use builder::Builder;
 pub use context::{Context, WorkerInfo};
 pub use dataset::{
-    ChainDataset, Dataset, IterableDataset, Map, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator,
+    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, IterableDataset, Map, Parts, Shard,
+    ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, TensorDataset,
+    TensorRow, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Doing, Error, UserFailure};
 pub use fetch::{Iterable, MapStyle, Plain, Snapshots};
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
-pub use loader_core_derive::Sample;
+pub use loader_core_derive::{Convert, Sample};
 pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
-pub use options::{LoaderOptions, NumWorkers};
+pub use options::{LoaderOptions, NumWorkers, Order};
 pub use report::{EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
@@ -91,14 +94,18 @@ pub use tensor::{DType, Element, Tensor, TensorError};
 pub use warning::Warning;
 
 // A trait and a derive macro may share a name; users import both with one `use`.
-pub use collate::Sample;
+pub use collate::{Convert, Sample};
 
 /// What a program needs, with one `use`.
 pub mod prelude {
     pub use crate::{
-        Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, Sample, Shard, SharedVec,
-        SnapshotDataset, SnapshotIterator, State, Tensor, WorkerInfo,
-        sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler},
+        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, Order,
+        Sample, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset, State, Subset, Tensor,
+        TensorDataset, WorkerInfo,
+        sampler::{
+            BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
+            WeightedRandomSampler,
+        },
     };
 }
 

@@ -20,7 +20,8 @@ use crate::{
     },
     plan::Plan,
     pool::Launch,
-    sampler::{BatchSampler, Epoch},
+    random::base_seed,
+    sampler::BatchSampler,
     state::{Origin, Place, State, mismatch},
     warning::Warn,
 };
@@ -33,7 +34,7 @@ use crate::{
 /// See [`Dataset`] for an example.
 pub struct DataLoader<B> {
     loading: Loading<B>,
-    order: Order,
+    content: Content,
     origin: Origin,
     warn: Warn,
     pinner: Option<Pinner>,
@@ -48,7 +49,7 @@ pub(crate) enum Loading<B> {
 }
 
 /// What an epoch consists of.
-pub(crate) enum Order {
+pub(crate) enum Content {
     /// Of a map-style dataset with so many samples.
     Batches { sampler: Box<dyn BatchSampler>, samples: usize },
     /// Of an iterable dataset.
@@ -70,12 +71,12 @@ impl DataLoader<()> {
 impl<B: Batch> DataLoader<B> {
     pub(crate) fn new(
         loading: Loading<B>,
-        order: Order,
+        content: Content,
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
     ) -> Self {
-        Self { loading, order, origin, warn, pinner, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, next_epoch: Mutex::new(0) }
     }
 
     /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
@@ -138,7 +139,7 @@ impl<B: Batch> DataLoader<B> {
                 let rested = bench.as_ref().and_then(|bench| bench.take(number, slots, epochs.timeout));
                 let pool = match rested {
                     Some(pool) => pool,
-                    None => launch.start(slots)?,
+                    None => launch.start(slots, self.base_seed(number))?,
                 };
                 let home = bench.as_ref().map(Bench::home);
                 Inner::Workers(Box::new(WorkerIter::new(pool, home, slots.clone(), epochs.clone(), supply)?))
@@ -150,9 +151,9 @@ impl<B: Batch> DataLoader<B> {
 
     /// What is to be loaded of epoch `number` from `place` on.
     fn supply(&self, number: u64, place: &Place) -> Result<Supply, Error> {
-        match (&self.order, place) {
-            (Order::Batches { sampler, samples }, place) => {
-                let plan = Plan::new(&**sampler, Epoch { seed: self.origin.seed, number }, *samples);
+        match (&self.content, place) {
+            (Content::Batches { sampler, samples }, place) => {
+                let plan = Plan::new(&**sampler, self.origin.epoch(number), *samples);
                 match place {
                     Place::Start => Ok(Supply::batches(plan)),
                     Place::Batches(place) => {
@@ -164,14 +165,23 @@ impl<B: Batch> DataLoader<B> {
                     }
                 }
             }
-            (Order::Shards(cut), Place::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
-            (Order::Shards(cut), Place::Shards(place)) => {
+            (Content::Shards(cut), Place::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
+            (Content::Shards(cut), Place::Shards(place)) => {
                 Ok(Supply::shards(Shards::resume(number, *cut, place)?))
             }
-            (Order::Shards(_), Place::Batches(_)) => {
+            (Content::Shards(_), Place::Batches(_)) => {
                 Err(mismatch("it is of a map-style dataset, the loader's is iterable"))
             }
         }
+    }
+
+    /// What the workers that are started for an epoch get their seeds from.
+    fn base_seed(&self, number: u64) -> u64 {
+        let draws = match &self.content {
+            Content::Batches { sampler, .. } => sampler.torch_draws(),
+            Content::Shards(_) => 0,
+        };
+        base_seed(self.origin.epoch(number), draws)
     }
 
     fn next_epoch(&self) -> MutexGuard<'_, u64> {
@@ -181,9 +191,9 @@ impl<B: Batch> DataLoader<B> {
     /// Number of batches in an epoch. Of an iterable dataset an estimate from its length, as in PyTorch (each shard may end with a batch
     /// that is not full), and `None` when it does not say its length.
     pub fn len(&self) -> Option<usize> {
-        match &self.order {
-            Order::Batches { sampler, .. } => Some(sampler.len()),
-            Order::Shards(Cut { batch_size, drop_last, .. }) => {
+        match &self.content {
+            Content::Batches { sampler, .. } => Some(sampler.len()),
+            Content::Shards(Cut { batch_size, drop_last, .. }) => {
                 let samples = self.origin.samples?;
                 Some(if *drop_last { samples / batch_size } else { samples.div_ceil(*batch_size) })
             }

@@ -6,15 +6,19 @@
 
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 
+use crate::{options::Order, sampler::Epoch, torch};
+
 /// What a generator is for; keeps the streams of different uses apart.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Order = 1,
     Sample = 2,
+    Worker = 3,
+    Split = 4,
     /// What an iterable dataset draws in one shard.
-    Shard = 3,
+    Shard = 5,
     /// The buffer that mixes a shard's samples.
-    Buffer = 4,
+    Buffer = 6,
 }
 
 /// What keys the generators of one use in one epoch.
@@ -40,6 +44,15 @@ pub(crate) fn generator(key: [u8; 32], stream: u64) -> ChaCha8Rng {
     generator
 }
 
+/// What an epoch's workers are seeded from, 63 bits. In PyTorch's order it is the number that PyTorch draws at the epoch's
+/// beginning, which depends on the `draws` that the sampler takes from the loader's generator in an epoch: `BatchSampler::torch_draws`.
+pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
+    match epoch.order {
+        Order::Native => generator(key(Purpose::Worker, epoch.seed, epoch.number), 0).next_u64() >> 1,
+        Order::Torch => torch::at_epoch(epoch.seed, epoch.number, torch::BASE_SEED_DRAWS + draws).base_seed(),
+    }
+}
+
 /// A uniform number below `bound` (which must not be 0): Lemire's method, unbiased.
 pub(crate) fn below(generator: &mut impl Rng, bound: u64) -> u64 {
     let mut wide = u128::from(generator.next_u64()) * u128::from(bound);
@@ -50,6 +63,12 @@ pub(crate) fn below(generator: &mut impl Rng, bound: u64) -> u64 {
         }
     }
     (wide >> 64) as u64
+}
+
+/// A uniform number from 0 to below 1, in steps of 2^-53.
+pub(crate) fn uniform(generator: &mut impl Rng) -> f64 {
+    const BITS: u32 = f64::MANTISSA_DIGITS;
+    (generator.next_u64() >> (u64::BITS - BITS)) as f64 / (1u64 << BITS) as f64
 }
 
 /// Shuffles in place: Fisher-Yates from the front, so that a prefix is final early.
@@ -75,6 +94,21 @@ mod tests {
 
     const GOLDEN_SEED_7: [u32; 10] = [9, 3, 8, 1, 0, 6, 4, 5, 7, 2];
     const GOLDEN_SAMPLE_7_0_3: u64 = 10_443_036_692_300_352_235;
+
+    #[test]
+    fn base_seeds_have_63_bits_and_differ_by_epoch() {
+        let epochs = |order| (0..100).map(move |number| base_seed(Epoch { seed: 7, number, order }, 38));
+        for order in [Order::Native, Order::Torch] {
+            let mut seeds: Vec<u64> = epochs(order).collect();
+            assert!(seeds.iter().all(|&seed| seed < 1 << 63) && seeds.iter().any(|&seed| seed >= 1 << 62));
+            seeds.sort_unstable();
+            seeds.dedup();
+            assert_eq!(seeds.len(), 100);
+        }
+        assert_eq!(epochs(Order::Native).next(), Some(GOLDEN_WORKER_7_0));
+    }
+
+    const GOLDEN_WORKER_7_0: u64 = 8_297_548_376_829_063_600;
 
     #[test]
     fn below_stays_below_and_reaches_all() {

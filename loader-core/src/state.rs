@@ -5,6 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use crate::{
     error::Error,
     fetch::{ShardPlace, Snapshot},
+    options::Order,
+    sampler::Epoch,
 };
 
 /// Version of the format.
@@ -20,6 +22,7 @@ const VERSION: u32 = 1;
 pub struct State {
     version: u32,
     seed: u64,
+    order: Order,
     samples: Option<u64>,
     epoch: u64,
     place: Place,
@@ -65,13 +68,21 @@ pub(crate) struct ShardsPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) seed: u64,
+    pub(crate) order: Order,
     pub(crate) samples: Option<usize>,
+}
+
+impl Origin {
+    /// Epoch `number` of the loader.
+    pub(crate) fn epoch(self, number: u64) -> Epoch {
+        Epoch::new(self.seed, number).order(self.order)
+    }
 }
 
 impl State {
     pub(crate) fn new(origin: Origin, epoch: u64, place: Place) -> Self {
         let samples = origin.samples.map(|samples| samples as u64);
-        Self { version: VERSION, seed: origin.seed, samples, epoch, place }
+        Self { version: VERSION, seed: origin.seed, order: origin.order, samples, epoch, place }
     }
 
     /// The epoch that it stands in.
@@ -96,6 +107,7 @@ impl State {
     pub(crate) fn check(&self, origin: Origin) -> Result<(), Error> {
         must_agree("version of the format", self.version, VERSION)?;
         must_agree("seed", self.seed, origin.seed)?;
+        must_agree("order", self.order, origin.order)?;
         must_agree("number of samples", self.samples, origin.samples.map(|samples| samples as u64))
     }
 }
@@ -166,7 +178,7 @@ mod tests {
         let shards = vec![ShardPlace { position: 5, snapshot: Some(snapshot) }, ShardPlace::default()];
         let place =
             Place::Shards(ShardsPlace { batch_size: 4, drop_last: false, batches: 2, turn: 1, shards });
-        State::new(Origin { seed: 7, samples: None }, 3, place)
+        State::new(Origin { seed: 7, order: Order::Native, samples: None }, 3, place)
     }
 
     #[test]
@@ -185,7 +197,7 @@ mod tests {
             assert!(serde_json::from_str::<State>(&broken).is_err());
         }
         let other = State { version: VERSION + 1, ..state() };
-        let error = other.check(Origin { seed: 7, samples: None }).unwrap_err();
+        let error = other.check(Origin { seed: 7, order: Order::Native, samples: None }).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the state does not fit the loader: its version of the format is 2, the loader's is 1"

@@ -104,6 +104,7 @@ impl Buffer {
     }
 
     /// The bytes.
+    #[inline] // for each sample of a batch
     pub fn as_bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],

@@ -197,7 +197,7 @@ pub struct Failure {
     pub stage: Stage,
     /// Index of the sample, where one is to blame.
     pub index: Option<u64>,
-    /// The error and its causes, outermost first. A panic's message is the only one.
+    /// The error and its causes, outermost first; a panic's message.
     pub chain: Vec<String>,
     /// True for a panic.
     pub panicked: bool,

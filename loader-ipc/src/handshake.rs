@@ -48,6 +48,8 @@ pub struct Bootstrap {
     pub main_pid: u32,
     /// The loader's seed.
     pub seed: u64,
+    /// What the workers' own seeds begin with.
+    pub base_seed: u64,
     /// What to serve.
     pub work: Work,
     /// Version of main's loader-ipc.
@@ -154,6 +156,8 @@ pub struct Offer<'a> {
     pub workers: u32,
     /// The loader's seed.
     pub seed: u64,
+    /// What the workers' own seeds begin with.
+    pub base_seed: u64,
     /// What to serve.
     pub work: &'a Work,
     /// Descriptor of the control page.
@@ -189,6 +193,7 @@ impl Invitation {
             workers: offer.workers,
             main_pid: std::process::id(),
             seed: offer.seed,
+            base_seed: offer.base_seed,
             work: offer.work.clone(),
             version: VERSION.to_owned(),
             nonce,

@@ -117,7 +117,7 @@ fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
     let Connected { bootstrap, control, dataset, attached, orders, results } = connected;
     let worker = bootstrap.worker as usize;
     let seed = bootstrap.seed;
-    let info = WorkerInfo::new(worker, bootstrap.workers as usize, seed);
+    let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
     let opening = Opening { dataset, attached, seed, worker: info };
     // A failure, a panic included, is kept and answers every task.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));

@@ -12,7 +12,7 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 /// `(index, three random numbers)`: content that depends on seed, epoch and index.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Noise {
     /// Number of samples.
     pub count: usize,

@@ -59,6 +59,12 @@ fn options_for_workers_without_workers() {
 }
 
 #[test]
+fn a_rank_that_is_not() {
+    assert_invalid(noise().distributed(3, 3), "rank", "should be in the interval [0, 2]");
+    assert_invalid(noise().distributed(0, 0), "world_size", "use 1 or more");
+}
+
+#[test]
 fn options_that_exclude_each_other() {
     let sampler = || SequentialSampler::new(10);
     let batches = || loader_core::sampler::FixedBatches::new(SequentialSampler::new(10), 2, false);
@@ -68,6 +74,8 @@ fn options_that_exclude_each_other() {
         (noise().batch_sampler(batches()).shuffle(true), ("batch_sampler", "shuffle")),
         (noise().batch_sampler(batches()).sampler(sampler()), ("batch_sampler", "sampler")),
         (noise().batch_sampler(batches()).drop_last(true), ("batch_sampler", "drop_last")),
+        (noise().batch_sampler(batches()).distributed(0, 2), ("batch_sampler", "rank")),
+        (noise().sampler(sampler()).distributed(0, 2), ("sampler", "rank")),
     ];
     for (builder, names) in cases {
         let (error, text) = refused(builder);
@@ -150,7 +158,7 @@ impl Dataset for Forgetful {
 #[test]
 fn a_dataset_that_loses_its_samples_on_the_way() {
     let error = DataLoader::builder(Forgetful { rows: vec![1, 2, 3] }).num_workers(1).build().unwrap_err();
-    assert!(error.to_string().contains("3 samples before encoding and 0 after"), "{error}");
+    assert!(error.to_string().contains("3 samples before encoding and 0 samples after"), "{error}");
 }
 
 #[derive(Serialize, Deserialize)]

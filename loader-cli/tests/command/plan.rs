@@ -9,6 +9,12 @@ fn plan(arguments: &[&str]) -> String {
     finished.stdout
 }
 
+/// The indices alone.
+fn batches(arguments: &[&str]) -> Vec<Vec<usize>> {
+    let indices = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["indices"].take();
+    plan(arguments).lines().map(|line| serde_json::from_value(indices(line)).unwrap()).collect()
+}
+
 #[test]
 fn in_order() {
     let expected = "{\"epoch\":0,\"batch\":0,\"indices\":[0,1,2,3]}\n{\"epoch\":0,\"batch\":1,\"indices\":[4,5,6,7]}\n\
@@ -28,26 +34,94 @@ fn shuffled() {
     assert_eq!(plan(&arguments), expected);
 }
 
+/// `DataLoader(range(20), batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(42))` of PyTorch 2.15, twice.
+#[test]
+fn shuffled_as_pytorch_does() {
+    let arguments = ["--length", "20", "--batch-size", "6", "--shuffle", "--seed", "42", "--epochs", "2"];
+    let batches = batches(&[&arguments[..], &["--order", "torch"]].concat());
+    let expected = [
+        vec![16, 15, 2, 9, 0, 19],
+        vec![6, 14, 18, 5, 10, 11],
+        vec![3, 1, 12, 13, 7, 8],
+        vec![4, 17],
+        vec![17, 16, 5, 11, 19, 9],
+        vec![3, 12, 14, 0, 10, 6],
+        vec![18, 2, 15, 4, 7, 13],
+        vec![1, 8],
+    ];
+    assert_eq!(batches, expected);
+}
+
+/// `DistributedSampler(range(23), num_replicas=4, rank=2, seed=42)` of PyTorch 2.15 after `set_epoch(0)` and `set_epoch(1)`.
+#[test]
+fn the_share_of_a_process() {
+    let distributed = ["--batch-size", "6", "--rank", "2", "--world-size", "4"];
+    let shuffled = ["--length", "23", "--shuffle", "--order", "torch", "--seed", "42", "--epochs", "2"];
+    let expected = [[6, 1, 14, 10, 20, 9], [16, 1, 11, 4, 19, 5]];
+    assert_eq!(batches(&[&distributed[..], &shuffled].concat()), expected);
+    assert_eq!(batches(&[&distributed[..], &["--length", "10"]].concat()), [[2, 6, 0]]);
+    let dropped = ["--length", "10", "--batch-size", "2", "--rank", "2", "--world-size", "4", "--drop-last"];
+    assert_eq!(batches(&dropped), [[2, 6]]);
+}
+
+#[test]
+fn the_native_order_is_shared_by_processes_too() {
+    let shuffled = ["--length", "8", "--batch-size", "8", "--shuffle", "--seed", "3"];
+    let shares: Vec<Vec<usize>> = ["0", "1"]
+        .map(|rank| batches(&[&shuffled[..], &["--rank", rank, "--world-size", "2"]].concat()).concat())
+        .into();
+    let woven: Vec<usize> = (0..8).map(|place| shares[place % 2][place / 2]).collect();
+    assert_eq!(batches(&shuffled), [woven]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let refused = |arguments: &[&str], message: &str| {
+        let finished = run(&[&["plan", "--length", "10"], arguments].concat());
+        finished.assert_status(2);
+        assert_eq!((finished.stdout.as_str(), finished.stderr.trim_end()), ("", message));
+    };
+    let rank = "loader: rank: invalid rank 4, rank should be in the interval [0, 3]";
+    refused(&["--rank", "4", "--world-size", "4"], rank);
+    refused(&["--rank", "1"], "loader: rank: of how many processes? set world_size too, or leave both out");
+    let alone = "loader: world_size: which of them is this process? set rank too, or leave both out";
+    refused(&["--world-size", "2"], alone);
+    refused(&["--batch-size", "0"], "loader: batch_size: 0 samples do not make a batch; use 1 or more");
+    let order = "loader: invalid value 'pytorch' for '--order <native|torch>': `pytorch` is neither \"native\" nor \"torch\"; \
+                 see `loader --help`";
+    refused(&["--order", "pytorch"], order);
+    let draws = run(&["run", PHOTOS, "--samples", "5", "--rank", "0", "--world-size", "2"]);
+    assert!(draws.assert_status(2).stderr.starts_with("loader: samples are drawn from the whole dataset"));
+}
+
 #[test]
 fn it_is_what_a_run_loads() {
-    let arguments = ["--shuffle", "--seed", "3", "--batch-size", "4", "--drop-last", "--epochs", "2"];
-    let run = run(&[&["run", PHOTOS, "--json", "--batches", "--size", "16"], &arguments[..]].concat());
+    let plain = ["--shuffle", "--seed", "3", "--batch-size", "4", "--drop-last", "--epochs", "2"];
+    assert_eq!(assert_run_loads_the_plan(&plain), 4);
+    assert_eq!(assert_run_loads_the_plan(&[&plain[..], &["--order", "torch"]].concat()), 4);
+    let share = ["--shuffle", "--batch-size", "2", "--epochs", "2", "--rank", "1", "--world-size", "2"];
+    assert_eq!(assert_run_loads_the_plan(&share), 6);
+}
+
+/// Returns the number of batches.
+fn assert_run_loads_the_plan(arguments: &[&str]) -> usize {
+    let run = run(&[&["run", PHOTOS, "--json", "--batches", "--size", "16"], arguments].concat());
     run.assert_status(0);
     let mut loaded = run.named("batch");
     for batch in &mut loaded {
         batch.as_object_mut().unwrap().remove("event");
     }
-    let planned = plan(&[&["--length", "9"], &arguments[..]].concat());
+    let planned = plan(&[&["--length", "9"], arguments].concat());
     let planned: Vec<serde_json::Value> =
         planned.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(loaded, planned);
-    assert_eq!(planned.len(), 4);
+    planned.len()
 }
 
 #[test]
 fn the_command_line_goes_over_the_environment() {
     let mut with_environment = command(&["plan", "--length", "3", "--shuffle=false"]);
-    with_environment.env("LOADER_BATCH_SIZE", "2").env("LOADER_SHUFFLE", "true");
+    with_environment.env("LOADER_BATCH_SIZE", "2").env("LOADER_SHUFFLE", "true").env("LOADER_ORDER", "torch");
     let finished = Running::start(with_environment).finish();
     let expected = "{\"epoch\":0,\"batch\":0,\"indices\":[0,1]}\n{\"epoch\":0,\"batch\":1,\"indices\":[2]}\n";
     assert_eq!(finished.assert_status(0).stdout, expected);

@@ -58,8 +58,9 @@ fn events() {
     let config = json!({
         "dataset": { "kind": "image-folder", "path": PHOTOS, "transform": "train", "size": 48, "pixels": "f32" },
         "loader": {
-            "batch_size": 4, "shuffle": false, "seed": 0, "num_workers": 2, "prefetch_factor": 2, "drop_last": false,
-            "in_order": true, "timeout": 0.0, "persistent_workers": false, "pin_memory": false,
+            "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
+            "drop_last": false, "in_order": true, "timeout": 0.0,
+            "persistent_workers": false, "pin_memory": false,
         },
     });
     assert_eq!(start["config"], config);

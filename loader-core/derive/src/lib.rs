@@ -1,4 +1,6 @@
-//! `#[derive(Sample)]` for `loader-core`: default collation for structs, field by field.
+//! `#[derive(Sample)]` and `#[derive(Convert)]` for `loader-core`: structs in batches and on their own, field by field.
+
+mod convert;
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
@@ -40,6 +42,31 @@ pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
     expand(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
+/// Derives default conversion, for a loader without batches, for a struct whose fields all have one.
+///
+/// For `struct Digit { pixels: [f32; 64], label: u8 }` it makes `struct DigitItem { pixels: Tensor<f32>, label: u8 }` with the same
+/// visibilities, serialisable, so that it can be the item of a loader. `#[sample(derive(Debug, Clone))]` derives more for it.
+///
+/// # Examples
+/// ```
+/// use loader_core::{Convert, Tensor};
+///
+/// #[derive(Convert)]
+/// struct Digit {
+///     pixels: [f32; 64],
+///     label: u8,
+/// }
+///
+/// let item: DigitItem = Digit { pixels: [0.5; 64], label: 3 }.convert()?;
+/// assert_eq!((item.pixels.shape(), item.label), ([64].as_slice(), 3));
+/// # Ok::<(), loader_core::collate::CollateError>(())
+/// ```
+#[proc_macro_derive(Convert, attributes(sample))]
+pub fn derive_convert(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    convert::expand(&input).unwrap_or_else(Error::into_compile_error).into()
+}
+
 fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let fields = fields_of(input)?;
     let derives = extra_derives(&input.attrs)?;
@@ -50,8 +77,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let name: Vec<String> = member.iter().map(member_name).collect();
     let ty: Vec<_> = fields.iter().map(|field| &field.ty).collect();
 
-    let batch_fields = declare(fields, |ty| quote!(<#ty as #core::collate::Sample>::Batch));
-    let stack_fields = declare(fields, |ty| quote!(<#ty as #core::collate::Sample>::Stack));
+    let batch_fields = declare(fields, "The batch of", |ty| quote!(<#ty as #core::collate::Sample>::Batch));
+    let stack_fields = declare(fields, "The batch of", |ty| quote!(<#ty as #core::collate::Sample>::Stack));
     let batch_doc = format!("A batch of [`{sample}`]s: in each field the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = "::loader_core::__private::serde";
@@ -104,13 +131,13 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
 
 fn fields_of(input: &DeriveInput) -> Result<&Fields> {
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new(input.span(), "only a struct has a batch of the same kind"));
+        return Err(Error::new(input.span(), "only a struct has a batch, or an item, of the same kind"));
     };
     if !input.generics.params.is_empty() {
-        return Err(Error::new(input.generics.span(), "a generic sample needs its `Sample` written by hand"));
+        return Err(Error::new(input.generics.span(), "a generic sample needs this trait written by hand"));
     }
     if data.fields.is_empty() {
-        return Err(Error::new(input.span(), "a sample without fields has no batch"));
+        return Err(Error::new(input.span(), "a sample without fields has neither batch nor item"));
     }
     Ok(&data.fields)
 }
@@ -147,13 +174,13 @@ fn member_name(member: &Member) -> String {
     }
 }
 
-/// The struct's fields with other types.
-fn declare(fields: &Fields, ty: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
+/// The struct's fields with other types, each documented as `doc` and its name.
+fn declare(fields: &Fields, doc: &str, ty: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
     let declared = fields.iter().map(|field| {
         let (vis, ty) = (&field.vis, ty(&field.ty));
         match &field.ident {
             Some(name) => {
-                let doc = format!("The batch of `{name}`.");
+                let doc = format!("{doc} `{name}`.");
                 quote!(#[doc = #doc] #vis #name: #ty)
             }
             None => quote!(#vis #ty),

@@ -1,6 +1,8 @@
 //! Putting a loader together. Every bad combination is an error of `build()`; none is a panic, none waits until `iter()`.
 
+mod order;
 mod settings;
+mod unbatched;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,12 +21,11 @@ use crate::{
     },
     iter::{Bench, Cut, Epochs, MapSource, StreamSource},
     launch,
-    loader::{DataLoader, Loading, Order},
-    options::{DEFAULT_BATCH_SIZE, LoaderOptions, NumWorkers},
+    loader::{Content, DataLoader, Loading},
+    options::{DEFAULT_BATCH_SIZE, LoaderOptions, NumWorkers, Order},
     pinning,
     pool::{Launch, Program},
     sampler::{BatchSampler, Sampler},
-    state::Origin,
     warning::{Warn, Warning},
 };
 
@@ -57,7 +58,15 @@ impl<D: Dataset> Builder<MapStyle<D>> {
 impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
     pub(crate) fn iterable(dataset: D) -> Self {
         let dataset = Plain(dataset);
-        Self::new(Iterable { dataset, shards: 0, batch_size: 0, drop_last: false, snapshot_every: 1 })
+        let (first_shard, all_shards) = (0, 0);
+        Self::new(Iterable {
+            dataset,
+            first_shard,
+            all_shards,
+            batch_size: 0,
+            drop_last: false,
+            snapshot_every: 1,
+        })
     }
 }
 
@@ -70,7 +79,15 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
         self
     }
 
-    /// The order of the samples; in order by default. Excludes [`shuffle`](Self::shuffle).
+    /// Whose random numbers say the order of the samples: this crate's by default, or PyTorch's, so that a run that is moved over
+    /// sees the same batches. Augmentation is not part of it.
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.settings.options.order = Some(order);
+        self
+    }
+
+    /// The order of the samples; in order by default. Excludes [`shuffle`](Self::shuffle) and [`distributed`](Self::distributed).
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.settings.sampler = Some(Box::new(sampler));
@@ -78,7 +95,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     }
 
     /// The batches themselves. Excludes [`batch_size`](Self::batch_size), [`shuffle`](Self::shuffle),
-    /// [`sampler`](Self::sampler) and [`drop_last`](Self::drop_last).
+    /// [`sampler`](Self::sampler), [`drop_last`](Self::drop_last) and [`distributed`](Self::distributed).
     #[must_use]
     pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
         self.settings.batch_sampler = Some(Box::new(batch_sampler));
@@ -88,7 +105,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
 
 /// What only an iterable dataset has.
 impl<O, C, W> Builder<Iterable<O>, C, W> {
-    /// Number of shards that the dataset is read in, at least 1; by default as many as workers, as in PyTorch. When it is said, the order
+    /// Number of shards that this process reads the dataset in, at least 1; by default as many as workers, as in PyTorch. When it is said, the order
     /// of the batches does not depend on the number of workers, as long as there are no more workers than shards.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
@@ -103,8 +120,16 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
-        let Iterable { dataset: Plain(dataset), shards, batch_size, drop_last, snapshot_every } = kind;
-        let kind = Iterable { dataset: Snapshots(dataset), shards, batch_size, drop_last, snapshot_every };
+        let Iterable {
+            dataset: Plain(dataset),
+            first_shard,
+            all_shards,
+            batch_size,
+            drop_last,
+            snapshot_every,
+        } = kind;
+        let dataset = Snapshots(dataset);
+        let kind = Iterable { dataset, first_shard, all_shards, batch_size, drop_last, snapshot_every };
         Builder { kind, collate, worker_init, settings }
     }
 }
@@ -131,6 +156,19 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.options.seed = Some(seed);
+        self
+    }
+
+    /// Loads the share of process `rank`, from 0, where `world_size` processes train together.
+    ///
+    /// Of a map-style dataset this is a [`DistributedSampler`](crate::sampler::DistributedSampler) with this loader's `shuffle`,
+    /// [`seed`](Self::seed) and [`drop_last`](Self::drop_last). Without the latter all processes get equally many samples, some of them
+    /// twice, where the number of samples does not divide; with it, those that are too many are left out. Excludes a sampler of your
+    /// own. Of an iterable dataset each process reads shards of its own, which may be of different lengths.
+    #[must_use]
+    pub fn distributed(mut self, rank: usize, world_size: usize) -> Self {
+        self.settings.options.rank = Some(rank);
+        self.settings.options.world_size = Some(world_size);
         self
     }
 
@@ -284,7 +322,7 @@ where
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
-        let order = Order::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
+        let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         let seed = self.settings.seed();
         let pinner = self.open_pinner();
         let loading = match epochs.workers {
@@ -294,8 +332,8 @@ where
             }
             _ => self.load_by_workers(epochs, pinner.clone())?,
         };
-        let origin = Origin { seed, samples: Some(samples) };
-        Ok(DataLoader::new(loading, order, origin, self.settings.warn, pinner))
+        let origin = self.settings.origin(Some(samples));
+        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
     }
 }
 
@@ -319,8 +357,9 @@ where
         let options = &self.settings.options;
         let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
         let drop_last = options.drop_last.unwrap_or(false);
-        self.kind = Iterable { shards, batch_size, drop_last, ..self.kind };
-        let order = Order::Shards(Cut { shards, batch_size, drop_last });
+        let (first_shard, all_shards) = options.place_shards(shards)?;
+        self.kind = Iterable { first_shard, all_shards, batch_size, drop_last, ..self.kind };
+        let content = Content::Shards(Cut { shards, batch_size, drop_last });
         let (seed, samples) = (self.settings.seed(), self.kind.samples());
         let pinner = self.open_pinner();
         let loading = match epochs.workers {
@@ -330,7 +369,8 @@ where
             }
             _ => self.load_by_workers(epochs, pinner.clone())?,
         };
-        Ok(DataLoader::new(loading, order, Origin { seed, samples }, self.settings.warn, pinner))
+        let origin = self.settings.origin(samples);
+        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
     }
 }
 
@@ -346,6 +386,9 @@ where
             return Err(Error::LoaderInWorker);
         }
         let epochs = self.settings.check_options()?;
+        if C::UNBATCHED {
+            self.settings.check_unbatched()?;
+        }
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         if epochs.workers > cpus {
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });

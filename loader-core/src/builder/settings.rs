@@ -11,8 +11,9 @@ use loader_ipc::slots::FIRST_LEN;
 use crate::{
     error::Error,
     iter::Epochs,
-    options::{DEFAULT_BATCH_SIZE, DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
-    sampler::{BatchSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
+    options::{DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
+    sampler::{BatchSampler, Sampler},
+    state::Origin,
     warning::Warn,
 };
 
@@ -55,6 +56,10 @@ impl Settings {
         self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
     }
 
+    pub(super) fn origin(&self, samples: Option<usize>) -> Origin {
+        Origin { seed: self.seed(), order: self.options.order.unwrap_or_default(), samples }
+    }
+
     pub(super) fn seed(&self) -> u64 {
         self.options.seed.unwrap_or(0)
     }
@@ -81,9 +86,7 @@ impl Settings {
         let options = &self.options;
         let invalid =
             |option, problem: &str| Err(Error::InvalidOption { option, problem: problem.to_owned() });
-        if options.batch_size == Some(0) {
-            return invalid("batch_size", "0 samples do not make a batch; use 1 or more");
-        }
+        options.check_batch_size()?;
         let workers = options.num_workers.unwrap_or_default().resolve();
         if workers > MOST_WORKERS {
             return invalid("num_workers", &format!("{workers} is more than {MOST_WORKERS}"));
@@ -148,26 +151,28 @@ impl Settings {
                 ("shuffle", shuffle),
                 ("sampler", self.sampler.is_some()),
                 ("drop_last", options.drop_last.unwrap_or(false)),
+                ("rank", options.rank.is_some()),
+                ("world_size", options.world_size.is_some()),
             ];
             if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
                 return conflict("batch_sampler", other, REASON);
             }
             return Ok(batch_sampler);
         }
-        let sampler: Box<dyn Sampler> = match self.sampler.take() {
-            Some(_) if shuffle => {
-                return conflict(
-                    "sampler",
-                    "shuffle",
-                    "a sampler says the order; shuffle in it, or leave it out",
-                );
-            }
-            Some(sampler) => sampler,
-            None if shuffle => Box::new(RandomSampler::new(samples)),
-            None => Box::new(SequentialSampler::new(samples)),
-        };
-        let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
-        Ok(Box::new(FixedBatches::new(sampler, batch_size, options.drop_last.unwrap_or(false))))
+        let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
+        if shuffle {
+            return conflict(
+                "sampler",
+                "shuffle",
+                "a sampler says the order; shuffle in it, or leave it out",
+            );
+        }
+        if options.rank.is_some() || options.world_size.is_some() {
+            const REASON: &str = "a sampler says which samples this process loads; give the rank to the sampler, or leave \
+                                  it out";
+            return conflict("sampler", if options.rank.is_some() { "rank" } else { "world_size" }, REASON);
+        }
+        Ok(options.in_batches(sampler))
     }
 }
 

@@ -29,7 +29,8 @@ pub struct RowStack<R: Row> {
 }
 
 impl<R: Row> RowStack<R> {
-    fn with_capacity(samples: usize) -> Self {
+    /// No rows yet, of at most `samples`.
+    pub fn new(samples: usize) -> Self {
         Self { capacity: samples, rows: None }
     }
 }
@@ -95,7 +96,7 @@ macro_rules! rows {
                 type Stack = RowStack<Self>;
 
                 fn stack(samples: usize) -> RowStack<Self> {
-                    RowStack::with_capacity(samples)
+                    RowStack::new(samples)
                 }
             }
         )*
@@ -118,7 +119,18 @@ rows! {
     [T: Element, const N: usize, const M: usize] [[T; M]; N] {
         T, 2, |_| [N, M], |array, row| row.copy_from_slice(array.as_flattened())
     }
+    [T: Element, const N: usize, const M: usize, const K: usize] [[[T; K]; M]; N] {
+        T, 3, |_| [N, M, K], |array, row| row.copy_from_slice(array.as_flattened().as_flattened())
+    }
     [T: Element] Vec<T> { T, 1, |vec| [vec.len()], |vec, row| row.copy_from_slice(vec) }
+    [T: Element] Box<[T]> { T, 1, |boxed| [boxed.len()], |boxed, row| row.copy_from_slice(boxed) }
+    [T: Element, const N: usize] Vec<[T; N]> {
+        T, 2, |vec| [vec.len(), N], |vec, row| row.copy_from_slice(vec.as_flattened())
+    }
+    [] Vec<bool> { u8, 1, |vec| [vec.len()], |vec, row| row.copy_from_slice(bytemuck::cast_slice(vec)) }
+    [] Vec<usize> { u64, 1, |vec| [vec.len()], |vec, row| {
+        row.iter_mut().zip(vec).for_each(|(element, &number)| *element = number as u64);
+    } }
 }
 
 impl<T: Element> Row for Tensor<T> {
@@ -142,6 +154,6 @@ impl<T: Element> Sample for Tensor<T> {
     type Stack = RowStack<Self>;
 
     fn stack(samples: usize) -> RowStack<Self> {
-        RowStack::with_capacity(samples)
+        RowStack::new(samples)
     }
 }

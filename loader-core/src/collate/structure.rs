@@ -1,4 +1,4 @@
-//! Samples that have parts: tuples, maps; and those that stay a list: strings.
+//! Samples that have parts: tuples, maps.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,37 +10,6 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{CollateError, CollateProblem, Sample, Stack};
-
-/// Keeps samples as a list.
-#[derive(Debug)]
-pub struct ListStack<S>(Vec<S>);
-
-impl<S> Stack for ListStack<S> {
-    type Sample = S;
-    type Batch = Vec<S>;
-
-    fn push(&mut self, sample: S) -> Result<(), CollateError> {
-        self.0.push(sample);
-        Ok(())
-    }
-
-    fn makes_tensors(&self) -> bool {
-        false
-    }
-
-    fn finish(self) -> Result<Vec<S>, CollateError> {
-        Ok(self.0)
-    }
-}
-
-impl Sample for String {
-    type Batch = Vec<Self>;
-    type Stack = ListStack<Self>;
-
-    fn stack(samples: usize) -> ListStack<Self> {
-        ListStack(Vec::with_capacity(samples))
-    }
-}
 
 macro_rules! tuples {
     ($($name:ident $place:tt),*) => {
@@ -153,14 +122,8 @@ maps!(BTreeMap, Ord);
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::testing::stack, *};
     use crate::Tensor;
-
-    fn stack<S: Sample>(samples: impl IntoIterator<Item = S>) -> Result<S::Batch, CollateError> {
-        let mut stack = S::stack(4);
-        samples.into_iter().try_for_each(|sample| stack.push(sample))?;
-        stack.finish()
-    }
 
     #[test]
     fn numbers_arrays_and_strings() {
@@ -170,6 +133,11 @@ mod tests {
         assert_eq!(arrays, Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]).unwrap());
         assert_eq!(names, ["a", "b"]);
         assert_eq!(stack([[[1u8, 2, 3], [4, 5, 6]]]).unwrap().shape(), [1, 2, 3]);
+        assert_eq!(stack([[[[1u8; 4]; 3]; 2]]).unwrap().shape(), [1, 2, 3, 4]);
+        assert_eq!(stack([vec![[1u8; 4]; 3]]).unwrap().shape(), [1, 3, 4]);
+        assert_eq!(stack([vec![1.5f64].into_boxed_slice()]).unwrap().as_slice(), [1.5]);
+        assert_eq!(stack([(vec![true, false], vec![3usize])]).unwrap().0.as_slice(), [1, 0]);
+        assert_eq!(stack([("a", 'b', ())]).unwrap(), (vec!["a".to_owned()], vec!['b'], ()));
         assert_eq!(stack([true, false]).unwrap().as_slice(), [1, 0]);
         assert_eq!(stack([3usize]).unwrap().as_slice(), [3u64]);
         assert_eq!(stack::<(f32,)>([]).unwrap().0.len(), 0);

@@ -12,9 +12,10 @@ const NOT_OPTIONS: [&str; 2] = ["LOADER_WORKER", "LOADER_WORKER_LIFELINE"];
 const ALIKE: f64 = 0.8;
 
 impl LoaderOptions {
-    /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_NUM_WORKERS`,
-    /// `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`, `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`,
-    /// `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`. Values are written as in TOML, without quotes; 1 and 0 are true and false too.
+    /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
+    /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
+    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`. Values are written as in TOML,
+    /// without quotes; 1 and 0 are true and false too.
     ///
     /// # Errors
     /// [`ConfigError`]: a value that cannot be read, or a variable whose name is almost one of these.
@@ -65,6 +66,9 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "batch_size" => options.batch_size = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
         "shuffle" => options.shuffle = switch()?,
         "seed" => options.seed = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
+        "order" => options.order = Some(parsed(value).ok_or_else(|| wrong("native or torch"))?),
+        "rank" => options.rank = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
+        "world_size" => options.world_size = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
         "num_workers" => {
             let workers = parsed::<NumWorkers>(value).ok_or_else(|| wrong("a number of workers or auto"))?;
             options.num_workers = Some(workers);
@@ -95,6 +99,7 @@ fn parsed<T: FromStr>(value: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Order;
 
     fn read(variables: &[(&str, &str)]) -> Result<LoaderOptions, ConfigError> {
         from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
@@ -106,6 +111,9 @@ mod tests {
             ("LOADER_BATCH_SIZE", "64"),
             ("LOADER_SHUFFLE", "true"),
             ("LOADER_SEED", "18446744073709551615"),
+            ("LOADER_ORDER", "torch"),
+            ("LOADER_RANK", "1"),
+            ("LOADER_WORLD_SIZE", "4"),
             ("LOADER_NUM_WORKERS", "auto"),
             ("LOADER_PREFETCH_FACTOR", "3"),
             ("LOADER_DROP_LAST", "1"),
@@ -119,6 +127,9 @@ mod tests {
             batch_size: Some(64),
             shuffle: Some(true),
             seed: Some(u64::MAX),
+            order: Some(Order::Torch),
+            rank: Some(1),
+            world_size: Some(4),
             num_workers: Some(NumWorkers::Auto),
             prefetch_factor: Some(3),
             drop_last: Some(true),

@@ -103,10 +103,13 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 14] = [
     "batch_size",
     "shuffle",
     "seed",
+    "order",
+    "rank",
+    "world_size",
     "num_workers",
     "prefetch_factor",
     "drop_last",
@@ -129,7 +132,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::NumWorkers;
+    use crate::{NumWorkers, Order};
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -158,14 +161,17 @@ mod tests {
     #[test]
     fn a_whole_file() {
         let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
-                      drop_last = true\nin_order = false\ntimeout = 30\npersistent_workers = true\npin_memory = true\n\
-                      shared_memory_limit = 1_000_000\n";
+                      order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\n\
+                      persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
             batch_size: Some(64),
             shuffle: Some(true),
             seed: Some(7),
+            order: Some(Order::Torch),
+            rank: Some(1),
+            world_size: Some(4),
             num_workers: Some(NumWorkers::Auto),
             prefetch_factor: Some(2),
             drop_last: Some(true),
@@ -246,6 +252,7 @@ mod tests {
                 "num_workers = -1",
                 "`num_workers` in [loader]: expected a number of workers or \"auto\", found integer `-1`",
             ),
+            ("order = \"pytorch\"", "`order` in [loader]: unknown value `pytorch`; did you mean `torch`?"),
             ("[loader.seed]", "`seed` in [loader]: expected a whole number from 0, found a table"),
             ("seed = { a = 1 }", "`seed` in [loader]: expected a whole number from 0, found a table"),
         ];

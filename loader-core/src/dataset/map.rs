@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData};
 use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize};
 
-use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
+use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, many};
 use crate::context::Context;
 
 /// A dataset whose samples pass through a function; made by [`Dataset::map`] and [`IterableDataset::map`].
@@ -41,7 +41,9 @@ where
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<S>> {
-        let samples = self.dataset.get_many(indices, cx)?;
+        let Some(samples) = many::ask(&self.dataset, indices, cx)? else {
+            return many::decline(self, indices, cx);
+        };
         let mapped = samples.into_iter().zip(indices).map(|(sample, &index)| {
             cx.set_index(index);
             self.function.get()(sample, cx)

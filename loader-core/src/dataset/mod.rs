@@ -1,27 +1,57 @@
 //! Where samples come from.
 
 mod chain;
+mod concat;
+mod error;
 pub(crate) mod generator;
 mod iterable;
+pub(crate) mod many;
 mod map;
 mod shuffle_buffer;
 mod snapshot;
+mod stack;
+mod subset;
+mod tensor_row;
+mod tensors;
+#[cfg(test)]
+mod testing;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::context::Context;
+use crate::{
+    context::Context,
+    options::Order,
+    sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
+};
 
 pub use chain::ChainDataset;
+pub use concat::{Concat, ConcatDataset};
+pub use error::ComposeError;
 pub use iterable::{IterableDataset, Shard};
 pub use map::Map;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};
+pub use stack::{Parts, StackDataset};
+pub use subset::{Subset, SubsetError};
+pub use tensor_row::TensorRow;
+pub use tensors::{TensorDataset, Tensors};
 
 /// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.
 ///
 /// Each worker gets its own copy, decoded from what `Serialize` wrote. Keep the copy small: paths and options, and large tables
 /// in a [`SharedVec`](crate::SharedVec), which all workers share. Open files, maps and decoders belong into
 /// [`setup`](Self::setup), in fields marked `#[serde(skip)]`.
+///
+/// | PyTorch | here |
+/// |---|---|
+/// | `Dataset.__getitem__`, `__len__` | [`get`](Self::get), [`len`](Self::len) |
+/// | `Dataset.__getitems__` | [`get_many`](Self::get_many) |
+/// | `transform=...` | [`map`](Self::map) |
+/// | `TensorDataset(x, y)` | [`TensorDataset::new((x, y))`](TensorDataset) |
+/// | `StackDataset(a, b)` | [`StackDataset::new((a, b))`](StackDataset) |
+/// | `StackDataset(a=a, b=b)` | [`StackDataset::new(BTreeMap)`](StackDataset) |
+/// | `ConcatDataset([a, b])` | [`ConcatDataset::new([a, b])`](ConcatDataset) |
+/// | `a + b` | [`a.concat(b)`](Self::concat) |
 ///
 /// # Examples
 /// ```
@@ -74,17 +104,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// for each index.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// As [`get`](Self::get). To return more or fewer samples than were asked for is an error too, and fails the batch.
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
-        if cx.is_probing() {
-            cx.decline_many();
-            return Ok(Vec::new());
-        }
-        let load = |&index| {
-            cx.set_index(index);
-            self.get(index, cx)
-        };
-        indices.iter().map(load).collect()
+        many::decline(self, indices, cx)
     }
 
     /// Opens what is not serialised. Runs once in each process that loads (each worker; the main process when there are none),
@@ -106,5 +128,51 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         F: Fn(Self::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
     {
         Map::new(self, function)
+    }
+
+    /// This dataset and then `other`, as `+` does in PyTorch. It can be repeated: `a.concat(b).concat(c)`. For a list of datasets of
+    /// one type see [`ConcatDataset`].
+    fn concat<D>(self, other: D) -> Concat<Self, D>
+    where
+        Self: Sized,
+        D: Dataset<Sample = Self::Sample>,
+    {
+        Concat::new(self, other)
+    }
+
+    /// Splits at random into parts of `counts[0]`, `counts[1]`, ... samples, each with a clone of the dataset: PyTorch's
+    /// `random_split` with lengths. Clones of a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
+    ///
+    /// # Errors
+    /// [`SplitError::WrongSum`] when the counts do not sum to [`len`](Self::len).
+    fn random_split_by_counts(
+        self,
+        counts: &[usize],
+        seed: u64,
+        order: Order,
+    ) -> Result<Vec<Subset<Self>>, SplitError>
+    where
+        Self: Clone,
+    {
+        let parts = random_split_by_counts(self.len(), counts, seed, order)?;
+        Ok(subset::parts(&self, parts))
+    }
+
+    /// The same with parts of `fractions[0]`, `fractions[1]`, ... of the samples, as [`random_split_by_fractions`] rounds them.
+    ///
+    /// # Errors
+    /// [`SplitError::InvalidFraction`] when a fraction is not between 0 and 1, [`SplitError::WrongFractionSum`] when they do not sum
+    /// to 1.
+    fn random_split_by_fractions(
+        self,
+        fractions: &[f64],
+        seed: u64,
+        order: Order,
+    ) -> Result<Vec<Subset<Self>>, SplitError>
+    where
+        Self: Clone,
+    {
+        let parts = random_split_by_fractions(self.len(), fractions, seed, order)?;
+        Ok(subset::parts(&self, parts))
     }
 }

@@ -32,8 +32,10 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Iterable<O> {
     pub(crate) dataset: O,
-    /// Number of shards; 0 in a builder that was not told.
-    pub(crate) shards: usize,
+    /// The first shard of this process.
+    pub(crate) first_shard: usize,
+    /// Number of shards of all processes; 0 in a builder that was not told.
+    pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
     /// Batches from one snapshot to the next.
@@ -231,7 +233,8 @@ impl<S> Cursors<S> {
 #[derive(Debug)]
 pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
-    shards: usize,
+    first_shard: usize,
+    all_shards: usize,
     batch_size: usize,
     drop_last: bool,
     snapshot_every: u64,
@@ -249,14 +252,25 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let Iterable { mut dataset, shards, batch_size, drop_last, snapshot_every } = iterable;
+        let Iterable { mut dataset, first_shard, all_shards, batch_size, drop_last, snapshot_every } =
+            iterable;
         let mut cx = Context::for_epoch(worker.clone(), seed, 0);
         guarded(Stage::Setup, || dataset.setup(&mut cx))?;
         if let Some(worker) = &worker {
             guarded(Stage::WorkerInit, || hook.call(worker))?;
         }
         let dataset = Arc::new(dataset);
-        Ok(Self { dataset, shards, batch_size, drop_last, snapshot_every, collate, seed, worker })
+        Ok(Self {
+            dataset,
+            first_shard,
+            all_shards,
+            batch_size,
+            drop_last,
+            snapshot_every,
+            collate,
+            seed,
+            worker,
+        })
     }
 
     /// Loads the next batch of `shard`, which is opened at `place` if it is not open. After a panic the shard is over.
@@ -361,7 +375,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
 
     fn cursor(&self, epoch: u64, shard: usize, place: ShardPlace) -> Cursor<O::Sample> {
         let position = place.position - place.skip();
-        let whole = Shard::new(shard, self.shards);
+        let whole = Shard::new(self.first_shard + shard, self.all_shards);
         let cx = Context::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = place.snapshot.map(|snapshot| snapshot.bytes);

@@ -17,7 +17,7 @@ use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collat
 use crate::{
     collate::{Collate, Stack},
     context::{Context, WorkerInfo},
-    dataset::Dataset,
+    dataset::{Dataset, many},
     panic::{error_to_failure, forget_backtrace, to_failure},
 };
 
@@ -84,7 +84,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         let load = AssertUnwindSafe(|| self.load(epoch, indices, arena, watch, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let (stage, index) = at.get();
-            Err(NoBatch::Failed(to_failure(&*payload, stage, index)))
+            Err(NoBatch::Failed(name_samples(to_failure(&*payload, stage, index), indices)))
         })
     }
 
@@ -99,9 +99,16 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         let mut cx = Context::for_epoch(self.worker.clone(), self.seed, epoch);
         let failed = |error: &anyhow::Error| {
             let (stage, index) = at.get();
-            NoBatch::Failed(error_to_failure(error, stage, index))
+            let index = index.or_else(|| many::blamed(error).map(|index| index as u64));
+            NoBatch::Failed(name_samples(error_to_failure(error, stage, index), indices))
         };
         let mut stack = self.collate.stack(indices.len());
+        // Relaxed: a hint that saves a call; nothing else depends on it.
+        if self.has_many.load(Ordering::Relaxed)
+            && !watch.progress(WorkerState::Fetching, indices.first().copied().unwrap_or(0))
+        {
+            return Err(NoBatch::Unwanted);
+        }
         let mut many = self.get_many(indices, &mut cx).map_err(|error| failed(&error))?.map(Vec::into_iter);
         for &index in indices {
             at.set((Stage::Fetch, Some(index as u64)));
@@ -129,20 +136,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
 
     /// All samples at once, if the dataset can.
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<D::Sample>>> {
-        // Relaxed: a hint that saves a call; nothing else depends on it.
         if !self.has_many.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        cx.probe_many();
-        let samples = self.dataset.get_many(indices, cx);
-        if cx.many_declined() {
+        let samples = many::ask(&self.dataset, indices, cx)?;
+        if samples.is_none() {
             self.has_many.store(false, Ordering::Relaxed);
-            return Ok(None);
         }
-        let samples = samples?;
-        let (wanted, found) = (indices.len(), samples.len());
-        anyhow::ensure!(wanted == found, "get_many was asked for {wanted} samples and returned {found}");
-        Ok(Some(samples))
+        Ok(samples)
     }
 }
 
@@ -157,4 +158,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
         let Work::Samples(indices) = work else { unreachable!("a map-style dataset has no shards") };
         Ok(Box::new(self.batch(epoch, indices, arena, watch)?))
     }
+}
+
+/// A dataset that fails in `get_many` cannot be held to one sample: the error names them all.
+fn name_samples(mut failure: Failure, indices: &[usize]) -> Failure {
+    const SHOWN: usize = 16;
+    if failure.stage == Stage::Fetch && failure.index.is_none() {
+        let text = match indices.len() {
+            0..=SHOWN => format!("get_many of samples {indices:?}"),
+            len => format!("get_many of {len} samples, the first of them {:?}", &indices[..SHOWN]),
+        };
+        failure.chain.insert(0, text);
+    }
+    failure
 }

@@ -60,7 +60,7 @@ pub struct BatchInfo {
     pub indices: Vec<usize>,
     /// Number of samples in it.
     pub samples: usize,
-    /// The shard of an iterable dataset that it is of.
+    /// The shard of an iterable dataset that it is of, counted in this process.
     pub shard: Option<usize>,
     /// The worker that loaded it; `None` in the main process.
     pub worker: Option<usize>,

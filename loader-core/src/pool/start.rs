@@ -92,11 +92,11 @@ struct Started {
 }
 
 impl Launch {
-    /// Starts the workers and waits until each has answered.
+    /// Starts the workers, each with the seed `base_seed` plus its number, and waits until each has answered.
     ///
     /// # Errors
     /// [`Error::WorkerNotStarted`], and no worker is left running.
-    pub(crate) fn start(&self, slots: &SlotPool) -> Result<Pool, Error> {
+    pub(crate) fn start(&self, slots: &SlotPool, base_seed: u64) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
         let (wake, woken) = channel().map_err(system("making the result queue"))?;
         let (control, control_fd) =
@@ -104,6 +104,7 @@ impl Launch {
         let offer = Offer {
             workers: u32::try_from(self.workers).expect("checked by the builder"),
             seed: self.seed,
+            base_seed,
             work: &self.work,
             control: control_fd.as_fd(),
             dataset: &self.dataset,

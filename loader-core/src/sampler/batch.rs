@@ -16,6 +16,12 @@ pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
 
     /// The batches of `epoch`, in order. Asked twice for the same epoch, it must give the same.
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send>;
+
+    /// As [`Sampler::torch_draws`].
+    #[doc(hidden)]
+    fn torch_draws(&self) -> u64 {
+        0
+    }
 }
 
 /// Cuts a sampler's order into batches of one size.
@@ -46,19 +52,71 @@ impl<S: Sampler> BatchSampler for FixedBatches<S> {
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         let size = self.batch_size;
         let batches = self.sampler.batches(epoch, size);
-        if self.drop_last { Box::new(batches.filter(move |batch| batch.len() == size)) } else { batches }
+        if self.drop_last { Box::new(FullBatches { batches, size }) } else { batches }
+    }
+
+    fn torch_draws(&self) -> u64 {
+        self.sampler.torch_draws()
     }
 }
 
 /// Cuts an order into batches of `size` indices; the last one may be shorter.
+///
+/// Batches are skipped (`nth`) as fast as `indices` skips, which matters where an epoch is taken up in its middle.
 pub fn cut(
-    mut indices: impl Iterator<Item = usize> + Send + 'static,
+    indices: impl Iterator<Item = usize> + Send + 'static,
     size: usize,
 ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-    Box::new(std::iter::from_fn(move || {
-        let batch: Vec<usize> = indices.by_ref().take(size).collect();
+    Box::new(Cut { indices, size })
+}
+
+struct Cut<I> {
+    indices: I,
+    size: usize,
+}
+
+impl<I: Iterator<Item = usize>> Iterator for Cut<I> {
+    type Item = Vec<usize>;
+
+    fn next(&mut self) -> Option<Vec<usize>> {
+        let batch: Vec<usize> = self.indices.by_ref().take(self.size).collect();
         (!batch.is_empty()).then_some(batch)
-    }))
+    }
+
+    fn nth(&mut self, skipped: usize) -> Option<Vec<usize>> {
+        if let Some(last) = skipped.saturating_mul(self.size).checked_sub(1) {
+            self.indices.nth(last)?;
+        }
+        self.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (least, most) = self.indices.size_hint();
+        (least.div_ceil(self.size), most.map(|most| most.div_ceil(self.size)))
+    }
+}
+
+/// Those batches that have `size` indices: all but a shorter last one.
+struct FullBatches<I> {
+    batches: I,
+    size: usize,
+}
+
+impl<I: Iterator<Item = Vec<usize>>> Iterator for FullBatches<I> {
+    type Item = Vec<usize>;
+
+    fn next(&mut self) -> Option<Vec<usize>> {
+        self.nth(0)
+    }
+
+    fn nth(&mut self, skipped: usize) -> Option<Vec<usize>> {
+        self.batches.nth(skipped).filter(|batch| batch.len() == self.size)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let (least, most) = self.batches.size_hint();
+        (least.saturating_sub(1), most)
+    }
 }
 
 #[cfg(test)]
@@ -66,17 +124,81 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampler::SequentialSampler;
+    use crate::{options::Order, sampler::*};
+
+    /// One of each kind, over indices below `len`, which is at least 1.
+    fn samplers(len: usize, count: usize) -> Vec<Box<dyn Sampler>> {
+        let weights = || (1..=len).map(|weight| weight as f64);
+        let random = RandomSampler::new(len);
+        vec![
+            Box::new(SequentialSampler::new(len)),
+            Box::new(random),
+            Box::new(random.num_samples(count).unwrap()),
+            Box::new(random.replacement(true).num_samples(count).unwrap()),
+            Box::new(SubsetRandomSampler::new((0..len).rev())),
+            Box::new(WeightedRandomSampler::new(weights(), count, true).unwrap()),
+            Box::new(WeightedRandomSampler::new(weights(), len.div_ceil(2), false).unwrap()),
+            Box::new(DistributedSampler::new(len, 3, 1).unwrap()),
+            Box::new(DistributedSampler::new(len, 3, 2).unwrap().shuffle(false).drop_last(true)),
+            Box::new((0..len).collect::<Vec<usize>>()),
+        ]
+    }
 
     proptest! {
         #[test]
-        fn batches_are_the_order_cut_in_pieces(len in 0usize..100, size in 1usize..20, drop_last: bool) {
-            let sampler = FixedBatches::new(SequentialSampler::new(len), size, drop_last);
-            let batches: Vec<_> = sampler.batches(Epoch { seed: 0, number: 0 }).collect();
-            prop_assert_eq!(batches.len(), sampler.len());
-            let kept = if drop_last { len - len % size } else { len };
-            prop_assert!(batches.concat().into_iter().eq(0..kept));
-            prop_assert!(batches.iter().rev().skip(1).all(|batch| batch.len() == size));
+        fn batches_are_the_order_cut_in_pieces(
+            len in 1usize..60, count in 1usize..120, size in 1usize..20, drop_last: bool, torch: bool, seed: u64, number in 0u64..3,
+        ) {
+            let epoch = Epoch::new(seed, number).order(if torch { Order::Torch } else { Order::Native });
+            for sampler in samplers(len, count) {
+                let order: Vec<usize> = sampler.indices(epoch).collect();
+                prop_assert_eq!(order.len(), sampler.len());
+                let fixed = FixedBatches::new(sampler, size, drop_last);
+                let batches: Vec<_> = fixed.batches(epoch).collect();
+                prop_assert_eq!(batches.len(), fixed.len());
+                let kept = if drop_last { order.len() - order.len() % size } else { order.len() };
+                prop_assert_eq!(batches.concat(), &order[..kept]);
+                prop_assert!(batches.iter().rev().skip(1).all(|batch| batch.len() == size));
+            }
         }
+
+        #[test]
+        fn skipping_batches_is_drawing_them(
+            len in 1usize..60, count in 1usize..120, size in 1usize..20, drop_last: bool, torch: bool, skipped in 0usize..15,
+        ) {
+            let epoch = Epoch::new(5, 1).order(if torch { Order::Torch } else { Order::Native });
+            for sampler in samplers(len, count) {
+                let fixed = FixedBatches::new(sampler, size, drop_last);
+                let (mut skipping, mut drawing) = (fixed.batches(epoch), fixed.batches(epoch));
+                let drawn = (0..=skipped).map(|_| drawing.next()).last().flatten();
+                prop_assert_eq!(skipping.nth(skipped), drawn);
+                prop_assert!(skipping.eq(drawing));
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_as_there_are_can_be_skipped_and_more() {
+        let all = FixedBatches::new(SequentialSampler::new(usize::MAX), 4, false);
+        assert_eq!(
+            all.batches(Epoch::new(0, 0)).nth(usize::MAX / 8),
+            Some(vec![
+                usize::MAX / 8 * 4,
+                usize::MAX / 8 * 4 + 1,
+                usize::MAX / 8 * 4 + 2,
+                usize::MAX / 8 * 4 + 3
+            ])
+        );
+        assert_eq!(all.batches(Epoch::new(0, 0)).nth(usize::MAX), None);
+    }
+
+    #[test]
+    fn lists_are_samplers() {
+        let sampler = FixedBatches::new((2..12).step_by(2).collect::<Vec<usize>>(), 2, false);
+        let batches: Vec<_> = sampler.batches(Epoch::new(0, 0)).collect();
+        assert_eq!((batches, sampler.len()), (vec![vec![2, 4], vec![6, 8], vec![10]], 3));
+        let list: Box<dyn BatchSampler> = Box::new(vec![vec![0, 1], vec![2, 3, 4]]);
+        assert_eq!(list.len(), 2);
+        assert!(list.batches(Epoch::new(0, 1)).eq([vec![0, 1], vec![2, 3, 4]]));
     }
 }

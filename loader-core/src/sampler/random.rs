@@ -1,68 +1,126 @@
 //! In random order.
 
-use super::{Epoch, Sampler, cut};
-use crate::random::{below, shuffle};
+use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
+use crate::{
+    options::Order,
+    torch::{integer_draws, permutation_draws},
+};
 
-/// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler` (another order for
-/// the same seed).
+/// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler`.
+///
+/// # Examples
+/// ```
+/// use loader_core::sampler::{Epoch, RandomSampler, Sampler};
+///
+/// let twice = RandomSampler::new(3).num_samples(6)?;
+/// let mut indices: Vec<usize> = twice.indices(Epoch::new(7, 0)).collect();
+/// indices.sort();
+/// assert_eq!(indices, [0, 0, 1, 1, 2, 2]);
+/// # Ok::<(), loader_core::sampler::SamplerError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomSampler {
-    len: usize,
+    population: usize,
     replacement: bool,
     num_samples: usize,
+    /// Whether it has PyTorch's generator together with the loader.
+    of_loader: bool,
 }
 
 impl RandomSampler {
     /// A permutation of the indices below `len`.
     pub fn new(len: usize) -> Self {
-        Self { len, replacement: false, num_samples: len }
+        Self { population: len, replacement: false, num_samples: len, of_loader: false }
     }
 
-    /// Whether an index may be drawn again before all others were.
+    /// The sampler of a loader that shuffles: in PyTorch's order, both have the loader's generator.
+    pub(crate) fn of_loader(len: usize) -> Self {
+        Self { of_loader: true, ..Self::new(len) }
+    }
+
+    /// Whether an index may be drawn again before all others were; off by default.
     #[must_use]
     pub fn replacement(self, replacement: bool) -> Self {
         Self { replacement, ..self }
     }
 
-    /// Number of indices in an epoch; `len` if not said. Without replacement, more than `len` are several permutations one after
-    /// the other.
-    #[must_use]
-    pub fn num_samples(self, num_samples: usize) -> Self {
-        Self { num_samples, ..self }
+    /// Number of indices in an epoch, at least 1; `len` by default. Without replacement, more than `len` are several permutations
+    /// one after the other.
+    ///
+    /// # Errors
+    /// [`SamplerError::NoSamples`] for 0, [`SamplerError::NothingToDrawFrom`] when `len` is 0.
+    pub fn num_samples(self, num_samples: usize) -> Result<Self, SamplerError> {
+        match (self.population, num_samples) {
+            (_, 0) => Err(SamplerError::NoSamples),
+            (0, _) => Err(SamplerError::NothingToDrawFrom { num_samples }),
+            _ => Ok(Self { num_samples, ..self }),
+        }
     }
 }
 
 impl Sampler for RandomSampler {
     fn len(&self) -> usize {
-        if self.len == 0 { 0 } else { self.num_samples }
+        self.num_samples
     }
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
-        if self.replacement { Box::new(self.draws(epoch)) } else { Box::new(self.permutations(epoch)) }
+        let source = self.source(epoch);
+        if self.replacement {
+            Box::new(self.draws(source))
+        } else {
+            Box::new(self.permutations(source, epoch.order))
+        }
     }
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        if self.replacement { cut(self.draws(epoch), size) } else { cut(self.permutations(epoch), size) }
+        let source = self.source(epoch);
+        if self.replacement {
+            cut(self.draws(source), size)
+        } else {
+            cut(self.permutations(source, epoch.order), size)
+        }
+    }
+
+    fn torch_draws(&self) -> u64 {
+        if self.of_loader { self.draws_of_epoch() } else { 0 }
     }
 }
 
 impl RandomSampler {
-    fn draws(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
-        let (mut rng, len) = (epoch.rng(), self.len as u64);
-        (0..Sampler::len(self)).map(move |_| below(&mut rng, len) as usize)
+    /// In PyTorch's order.
+    fn draws_of_epoch(&self) -> u64 {
+        if self.replacement {
+            return self.num_samples as u64 * integer_draws(self.population as u64);
+        }
+        // PyTorch draws one more permutation for the rest, also when there is no rest.
+        let permutations = self.num_samples.checked_div(self.population).map_or(0, |full| full as u64 + 1);
+        permutations * permutation_draws(self.population)
     }
 
-    fn permutations(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
-        let (mut rng, len) = (epoch.rng(), self.len);
-        let mut order: Vec<usize> = (0..len).collect();
-        let mut place = len;
-        (0..Sampler::len(self)).map(move |_| {
-            if place == len {
-                shuffle(&mut rng, &mut order);
-                place = 0;
+    fn source(&self, epoch: Epoch) -> Source {
+        let draws = self.draws_of_epoch();
+        if self.of_loader { Source::of_loader(epoch, draws) } else { Source::of_sampler(epoch, draws) }
+    }
+
+    fn draws(&self, mut source: Source) -> impl Iterator<Item = usize> + Send + use<> {
+        let len = self.population as u64;
+        (0..self.num_samples).map(move |_| source.below(len) as usize)
+    }
+
+    fn permutations(&self, mut source: Source, order: Order) -> impl Iterator<Item = usize> + Send + use<> {
+        let (len, mut start, mut end) = (self.population, 0, 0);
+        let mut indices: Vec<usize> = (0..len).collect();
+        Places::new(self.num_samples, move |place| {
+            while place >= end {
+                if order == Order::Torch && end > 0 {
+                    // Each of PyTorch's begins in order, each of ours with the one before.
+                    (0..).zip(&mut indices).for_each(|(index, item)| *item = index);
+                }
+                source.shuffle(&mut indices);
+                start = end;
+                end = end.saturating_add(len);
             }
-            place += 1;
-            order[place - 1]
+            indices[place - start]
         })
     }
 }
@@ -74,7 +132,7 @@ mod tests {
     use super::*;
 
     fn draw(sampler: RandomSampler, seed: u64, number: u64) -> Vec<usize> {
-        sampler.indices(Epoch { seed, number }).collect()
+        sampler.indices(Epoch::new(seed, number)).collect()
     }
 
     #[test]
@@ -87,22 +145,42 @@ mod tests {
 
     #[test]
     fn nothing_comes_of_nothing() {
-        assert!(draw(RandomSampler::new(0).replacement(true).num_samples(5), 1, 0).is_empty());
+        let empty = RandomSampler::new(0);
+        assert!(draw(empty, 1, 0).is_empty() && draw(empty.replacement(true), 1, 0).is_empty());
+        assert_eq!(empty.num_samples(5), Err(SamplerError::NothingToDrawFrom { num_samples: 5 }));
+        assert_eq!(RandomSampler::new(5).num_samples(0), Err(SamplerError::NoSamples));
+    }
+
+    #[test]
+    fn an_index_comes_as_often_as_the_count_asks_for() {
+        let most = |sampler: RandomSampler| {
+            let drawn = draw(sampler, 3, 0);
+            (0..5).map(|index| drawn.iter().filter(|&&other| other == index).count()).max()
+        };
+        let sampler = RandomSampler::new(5);
+        assert_eq!(most(sampler), Some(1));
+        assert_eq!(most(sampler.num_samples(10).unwrap()), Some(2));
+        assert_eq!(most(sampler.num_samples(4).unwrap()), Some(1));
+        assert_eq!(most(sampler.num_samples(6).unwrap()), Some(2));
+        let repeats = sampler.replacement(true).num_samples(20).unwrap();
+        assert!(Sampler::len(&repeats) == 20 && most(repeats) > Some(1));
     }
 
     proptest! {
         #[test]
-        fn every_index_as_often_as_it_must_be(len in 1usize..50, count in 0usize..200, seed: u64) {
+        fn every_index_as_often_as_it_must_be(len in 1usize..50, count in 1usize..200, seed: u64, torch: bool) {
+            let order = if torch { Order::Torch } else { Order::Native };
             let mut seen = vec![0; len];
-            draw(RandomSampler::new(len).num_samples(count), seed, 0).into_iter().for_each(|index| seen[index] += 1);
+            let sampler = RandomSampler::new(len).num_samples(count).unwrap();
+            sampler.indices(Epoch::new(seed, 0).order(order)).for_each(|index| seen[index] += 1);
             let rounds = count / len;
             prop_assert!(seen.iter().all(|&times| times == rounds || times == rounds + 1));
             prop_assert_eq!(seen.iter().sum::<usize>(), count);
         }
 
         #[test]
-        fn with_replacement_stays_in_range(len in 1usize..50, count in 0usize..200, seed: u64) {
-            let drawn = draw(RandomSampler::new(len).replacement(true).num_samples(count), seed, 0);
+        fn with_replacement_stays_in_range(len in 1usize..50, count in 1usize..200, seed: u64) {
+            let drawn = draw(RandomSampler::new(len).replacement(true).num_samples(count).unwrap(), seed, 0);
             prop_assert_eq!(drawn.len(), count);
             prop_assert!(drawn.into_iter().all(|index| index < len));
         }

@@ -152,10 +152,11 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Panics
     /// When there is no such row.
+    #[inline] // for each sample of a batch
     pub fn row(&self, index: usize) -> &[T] {
         assert!(index < self.len(), "row {index} of {}", self.len());
-        let row = self.row_len();
-        &self.as_slice()[index * row..(index + 1) * row]
+        let row = self.row_len() * size_of::<T>();
+        bytemuck::cast_slice(&self.buffer.as_bytes()[index * row..(index + 1) * row])
     }
 
     /// A copy with data of its own on the heap, which does not hold the batch's slot.
@@ -189,6 +190,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Elements in one row of the first dimension.
+    #[inline]
     fn row_len(&self) -> usize {
         self.shape.iter().skip(1).product()
     }

@@ -1,0 +1,147 @@
+//! Which samples are in which batch, as the options alone say it.
+
+use crate::{
+    error::Error,
+    options::{DEFAULT_BATCH_SIZE, LoaderOptions},
+    sampler::{BatchSampler, DistributedSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
+};
+
+impl LoaderOptions {
+    /// The batches that a loader with these options makes of a dataset with `samples` samples, where no sampler is given: what
+    /// `batch_size`, `shuffle`, `drop_last`, `rank` and `world_size` say.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a batch size of 0 and a rank that is not one of `world_size`; [`Error::EmptyDataset`].
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{LoaderOptions, Order, sampler::{BatchSampler, Epoch}};
+    ///
+    /// let mut options = LoaderOptions::default();
+    /// options.batch_size = Some(4);
+    /// options.shuffle = Some(true);
+    /// let batches = options.batch_sampler(10)?.batches(Epoch::new(42, 0).order(Order::Torch));
+    /// assert!(batches.eq([vec![6, 5, 4, 0], vec![8, 9, 2, 1], vec![3, 7]]));
+    /// # Ok::<(), loader_core::Error>(())
+    /// ```
+    pub fn batch_sampler(&self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
+        self.check_batch_size()?;
+        if samples == 0 {
+            return Err(Error::EmptyDataset);
+        }
+        Ok(self.in_batches(self.sampler(samples)?))
+    }
+
+    /// What `sampler` says, in batches.
+    pub(super) fn in_batches(&self, sampler: Box<dyn Sampler>) -> Box<dyn BatchSampler> {
+        let batch_size = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
+        Box::new(FixedBatches::new(sampler, batch_size, self.drop_last.unwrap_or(false)))
+    }
+
+    pub(super) fn check_batch_size(&self) -> Result<(), Error> {
+        match self.batch_size {
+            Some(0) => invalid("batch_size", "0 samples do not make a batch; use 1 or more".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
+    fn sampler(&self, samples: usize) -> Result<Box<dyn Sampler>, Error> {
+        let (shuffle, drop_last) = (self.shuffle.unwrap_or(false), self.drop_last.unwrap_or(false));
+        Ok(match self.share(samples)? {
+            Some(sampler) => Box::new(sampler.shuffle(shuffle).drop_last(drop_last)),
+            None if shuffle => Box::new(RandomSampler::of_loader(samples)),
+            None => Box::new(SequentialSampler::new(samples)),
+        })
+    }
+
+    /// The share of this process, if several load together.
+    fn share(&self, samples: usize) -> Result<Option<DistributedSampler>, Error> {
+        let Some((rank, world_size)) = self.rank_and_world_size()? else { return Ok(None) };
+        let option = if world_size == 0 { "world_size" } else { "rank" };
+        DistributedSampler::new(samples, world_size, rank)
+            .map(Some)
+            .or_else(|error| invalid(option, error.to_string()))
+    }
+
+    fn rank_and_world_size(&self) -> Result<Option<(usize, usize)>, Error> {
+        match (self.rank, self.world_size) {
+            (None, None) => Ok(None),
+            (Some(rank), Some(world_size)) => Ok(Some((rank, world_size))),
+            (Some(_), None) => {
+                invalid("rank", "of how many processes? set world_size too, or leave both out".to_owned())
+            }
+            (None, Some(_)) => invalid(
+                "world_size",
+                "which of them is this process? set rank too, or leave both out".to_owned(),
+            ),
+        }
+    }
+
+    /// The process's first one of all processes' shards of an iterable dataset, and their number, where each process has `shards`.
+    pub(super) fn place_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
+        // Checks the rank.
+        self.share(0)?;
+        let (rank, world_size) = self.rank_and_world_size()?.unwrap_or((0, 1));
+        match shards.checked_mul(world_size) {
+            Some(all) => Ok((rank * shards, all)),
+            None => invalid("world_size", format!("{world_size} processes of {shards} shards are too many")),
+        }
+    }
+}
+
+fn invalid<T>(option: &'static str, problem: String) -> Result<T, Error> {
+    Err(Error::InvalidOption { option, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::Epoch;
+
+    fn options(rank: Option<usize>, world_size: Option<usize>) -> LoaderOptions {
+        LoaderOptions { rank, world_size, batch_size: Some(2), ..LoaderOptions::default() }
+    }
+
+    fn batches(options: &LoaderOptions, samples: usize) -> Vec<Vec<usize>> {
+        options.batch_sampler(samples).unwrap().batches(Epoch::new(0, 0)).collect()
+    }
+
+    #[test]
+    fn each_process_has_its_share() {
+        assert_eq!(batches(&options(None, None), 3), [vec![0, 1], vec![2]]);
+        assert_eq!(batches(&options(Some(3), Some(4)), 10), [vec![3, 7], vec![1]]);
+        let drop_last =
+            LoaderOptions { drop_last: Some(true), batch_size: Some(1), ..options(Some(3), Some(4)) };
+        assert_eq!(batches(&drop_last, 10), [[3], [7]]);
+    }
+
+    #[test]
+    fn no_sample_comes_twice_where_the_last_are_dropped() {
+        let shares =
+            (0..4).map(|rank| LoaderOptions { drop_last: Some(true), ..options(Some(rank), Some(4)) });
+        let mut all: Vec<usize> = shares.flat_map(|options| batches(&options, 9).concat()).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..8));
+    }
+
+    #[test]
+    fn ranks_that_make_no_sense() {
+        let message = |rank, world_size| options(rank, world_size).batch_sampler(10).unwrap_err().to_string();
+        assert_eq!(message(Some(4), Some(4)), "rank: invalid rank 4, rank should be in the interval [0, 3]");
+        assert_eq!(
+            message(Some(0), Some(0)),
+            "world_size: a world of 0 processes has no rank; count this process too, and use 1 or more"
+        );
+        assert_eq!(
+            message(Some(0), None),
+            "rank: of how many processes? set world_size too, or leave both out"
+        );
+        assert_eq!(
+            message(None, Some(2)),
+            "world_size: which of them is this process? set rank too, or leave both out"
+        );
+        assert!(matches!(options(None, None).batch_sampler(0), Err(Error::EmptyDataset)));
+        let no_batch = LoaderOptions { batch_size: Some(0), ..LoaderOptions::default() };
+        assert!(matches!(no_batch.batch_sampler(1), Err(Error::InvalidOption { option: "batch_size", .. })));
+    }
+}

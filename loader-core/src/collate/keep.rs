@@ -1,0 +1,136 @@
+//! Samples that stay as they are, in a list: strings, and what is wrapped in [`Keep`].
+
+use serde::{Deserialize, Serialize};
+
+use super::{Batch, CollateError, Sample, Stack};
+
+/// A sample that is not collated: a batch of them is the list of what is inside, a `Vec<S>`. For what has no other batch, such as the
+/// boxes of an image, of which each has another number.
+///
+/// # Examples
+/// ```
+/// use loader_core::collate::{Keep, Sample, Stack};
+///
+/// let mut stack = <(Keep<Vec<[f32; 4]>>, u8)>::stack(2);
+/// stack.push((Keep(vec![[0.0, 0.0, 1.0, 1.0]]), 1))?;
+/// stack.push((Keep(vec![]), 2))?;
+/// let (boxes, labels) = stack.finish()?;
+/// assert_eq!(boxes, [vec![[0.0, 0.0, 1.0, 1.0]], vec![]]);
+/// assert_eq!(labels.as_slice(), [1, 2]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Keep<S>(pub S);
+
+/// Keeps samples as a list.
+#[derive(Debug)]
+pub struct ListStack<S>(Vec<S>);
+
+impl<S> Stack for ListStack<S> {
+    type Sample = S;
+    type Batch = Vec<S>;
+
+    fn push(&mut self, sample: S) -> Result<(), CollateError> {
+        self.0.push(sample);
+        Ok(())
+    }
+
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
+    fn finish(self) -> Result<Vec<S>, CollateError> {
+        Ok(self.0)
+    }
+}
+
+macro_rules! listed {
+    ($($sample:ty),*) => {
+        $(
+            impl Sample for $sample {
+                type Batch = Vec<Self>;
+                type Stack = ListStack<Self>;
+
+                fn stack(samples: usize) -> ListStack<Self> {
+                    ListStack(Vec::with_capacity(samples))
+                }
+            }
+        )*
+    };
+}
+
+listed!(String, char);
+
+/// Keeps in a list what samples turn into.
+#[derive(Debug)]
+pub struct IntoListStack<S, B> {
+    list: Vec<B>,
+    into: fn(S) -> B,
+}
+
+impl<S, B> Stack for IntoListStack<S, B> {
+    type Sample = S;
+    type Batch = Vec<B>;
+
+    fn push(&mut self, sample: S) -> Result<(), CollateError> {
+        self.list.push((self.into)(sample));
+        Ok(())
+    }
+
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
+    fn finish(self) -> Result<Vec<B>, CollateError> {
+        Ok(self.list)
+    }
+}
+
+impl<S: Batch> Sample for Keep<S> {
+    type Batch = Vec<S>;
+    type Stack = IntoListStack<Self, S>;
+
+    fn stack(samples: usize) -> Self::Stack {
+        IntoListStack { list: Vec::with_capacity(samples), into: |Self(sample)| sample }
+    }
+}
+
+impl Sample for &'static str {
+    type Batch = Vec<String>;
+    type Stack = IntoListStack<Self, String>;
+
+    fn stack(samples: usize) -> Self::Stack {
+        IntoListStack { list: Vec::with_capacity(samples), into: str::to_owned }
+    }
+}
+
+/// Nothing, any number of times, is nothing.
+impl Sample for () {
+    type Batch = ();
+    type Stack = UnitStack;
+
+    fn stack(_samples: usize) -> UnitStack {
+        UnitStack
+    }
+}
+
+/// A batch of nothing.
+#[derive(Debug)]
+pub struct UnitStack;
+
+impl Stack for UnitStack {
+    type Sample = ();
+    type Batch = ();
+
+    fn push(&mut self, (): ()) -> Result<(), CollateError> {
+        Ok(())
+    }
+
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
+    fn finish(self) -> Result<(), CollateError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Samples that are lists of samples, or may be missing.
+
+use std::fmt;
+
+use super::{CollateError, CollateProblem, Sample, Stack};
+use crate::tensor::{Element, Tensor};
+
+/// A list of samples as one sample: a batch of lists is a list of batches, one for each place, as PyTorch makes of lists. All lists of
+/// a batch must be equally long.
+///
+/// `Vec<T>` of numbers is one row of a tensor; Rust cannot tell it from a `Vec` of any other sample, so those are wrapped in this.
+/// (`Vec<String>` and `Vec<Tensor<T>>` need no wrapper.)
+///
+/// # Examples
+/// ```
+/// use loader_core::collate::{List, Sample, Stack};
+///
+/// let mut stack = List::stack(2);
+/// stack.push(List(vec![(1u8, "a"), (2, "b"), (3, "c")]))?;
+/// stack.push(List(vec![(4, "d"), (5, "e"), (6, "f")]))?;
+/// let places = stack.finish()?;
+/// assert_eq!(places.len(), 3);
+/// assert_eq!((places[2].0.as_slice(), &places[2].1[..]), ([3, 6].as_slice(), ["c".to_owned(), "f".to_owned()].as_slice()));
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct List<S>(pub Vec<S>);
+
+/// Stacks lists place by place. The first list's length is the batch's.
+struct Places<S: Sample> {
+    capacity: usize,
+    stacks: Option<Vec<S::Stack>>,
+}
+
+impl<S: Sample> Places<S> {
+    fn push_list(&mut self, list: Vec<S>) -> Result<(), CollateError> {
+        let capacity = self.capacity;
+        let stacks = self.stacks.get_or_insert_with(|| list.iter().map(|_| S::stack(capacity)).collect());
+        if stacks.len() != list.len() {
+            return Err(CollateProblem::ListLength { expected: stacks.len(), found: list.len() }.into());
+        }
+        for (place, (stack, sample)) in stacks.iter_mut().zip(list).enumerate() {
+            stack.push(sample).map_err(|error| error.in_field(place.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn finish_lists(self) -> Result<Vec<S::Batch>, CollateError> {
+        let stacks = self.stacks.unwrap_or_default().into_iter().enumerate();
+        stacks
+            .map(|(place, stack)| stack.finish().map_err(|error| error.in_field(place.to_string())))
+            .collect()
+    }
+
+    fn lists_make_tensors(&self) -> bool {
+        self.stacks.as_ref().is_none_or(|stacks| stacks.iter().any(Stack::makes_tensors))
+    }
+}
+
+macro_rules! lists {
+    ($([$($generics:tt)*] $list:ty, $stack:ident, $sample:ty, $list_of:expr;)*) => {
+        $(
+            impl<$($generics)*> Stack for $stack<$sample> {
+                type Sample = $list;
+                type Batch = Vec<<$sample as Sample>::Batch>;
+
+                fn push(&mut self, sample: $list) -> Result<(), CollateError> {
+                    let list: fn($list) -> Vec<$sample> = $list_of;
+                    self.0.push_list(list(sample))
+                }
+
+                fn makes_tensors(&self) -> bool {
+                    self.0.lists_make_tensors()
+                }
+
+                fn finish(self) -> Result<Self::Batch, CollateError> {
+                    self.0.finish_lists()
+                }
+            }
+
+            impl<$($generics)*> Sample for $list {
+                type Batch = Vec<<$sample as Sample>::Batch>;
+                type Stack = $stack<$sample>;
+
+                fn stack(samples: usize) -> Self::Stack {
+                    $stack(Places { capacity: samples, stacks: None })
+                }
+            }
+        )*
+    };
+}
+
+/// Stacks [`List`]s.
+#[derive(Debug)]
+pub struct ListPlaces<S: Sample>(Places<S>);
+
+/// Stacks vectors of samples.
+#[derive(Debug)]
+pub struct VecPlaces<S: Sample>(Places<S>);
+
+lists! {
+    [S: Sample] List<S>, ListPlaces, S, |list| list.0;
+    [] Vec<String>, VecPlaces, String, |list| list;
+    [T: Element] Vec<Tensor<T>>, VecPlaces, Tensor<T>, |list| list;
+}
+
+/// Stacks samples that are all there or all missing.
+pub struct OptionStack<S: Sample> {
+    capacity: usize,
+    /// What the first sample was.
+    stack: Option<Option<S::Stack>>,
+}
+
+impl<S: Sample> Stack for OptionStack<S> {
+    type Sample = Option<S>;
+    type Batch = Option<S::Batch>;
+
+    fn push(&mut self, sample: Option<S>) -> Result<(), CollateError> {
+        let capacity = self.capacity;
+        let stack = self.stack.get_or_insert_with(|| sample.as_ref().map(|_| S::stack(capacity)));
+        match (stack, sample) {
+            (Some(stack), Some(sample)) => stack.push(sample),
+            (None, None) => Ok(()),
+            (_, sample) => Err(CollateProblem::Missing { here: sample.is_none() }.into()),
+        }
+    }
+
+    fn makes_tensors(&self) -> bool {
+        self.stack.as_ref().is_none_or(|stack| stack.as_ref().is_some_and(Stack::makes_tensors))
+    }
+
+    fn finish(self) -> Result<Self::Batch, CollateError> {
+        self.stack.flatten().map(S::Stack::finish).transpose()
+    }
+}
+
+impl<S: Sample> Sample for Option<S> {
+    type Batch = Option<S::Batch>;
+    type Stack = OptionStack<S>;
+
+    fn stack(samples: usize) -> OptionStack<S> {
+        OptionStack { capacity: samples, stack: None }
+    }
+}
+
+impl<S: Sample> fmt::Debug for Places<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Places").field("places", &self.stacks.as_ref().map(Vec::len)).finish_non_exhaustive()
+    }
+}
+
+impl<S: Sample> fmt::Debug for OptionStack<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let there = self.stack.as_ref().map(Option::is_some);
+        f.debug_struct("OptionStack").field("there", &there).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::stack, *};
+
+    fn strings(list: &[&str]) -> Vec<String> {
+        list.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn lists_are_stacked_place_by_place() {
+        let places = stack([strings(&["a", "b"]), strings(&["c", "d"]), strings(&["e", "f"])]).unwrap();
+        assert_eq!(places, [strings(&["a", "c", "e"]), strings(&["b", "d", "f"])]);
+        let tensor = |number: u8| Tensor::from_slice(&[number], [1, 1]).unwrap();
+        let places = stack([vec![tensor(1), tensor(2)], vec![tensor(3), tensor(4)]]).unwrap();
+        assert_eq!((places[1].shape(), places[1].as_slice()), ([2, 1, 1].as_slice(), [2, 4].as_slice()));
+        assert!(stack::<List<u8>>([]).unwrap().is_empty());
+        assert!(stack([List::<u8>(vec![]), List(vec![])]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn lists_of_other_lengths_are_refused_in_both_orders() {
+        for (lists, expected, found) in [([&["X"][..], &["X", "X"]], 1, 2), ([&["X", "X"], &["X"]], 2, 1)] {
+            let error = stack([(0u8, strings(lists[0])), (1, strings(lists[1]))]).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "field `1`: a list of {found} differs from the batch's first, of {expected}; make them equally long, or \
+                         wrap them in `Keep`"
+                )
+            );
+        }
+        let nested = [List(vec![List(vec![[1u8; 2].to_vec()])]), List(vec![List(vec![[1u8; 3].to_vec()])])];
+        assert_eq!(stack(nested).unwrap_err().field, ["0", "0"]);
+    }
+
+    #[test]
+    fn options_are_all_there_or_all_missing() {
+        assert_eq!(stack([Some(1u8), Some(2)]).unwrap().unwrap().as_slice(), [1, 2]);
+        assert_eq!(stack([None::<u8>, None]).unwrap(), None);
+        assert_eq!(stack::<Option<u8>>([]).unwrap(), None);
+        let error = stack([(Some(1u8),), (None,)]).unwrap_err();
+        assert!(error.to_string().starts_with("field `0`: it is missing, but"), "{error}");
+        let error = stack([None, Some(1u8)]).unwrap_err();
+        assert!(error.to_string().starts_with("it is there, but"), "{error}");
+    }
+}

@@ -1,0 +1,316 @@
+//! Datasets one after the other.
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{ComposeError, Dataset, many};
+use crate::context::Context;
+
+/// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two of different types see [`Dataset::concat`].
+///
+/// The members' lengths are taken once, when it is made. A sample's generator is that of its index in the whole, so two members
+/// with the same content are augmented differently. Where the members have a [`get_many`](Dataset::get_many), each is asked for all
+/// its samples of a batch at once.
+///
+/// # Examples
+/// ```
+/// use loader_core::prelude::*;
+///
+/// let one = TensorDataset::new(Tensor::from_slice(&[1u32, 2, 3], [3])?)?;
+/// let two = TensorDataset::new(Tensor::from_slice(&[4u32, 5], [2])?)?;
+/// let parts = ConcatDataset::new([one, two])?;
+/// assert_eq!(parts.len(), 5);
+/// let loader = DataLoader::builder(parts).batch_size(5).build()?;
+/// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 2, 3, 4, 5]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
+pub struct ConcatDataset<D> {
+    members: Vec<D>,
+    /// Where each member ends, in the whole.
+    ends: Vec<usize>,
+}
+
+impl<D: Dataset> ConcatDataset<D> {
+    /// Puts `members` one after the other. Members without samples are allowed.
+    ///
+    /// # Errors
+    /// [`ComposeError::NoParts`] when there are no members, [`ComposeError::TooLong`] when their samples cannot be counted.
+    pub fn new(members: impl IntoIterator<Item = D>) -> Result<Self, ComposeError> {
+        let members: Vec<D> = members.into_iter().collect();
+        if members.is_empty() {
+            return Err(ComposeError::NoParts { whole: "a concatenation" });
+        }
+        let mut ends = Vec::with_capacity(members.len());
+        let mut end = 0usize;
+        for member in &members {
+            end = end.checked_add(member.len()).ok_or(ComposeError::TooLong)?;
+            ends.push(end);
+        }
+        Ok(Self { members, ends })
+    }
+
+    /// The members, in order.
+    pub fn members(&self) -> &[D] {
+        &self.members
+    }
+
+    /// Number of the member that has sample `index`, and the sample's index in it; `None` when there is no such sample.
+    pub fn locate(&self, index: usize) -> Option<(usize, usize)> {
+        // The first that ends behind it; one without samples ends where the one before it does.
+        let member = self.ends.partition_point(|&end| end <= index);
+        (member < self.members.len()).then(|| (member, index - self.start(member)))
+    }
+
+    fn start(&self, member: usize) -> usize {
+        member.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+
+    fn located(&self, index: usize) -> anyhow::Result<(usize, usize)> {
+        self.locate(index).with_context(|| format!("index {index} of {} samples", self.len()))
+    }
+}
+
+impl<D: Dataset> Dataset for ConcatDataset<D> {
+    type Sample = D::Sample;
+
+    fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<D::Sample> {
+        let (member, local) = self.located(index)?;
+        let loaded = cx.within(self.start(member), |cx| self.members[member].get(local, cx));
+        loaded.with_context(|| format!("sample {local} of dataset {member} of {}", self.members.len()))
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<D::Sample>> {
+        let mut gathered = Gathered::new(indices.len());
+        let mut places = Vec::with_capacity(indices.len());
+        for (place, &index) in indices.iter().enumerate() {
+            places.push((self.located(index)?.0, place));
+        }
+        places.sort_unstable();
+        for run in places.chunk_by(|(one, _), (other, _)| one == other) {
+            let (member, start) = (run[0].0, self.start(run[0].0));
+            let local: Vec<usize> = run.iter().map(|&(_, place)| indices[place] - start).collect();
+            let asked = cx.within(start, |cx| many::ask(&self.members[member], &local, cx));
+            let asked = asked.with_context(|| format!("dataset {member} of {}", self.members.len()))?;
+            // They are of one type: what one says holds for all.
+            let Some(samples) = asked else { return many::decline(self, indices, cx) };
+            gathered.put(run.iter().map(|&(_, place)| place), samples);
+        }
+        Ok(gathered.finish())
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        let of = self.members.len();
+        for (number, member) in self.members.iter_mut().enumerate() {
+            member.setup(cx).with_context(|| format!("dataset {number} of {of}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Two datasets with the same kind of samples, one after the other; made by [`Dataset::concat`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(
+    serialize = "A: Serialize, B: Serialize",
+    deserialize = "A: Deserialize<'de>, B: Deserialize<'de>"
+))]
+pub struct Concat<A, B> {
+    first: A,
+    second: B,
+    /// Length of the first.
+    middle: usize,
+    len: usize,
+}
+
+impl<A: Dataset, B: Dataset> Concat<A, B> {
+    pub(super) fn new(first: A, second: B) -> Self {
+        let middle = first.len();
+        let len = middle.saturating_add(second.len());
+        Self { first, second, middle, len }
+    }
+}
+
+impl<A, B> Dataset for Concat<A, B>
+where
+    A: Dataset,
+    B: Dataset<Sample = A::Sample>,
+{
+    type Sample = A::Sample;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<A::Sample> {
+        ensure!(index < self.len, "index {index} of {} samples", self.len);
+        match index.checked_sub(self.middle) {
+            None => self.first.get(index, cx),
+            Some(local) => {
+                let loaded = cx.within(self.middle, |cx| self.second.get(local, cx));
+                loaded.with_context(|| format!("sample {local} of the second dataset"))
+            }
+        }
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<A::Sample>> {
+        let (in_first, in_second): (Vec<usize>, Vec<usize>) =
+            (0..indices.len()).partition(|&place| indices[place] < self.middle);
+        let of_first: Vec<usize> = in_first.iter().map(|&place| indices[place]).collect();
+        let of_second: Vec<usize> = in_second.iter().map(|&place| indices[place] - self.middle).collect();
+        // One that has no sample in the batch is not asked, and so does not decline: the other one must not speak for it.
+        let ask_first = |cx: &mut Context| match of_first.is_empty() {
+            true => Ok(Some(Vec::new())),
+            false => many::ask(&self.first, &of_first, cx),
+        };
+        let ask_second = |cx: &mut Context| match of_second.is_empty() {
+            true => Ok(Some(Vec::new())),
+            false => many::ask(&self.second, &of_second, cx).context("the second dataset"),
+        };
+        let first = ask_first(cx)?;
+        let second = cx.within(self.middle, ask_second)?;
+        if first.is_none() && second.is_none() {
+            return many::decline(self, indices, cx);
+        }
+        let first = first.map_or_else(|| many::one_by_one(&self.first, &of_first, cx), Ok)?;
+        let one_by_one = |cx: &mut Context| many::one_by_one(&self.second, &of_second, cx);
+        let second = second.map_or_else(|| cx.within(self.middle, one_by_one), Ok)?;
+        let mut gathered = Gathered::new(indices.len());
+        gathered.put(in_first, first);
+        gathered.put(in_second, second);
+        Ok(gathered.finish())
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.first.setup(cx)?;
+        self.second.setup(cx).context("the second dataset")
+    }
+}
+
+/// Samples that come in another order than they were asked for.
+struct Gathered<S>(Vec<Option<S>>);
+
+impl<S> Gathered<S> {
+    fn new(samples: usize) -> Self {
+        Self((0..samples).map(|_| None).collect())
+    }
+
+    fn put(&mut self, places: impl IntoIterator<Item = usize>, samples: Vec<S>) {
+        places.into_iter().zip(samples).for_each(|(place, sample)| self.0[place] = Some(sample));
+    }
+
+    fn finish(self) -> Vec<S> {
+        self.0.into_iter().map(|sample| sample.expect("each place belongs to one member")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dataset::testing::{Counted, Plain, draw};
+
+    fn plain(len: usize) -> Plain {
+        Plain { first: 0, len }
+    }
+
+    #[test]
+    fn members_without_samples_are_skipped_and_none_at_all_is_an_error() {
+        let whole = ConcatDataset::new([
+            plain(0),
+            Plain { first: 10, len: 2 },
+            plain(0),
+            Plain { first: 20, len: 1 },
+        ])
+        .unwrap();
+        let mut cx = Context::new(0);
+        let samples: Vec<u64> = (0..3).map(|index| whole.get(index, &mut cx).unwrap().0).collect();
+        assert_eq!(samples, [10, 11, 20]);
+        let error = whole.get(3, &mut cx).unwrap_err();
+        assert_eq!(error.to_string(), "index 3 of 3 samples");
+        let error = ConcatDataset::<Plain>::new([]).unwrap_err();
+        assert!(error.to_string().starts_with("a concatenation of nothing"), "{error}");
+        assert_eq!(ConcatDataset::new([plain(usize::MAX), plain(1)]).unwrap_err(), ComposeError::TooLong);
+    }
+
+    #[test]
+    fn different_types_nest() {
+        let whole = Plain { first: 0, len: 2 }
+            .concat(Counted { first: 100, len: 3, wrong: 0 })
+            .concat(Plain { first: 200, len: 1 });
+        let mut cx = Context::new(0);
+        let samples: Vec<u64> = (0..6).map(|index| whole.get(index, &mut cx).unwrap().0).collect();
+        assert_eq!(samples, [0, 1, 100, 101, 102, 200]);
+        assert!(whole.get(6, &mut cx).is_err());
+    }
+
+    #[test]
+    fn a_samples_generator_is_that_of_its_index_in_the_whole() {
+        let mut cx = Context::new(7);
+        let expected: Vec<u64> = (0..8).map(|index| draw(&mut cx, index)).collect();
+        let indices = [7, 0, 5, 2, 6, 1];
+        let expected: Vec<u64> = indices.iter().map(|&index| expected[index]).collect();
+        let drawn =
+            |samples: Vec<(u64, u64)>| -> Vec<u64> { samples.into_iter().map(|(_, drawn)| drawn).collect() };
+
+        let whole = plain(2).concat(ConcatDataset::new([plain(3), plain(3)]).unwrap());
+        assert_eq!(drawn(whole.get_many(&indices, &mut cx).unwrap()), expected);
+        let counted = |len| Counted { first: 0, len, wrong: 0 };
+        let mixed = plain(2).concat(ConcatDataset::new([counted(3), counted(3)]).unwrap());
+        assert_eq!(drawn(mixed.get_many(&indices, &mut cx).unwrap()), expected);
+        let mapped = mixed.map(|(number, _), cx| Ok((number, draw(cx, cx.index()))));
+        assert_eq!(drawn(mapped.get_many(&indices, &mut cx).unwrap()), expected);
+    }
+
+    #[test]
+    fn it_has_get_many_where_a_member_has() {
+        let mut cx = Context::new(0);
+        let plains = ConcatDataset::new([plain(3), plain(3)]).unwrap();
+        assert!(many::ask(&plains, &[0, 4], &mut cx).unwrap().is_none());
+        assert!(many::ask(&plains.concat(plain(1)), &[0, 6], &mut cx).unwrap().is_none());
+
+        let counted = |len| Counted { first: 10, len, wrong: 0 };
+        let whole = plain(2).concat(counted(2));
+        // A batch of the first member alone says nothing about the second.
+        for indices in [vec![1, 0], vec![3, 0, 2, 1], vec![2]] {
+            let samples = many::ask(&whole, &indices, &mut cx).unwrap().unwrap();
+            let wanted = indices.iter().map(|&index| if index < 2 { index as u64 } else { index as u64 + 8 });
+            assert!(samples.into_iter().map(|(number, _)| number).eq(wanted), "{indices:?}");
+        }
+        let forgetful = ConcatDataset::new([counted(2), Counted { first: 0, len: 2, wrong: 1 }]).unwrap();
+        let error = forgetful.get_many(&[0, 2, 3], &mut cx).unwrap_err();
+        assert_eq!(format!("{error:#}"), "dataset 1 of 2: get_many was asked for 2 samples and returned 3");
+    }
+
+    proptest! {
+        #[test]
+        fn an_index_is_where_counting_finds_it(lens in prop::collection::vec(0usize..5, 1..12)) {
+            let whole = ConcatDataset::new(lens.iter().map(|&len| plain(len))).unwrap();
+            let counted: Vec<_> =
+                lens.iter().enumerate().flat_map(|(member, &len)| (0..len).map(move |local| (member, local))).collect();
+            prop_assert_eq!(whole.len(), counted.len());
+            let located: Vec<_> = (0..=counted.len()).map_while(|index| whole.locate(index)).collect();
+            prop_assert_eq!(located, counted);
+            prop_assert_eq!(whole.locate(usize::MAX), None);
+        }
+
+        #[test]
+        fn many_are_those_that_come_one_by_one(
+            lens in prop::collection::vec(0usize..5, 1..8),
+            picks in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+        ) {
+            let members = lens.iter().enumerate().map(|(member, &len)| Counted { first: 100 * member as u64, len, wrong: 0 });
+            let whole = ConcatDataset::new(members).unwrap();
+            prop_assume!(!whole.is_empty());
+            let indices: Vec<usize> = picks.iter().map(|pick| pick.index(whole.len())).collect();
+            let mut cx = Context::new(3);
+            let many = whole.get_many(&indices, &mut cx).unwrap();
+            prop_assert_eq!(many, many::one_by_one(&whole, &indices, &mut cx).unwrap());
+        }
+    }
+}

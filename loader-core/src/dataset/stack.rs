@@ -1,0 +1,292 @@
+//! Datasets side by side.
+
+use std::{collections::BTreeMap, fmt};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{ComposeError, Dataset, error::common_length, many};
+use crate::context::Context;
+
+/// Datasets of equal length side by side, whose samples are put together: PyTorch's `StackDataset`.
+///
+/// Made of a tuple of 1 to 8 datasets, its samples are tuples; made of a `BTreeMap` of datasets of one type, they are maps with the
+/// same keys.
+///
+/// Each part sees the sample's generator from its start, as it would alone: what a part draws does not depend on its neighbours, and
+/// an image and its mask that draw alike are cropped alike. Parts that have a [`get_many`](Dataset::get_many) are asked with it, the
+/// others one by one; the stack has one if a part has.
+///
+/// # Examples
+/// ```
+/// use loader_core::prelude::*;
+///
+/// let numbers = TensorDataset::new(Tensor::from_slice(&[1u32, 2, 3], [3])?)?;
+/// let names = TensorDataset::new(Tensor::from_slice(b"abc", [3])?)?;
+/// let stack = StackDataset::new((numbers, names))?;
+/// let loader = DataLoader::builder(stack).batch_size(3).build()?;
+/// let (numbers, names) = loader.iter()?.next().unwrap()?;
+/// assert_eq!((numbers.as_slice(), names.as_slice()), ([1, 2, 3].as_slice(), b"abc".as_slice()));
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound(serialize = "P: Serialize", deserialize = "P: Deserialize<'de>"))]
+pub struct StackDataset<P> {
+    parts: P,
+    len: usize,
+}
+
+impl<P: Parts> StackDataset<P> {
+    /// Puts `parts` side by side. Their length is taken once, now.
+    ///
+    /// # Errors
+    /// [`ComposeError::LengthsDiffer`], and [`ComposeError::NoParts`] for an empty map.
+    pub fn new(parts: P) -> Result<Self, ComposeError> {
+        let len = common_length(parts.lengths())?.ok_or(ComposeError::NoParts { whole: "a stack" })?;
+        Ok(Self { parts, len })
+    }
+
+    /// The datasets it is made of.
+    pub fn parts(&self) -> &P {
+        &self.parts
+    }
+}
+
+impl<P: Parts> Dataset for StackDataset<P> {
+    type Sample = P::Sample;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<P::Sample> {
+        self.parts.get(index, cx)
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<P::Sample>> {
+        match self.parts.get_many(indices, cx)? {
+            Some(samples) => Ok(samples),
+            None => many::decline(self, indices, cx),
+        }
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.parts.setup(cx)
+    }
+}
+
+/// What a [`StackDataset`] is made of: a tuple of 1 to 8 datasets, or a map of datasets of one type.
+pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::Sealed {
+    /// A sample of each.
+    type Sample: Send + 'static;
+
+    #[doc(hidden)]
+    fn lengths(&self) -> Vec<(String, usize)>;
+
+    #[doc(hidden)]
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
+
+    /// `None` when no part has a `get_many`.
+    #[doc(hidden)]
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>>;
+
+    #[doc(hidden)]
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Asks one part for one sample.
+fn get<D: Dataset>(
+    part: &D,
+    name: impl fmt::Display,
+    index: usize,
+    cx: &mut Context,
+) -> anyhow::Result<D::Sample> {
+    cx.restart();
+    part.get(index, cx).with_context(|| format!("dataset {name} of the stack"))
+}
+
+/// Asks one part for several samples, if it can.
+fn ask<D: Dataset>(
+    part: &D,
+    name: impl fmt::Display,
+    indices: &[usize],
+    cx: &mut Context,
+) -> anyhow::Result<Option<Vec<D::Sample>>> {
+    many::ask(part, indices, cx).with_context(|| format!("dataset {name} of the stack"))
+}
+
+/// What a part was asked for, or else its samples one by one.
+fn or_one_by_one<D: Dataset>(
+    asked: Option<Vec<D::Sample>>,
+    part: &D,
+    name: impl fmt::Display,
+    indices: &[usize],
+    cx: &mut Context,
+) -> anyhow::Result<std::vec::IntoIter<D::Sample>> {
+    let samples = match asked {
+        Some(samples) => samples,
+        None => {
+            many::one_by_one(part, indices, cx).with_context(|| format!("dataset {name} of the stack"))?
+        }
+    };
+    Ok(samples.into_iter())
+}
+
+const CHECKED: &str = "each part gave as many samples as it was asked for";
+
+macro_rules! parts {
+    ($($name:ident $place:tt),*) => {
+        impl<$($name: Dataset),*> sealed::Sealed for ($($name,)*) {}
+
+        impl<$($name: Dataset),*> Parts for ($($name,)*) {
+            type Sample = ($($name::Sample,)*);
+
+            fn lengths(&self) -> Vec<(String, usize)> {
+                vec![$((format!("dataset {}", $place), self.$place.len())),*]
+            }
+
+            fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+                Ok(($(get(&self.$place, $place, index, cx)?,)*))
+            }
+
+            fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>> {
+                let asked = ($(ask(&self.$place, $place, indices, cx)?,)*);
+                if $(asked.$place.is_none())&&* {
+                    return Ok(None);
+                }
+                let mut parts = ($(or_one_by_one(asked.$place, &self.$place, $place, indices, cx)?,)*);
+                let samples = indices.iter().map(|_| ($(parts.$place.next().expect(CHECKED),)*));
+                Ok(Some(samples.collect()))
+            }
+
+            fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+                $(self.$place.setup(cx).with_context(|| format!("dataset {} of the stack", $place))?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+parts!(A 0);
+parts!(A 0, B 1);
+parts!(A 0, B 1, C 2);
+parts!(A 0, B 1, C 2, D 3);
+parts!(A 0, B 1, C 2, D 3, E 4);
+parts!(A 0, B 1, C 2, D 3, E 4, F 5);
+parts!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
+parts!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+
+impl<K, D> sealed::Sealed for BTreeMap<K, D> {}
+
+impl<K, D> Parts for BTreeMap<K, D>
+where
+    K: Ord + Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
+    D: Dataset,
+{
+    type Sample = BTreeMap<K, D::Sample>;
+
+    fn lengths(&self) -> Vec<(String, usize)> {
+        self.iter().map(|(key, part)| (format!("dataset {key:?}"), part.len())).collect()
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+        let load = |(key, part): (&K, &D)| Ok((key.clone(), get(part, format_args!("{key:?}"), index, cx)?));
+        self.iter().map(load).collect()
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>> {
+        let mut parts = Vec::with_capacity(self.len());
+        for (key, part) in self {
+            // They are of one type: what one says holds for all.
+            let Some(samples) = ask(part, format_args!("{key:?}"), indices, cx)? else { return Ok(None) };
+            parts.push((key, samples.into_iter()));
+        }
+        let next =
+            |(key, samples): &mut (&K, std::vec::IntoIter<_>)| (key.clone(), samples.next().expect(CHECKED));
+        Ok(Some(indices.iter().map(|_| parts.iter_mut().map(next).collect()).collect()))
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.iter_mut().try_for_each(|(key, part)| {
+            part.setup(cx).with_context(|| format!("dataset {key:?} of the stack"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::testing::{Counted, Plain, draw};
+
+    fn plain(len: usize) -> Plain {
+        Plain { first: 0, len }
+    }
+
+    fn counted(len: usize) -> Counted {
+        Counted { first: 100, len, wrong: 0 }
+    }
+
+    #[test]
+    fn parts_must_be_equally_long() {
+        let error = StackDataset::new((plain(3), counted(3), plain(4))).unwrap_err();
+        assert!(error.to_string().starts_with("dataset 2 has 4 samples and dataset 0 has 3"), "{error}");
+        let maps =
+            BTreeMap::from([("a", plain(1)), ("b", plain(2))].map(|(key, part)| (key.to_owned(), part)));
+        let error = StackDataset::new(maps).unwrap_err();
+        assert!(
+            error.to_string().starts_with("dataset \"b\" has 2 samples and dataset \"a\" has 1"),
+            "{error}"
+        );
+        let error = StackDataset::new(BTreeMap::<String, Plain>::new()).unwrap_err();
+        assert!(error.to_string().starts_with("a stack of nothing"), "{error}");
+    }
+
+    #[test]
+    fn samples_are_put_together() {
+        let mut cx = Context::new(1);
+        let stack = StackDataset::new((plain(3), counted(3))).unwrap();
+        cx.set_index(2);
+        let (one, two) = stack.get(2, &mut cx).unwrap();
+        assert_eq!((one.0, two.0), (2, 102));
+        assert_eq!((one.1, two.1), (draw(&mut cx, 2), draw(&mut cx, 2)), "each draws as it would alone");
+        assert_eq!(StackDataset::new((plain(3),)).unwrap().get(1, &mut cx).unwrap().0.0, 1);
+
+        let map = BTreeMap::from([("b".to_owned(), plain(2)), ("a".to_owned(), plain(2))]);
+        let sample = StackDataset::new(map).unwrap().get(1, &mut cx).unwrap();
+        assert_eq!(sample.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(sample["b"].0, 1);
+    }
+
+    #[test]
+    fn it_has_get_many_where_a_part_has() {
+        let mut cx = Context::new(1);
+        let plains = StackDataset::new((plain(3), plain(3))).unwrap();
+        assert!(many::ask(&plains, &[0, 1], &mut cx).unwrap().is_none());
+        let plains = StackDataset::new(BTreeMap::from([(1u8, plain(3))])).unwrap();
+        assert!(many::ask(&plains, &[0, 1], &mut cx).unwrap().is_none());
+
+        for _ in 0..2 {
+            let mixed = StackDataset::new((plain(3), counted(3))).unwrap();
+            let samples = many::ask(&mixed, &[2, 0], &mut cx).unwrap().unwrap();
+            assert_eq!(samples, many::one_by_one(&mixed, &[2, 0], &mut cx).unwrap());
+            assert_eq!(samples[0].1.0, 102);
+        }
+        let maps = StackDataset::new(BTreeMap::from([(1u8, counted(3)), (2, counted(3))])).unwrap();
+        let samples = many::ask(&maps, &[2, 0], &mut cx).unwrap().unwrap();
+        assert_eq!(samples, many::one_by_one(&maps, &[2, 0], &mut cx).unwrap());
+    }
+
+    #[test]
+    fn a_part_that_gives_more_than_asked_for_is_named() {
+        let stack = StackDataset::new((plain(9), Counted { wrong: 2, ..counted(9) })).unwrap();
+        let error = stack.get_many(&[0, 4], &mut Context::new(0)).unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "dataset 1 of the stack: get_many was asked for 2 samples and returned 4"
+        );
+    }
+}

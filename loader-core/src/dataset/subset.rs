@@ -1,0 +1,218 @@
+//! Part of a dataset.
+
+use serde::{Deserialize, Serialize};
+
+use super::Dataset;
+use crate::{context::Context, tensor::Tensor};
+
+/// A dataset seen through a list of indices: PyTorch's `Subset`. Sample `i` is sample `indices[i]` of the dataset behind it, which may
+/// be a subset too.
+///
+/// Workers share the list. The dataset behind it loads a sample as it does without the subset: [`Context::index`] and the generator
+/// are those of the sample's own index there. The loader counts in the subset: batches and errors have the indices `i`.
+///
+/// # Examples
+/// ```
+/// use loader_core::{Subset, prelude::*};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Serialize, Deserialize)]
+/// # struct Tens;
+/// # impl Dataset for Tens {
+/// #     type Sample = u32;
+/// #     fn len(&self) -> usize {
+/// #         5
+/// #     }
+/// #     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u32> {
+/// #         Ok(10 * index as u32)
+/// #     }
+/// # }
+/// // Of a dataset of the samples 0, 10, 20, 30, 40:
+/// let loader = DataLoader::builder(Subset::new(Tens, [4, 0, 2])?).batch_size(3).build()?;
+/// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [40, 0, 20]);
+/// assert!(Subset::new(Tens, [4, 5]).is_err());
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
+pub struct Subset<D> {
+    dataset: D,
+    indices: Tensor<u64>,
+}
+
+/// Why a [`Subset`] cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubsetError {
+    /// An index is not one of the dataset's.
+    #[error("the subset's index {index}, at place {place}, is out of range: the dataset has {len} samples")]
+    IndexOutOfRange {
+        /// The index.
+        index: usize,
+        /// Its place in the list.
+        place: usize,
+        /// Number of samples.
+        len: usize,
+    },
+}
+
+impl<D: Dataset> Subset<D> {
+    /// The samples `indices` of `dataset`, in that order; one may come more than once.
+    ///
+    /// # Errors
+    /// [`SubsetError::IndexOutOfRange`].
+    pub fn new(dataset: D, indices: impl IntoIterator<Item = usize>) -> Result<Self, SubsetError> {
+        let len = dataset.len();
+        let checked = (0..).zip(indices).map(|(place, index)| match index < len {
+            true => Ok(index as u64),
+            false => Err(SubsetError::IndexOutOfRange { index, place, len }),
+        });
+        let indices: Vec<u64> = checked.collect::<Result<_, _>>()?;
+        let count = indices.len();
+        Ok(Self { dataset, indices: Tensor::from_vec(indices, [count]).expect("as many as there are") })
+    }
+
+    /// The dataset behind it.
+    pub fn dataset(&self) -> &D {
+        &self.dataset
+    }
+
+    /// Index of sample `index` in the dataset behind it.
+    ///
+    /// # Panics
+    /// When there is no such sample.
+    pub fn index_of(&self, index: usize) -> usize {
+        self.indices.as_slice()[index] as usize
+    }
+}
+
+impl<D: Dataset> Dataset for Subset<D> {
+    type Sample = D::Sample;
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<D::Sample> {
+        let inner = self.index_of(index);
+        cx.set_index(inner);
+        let sample = self.dataset.get(inner, cx)?;
+        // As after `get_many`, for what is wrapped around this.
+        cx.set_index(index);
+        Ok(sample)
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<D::Sample>> {
+        let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
+        self.dataset.get_many(&inner, cx)
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.dataset.setup(cx)
+    }
+}
+
+/// A subset for each list of indices, which are the dataset's.
+pub(super) fn parts<D: Dataset + Clone>(dataset: &D, parts: Vec<Vec<usize>>) -> Vec<Subset<D>> {
+    let subset =
+        |indices| Subset::new(dataset.clone(), indices).expect("a split has the dataset's indices only");
+    parts.into_iter().map(subset).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use loader_ipc::attach;
+    use rand::Rng;
+
+    use super::*;
+    use crate::{Order, sampler::SplitError};
+
+    /// Sample `i` is `i` and a number of its generator; one that reads many at once says so.
+    #[derive(Debug, Clone, Serialize, Deserialize)]
+    struct Noise {
+        len: usize,
+        many: bool,
+    }
+
+    impl Dataset for Noise {
+        type Sample = (usize, u64, bool);
+
+        fn len(&self) -> usize {
+            self.len
+        }
+
+        fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+            assert_eq!(cx.index(), index);
+            Ok((index, cx.rng().next_u64(), false))
+        }
+
+        fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
+            let load = |&index| {
+                cx.set_index(index);
+                Ok((index, cx.rng().next_u64(), self.many))
+            };
+            indices.iter().map(load).collect()
+        }
+    }
+
+    fn subset(indices: &[usize]) -> Subset<Noise> {
+        Subset::new(Noise { len: 10, many: true }, indices.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn samples_are_those_of_the_dataset() {
+        let (whole, part) = (Noise { len: 10, many: true }, subset(&[7, 2, 2]));
+        let mut cx = Context::new(3);
+        let expected = whole.get_many(&[2, 7], &mut cx).unwrap();
+        assert_eq!(part.len(), 3);
+        assert_eq!(part.get_many(&[2, 0], &mut cx).unwrap(), expected);
+        let one_by_one = [2, 0].map(|index| {
+            cx.set_index(index);
+            let (sample, noise, _) = part.get(index, &mut cx).unwrap();
+            assert_eq!(cx.index(), index);
+            (sample, noise, true)
+        });
+        assert_eq!(one_by_one.as_slice(), expected);
+    }
+
+    #[test]
+    fn subsets_nest() {
+        let nested = Subset::new(subset(&[7, 2, 5]), [2, 0]).unwrap();
+        let samples = nested.get_many(&[0, 1], &mut Context::new(0)).unwrap();
+        assert!(samples.iter().map(|sample| sample.0).eq([5, 7]));
+        assert_eq!(nested.get(1, &mut Context::new(0)).unwrap().0, 7);
+        assert_eq!((nested.index_of(0), nested.dataset().index_of(2)), (2, 5));
+    }
+
+    #[test]
+    fn an_index_that_is_not() {
+        let error = Subset::new(Noise { len: 10, many: false }, [3, 10]).unwrap_err();
+        assert_eq!(error, SubsetError::IndexOutOfRange { index: 10, place: 1, len: 10 });
+        assert_eq!(
+            error.to_string(),
+            "the subset's index 10, at place 1, is out of range: the dataset has 10 samples"
+        );
+        assert!(Subset::new(Noise { len: 0, many: false }, []).unwrap().is_empty());
+    }
+
+    #[test]
+    fn workers_share_the_indices() {
+        let part = Subset::new(Noise { len: 10_000, many: false }, (0..10_000).rev()).unwrap();
+        let (bytes, attached) = attach::encode(&part).unwrap();
+        assert!(bytes.len() < 100 && attached.len() == 1);
+        let back: Subset<Noise> = attach::decode(&bytes, attached).unwrap();
+        assert_eq!((back.len(), back.index_of(1)), (10_000, 9_998));
+    }
+
+    #[test]
+    fn splits_are_subsets() {
+        let data = Noise { len: 10, many: false };
+        let parts = data.clone().random_split_by_counts(&[3, 7], 1, Order::Torch).unwrap();
+        let indices =
+            |part: &Subset<Noise>| (0..part.len()).map(|index| part.index_of(index)).collect::<Vec<_>>();
+        assert_eq!(parts.iter().map(indices).collect::<Vec<_>>(), [vec![5, 6, 1], vec![2, 0, 8, 9, 3, 7, 4]]);
+        let halves = data.clone().random_split_by_fractions(&[0.5, 0.5], 1, Order::Native).unwrap();
+        assert_eq!(halves.iter().map(Dataset::len).collect::<Vec<_>>(), [5, 5]);
+        let error = data.random_split_by_counts(&[1, 2], 0, Order::Native).unwrap_err();
+        assert_eq!(error, SplitError::WrongSum { sum: 3, len: 10 });
+    }
+}

@@ -1,0 +1,170 @@
+//! One process's share.
+
+use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
+
+/// One process's share of the indices, where several train together: every `world_size`th of an order that is the same for all.
+/// PyTorch's `DistributedSampler`; the loader says which epoch it is, so there is no `set_epoch` to forget.
+///
+/// All processes must have the same seed. All get equally many indices: where the length does not divide, indices from the front
+/// of the order come once more at its end, or with [`drop_last`](Self::drop_last) the order's end is left out.
+///
+/// # Examples
+/// ```
+/// use loader_core::sampler::{DistributedSampler, Epoch, Sampler};
+///
+/// let sampler = DistributedSampler::new(10, 4, 2)?.shuffle(false);
+/// assert!(sampler.indices(Epoch::new(0, 0)).eq([2, 6, 0]));
+/// assert!(sampler.drop_last(true).indices(Epoch::new(0, 0)).eq([2, 6]));
+/// # Ok::<(), loader_core::sampler::SamplerError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DistributedSampler {
+    len: usize,
+    world_size: usize,
+    rank: usize,
+    shuffle: bool,
+    drop_last: bool,
+}
+
+impl DistributedSampler {
+    /// The share of process `rank`, from 0, of `world_size` processes in the indices below `len`.
+    ///
+    /// # Errors
+    /// [`SamplerError::InvalidRank`] when `rank` is not below `world_size`, [`SamplerError::NoProcesses`] when that is 0.
+    pub fn new(len: usize, world_size: usize, rank: usize) -> Result<Self, SamplerError> {
+        match world_size {
+            0 => Err(SamplerError::NoProcesses),
+            _ if rank >= world_size => Err(SamplerError::InvalidRank { rank, world_size }),
+            _ => Ok(Self { len, world_size, rank, shuffle: true, drop_last: false }),
+        }
+    }
+
+    /// Whether the order is a new permutation in each epoch (the default), or as it is.
+    #[must_use]
+    pub fn shuffle(self, shuffle: bool) -> Self {
+        Self { shuffle, ..self }
+    }
+
+    /// Whether what does not divide is left out, rather than filled up; off by default.
+    #[must_use]
+    pub fn drop_last(self, drop_last: bool) -> Self {
+        Self { drop_last, ..self }
+    }
+}
+
+impl Sampler for DistributedSampler {
+    fn len(&self) -> usize {
+        if self.drop_last { self.len / self.world_size } else { self.len.div_ceil(self.world_size) }
+    }
+
+    fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        match self.permutation(epoch) {
+            Some(order) => Box::new(self.share(move |place| order[place])),
+            None => Box::new(self.share(|place| place)),
+        }
+    }
+
+    fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        match self.permutation(epoch) {
+            Some(order) => cut(self.share(move |place| order[place]), size),
+            None => cut(self.share(|place| place), size),
+        }
+    }
+}
+
+impl DistributedSampler {
+    fn permutation(&self, epoch: Epoch) -> Option<Vec<usize>> {
+        self.shuffle.then(|| {
+            let mut order: Vec<usize> = (0..self.len).collect();
+            Source::of_epoch(epoch).shuffle(&mut order);
+            order
+        })
+    }
+
+    /// Of an order that has `at(place)` at each place.
+    fn share(self, at: impl Fn(usize) -> usize + Send) -> impl Iterator<Item = usize> + Send {
+        let (len, world_size, rank) = (self.len, self.world_size, self.rank);
+        // Beyond the end it begins again, as often as it takes: once, unless there are more processes than indices.
+        Places::new(Sampler::len(&self), move |place| {
+            let place = place * world_size + rank;
+            at(if place < len { place } else { place % len })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::options::Order;
+
+    fn shares(
+        len: usize,
+        world_size: usize,
+        with: impl Fn(DistributedSampler) -> DistributedSampler,
+        epoch: Epoch,
+    ) -> Vec<Vec<usize>> {
+        let share =
+            |rank| with(DistributedSampler::new(len, world_size, rank).unwrap()).indices(epoch).collect();
+        (0..world_size).map(share).collect()
+    }
+
+    #[test]
+    fn in_order() {
+        let shares = |len, world_size, drop_last| {
+            shares(len, world_size, |sampler| sampler.shuffle(false).drop_last(drop_last), Epoch::new(0, 0))
+        };
+        assert_eq!(shares(10, 4, false), [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]);
+        assert_eq!(shares(10, 4, true), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(shares(2, 5, false), [[0], [1], [0], [1], [0]]);
+        assert_eq!(shares(2, 4, true), [[]; 4] as [[usize; 0]; 4]);
+        assert_eq!(shares(0, 3, false), [[]; 3] as [[usize; 0]; 3]);
+    }
+
+    #[test]
+    fn shuffled_as_pytorch_does() {
+        let shares = |number, drop_last| {
+            shares(10, 3, |sampler| sampler.drop_last(drop_last), Epoch::new(0, number).order(Order::Torch))
+        };
+        assert_eq!(shares(0, false), [[4, 5, 0, 2], [1, 3, 8, 4], [7, 9, 6, 1]]);
+        assert_eq!(shares(1, false), [[5, 2, 9, 4], [6, 0, 3, 5], [1, 8, 7, 6]]);
+        assert_eq!(shares(0, true), [[4, 5, 0], [1, 3, 8], [7, 9, 6]]);
+    }
+
+    #[test]
+    fn the_number_of_samples_is_rounded_as_asked() {
+        let sampler = DistributedSampler::new(100, 3, 0).unwrap();
+        assert_eq!((Sampler::len(&sampler), Sampler::len(&sampler.drop_last(true))), (34, 33));
+    }
+
+    #[test]
+    fn a_rank_that_is_not() {
+        let error = DistributedSampler::new(10, 3, 3).unwrap_err();
+        assert_eq!(error.to_string(), "invalid rank 3, rank should be in the interval [0, 2]");
+        assert_eq!(DistributedSampler::new(10, 0, 0), Err(SamplerError::NoProcesses));
+    }
+
+    proptest! {
+        #[test]
+        fn ranks_together_cover(
+            (len, world_size) in (0usize..80, 1usize..12),
+            (shuffle, drop_last, torch) in any::<(bool, bool, bool)>(),
+            seed: u64,
+        ) {
+            let epoch = Epoch::new(seed, 3).order(if torch { Order::Torch } else { Order::Native });
+            let shares = shares(len, world_size, |sampler| sampler.shuffle(shuffle).drop_last(drop_last), epoch);
+            let each = if drop_last { len / world_size } else { len.div_ceil(world_size) };
+            prop_assert!(shares.iter().all(|share| share.len() == each));
+            let mut seen = vec![0; len];
+            shares.iter().flatten().for_each(|&index| seen[index] += 1);
+            let (least, most) = (seen.iter().min().copied().unwrap_or(0), seen.iter().max().copied().unwrap_or(0));
+            if drop_last {
+                prop_assert!(most <= 1 && seen.iter().filter(|&&times| times == 0).count() < world_size.max(1));
+            } else {
+                prop_assert!(len == 0 || least >= 1);
+                prop_assert!(most - least <= 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Some indices, in random order.
+
+use std::{fmt, sync::Arc};
+
+use super::{Epoch, Sampler, cut, places::Places, source::Source};
+use crate::torch::permutation_draws;
+
+/// A permutation of indices that are given, new for each epoch. PyTorch's `SubsetRandomSampler`.
+///
+/// # Examples
+/// ```
+/// use loader_core::sampler::{Epoch, Sampler, SubsetRandomSampler};
+///
+/// let sampler = SubsetRandomSampler::new([3, 1, 4, 15]);
+/// let mut indices: Vec<usize> = sampler.indices(Epoch::new(7, 0)).collect();
+/// indices.sort();
+/// assert_eq!(indices, [1, 3, 4, 15]);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct SubsetRandomSampler {
+    indices: Arc<[usize]>,
+}
+
+impl SubsetRandomSampler {
+    /// The given indices. One that is given twice comes twice an epoch; without any, an epoch is empty.
+    pub fn new(indices: impl IntoIterator<Item = usize>) -> Self {
+        Self { indices: indices.into_iter().collect() }
+    }
+}
+
+impl Sampler for SubsetRandomSampler {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        Box::new(self.permutation(self.source(epoch)))
+    }
+
+    fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        cut(self.permutation(self.source(epoch)), size)
+    }
+}
+
+impl SubsetRandomSampler {
+    fn source(&self, epoch: Epoch) -> Source {
+        Source::of_sampler(epoch, permutation_draws(self.indices.len()))
+    }
+
+    fn permutation(&self, mut source: Source) -> impl Iterator<Item = usize> + Send + use<> {
+        let mut indices = self.indices.to_vec();
+        source.shuffle(&mut indices);
+        Places::new(indices.len(), move |place| indices[place])
+    }
+}
+
+impl fmt::Debug for SubsetRandomSampler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubsetRandomSampler").field("len", &self.indices.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! Which samples are loaded, as loaders see it: PyTorch's order, shares of processes, parts of datasets.
+
+use loader_core::{Builder, Error, MapStyle, Order, prelude::*};
+use loader_tests::{Watchdog, datasets::Noise, digest};
+
+loader_worker::init_before_main!();
+
+/// The indices of `count` epochs, each in batches.
+fn epochs(builder: Builder<MapStyle<Noise>>, count: usize) -> Vec<Vec<Vec<usize>>> {
+    let loader = builder.build().unwrap();
+    let epoch = |_| {
+        let mut batches = loader.iter().unwrap();
+        let mut found = Vec::new();
+        while let Some(batch) = batches.next() {
+            batch.unwrap();
+            found.push(batches.last_batch().unwrap().indices.clone());
+        }
+        found
+    };
+    (0..count).map(epoch).collect()
+}
+
+fn noise(count: usize, workers: usize) -> Builder<MapStyle<Noise>> {
+    DataLoader::builder(Noise { count }).num_workers(workers)
+}
+
+/// `DataLoader(range(20), batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(0))` of PyTorch 2.15.
+#[test]
+fn pytorch_s_order_with_workers_and_without() {
+    let _watchdog = Watchdog::start();
+    let expected = [
+        [vec![13, 1, 9, 3, 7, 18], vec![17, 11, 0, 8, 16, 14], vec![5, 6, 4, 12, 15, 2], vec![10, 19]],
+        [vec![16, 14, 3, 9, 7, 15], vec![10, 1, 12, 0, 13, 5], vec![19, 18, 8, 2, 11, 4], vec![17, 6]],
+    ];
+    for workers in [0, 2] {
+        let builder = noise(20, workers).batch_size(6).shuffle(true).seed(0).order(Order::Torch);
+        assert_eq!(epochs(builder, 2), expected, "{workers} workers");
+    }
+}
+
+/// `list(WeightedRandomSampler([0.1, 0.9, 0.4, 0.7, 3.0, 0.6], 12, generator=...))` with seed 42, and 5 without replacement.
+#[test]
+fn a_sampler_s_order_is_the_loader_s() {
+    let weights = [0.1, 0.9, 0.4, 0.7, 3.0, 0.6];
+    let with = WeightedRandomSampler::new(weights, 12, true).unwrap();
+    let without = WeightedRandomSampler::new(weights, 5, false).unwrap();
+    let torch = |sampler| noise(6, 0).batch_size(12).seed(42).order(Order::Torch).sampler(sampler);
+    assert_eq!(epochs(torch(with), 1), [[[1, 1, 1, 1, 4, 4, 5, 5, 1, 1, 1, 4]]]);
+    assert_eq!(epochs(torch(without), 1), [[[1, 3, 4, 2, 0]]]);
+}
+
+#[test]
+fn processes_load_everything_together() {
+    let _watchdog = Watchdog::start();
+    for order in [Order::Native, Order::Torch] {
+        let share = |rank| {
+            epochs(noise(103, 2).batch_size(8).shuffle(true).order(order).distributed(rank, 3), 1).concat()
+        };
+        let shares: Vec<Vec<Vec<usize>>> = (0..3).map(share).collect();
+        assert!(shares.iter().all(|batches| batches.len() == 5));
+        let mut all = shares.concat().concat();
+        all.sort_unstable();
+        assert_eq!(all.len(), 105);
+        all.dedup();
+        assert!(all.into_iter().eq(0..103));
+    }
+}
+
+#[test]
+fn lists_are_samplers() {
+    let sampler: Vec<usize> = (2..12).collect();
+    assert_eq!(
+        epochs(noise(20, 0).batch_size(5).sampler(sampler.clone()), 1),
+        [sampler.chunks(5).collect::<Vec<_>>()]
+    );
+    let batches = vec![vec![0, 1], vec![2, 3, 4], vec![5]];
+    assert_eq!(epochs(noise(20, 0).batch_sampler(batches.clone()), 2), [batches.clone(), batches]);
+}
+
+#[test]
+fn parts_of_a_dataset_are_the_same_with_any_number_of_workers() -> Result<(), Error> {
+    let _watchdog = Watchdog::start();
+    let parts = Noise { count: 50 }.random_split_by_fractions(&[0.8, 0.2], 3, Order::Native).unwrap();
+    let [train, test] = parts.try_into().unwrap_or_else(|_| unreachable!("two fractions"));
+    assert_eq!((train.len(), test.len()), (40, 10));
+    let nested = Subset::new(train, (0..40).rev()).unwrap();
+    let reference = DataLoader::builder(nested.clone()).batch_size(7).shuffle(true).build()?;
+    let expected = digest(reference.iter()?)?;
+    let loader = DataLoader::builder(nested).batch_size(7).shuffle(true).num_workers(2).build()?;
+    assert_eq!(digest(loader.iter()?)?, expected);
+    Ok(())
+}
