@@ -105,7 +105,7 @@ mod with_the_stub {
     #[test]
     fn batches_of_workers_lie_in_registered_slots() {
         let _watchdog = Watchdog::start();
-        for (way, most) in [("strings", 8), ("nested", 8), ("large", 16), ("stream", 8)] {
+        for (way, most) in [("strings", 8), ("nested", 8), ("custom", 8), ("large", 16), ("stream", 8)] {
             let (seen, log) = run(way, 2, &[]);
             assert_pinned(&seen, 20);
             assert_even(&log, most);
@@ -116,7 +116,7 @@ mod with_the_stub {
     #[test]
     fn so_do_those_that_are_loaded_without_workers() {
         let _watchdog = Watchdog::start();
-        for (way, most) in [("strings", 8), ("nested", 8), ("large", 4), ("stream", 4)] {
+        for (way, most) in [("strings", 8), ("nested", 8), ("custom", 8), ("large", 4), ("stream", 4)] {
             let (seen, log) = run(way, 0, &[]);
             assert_pinned(&seen, 20);
             assert_even(&log, most);
@@ -130,6 +130,16 @@ mod with_the_stub {
             let (seen, log) = run("threads", workers, &[]);
             assert_pinned(&seen, 10);
             assert_even(&log, 24);
+        }
+    }
+
+    #[test]
+    fn the_program_may_end_in_mid_epoch() {
+        let _watchdog = Watchdog::start();
+        for workers in [0, 2] {
+            let (seen, log) = run("early", workers, &[]);
+            assert_pinned(&seen, 1);
+            assert_even(&log, 8);
         }
     }
 

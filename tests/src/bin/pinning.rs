@@ -53,6 +53,32 @@ fn main() -> anyhow::Result<()> {
                 vec![looked_at(&batch.label), looked_at(&batch.inner.pixels)]
             })?
         }
+        // A batch of one's own type, put together by one's own function.
+        "custom" => {
+            let loader = prepare(DataLoader::builder(Large { count: 40, bytes: 100 }), workers, &warnings)
+                .collate(|samples| {
+                    let lengths: Vec<u64> = samples.iter().map(|sample| sample.len() as u64).collect();
+                    let len = samples.concat().len();
+                    Ok(Packed {
+                        bytes: Tensor::from_vec(samples.concat(), [len])?,
+                        lengths: Tensor::from_slice(&lengths, [lengths.len()])?,
+                    })
+                })
+                .build()?;
+            two_epochs(&loader, |batch: &Packed| vec![looked_at(&batch.bytes), looked_at(&batch.lengths)])?
+        }
+        // The program ends in mid-epoch, with everything still there.
+        "early" => {
+            let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings)
+                .persistent_workers(workers > 0)
+                .build()?;
+            let mut batches = loader.iter()?;
+            let batch = batches.next().expect("a batch")?;
+            let mut seen = Seen { pid: process::id(), ..Seen::default() };
+            seen.add(&[looked_at(&batch.0), looked_at(&batch.1)]);
+            println!("{}", serde_json::to_string(&seen)?);
+            return Ok(());
+        }
         // Each batch is larger than the first slots: they are replaced.
         "large" => {
             let loader =
@@ -200,6 +226,13 @@ impl Dataset for Nested {
         let inner = Inner { pixels: [index as f32; 5], name: index.to_string() };
         Ok(Outer { label: index as u32, inner })
     }
+}
+
+/// Rows of any length, one behind the other.
+#[derive(Serialize, Deserialize)]
+struct Packed {
+    bytes: Tensor<u8>,
+    lengths: Tensor<u64>,
 }
 
 /// Numbers, each in one shard.
