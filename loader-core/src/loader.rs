@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use loader_ipc::slots::SlotPool;
+use loader_ipc::{pin::Pinner, slots::SlotPool};
 
 use crate::{
     builder::Builder,
@@ -37,6 +37,7 @@ pub struct DataLoader<B> {
     content: Content,
     origin: Origin,
     warn: Warn,
+    pinner: Option<Pinner>,
     next_epoch: Mutex<u64>,
 }
 
@@ -68,8 +69,14 @@ impl DataLoader<()> {
 }
 
 impl<B: Batch> DataLoader<B> {
-    pub(crate) fn new(loading: Loading<B>, content: Content, origin: Origin, warn: Warn) -> Self {
-        Self { loading, content, origin, warn, next_epoch: Mutex::new(0) }
+    pub(crate) fn new(
+        loading: Loading<B>,
+        content: Content,
+        origin: Origin,
+        warn: Warn,
+        pinner: Option<Pinner>,
+    ) -> Self {
+        Self { loading, content, origin, warn, pinner, next_epoch: Mutex::new(0) }
     }
 
     /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
@@ -154,7 +161,7 @@ impl<B: Batch> DataLoader<B> {
             }
             _ => unreachable!("the builder makes both of one kind"),
         };
-        Ok(Iter::new(inner, number, started, self.origin, self.warn.clone()))
+        Ok(Iter::new(inner, number, started, self.origin, self.warn.clone(), self.pinner.clone()))
     }
 
     /// What is to be loaded of epoch `number` from `place` on.

@@ -40,6 +40,15 @@ pub enum Warning {
         /// Samples so far.
         loaded: u64,
     },
+    /// `pin_memory` is on, and memory could not be page-locked: batches, or some of them, lie in ordinary memory. Said once a loader by
+    /// `build()` when there is no driver or device, and once by the iterator when the driver refuses memory.
+    #[error(
+        "pin_memory is on, but batches are loaded into ordinary memory: {reason}; or leave pin_memory out"
+    )]
+    NotPinned {
+        /// Why, and what can be done.
+        reason: String,
+    },
 }
 
 /// Where warnings go.

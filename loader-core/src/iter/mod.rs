@@ -8,8 +8,11 @@ mod workers;
 
 use std::{fmt, time::Instant};
 
+use loader_ipc::pin::Pinner;
+
 use crate::{
     error::Error,
+    pinning,
     report::{EpochReport, Stopwatch},
     state::{Origin, Place, State},
     warning::{Warn, Warning},
@@ -35,6 +38,8 @@ pub struct Iter<B> {
     last: Option<BatchInfo>,
     origin: Origin,
     warn: Warn,
+    /// Page-locks the batches' memory.
+    pinner: Option<Pinner>,
     /// More samples came than the dataset said there are.
     is_too_long: bool,
 }
@@ -76,9 +81,16 @@ impl BatchInfo {
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<B, Error>);
 
 impl<B: crate::collate::Batch> Iter<B> {
-    pub(crate) fn new(inner: Inner<B>, epoch: u64, started: Instant, origin: Origin, warn: Warn) -> Self {
+    pub(crate) fn new(
+        inner: Inner<B>,
+        epoch: u64,
+        started: Instant,
+        origin: Origin,
+        warn: Warn,
+        pinner: Option<Pinner>,
+    ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
-        Self { inner, stopwatch, last: None, origin, warn, is_too_long: false }
+        Self { inner, stopwatch, last: None, origin, warn, pinner, is_too_long: false }
     }
 
     /// Where you stand: behind the batch that `next` returned last, whatever has been loaded ahead. Give it to
@@ -146,6 +158,7 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
             Inner::Shards(iter) => iter.step(),
             Inner::Workers(iter) => iter.step(),
         };
+        pinning::tell_failure(self.pinner.as_ref(), &self.warn);
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
             return None;

@@ -39,8 +39,8 @@ pub(crate) struct StreamSource<O: OpenShard, C> {
 }
 
 impl<O: OpenShard, C> StreamSource<O, C> {
-    pub(crate) fn new(iterable: Iterable<O>, collate: C, seed: u64) -> Self {
-        Self { open: OpenOnce::new((iterable, collate)), seed, memory: HeapPool::default() }
+    pub(crate) fn new(iterable: Iterable<O>, collate: C, seed: u64, memory: HeapPool) -> Self {
+        Self { open: OpenOnce::new((iterable, collate)), seed, memory }
     }
 }
 
