@@ -58,6 +58,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 
+    /// Load batches into page-locked memory, for a GPU; needs the feature `cuda` [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    pin_memory: Option<bool>,
+
     /// Most bytes of shared memory for batches [default: half of the machine's memory]
     #[arg(long, value_name = "BYTES")]
     shared_memory_limit: Option<u64>,
@@ -173,6 +177,7 @@ impl RunArguments {
         options.in_order = self.in_order;
         options.timeout = self.timeout;
         options.persistent_workers = self.persistent_workers;
+        options.pin_memory = self.pin_memory;
         options.shared_memory_limit = self.shared_memory_limit;
         options
     }

@@ -1,6 +1,6 @@
 //! What a dataset is told while it loads.
 
-use std::mem;
+use std::{any::TypeId, mem};
 
 use rand::rngs::ChaCha8Rng;
 
@@ -55,6 +55,9 @@ pub struct Context {
     key: [u8; 32],
     /// Stream of the generator.
     stream: u64,
+    /// Layer of the dataset that is asked, and that of the function that draws now.
+    base_layer: u8,
+    layer: u8,
     /// Made when it is first asked for.
     rng: Option<ChaCha8Rng>,
     many: Many,
@@ -65,8 +68,8 @@ pub struct Context {
 enum Many {
     /// Nobody asks.
     Unasked,
-    /// The next call asks: the default declines instead of loading one by one, so that the batch can be watched.
-    Probing,
+    /// A dataset of this type is asked: the default declines instead of loading one by one, so that the batch can be watched.
+    Probing(TypeId),
     /// It has not.
     Declined,
 }
@@ -80,7 +83,20 @@ impl Context {
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
         let many = Many::Unasked;
-        Self { worker, seed, epoch, index: 0, shift: 0, shard: None, key, stream: 0, rng: None, many }
+        Self {
+            worker,
+            seed,
+            epoch,
+            index: 0,
+            shift: 0,
+            shard: None,
+            key,
+            stream: 0,
+            base_layer: 0,
+            layer: 0,
+            rng: None,
+            many,
+        }
     }
 
     /// For a shard of an iterable dataset: the generator is the shard's, until an index is set.
@@ -89,15 +105,26 @@ impl Context {
         Self { key, shard: Some(shard), ..Self::for_epoch(worker, seed, epoch) }
     }
 
-    /// Another one for the samples of the same shard, for an adaptor whose dataset keeps this one.
-    pub(crate) fn for_samples(&self) -> Self {
-        Self { rng: None, worker: self.worker.clone(), ..*self }
+    /// Another one for the same shard, whose layer 0 is this one's `layer`: for an adaptor whose dataset keeps this one.
+    pub(crate) fn of_layer(&self, layer: u8) -> Self {
+        let base_layer = self.base_layer.wrapping_add(layer);
+        Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
-    /// The generator of a buffer that mixes the shard's samples.
-    pub(crate) fn buffer_rng(&self) -> ChaCha8Rng {
+    /// The generator of a buffer that mixes the shard's samples, in `layer`.
+    pub(crate) fn buffer_rng(&self, layer: u8) -> ChaCha8Rng {
         let shard = self.shard.map_or(0, |shard| shard.index() as u64);
-        random::generator(random::shard_key(Purpose::Buffer, self.seed, self.epoch, shard), 0)
+        let key = random::shard_key(Purpose::Buffer, self.seed, self.epoch, shard);
+        random::generator(random::layer_key(key, self.base_layer.wrapping_add(layer)), 0)
+    }
+
+    /// Runs a function around a dataset: it draws from the sample's generator of `layer`, whatever the dataset has drawn.
+    pub(crate) fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
+        let own = (self.layer, self.rng.take());
+        self.layer = self.base_layer.wrapping_add(layer);
+        let result = call(self);
+        (self.layer, self.rng) = own;
+        result
     }
 
     /// Moves on to another sample: its generator starts anew. `index` counts as the one that was given to the dataset that calls
@@ -112,14 +139,15 @@ impl Context {
     /// The sample's own generator. It depends on the loader's seed, the epoch and the sample's index alone: augmentation is
     /// the same with any number of workers, in any order, and when a batch is loaded again.
     ///
-    /// In a dataset made of others the index is the one that the loader asked the outermost dataset for.
+    /// In a dataset made of others the index is the one that the loader asked the outermost dataset for. A function given to `map` has a
+    /// generator of its own for the sample, and so has each of several.
     ///
     /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
     ///
     /// In [`IterableDataset::iter`](crate::IterableDataset::iter) it is the shard's, which goes on from sample to sample.
     pub fn rng(&mut self) -> &mut ChaCha8Rng {
-        let (key, stream) = (self.key, self.stream);
-        self.rng.get_or_insert_with(|| random::generator(key, stream))
+        let (key, layer, stream) = (self.key, self.layer, self.stream);
+        self.rng.get_or_insert_with(|| random::generator(random::layer_key(key, layer), stream))
     }
 
     /// The epoch, from 0.
@@ -137,16 +165,17 @@ impl Context {
         self.shard
     }
 
-    /// Asks, in `call`, whether a dataset has a `get_many` of its own; also true where it has not.
-    pub(crate) fn probe_many<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
-        let before = mem::replace(&mut self.many, Many::Probing);
+    /// Asks, in `call`, whether a dataset of type `D` has a `get_many` of its own; also true where it has not.
+    pub(crate) fn probe_many<D: 'static, R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+        let before = mem::replace(&mut self.many, Many::Probing(TypeId::of::<D>()));
         let result = call(self);
         let declined = mem::replace(&mut self.many, before) == Many::Declined;
         (result, declined)
     }
 
-    pub(crate) fn is_probing(&self) -> bool {
-        self.many == Many::Probing
+    /// True while a dataset of type `D` is asked; false for one inside it, which its own `get_many` calls.
+    pub(crate) fn is_probing<D: 'static>(&self) -> bool {
+        self.many == Many::Probing(TypeId::of::<D>())
     }
 
     pub(crate) fn decline_many(&mut self) {

@@ -274,6 +274,11 @@ impl Error {
         }
     }
 
+    /// The error for a worker that broke the protocol.
+    pub(crate) fn misbehaved(worker: usize, problem: impl Into<String>) -> Self {
+        Self::WorkerMisbehaved { worker, problem: problem.into() }
+    }
+
     /// True when the iterator ends with this error.
     pub fn ends_iteration(&self) -> bool {
         matches!(self, Self::WorkerExited { .. } | Self::WorkerMisbehaved { .. } | Self::System { .. })

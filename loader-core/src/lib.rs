@@ -36,6 +36,8 @@
 //!
 //! # Features
 //! - `config`: [`Config`](config::Config), the loader's options from TOML and the environment.
+//! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. Nothing of CUDA is needed to build: NVIDIA's driver is looked for when
+//!   the program runs, and programs without it run as they are.
 
 // The derive macro names this crate as its users do.
 extern crate self as loader_core;
@@ -57,6 +59,7 @@ mod loader;
 mod options;
 #[doc(hidden)]
 pub mod panic;
+mod pinning;
 mod plan;
 mod pool;
 mod random;

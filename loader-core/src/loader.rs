@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use loader_ipc::slots::SlotPool;
+use loader_ipc::{pin::Pinner, slots::SlotPool};
 
 use crate::{
     builder::Builder,
@@ -23,7 +23,7 @@ use crate::{
     random::base_seed,
     sampler::BatchSampler,
     state::{Origin, Place, State, mismatch},
-    warning::Warn,
+    warning::{Warn, Warning},
 };
 
 /// Loads batches of type `B`, epoch after epoch: PyTorch's `DataLoader`.
@@ -37,6 +37,7 @@ pub struct DataLoader<B> {
     content: Content,
     origin: Origin,
     warn: Warn,
+    pinner: Option<Pinner>,
     next_epoch: Mutex<u64>,
 }
 
@@ -68,8 +69,14 @@ impl DataLoader<()> {
 }
 
 impl<B: Batch> DataLoader<B> {
-    pub(crate) fn new(loading: Loading<B>, content: Content, origin: Origin, warn: Warn) -> Self {
-        Self { loading, content, origin, warn, next_epoch: Mutex::new(0) }
+    pub(crate) fn new(
+        loading: Loading<B>,
+        content: Content,
+        origin: Origin,
+        warn: Warn,
+        pinner: Option<Pinner>,
+    ) -> Self {
+        Self { loading, content, origin, warn, pinner, next_epoch: Mutex::new(0) }
     }
 
     /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
@@ -77,11 +84,19 @@ impl<B: Batch> DataLoader<B> {
     /// # Errors
     /// When a worker cannot be started (no process is left running then), or the program holds all shared memory.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
-        // Held while the workers start, so that a failure gives the number back before anyone else takes one.
-        let mut next = self.next_epoch();
-        let iter = self.epoch(*next)?;
-        *next += 1;
-        Ok(iter)
+        let number = {
+            let mut next = self.next_epoch();
+            let number = *next;
+            *next = number.saturating_add(1);
+            number
+        };
+        self.epoch(number).inspect_err(|_| {
+            // Given back, unless somebody else has taken the one behind it.
+            let mut next = self.next_epoch();
+            if *next == number.saturating_add(1) {
+                *next = number;
+            }
+        })
     }
 
     /// Epoch `number`, from 0; the count that [`iter`](Self::iter) goes by is left alone.
@@ -98,7 +113,8 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// The rest of the epoch that `state` stands in, and then [`iter`](Self::iter) goes on behind it. The batches are those that the loader
-    /// that the state is of would have returned, with any number of workers.
+    /// that the state is of would have returned, with any number of workers (of an iterable dataset if [`shards`](Builder::shards) says their
+    /// number).
     ///
     /// No sample before the place is loaded for a map-style dataset, nor for an iterable one with snapshots; any other iterable dataset
     /// is read from the beginning of each shard, without collation, and the first batch is waited for here.
@@ -107,14 +123,13 @@ impl<B: Batch> DataLoader<B> {
     /// [`Error::StateMismatch`] when the state is of a loader that was built differently; else as [`iter`](Self::iter).
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
         state.check(self.origin)?;
-        let mut next = self.next_epoch();
         let mut iter = self.start(state.epoch(), state.place())?;
-        if matches!(state.place(), Place::Shards(_)) && !iter.has_more() {
-            // It was taken behind the last batch, before anybody knew that it was the last. Its workers end, or go on, first.
+        if matches!(state.place(), Place::Shards(_)) && !iter.has_more()? {
+            // It was taken behind the last batch, before anybody knew that it was the last.
             drop(iter);
-            iter = self.start(state.epoch() + 1, &Place::Start)?;
+            iter = self.start(state.epoch().saturating_add(1), &Place::Start)?;
         }
-        *next = iter.epoch() + 1;
+        *self.next_epoch() = iter.epoch().saturating_add(1);
         Ok(iter)
     }
 
@@ -130,7 +145,13 @@ impl<B: Batch> DataLoader<B> {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
             }
             (Loading::Workers { launch, slots, epochs, bench }, supply) => {
-                let rested = bench.as_ref().and_then(|bench| bench.take(number, slots, epochs.timeout));
+                let rested = match bench {
+                    Some(bench) => bench.take(number, epochs.timeout).unwrap_or_else(|error| {
+                        self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
+                        None
+                    }),
+                    None => None,
+                };
                 let pool = match rested {
                     Some(pool) => pool,
                     None => launch.start(slots, self.base_seed(number))?,
@@ -140,7 +161,7 @@ impl<B: Batch> DataLoader<B> {
             }
             _ => unreachable!("the builder makes both of one kind"),
         };
-        Ok(Iter::new(inner, number, started, self.origin, self.warn.clone()))
+        Ok(Iter::new(inner, number, started, self.origin, self.warn.clone(), self.pinner.clone()))
     }
 
     /// What is to be loaded of epoch `number` from `place` on.

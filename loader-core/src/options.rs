@@ -182,6 +182,9 @@ pub struct LoaderOptions {
     /// Keep the workers from one epoch to the next; off by default. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_workers: Option<bool>,
+    /// Load batches into page-locked memory, from which a device copies by itself; off by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin_memory: Option<bool>,
     /// Most bytes of shared memory for batches, at least 65,536; half of the memory that the process may use by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_memory_limit: Option<u64>,
@@ -213,6 +216,7 @@ impl LoaderOptions {
             in_order: self.in_order.or(below.in_order),
             timeout: self.timeout.or(below.timeout),
             persistent_workers: self.persistent_workers.or(below.persistent_workers),
+            pin_memory: self.pin_memory.or(below.pin_memory),
             shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
         }
     }
@@ -236,6 +240,7 @@ impl LoaderOptions {
             in_order: self.in_order.or(Some(DEFAULT_IN_ORDER)),
             timeout: self.timeout.or(needs_workers.then_some(0.0)),
             persistent_workers: self.persistent_workers.or(needs_workers.then_some(false)),
+            pin_memory: self.pin_memory.or(Some(false)),
             shared_memory_limit: self.shared_memory_limit,
         }
     }

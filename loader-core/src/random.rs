@@ -37,6 +37,12 @@ pub(crate) fn shard_key(purpose: Purpose, seed: u64, epoch: u64, shard: u64) -> 
     key
 }
 
+/// The key of one layer of a dataset that is made of others, so that no two of them draw the same numbers. Layer 0 has `key` itself.
+pub(crate) fn layer_key(mut key: [u8; 32], layer: u8) -> [u8; 32] {
+    key[6] = layer;
+    key
+}
+
 /// Stream `stream` under `key`: a sample's index, or 0.
 pub(crate) fn generator(key: [u8; 32], stream: u64) -> ChaCha8Rng {
     let mut generator = ChaCha8Rng::from_seed(key);

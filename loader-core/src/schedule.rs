@@ -1,7 +1,8 @@
 //! Which task goes to which worker, and which batch is next: PyTorch's scheduler without its processes.
 //!
 //! Tasks are numbered from 0. The window holds every task in `[received, sent)`; a task is in it from being sent to being
-//! returned to the user, whether its batch has arrived or not, so the window bounds memory.
+//! returned to the user, whether its batch has arrived or not. Tasks that are not through are bounded, and so is memory; out of order a few
+//! bytes are kept for each that is, as long as an earlier one is not.
 //!
 //! Lanes take turns. Of a map-style dataset a lane is a worker; of an iterable one it is a shard, and shards are dealt out to the workers.
 //! A lane gets its turn whatever it has to do, as in PyTorch; with `in_order = false` only one with room does. What a slow worker has not
@@ -24,6 +25,8 @@ pub(crate) struct Schedule<P> {
     lanes: Vec<Lane>,
     /// Lanes that get turns.
     open: usize,
+    /// Tasks on their way, per worker.
+    waiting: Vec<usize>,
     turn: usize,
     /// Out of order: what has arrived, in that order.
     arrivals: VecDeque<u64>,
@@ -66,6 +69,7 @@ impl<P> Schedule<P> {
             workers,
             lanes: vec![Lane { load: 0, is_open: true }; lanes],
             open: lanes,
+            waiting: vec![0; workers],
             turn: 0,
             arrivals: VecDeque::new(),
         }
@@ -84,7 +88,10 @@ impl<P> Schedule<P> {
         }
         let lanes = self.lanes.len();
         let turns = (0..lanes).map(|step| (self.turn + step) % lanes);
-        let fair_share = (self.limit / self.open.max(1)).max(1);
+        // PyTorch's share, rounded down, where a lane is a worker. More shards than workers share what is left over too.
+        let open = self.open.max(1);
+        let fair_share =
+            if lanes > self.workers { self.limit.div_ceil(open) } else { (self.limit / open).max(1) };
         turns.into_iter().find(|&lane| {
             let Lane { load, is_open } = self.lanes[lane];
             is_open && (self.in_order || load < fair_share)
@@ -104,6 +111,8 @@ impl<P> Schedule<P> {
     /// Notes that the next task was sent, of `lane`.
     pub(crate) fn sent(&mut self, lane: usize) {
         self.window.push_back(Entry::Waiting { lane });
+        let worker = self.worker_of(lane);
+        self.waiting[worker] += 1;
         self.lanes[lane].load += 1;
         self.pending += 1;
         self.turn = (lane + 1) % self.lanes.len();
@@ -121,6 +130,7 @@ impl<P> Schedule<P> {
             Some(entry @ Entry::Waiting { .. }) => {
                 let Entry::Waiting { lane } = *entry else { return Err(batch) };
                 *entry = Entry::Arrived { lane, batch };
+                self.waiting[lane % self.workers] -= 1;
                 if !self.in_order {
                     self.arrivals.push_back(number);
                 }
@@ -140,10 +150,10 @@ impl<P> Schedule<P> {
         };
         *entry = Entry::Through;
         self.pending -= 1;
-        let Lane { load, is_open } = &mut self.lanes[lane];
-        *load -= 1;
-        if std::mem::replace(is_open, false) {
-            self.open -= 1;
+        self.lanes[lane].load -= 1;
+        self.waiting[lane % self.workers] -= 1;
+        if self.lanes[lane].is_open {
+            self.close_lane(lane);
         } else {
             self.limit -= 1;
         }
@@ -164,6 +174,13 @@ impl<P> Schedule<P> {
         Some((number, lane, batch))
     }
 
+    /// Gives a lane no more turns.
+    pub(crate) fn close_lane(&mut self, lane: usize) {
+        if std::mem::replace(&mut self.lanes[lane].is_open, false) {
+            self.open -= 1;
+        }
+    }
+
     /// Gives no more turns: there are no more tasks.
     pub(crate) fn close(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.is_open = false);
@@ -174,6 +191,7 @@ impl<P> Schedule<P> {
     pub(crate) fn abandon(&mut self) -> Vec<P> {
         self.close();
         self.pending = 0;
+        self.waiting.fill(0);
         let arrived = self.window.drain(..).filter_map(|entry| match entry {
             Entry::Arrived { batch, .. } => Some(batch),
             _ => None,
@@ -238,8 +256,11 @@ impl<P> Schedule<P> {
     pub(crate) fn moved(&mut self, number: u64, to: usize) {
         if let Some(Entry::Waiting { lane }) = self.place(number).and_then(|place| self.window.get_mut(place))
         {
-            self.lanes[std::mem::replace(lane, to)].load -= 1;
+            let from = std::mem::replace(lane, to);
+            self.lanes[from].load -= 1;
             self.lanes[to].load += 1;
+            self.waiting[from] -= 1;
+            self.waiting[to] += 1;
         }
     }
 
@@ -254,18 +275,26 @@ impl<P> Schedule<P> {
 
     /// True while `worker` has tasks to answer.
     pub(crate) fn is_busy(&self, worker: usize) -> bool {
-        self.waiting().any(|(_, at)| at == worker)
+        self.waiting[worker] > 0
+    }
+
+    /// True when a lane gets no more turns: workers may have nothing more to do.
+    pub(crate) fn has_closed_lanes(&self) -> bool {
+        self.open < self.lanes.len()
     }
 
     /// True when `worker` has no task and will get none.
     pub(crate) fn is_over(&self, worker: usize) -> bool {
         let mut own = self.lanes.iter().skip(worker).step_by(self.workers);
-        !own.any(|lane| lane.is_open) && !self.is_busy(worker)
+        !self.is_busy(worker) && !own.any(|lane| lane.is_open)
     }
 
     /// The tasks that wait behind another one at the same worker, oldest first: what an idle worker could do sooner. A moved task is the
     /// first one of a worker that had none, and later ones have higher numbers: so it is never moved again, and never comes back.
     pub(crate) fn waiting_behind(&self) -> Vec<(u64, usize)> {
+        if self.waiting.iter().all(|&tasks| tasks < 2) {
+            return Vec::new();
+        }
         let mut busy = vec![false; self.workers];
         self.waiting().filter(|&(_, worker)| std::mem::replace(&mut busy[worker], true)).collect()
     }

@@ -12,8 +12,9 @@ use crate::{
 /// Version of the format.
 const VERSION: u32 = 1;
 
-/// Where the user of a loader stands: which epoch, and what of it was returned. Small (some numbers; for an iterable dataset some for each
-/// shard and its snapshots), and any serde format can hold it. It says nothing of the workers: their number may change.
+/// Where the user of a loader stands: which epoch, and what of it was returned. Small (some numbers; with `in_order` off one for each batch
+/// that came before its turn; for an iterable dataset some for each shard and its snapshot), and any serde format can hold it. It says
+/// nothing of the workers: their number may change (of an iterable dataset if the number of shards is given with `shards`).
 ///
 /// Taken with [`Iter::state`](crate::Iter::state) or [`DataLoader::state`](crate::DataLoader::state), and given to
 /// [`DataLoader::resume`](crate::DataLoader::resume) of a loader built alike. Taken when the last batch of an epoch was returned, before
@@ -54,9 +55,8 @@ pub(crate) struct BatchesPlace {
 /// Of an iterable dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShardsPlace {
-    /// Number of the first of its process's shards, among those of all processes,
+    /// The process's first one of all shards.
     pub(crate) first_shard: usize,
-    /// which are so many.
     pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
@@ -98,7 +98,7 @@ impl State {
     pub fn batches(&self) -> u64 {
         match &self.place {
             Place::Start => 0,
-            Place::Batches(place) => place.next + place.ahead.len() as u64,
+            Place::Batches(place) => place.next.saturating_add(place.ahead.len() as u64),
             Place::Shards(place) => place.batches,
         }
     }
@@ -140,6 +140,7 @@ mod shards {
     struct Written {
         position: u64,
         snapshot: Option<(u64, String)>,
+        ended: bool,
     }
 
     pub(super) fn serialize<S: Serializer>(shards: &[ShardPlace], serializer: S) -> Result<S::Ok, S::Error> {
@@ -147,6 +148,7 @@ mod shards {
         let written = shards.iter().map(|place| Written {
             position: place.position,
             snapshot: place.snapshot.as_ref().map(|snapshot| (snapshot.position, hex(&snapshot.bytes))),
+            ended: place.ended,
         });
         written.collect::<Vec<_>>().serialize(serializer)
     }
@@ -155,13 +157,13 @@ mod shards {
         deserializer: D,
     ) -> Result<Vec<ShardPlace>, D::Error> {
         let written = Vec::<Written>::deserialize(deserializer)?;
-        let read = |Written { position, snapshot }: Written| {
+        let read = |Written { position, snapshot, ended }: Written| {
             let snapshot = match snapshot {
                 None => None,
                 Some((at, _)) if at > position => return None,
                 Some((at, hex)) => Some(Snapshot { position: at, bytes: from_hex(&hex)? }),
             };
-            Some(ShardPlace { position, snapshot })
+            Some(ShardPlace { position, snapshot, ended })
         };
         let places = written.into_iter().map(read).collect::<Option<_>>();
         places.ok_or_else(|| D::Error::custom("a shard's snapshot is not one"))
@@ -179,7 +181,8 @@ mod tests {
 
     fn state() -> State {
         let snapshot = Snapshot { position: 3, bytes: vec![0, 255, 16] };
-        let shards = vec![ShardPlace { position: 5, snapshot: Some(snapshot) }, ShardPlace::default()];
+        let shards =
+            vec![ShardPlace { position: 5, snapshot: Some(snapshot), ended: false }, ShardPlace::default()];
         let place = Place::Shards(ShardsPlace {
             first_shard: 0,
             all_shards: 2,

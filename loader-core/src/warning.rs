@@ -23,6 +23,12 @@ pub enum Warning {
         /// Processors.
         cpus: usize,
     },
+    /// `iter()`: persistent workers could not go on with another epoch, and others were started.
+    #[error("persistent workers were replaced, with their copies of the dataset: {problem}")]
+    WorkersReplaced {
+        /// What happened to them.
+        problem: String,
+    },
     /// An iterable dataset gave more samples than its `len`. Said once an iterator.
     #[error(
         "the iterable dataset said that it has {said} samples, and {loaded} have come; either its `len` is wrong, or its shards \
@@ -33,6 +39,15 @@ pub enum Warning {
         said: usize,
         /// Samples so far.
         loaded: u64,
+    },
+    /// `pin_memory` is on, and memory could not be page-locked: batches, or some of them, lie in ordinary memory. Said once a loader by
+    /// `build()` when there is no driver or device, and once by the iterator when the driver refuses memory.
+    #[error(
+        "pin_memory is on, but batches are loaded into ordinary memory: {reason}; or leave pin_memory out"
+    )]
+    NotPinned {
+        /// Why, and what can be done.
+        reason: String,
     },
 }
 

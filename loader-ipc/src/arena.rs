@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     buffer::{ALIGNMENT, Buffer},
     codec::{self, CodecError},
-    heap::HeapPool,
-    sys::{Chunk, Line, Loan},
+    heap::{Block, HeapPool},
+    sys::{Chunk, Loan},
 };
 
 /// Where a batch is put together: a slot, or the heap.
@@ -34,7 +34,7 @@ enum Room {
 #[derive(Debug)]
 pub(crate) enum Place {
     Slot(Chunk),
-    Heap(Vec<Line>, HeapPool),
+    Heap(Block, HeapPool),
 }
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::{mem, sync::Arc};
 
 use crate::{
     arena::{self, Place},
-    heap::HeapPool,
+    heap::{Block, HeapPool},
     memory::SealedMemory,
     sys::{Chunk, Line},
 };
@@ -24,7 +24,7 @@ pub struct Buffer {
 enum Storage {
     Heap(Vec<Line>),
     /// Memory that goes back to where it came from.
-    Pooled(Vec<Line>, HeapPool),
+    Pooled(Block, HeapPool),
     Slot(Chunk),
     /// From this byte on, in memory that nobody can write; [`ALIGNMENT`] is kept by who made it.
     Sealed(Arc<SealedMemory>, usize),
@@ -55,7 +55,7 @@ impl Buffer {
     fn at(place: Place, len: usize) -> Self {
         match place {
             Place::Slot(chunk) => Self::in_slot(chunk),
-            Place::Heap(lines, pool) => Self { storage: Storage::Pooled(lines, pool), len },
+            Place::Heap(block, pool) => Self { storage: Storage::Pooled(block, pool), len },
         }
     }
 
@@ -94,11 +94,21 @@ impl Buffer {
         self.chunk().is_some()
     }
 
+    /// True when the bytes lie in page-locked memory.
+    pub fn is_pinned(&self) -> bool {
+        match &self.storage {
+            Storage::Slot(chunk) => chunk.is_pinned(),
+            Storage::Pooled(block, _) => block.is_pinned(),
+            Storage::Heap(_) | Storage::Sealed(..) => false,
+        }
+    }
+
     /// The bytes.
     #[inline] // for each sample of a batch
     pub fn as_bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Heap(lines) | Storage::Pooled(lines, _) => &bytemuck::cast_slice(lines)[..self.len],
+            Storage::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],
+            Storage::Pooled(block, _) => &bytemuck::cast_slice(block.lines())[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes(),
             Storage::Sealed(memory, start) => &memory.bytes()[*start..*start + self.len],
         }
@@ -111,9 +121,8 @@ impl Buffer {
             self.copy_out();
         }
         match &mut self.storage {
-            Storage::Heap(lines) | Storage::Pooled(lines, _) => {
-                Some(&mut bytemuck::cast_slice_mut(lines)[..self.len])
-            }
+            Storage::Heap(lines) => Some(&mut bytemuck::cast_slice_mut(lines)[..self.len]),
+            Storage::Pooled(block, _) => Some(&mut bytemuck::cast_slice_mut(block.lines_mut())[..self.len]),
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
             Storage::Sealed(..) => None,
         }
@@ -134,8 +143,8 @@ impl Buffer {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        if let Self::Pooled(lines, pool) = self {
-            pool.give_back(mem::take(lines));
+        if let Self::Pooled(block, pool) = self {
+            pool.give_back(mem::take(block));
         }
     }
 }

@@ -89,8 +89,8 @@ pub enum Indices {
         position: u64,
         /// How many of them come after the snapshot.
         skip: u64,
-        /// Bytes of the snapshot, at the start of the leased slot; 0 for none.
-        snapshot: u64,
+        /// Bytes of the snapshot, at the start of the leased slot, if there is one.
+        snapshot: Option<u64>,
     },
 }
 
@@ -147,8 +147,10 @@ pub enum Event {
         held: bool,
         /// As in [`Done`](Self::Done).
         position: u64,
+        /// The task's shard was ended by this, a panic: whoever resumes behind it must not go on either.
+        ended: bool,
     },
-    /// The task was not tried: the done flag was up.
+    /// The task was not done: its epoch is over or abandoned.
     Skipped {
         /// Number of the task.
         task: u64,
@@ -306,8 +308,14 @@ mod tests {
             backtrace: Some(text),
         };
         let lease = Lease { slot: 0, generation: 0, len: 0 };
-        let event =
-            Event::Failed { task: 1, lease, failure: failure.cut_to_frame(), held: false, position: 0 };
+        let event = Event::Failed {
+            task: 1,
+            lease,
+            failure: failure.cut_to_frame(),
+            held: false,
+            position: 0,
+            ended: false,
+        };
         assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
     }
 

@@ -6,7 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::sys::Line;
+use crate::{
+    pin::Pinner,
+    sys::{Line, Pages},
+};
 
 /// Larger buffers are large.
 const MOST_SMALL: usize = 64 * 1024 / size_of::<Line>();
@@ -15,29 +18,51 @@ const MOST_WAITING: usize = 4;
 
 /// Buffers on their way from one batch to the next. Clones share them; the last one frees them.
 #[derive(Clone, Default)]
-pub struct HeapPool(Arc<Mutex<Waiting>>);
+pub struct HeapPool(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// Page-locks the buffers.
+    pinner: Option<Pinner>,
+}
 
 /// Apart, so that a batch's labels do not push out its images.
 #[derive(Default)]
 struct Waiting {
-    small: Vec<Vec<Line>>,
-    large: Vec<Vec<Line>>,
+    small: Vec<Block>,
+    large: Vec<Block>,
+}
+
+/// Memory of a buffer.
+#[derive(Debug)]
+pub(crate) enum Block {
+    Lines(Vec<Line>),
+    Pinned(Pages),
 }
 
 impl HeapPool {
+    /// A pool of buffers that `pinner` page-locks when they are made, as far as it can.
+    pub fn pinned(pinner: Option<Pinner>) -> Self {
+        Self(Arc::new(Shared { waiting: Mutex::default(), pinner }))
+    }
+
     /// Memory of at least `lines` lines with any content.
-    pub(crate) fn take(&self, lines: usize) -> Vec<Line> {
+    pub(crate) fn take(&self, lines: usize) -> Block {
         let mut all = self.lock();
         let waiting = all.of_size(lines);
         // One that is far too large would be held by a small batch.
-        let fits = |other: &Vec<Line>| (lines..=2 * lines).contains(&other.len());
+        let fits = |other: &Block| (lines..=2 * lines).contains(&other.len()) && !other.is_stale();
         match waiting.iter().position(fits) {
             Some(place) => waiting.swap_remove(place),
-            None => bytemuck::allocation::zeroed_vec(lines),
+            None => {
+                drop(all);
+                Block::new(lines, self.0.pinner.as_ref())
+            }
         }
     }
 
-    pub(crate) fn give_back(&self, memory: Vec<Line>) {
+    pub(crate) fn give_back(&self, memory: Block) {
         let mut all = self.lock();
         let waiting = all.of_size(memory.len());
         if waiting.len() == MOST_WAITING {
@@ -48,13 +73,57 @@ impl HeapPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Waiting {
-    fn of_size(&mut self, lines: usize) -> &mut Vec<Vec<Line>> {
+    fn of_size(&mut self, lines: usize) -> &mut Vec<Block> {
         if lines > MOST_SMALL { &mut self.large } else { &mut self.small }
+    }
+}
+
+impl Block {
+    fn new(lines: usize, pinner: Option<&Pinner>) -> Self {
+        match pinner.and_then(|pinner| Pages::pinned(lines, pinner)) {
+            Some(pages) => Self::Pinned(pages),
+            None => Self::Lines(bytemuck::allocation::zeroed_vec(lines)),
+        }
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(self, Self::Pinned(pages) if pages.is_pinned())
+    }
+
+    /// True for what a forked child has from its parent's pool.
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Pinned(pages) if !pages.is_pinned())
+    }
+
+    #[inline]
+    pub(crate) fn lines(&self) -> &[Line] {
+        match self {
+            Self::Lines(lines) => lines,
+            Self::Pinned(pages) => pages.lines(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lines_mut(&mut self) -> &mut [Line] {
+        match self {
+            Self::Lines(lines) => lines,
+            Self::Pinned(pages) => pages.lines_mut(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.lines().len()
+    }
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Self::Lines(Vec::new())
     }
 }
 

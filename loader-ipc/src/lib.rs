@@ -24,6 +24,7 @@ pub mod heap;
 pub mod lent;
 pub mod lifeline;
 pub mod memory;
+pub mod pin;
 pub mod process;
 pub mod queue;
 mod ring;

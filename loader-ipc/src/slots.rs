@@ -22,6 +22,7 @@ use std::{
 use crate::{
     frame::Lease,
     memory,
+    pin::Pinner,
     sys::{Loan, SlotMemory},
 };
 
@@ -55,6 +56,8 @@ struct Inner {
     lent: u64,
     /// The process that the slots are of.
     owner: u32,
+    /// Page-locks the slots.
+    pinner: Option<Pinner>,
 }
 
 #[derive(Debug)]
@@ -127,7 +130,12 @@ pub enum SlotError {
 impl SlotPool {
     /// A pool that never holds more than `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self { inner: Arc::new(Mutex::new(Inner::new(limit))), returns: Arc::default() }
+        Self::pinned(limit, None)
+    }
+
+    /// As [`new`](Self::new), with slots that `pinner` page-locks when they are made, as far as it can.
+    pub fn pinned(limit: u64, pinner: Option<Pinner>) -> Self {
+        Self { inner: Arc::new(Mutex::new(Inner::new(limit, pinner))), returns: Arc::default() }
     }
 
     /// Leases a slot of at least `min_len` bytes and of the size that batches are expected to have, one that `preferred` knows if
@@ -274,11 +282,11 @@ impl Inner {
     fn start_anew_after_fork(&mut self) {
         let this = std::process::id();
         if self.owner != this {
-            *self = Self { owner: this, next: self.next, ..Self::new(self.limit) };
+            *self = Self { owner: this, next: self.next, ..Self::new(self.limit, self.pinner.clone()) };
         }
     }
 
-    fn new(limit: u64) -> Self {
+    fn new(limit: u64, pinner: Option<Pinner>) -> Self {
         Self {
             limit,
             slots: BTreeMap::new(),
@@ -290,6 +298,7 @@ impl Inner {
             destroyed: 0,
             lent: 0,
             owner: std::process::id(),
+            pinner,
         }
     }
 
@@ -355,7 +364,7 @@ impl Inner {
         let system = |source| SlotError::System { wanted: len as u64, source };
         let size = NonZeroUsize::new(len).ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;
         let fd = memory::reserve(size).map_err(system)?;
-        let memory = SlotMemory::map(&fd, size).map_err(system)?;
+        let memory = SlotMemory::map_pinned(&fd, size, self.pinner.as_ref()).map_err(system)?;
         let number = self.next;
         self.next += 1;
         self.bytes += len as u64;

@@ -71,7 +71,8 @@ impl Inbox {
         }
         self.has_begun = true;
         // What lies in the first slot binds the task to it.
-        let is_bound = matches!(task.indices, Indices::InSlot { .. } | Indices::NextOf { snapshot: 1.., .. });
+        let is_bound =
+            matches!(task.indices, Indices::InSlot { .. } | Indices::NextOf { snapshot: Some(_), .. });
         match self.offers.remove(&task.number) {
             Some(offered) if is_bound => Ok(Next::GiveBack { task: task.number, lease: offered }),
             Some(offered) => {

@@ -96,7 +96,7 @@ enum Outcome {
         lease: Lease,
         failure: Failure,
     },
-    /// The done flag is up.
+    /// Its epoch is over or abandoned.
     Unwanted {
         lease: Lease,
     },
@@ -136,14 +136,18 @@ impl Worker<'_> {
             Outcome::Done { lease, encoded } => {
                 let samples = match &wanted {
                     Wanted::Samples(indices) => indices.len() as u64,
-                    Wanted::NextOf { .. } => position - before,
+                    Wanted::NextOf { .. } => position.saturating_sub(before),
                 };
                 self.count(samples, started);
                 Event::Done { task: number, lease, encoded, held: self.is_held(lease), position }
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
-                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position }
+                let ended = match (&wanted, &self.fetch) {
+                    (Wanted::NextOf { shard, .. }, Ok(fetch)) => fetch.is_broken(*shard),
+                    _ => false,
+                };
+                Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, ended }
             }
             Outcome::Unwanted { lease } => Event::Skipped { task: number, lease },
             Outcome::Exhausted { lease } => Event::Exhausted { task: number, lease },
@@ -168,12 +172,10 @@ impl Worker<'_> {
         self.report(Event::Resumed { epoch })
     }
 
-    /// Items taken so far from the shard that a task is of; 0 for indices.
+    /// Items taken so far from the shard that a task is of, or where it is to be opened; 0 for indices.
     fn position(&self, wanted: &Wanted) -> u64 {
-        match (wanted, &self.fetch) {
-            (Wanted::NextOf { shard, .. }, Ok(fetch)) => fetch.position(*shard),
-            _ => 0,
-        }
+        let Wanted::NextOf { shard, place } = wanted else { return 0 };
+        self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)
     }
 
     /// Loads a batch and encodes it into its slot. Nothing of the batch lives on when this returns, unless user code kept a
@@ -200,7 +202,7 @@ impl Worker<'_> {
         let watch = PageWatch::new(&self.session.control, self.session.worker);
         let work = match wanted {
             Wanted::Samples(indices) => Work::Samples(indices),
-            Wanted::NextOf { shard, place } => Work::NextOf { shard: *shard, place: place.clone() },
+            Wanted::NextOf { shard, place } => Work::NextOf { shard: *shard, place },
         };
         let batch = match fetch.fetch(epoch, work, &mut arena, &watch) {
             Ok(batch) => batch,
@@ -275,16 +277,14 @@ impl Worker<'_> {
             }
             Indices::NextOf { shard, position, skip, snapshot } => {
                 let snapshot = match snapshot {
-                    0 => None,
-                    len => Some(Snapshot {
+                    None => None,
+                    Some(len) => Some(Snapshot {
                         position: position.saturating_sub(skip),
                         bytes: self.read_slot(lease, len)?,
                     }),
                 };
-                return Ok(Wanted::NextOf {
-                    shard: shard as usize,
-                    place: ShardPlace { position, snapshot },
-                });
+                let place = ShardPlace { position, snapshot, ended: false };
+                return Ok(Wanted::NextOf { shard: shard as usize, place });
             }
         };
         let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();

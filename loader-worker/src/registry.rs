@@ -53,7 +53,10 @@ impl Registry {
         self.register_kind::<MapStyle<D>, C, W>(name)
     }
 
-    fn register_kind<K, C, W>(mut self, name: impl Into<String>) -> Self
+    /// Adds a dataset of either kind as a loader sends it: [`MapStyle<D>`](loader_core::MapStyle),
+    /// [`Iterable<Plain<D>>`](loader_core::Iterable), or `Iterable<Snapshots<D>>` for a loader with snapshots.
+    #[must_use]
+    pub fn register_kind<K, C, W>(mut self, name: impl Into<String>) -> Self
     where
         K: DatasetKind,
         C: Collate<K::Sample>,

@@ -1,6 +1,7 @@
 //! What the integration tests share: datasets that misbehave on purpose, and eyes for what is left behind.
 
 pub mod datasets;
+pub mod driver_log;
 pub mod processes;
 mod watchdog;
 

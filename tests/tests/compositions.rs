@@ -481,3 +481,18 @@ fn what_does_not_fit_is_named_by_index_field_and_shapes() {
         );
     }
 }
+
+#[test]
+fn a_function_around_parts_draws_the_same_with_any_number_of_workers() {
+    let _watchdog = Watchdog::start();
+    let build = |workers: usize| {
+        // Batches within one part and across both, in another order in each worker.
+        let whole = Noise { count: 30 }.concat(Noise { count: 30 });
+        let dataset = whole.map(|(number, noise, _), cx| Ok((number, noise, cx.rng().random::<u64>())));
+        DataLoader::builder(dataset).batch_size(8).shuffle(true).num_workers(workers).build().unwrap()
+    };
+    let expected = digest(build(0).iter().unwrap()).unwrap();
+    for workers in [1, 2, 3, 5] {
+        assert_eq!(digest(build(workers).iter().unwrap()).unwrap(), expected, "{workers} workers");
+    }
+}

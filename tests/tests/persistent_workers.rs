@@ -1,7 +1,11 @@
 //! Workers that stay from one epoch to the next.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -207,4 +211,81 @@ fn reports_are_of_their_epoch() {
         let workers = batches.report().workers;
         assert_eq!(workers.iter().map(|worker| worker.batches).sum::<u64>(), 20);
     }
+}
+
+#[test]
+fn a_worker_that_is_stuck_in_an_abandoned_epoch_is_replaced_in_time() {
+    let _watchdog = Watchdog::start();
+    let dataset = Faulty { count: 100, at: 3, fault: Fault::Hang };
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&warnings);
+    let builder = DataLoader::builder(dataset).num_workers(2).timeout(Duration::from_millis(300));
+    let builder = builder.persistent_workers(true);
+    let loader =
+        builder.on_warning(move |warning| noted.lock().unwrap().push(warning.to_string())).build().unwrap();
+    let pids = loader.iter().unwrap().worker_pids();
+    let mut batches = loader.iter().unwrap();
+    assert_eq!(batches.by_ref().take(3).filter(Result::is_ok).count(), 3);
+    drop(batches);
+    let batches = loader.iter().unwrap();
+    assert!(batches.worker_pids().iter().all(|pid| !pids.contains(pid)));
+    let warnings = warnings.lock().unwrap();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("fetching sample 3 of batch 3"), "{warning}");
+}
+
+#[test]
+fn workers_that_are_ended_give_their_slots_back() {
+    let _watchdog = Watchdog::start();
+    let dataset = Slow { count: 100, delay: Duration::from_millis(2) };
+    let loader = DataLoader::builder(dataset).num_workers(2).persistent_workers(true).build().unwrap();
+    let mut bytes = Vec::new();
+    for _ in 0..12 {
+        // The second finds the place of the first taken; then one dies at rest.
+        let (mut one, mut two) = (loader.iter().unwrap(), loader.iter().unwrap());
+        one.next().unwrap().unwrap();
+        two.next().unwrap().unwrap();
+        bytes.push(two.report().shared_memory_bytes);
+        let pids = one.worker_pids();
+        drop(one);
+        drop(two);
+        processes::signal(pids[0], Signal::SIGKILL);
+    }
+    assert!(bytes.iter().all(|&now| now <= 2 * bytes[0]), "{bytes:?}");
+}
+
+/// Cannot be set up while the file is there.
+#[derive(Serialize, Deserialize)]
+struct Mounted {
+    missing: PathBuf,
+}
+
+impl Dataset for Mounted {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        6
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+
+    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.missing.exists(), "the mount is missing");
+        Ok(())
+    }
+}
+
+#[test]
+fn workers_that_could_not_open_the_dataset_do_not_stay() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    std::fs::write(&missing, "").unwrap();
+    let builder = DataLoader::builder(Mounted { missing: missing.clone() }).num_workers(2);
+    let loader = builder.persistent_workers(true).build().unwrap();
+    assert_eq!(loader.iter().unwrap().filter(Result::is_err).count(), 6);
+    std::fs::remove_file(&missing).unwrap();
+    assert_eq!(loader.iter().unwrap().filter(Result::is_ok).count(), 6);
 }

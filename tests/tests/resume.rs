@@ -1,15 +1,18 @@
 //! State and resume: what is left is what an uninterrupted run would have returned.
 
+use std::path::PathBuf;
+
 use loader_core::{Error, Iter, State, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Counting, Fault, Faulty, Noise, SlowFirst, Squares, Uneven},
 };
+use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
 /// Every batch as bytes, an error as its text.
-fn record<B: Batch + serde::Serialize>(batches: Iter<B>) -> Vec<String> {
+fn record<B: Batch + Serialize>(batches: Iter<B>) -> Vec<String> {
     batches
         .map(|batch| {
             batch.map_or_else(|error| error.to_string(), |batch| serde_json::to_string(&batch).unwrap())
@@ -23,11 +26,7 @@ fn through_json(state: &State) -> State {
 }
 
 /// Stops after each of `stops` batches, with each of `workers`, and goes on with each of them.
-fn check<B: Batch + serde::Serialize>(
-    build: impl Fn(usize) -> DataLoader<B>,
-    workers: &[usize],
-    stops: &[usize],
-) {
+fn check<B: Batch + Serialize>(build: impl Fn(usize) -> DataLoader<B>, workers: &[usize], stops: &[usize]) {
     let whole = build(0);
     let epochs: Vec<_> = (0..3).map(|_| record(whole.iter().unwrap())).collect();
     assert!(stops.iter().all(|&stop| stop <= epochs[1].len()));
@@ -216,4 +215,153 @@ fn a_state_that_does_not_fit_is_refused_with_both_values() {
     assert!(error.ends_with("its number of shards (see `shards`) is 2, the loader's is 3"), "{error}");
     // Nothing is lost: the loader goes on as it was.
     assert_eq!(noise().build().unwrap().iter().unwrap().count(), 10);
+}
+
+/// Numbers below 100 in one shard, which cannot be opened while the file is there.
+#[derive(Serialize, Deserialize)]
+struct Fragile {
+    missing: PathBuf,
+    in_setup: bool,
+}
+
+impl Fragile {
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.missing.exists(), "the mount is missing");
+        Ok(())
+    }
+}
+
+struct Below100(u64);
+
+impl Iterator for Below100 {
+    type Item = anyhow::Result<u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0 += 1;
+        (self.0 <= 100).then_some(Ok(self.0 - 1))
+    }
+}
+
+impl SnapshotIterator for Below100 {
+    type Snapshot = u64;
+
+    fn snapshot(&self) -> anyhow::Result<u64> {
+        Ok(self.0)
+    }
+}
+
+impl IterableDataset for Fragile {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+
+    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+        if self.in_setup { self.check() } else { Ok(()) }
+    }
+}
+
+impl SnapshotDataset for Fragile {
+    type Snapshot = u64;
+
+    fn iter_from(
+        &self,
+        _shard: Shard,
+        _cx: &mut Context,
+        snapshot: Option<u64>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = u64> + Send> {
+        self.check()?;
+        Ok(Below100(snapshot.unwrap_or(0)))
+    }
+}
+
+#[test]
+fn a_dataset_that_cannot_be_opened_does_not_lose_the_place() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    for (workers, in_setup, snapshots) in
+        [(0, false, true), (2, true, true), (2, false, false), (0, true, false)]
+    {
+        let builder = || {
+            let dataset = Fragile { missing: missing.clone(), in_setup };
+            DataLoader::stream(dataset).shards(1).batch_size(10).num_workers(workers)
+        };
+        let build = || if snapshots { builder().snapshots().build() } else { builder().build() }.unwrap();
+        let mut batches = build().iter().unwrap();
+        batches.by_ref().take(5).for_each(|batch| drop(batch.unwrap()));
+        let state = batches.state();
+        std::fs::write(&missing, "").unwrap();
+        let mut batches = build().resume(&state).unwrap();
+        assert!(batches.next().unwrap().unwrap_err().to_string().contains("the mount is missing"));
+        let state = through_json(&batches.state());
+        std::fs::remove_file(&missing).unwrap();
+        let next = build().resume(&state).unwrap().next().unwrap().unwrap();
+        assert_eq!(next.as_slice()[0], 50, "{workers} workers, snapshots {snapshots}");
+        // Nor does a loader that was built without the snapshots that the state has.
+        assert_eq!(
+            builder().build().unwrap().resume(&state).unwrap().next().unwrap().unwrap().as_slice()[0],
+            50
+        );
+    }
+}
+
+#[test]
+fn behind_a_panic_a_shard_stays_over() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let build = || {
+            let dataset = Uneven { sizes: vec![10, 10], at: Some(5), fault: Fault::Panic };
+            DataLoader::stream(dataset).shards(2).batch_size(2).num_workers(workers).build().unwrap()
+        };
+        let whole = record(build().iter().unwrap());
+        for stop in 0..whole.len() {
+            let mut batches = build().iter().unwrap();
+            batches.by_ref().take(stop).for_each(drop);
+            let rest = record(build().resume(&through_json(&batches.state())).unwrap());
+            assert_eq!(rest, whole[stop..], "{workers} workers, {stop} batches");
+        }
+    }
+}
+
+#[test]
+fn a_state_is_of_one_rank() {
+    let _watchdog = Watchdog::start();
+    let build = |rank, world_size| {
+        let builder = DataLoader::stream(Counting { count: 100 }).shards(2).batch_size(4);
+        builder.distributed(rank, world_size).build().unwrap()
+    };
+    let numbers =
+        |rank| build(rank, 2).iter().unwrap().flat_map(|batch| batch.unwrap().0.as_slice().to_vec());
+    let mut all: Vec<u64> = numbers(0).chain(numbers(1)).collect();
+    all.sort_unstable();
+    assert!(all.into_iter().eq(0..100), "each sample is of one rank");
+    let mut batches = build(0, 2).iter().unwrap();
+    batches.by_ref().take(3).for_each(drop);
+    assert!(build(0, 2).resume(&batches.state()).is_ok());
+    for (rank, world_size) in [(1, 2), (0, 4)] {
+        let error = build(rank, world_size).resume(&batches.state()).unwrap_err();
+        assert!(error.to_string().contains("see `distributed`"), "{error}");
+    }
+}
+
+#[test]
+fn a_state_from_somewhere_else_cannot_hurt() {
+    let _watchdog = Watchdog::start();
+    let build = || DataLoader::stream(Counting { count: 10 }).shards(1).build().unwrap();
+    let mut batches = build().iter().unwrap();
+    batches.next().unwrap().unwrap();
+    let json = serde_json::to_string(&batches.state()).unwrap();
+    let far = json.replace("\"position\":1", &format!("\"position\":{}", u64::MAX));
+    let last = json.replace("\"epoch\":0", &format!("\"epoch\":{}", u64::MAX));
+    assert!(far != json && last != json);
+    for json in [far, last] {
+        let iter = build().resume(&serde_json::from_str(&json).unwrap()).unwrap();
+        iter.take(20).for_each(|batch| drop(batch.unwrap()));
+    }
 }

@@ -1,12 +1,16 @@
 //! Iterable datasets: shards, their ends, their errors.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use loader_core::{BatchInfo, Error, Iter, Warning, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Counting, Fault, Uneven},
 };
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
@@ -294,4 +298,29 @@ fn what_makes_no_sense_is_refused() {
     assert!(text.starts_with("shards: "), "{text}");
     let error = DataLoader::stream(Counting { count: 1 }).persistent_workers(true).build().unwrap_err();
     assert!(error.to_string().starts_with("persistent_workers: "), "{error}");
+}
+
+#[test]
+fn no_two_functions_or_parts_draw_the_same_numbers() {
+    let _watchdog = Watchdog::start();
+    let draw = |(_, noise): (u64, u32), cx: &mut Context| {
+        let first: u32 = cx.rng().random();
+        Ok(vec![noise, first])
+    };
+    let further = |mut numbers: Vec<u32>, cx: &mut Context| {
+        numbers.push(cx.rng().random());
+        Ok(numbers)
+    };
+    let part = || Counting { count: 20 }.map(draw).map(further);
+    let mut drawn = Vec::new();
+    let loader = DataLoader::stream(part().chain(part())).batch_size(10).build().unwrap();
+    loader.iter().unwrap().for_each(|batch| drawn.extend_from_slice(batch.unwrap().as_slice()));
+    let distinct: BTreeSet<u32> = drawn.iter().copied().collect();
+    assert_eq!((drawn.len(), distinct.len()), (120, 120));
+
+    let mixed = || Counting { count: 20 }.shuffle_buffer(8);
+    let loader = DataLoader::stream(mixed().chain(mixed())).batch_size(20).build().unwrap();
+    let halves: Vec<Vec<u64>> =
+        loader.iter().unwrap().map(|batch| batch.unwrap().0.as_slice().to_vec()).collect();
+    assert_ne!(halves[0], halves[1]);
 }

@@ -6,7 +6,9 @@ mod unbatched;
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use loader_ipc::{ZeroSized, channel, entry::Entry, handshake::Work, process, slots::SlotPool};
+use loader_ipc::{
+    ZeroSized, channel, entry::Entry, handshake::Work, heap::HeapPool, pin::Pinner, process, slots::SlotPool,
+};
 
 use crate::{
     collate::{Batch, Collate, CollateWith, DefaultCollate},
@@ -21,6 +23,7 @@ use crate::{
     launch,
     loader::{Content, DataLoader, Loading},
     options::{DEFAULT_BATCH_SIZE, LoaderOptions, NumWorkers, Order},
+    pinning,
     pool::{Launch, Program},
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
@@ -103,7 +106,8 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
 /// What only an iterable dataset has.
 impl<O, C, W> Builder<Iterable<O>, C, W> {
     /// Number of shards that this process reads the dataset in, at least 1; by default as many as workers, as in PyTorch. When it is said, the order
-    /// of the batches does not depend on the number of workers, as long as there are no more workers than shards.
+    /// of the batches does not depend on the number of workers; workers beyond the number of shards have nothing to do. A worker has all of
+    /// its shards open at once.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.settings.shards = Some(shards);
@@ -247,6 +251,21 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Loads batches into page-locked memory, from which a device copies by itself while the program goes on; off by default.
+    ///
+    /// Shared memory is registered with the CUDA driver where it lies, once, when it is mapped: batches from workers are page-locked
+    /// without a copy or a thread. Without workers it is the memory that collation takes for its tensors.
+    /// [`Tensor::is_pinned`](crate::Tensor::is_pinned) tells. Keep a batch until the device has copied it: memory that is given back
+    /// is written again.
+    ///
+    /// It needs the feature `cuda`, NVIDIA's driver and a device. `build()` opens the driver, for the device whose context is current
+    /// on the calling thread or in use. Without them there is a [`Warning::NotPinned`], and memory is ordinary.
+    #[must_use]
+    pub fn pin_memory(mut self, pin_memory: bool) -> Self {
+        self.settings.options.pin_memory = Some(pin_memory);
+        self
+    }
+
     /// Calls `function` with what is probably a mistake and no error; by default it is printed to standard error.
     #[must_use]
     pub fn on_warning(mut self, function: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
@@ -306,12 +325,16 @@ where
         }
         let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         let seed = self.settings.seed();
+        let pinner = self.open_pinner();
         let loading = match epochs.workers {
-            0 => Loading::Batches(Arc::new(MapSource::new(self.kind.0, self.collate, seed))),
-            _ => self.load_by_workers(epochs)?,
+            0 => {
+                let memory = HeapPool::pinned(pinner.clone());
+                Loading::Batches(Arc::new(MapSource::new(self.kind.0, self.collate, seed, memory)))
+            }
+            _ => self.load_by_workers(epochs, pinner.clone())?,
         };
         let origin = self.settings.origin(Some(samples));
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn))
+        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
     }
 }
 
@@ -324,7 +347,7 @@ where
     /// Checks every option and makes the loader. No process is started yet.
     ///
     /// # Errors
-    /// As for a map-style dataset, whose options `shuffle`, `rank` and so on make no sense here; the dataset may be empty.
+    /// As for a map-style dataset; but `shuffle` makes no sense here, and the dataset may be empty.
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
         let shards = self.settings.count_shards(epochs.workers)?;
@@ -339,12 +362,16 @@ where
         self.kind = Iterable { first_shard, all_shards, batch_size, drop_last, ..self.kind };
         let content = Content::Shards(Cut { shards, first_shard, all_shards, batch_size, drop_last });
         let (seed, samples) = (self.settings.seed(), self.kind.samples());
+        let pinner = self.open_pinner();
         let loading = match epochs.workers {
-            0 => Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed))),
-            _ => self.load_by_workers(epochs)?,
+            0 => {
+                let memory = HeapPool::pinned(pinner.clone());
+                Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed, memory)))
+            }
+            _ => self.load_by_workers(epochs, pinner.clone())?,
         };
         let origin = self.settings.origin(samples);
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn))
+        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
     }
 }
 
@@ -370,9 +397,17 @@ where
         Ok(epochs)
     }
 
-    fn load_by_workers(&mut self, epochs: Epochs) -> Result<Loading<C::Batch>, Error> {
+    fn open_pinner(&self) -> Option<Pinner> {
+        pinning::open(self.settings.options.pin_memory.unwrap_or(false), &self.settings.warn)
+    }
+
+    fn load_by_workers(
+        &mut self,
+        epochs: Epochs,
+        pinner: Option<Pinner>,
+    ) -> Result<Loading<C::Batch>, Error> {
         let launch = Arc::new(self.make_launch(epochs.workers)?);
-        let slots = SlotPool::new(self.settings.shared_memory_limit());
+        let slots = SlotPool::pinned(self.settings.shared_memory_limit(), pinner);
         let stay = self.settings.options.persistent_workers.unwrap_or(false);
         Ok(Loading::Workers { launch, slots, epochs, bench: stay.then(Bench::default) })
     }

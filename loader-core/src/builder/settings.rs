@@ -21,7 +21,7 @@ use crate::{
 const MOST_WORKERS: usize = 4096;
 
 /// A place is kept for each shard, and sent with each state.
-const MOST_SHARDS: usize = 1 << 20;
+const MOST_SHARDS: usize = 1 << 16;
 
 /// Everything but the code that goes to the workers.
 pub(super) struct Settings {

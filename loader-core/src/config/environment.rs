@@ -13,8 +13,9 @@ const ALIKE: f64 = 0.8;
 
 impl LoaderOptions {
     /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
-    /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`, `LOADER_TIMEOUT`, `LOADER_SHARED_MEMORY_LIMIT`. Values
-    /// are written as in TOML, without quotes; 1 and 0 are true and false too.
+    /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
+    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`. Values are written as in TOML,
+    /// without quotes; 1 and 0 are true and false too.
     ///
     /// # Errors
     /// [`ConfigError`]: a value that cannot be read, or a variable whose name is almost one of these.
@@ -76,6 +77,7 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "drop_last" => options.drop_last = switch()?,
         "in_order" => options.in_order = switch()?,
         "persistent_workers" => options.persistent_workers = switch()?,
+        "pin_memory" => options.pin_memory = switch()?,
         "timeout" => options.timeout = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?),
         "shared_memory_limit" => {
             options.shared_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
@@ -117,6 +119,7 @@ mod tests {
             ("LOADER_DROP_LAST", "1"),
             ("LOADER_IN_ORDER", "false"),
             ("LOADER_PERSISTENT_WORKERS", "true"),
+            ("LOADER_PIN_MEMORY", "1"),
             ("LOADER_TIMEOUT", "2.5"),
             ("LOADER_SHARED_MEMORY_LIMIT", "1000000"),
         ]);
@@ -133,6 +136,7 @@ mod tests {
             in_order: Some(false),
             timeout: Some(2.5),
             persistent_workers: Some(true),
+            pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),
         };
         assert_eq!(options.unwrap(), expected);

@@ -103,7 +103,7 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 13] = [
+const OPTIONS: [&str; 14] = [
     "batch_size",
     "shuffle",
     "seed",
@@ -116,6 +116,7 @@ const OPTIONS: [&str; 13] = [
     "in_order",
     "timeout",
     "persistent_workers",
+    "pin_memory",
     "shared_memory_limit",
 ];
 
@@ -160,7 +161,8 @@ mod tests {
     #[test]
     fn a_whole_file() {
         let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
-                      order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\npersistent_workers = true\nshared_memory_limit = 1_000_000\n";
+                      order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\n\
+                      persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
@@ -176,6 +178,7 @@ mod tests {
             in_order: Some(false),
             timeout: Some(30.0),
             persistent_workers: Some(true),
+            pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),
         };
         assert_eq!(config.loader, expected);

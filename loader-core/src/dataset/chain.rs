@@ -30,7 +30,7 @@ where
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<A::Sample>> + Send> {
-        let mut own = cx.for_samples();
+        let mut own = cx.of_layer(self.first.layers().wrapping_add(1));
         let first = self.first.iter(shard, cx)?;
         // Opened when the first is over, as in PyTorch: it may hold files.
         let second = Generator::new(move |giver| async move {
@@ -47,11 +47,15 @@ where
     }
 
     fn len(&self) -> Option<usize> {
-        Some(self.first.len()? + self.second.len()?)
+        self.first.len()?.checked_add(self.second.len()?)
     }
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.first.setup(cx)?;
         self.second.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.first.layers().wrapping_add(1).wrapping_add(self.second.layers())
     }
 }

@@ -111,6 +111,10 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         }
         Ok(())
     }
+
+    fn layers(&self) -> u8 {
+        self.members.iter().map(Dataset::layers).max().unwrap_or(0)
+    }
 }
 
 /// Two datasets with the same kind of samples, one after the other; made by [`Dataset::concat`].
@@ -162,18 +166,18 @@ where
             (0..indices.len()).partition(|&place| indices[place] < self.middle);
         let of_first: Vec<usize> = in_first.iter().map(|&place| indices[place]).collect();
         let of_second: Vec<usize> = in_second.iter().map(|&place| indices[place] - self.middle).collect();
-        // One that has no sample in the batch is not asked, and so does not decline: the other one must not speak for it.
+        // One that has no sample in the batch is not asked. It makes no difference to the samples whether they come from `get_many`.
         let ask_first = |cx: &mut Context| match of_first.is_empty() {
-            true => Ok(Some(Vec::new())),
+            true => Ok(None),
             false => many::ask(&self.first, &of_first, cx),
         };
         let ask_second = |cx: &mut Context| match of_second.is_empty() {
-            true => Ok(Some(Vec::new())),
+            true => Ok(None),
             false => many::ask(&self.second, &of_second, cx).context("the second dataset"),
         };
         let first = ask_first(cx)?;
         let second = cx.within(self.middle, ask_second)?;
-        if first.is_none() && second.is_none() {
+        if first.is_none() && second.is_none() && !of_first.is_empty() && !of_second.is_empty() {
             return many::decline(self, indices, cx);
         }
         let first = first.map_or_else(|| many::one_by_one(&self.first, &of_first, cx), Ok)?;
@@ -188,6 +192,10 @@ where
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.first.setup(cx)?;
         self.second.setup(cx).context("the second dataset")
+    }
+
+    fn layers(&self) -> u8 {
+        self.first.layers().max(self.second.layers())
     }
 }
 
@@ -264,7 +272,9 @@ mod tests {
         let mixed = plain(2).concat(ConcatDataset::new([counted(3), counted(3)]).unwrap());
         assert_eq!(drawn(mixed.get_many(&indices, &mut cx).unwrap()), expected);
         let mapped = mixed.map(|(number, _), cx| Ok((number, draw(cx, cx.index()))));
-        assert_eq!(drawn(mapped.get_many(&indices, &mut cx).unwrap()), expected);
+        let mapped_many = drawn(mapped.get_many(&indices, &mut cx).unwrap());
+        assert_eq!(mapped_many, drawn(many::one_by_one(&mapped, &indices, &mut cx).unwrap()));
+        assert!(mapped_many.iter().zip(&expected).all(|(mapped, own)| mapped != own), "a layer of its own");
     }
 
     #[test]

@@ -75,6 +75,12 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(())
     }
 
+    /// Layers of functions around it that draw from generators of their own.
+    #[doc(hidden)]
+    fn layers(&self) -> u8 {
+        0
+    }
+
     /// Passes every sample through `function`, which must not capture anything. Its generator is that of the sample's place in the
     /// shard.
     fn map<S, F>(self, function: F) -> Map<Self, F, S>

@@ -1,8 +1,8 @@
 //! Asking for several samples at once, also through datasets made of others.
 //!
 //! Whether a dataset has a [`get_many`](Dataset::get_many) of its own is found out by calling it: the default one declines while it
-//! is being probed. That it declined must be a fact about the dataset's type, never about the batch it was asked for: the one who asks
-//! remembers it, and what a sample looks like must not depend on which batch came first.
+//! is being probed. The one who asks remembers that it declined, so what a sample looks like must not depend on the way it came: a dataset
+//! draws from the generator of the sample's index in both, and a function around it from that of its own layer.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub(crate) fn ask<D: Dataset>(
     indices: &[usize],
     cx: &mut Context,
 ) -> anyhow::Result<Option<Vec<D::Sample>>> {
-    let (samples, declined) = cx.probe_many(|cx| dataset.get_many(indices, cx));
+    let (samples, declined) = cx.probe_many::<D, _>(|cx| dataset.get_many(indices, cx));
     if declined {
         return Ok(None);
     }
@@ -36,7 +36,7 @@ pub(super) fn decline<D: Dataset>(
     indices: &[usize],
     cx: &mut Context,
 ) -> anyhow::Result<Vec<D::Sample>> {
-    if cx.is_probing() {
+    if cx.is_probing::<D>() {
         cx.decline_many();
         return Ok(Vec::new());
     }

@@ -37,7 +37,7 @@ where
 
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<S> {
         let sample = self.dataset.get(index, cx)?;
-        self.function.get()(sample, cx)
+        cx.in_layer(Dataset::layers(self), |cx| self.function.get()(sample, cx))
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<S>> {
@@ -46,13 +46,17 @@ where
         };
         let mapped = samples.into_iter().zip(indices).map(|(sample, &index)| {
             cx.set_index(index);
-            self.function.get()(sample, cx)
+            cx.in_layer(Dataset::layers(self), |cx| self.function.get()(sample, cx))
         });
         mapped.collect()
     }
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.dataset.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers().wrapping_add(1)
     }
 }
 
@@ -69,7 +73,7 @@ where
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<S>> + Send> {
-        let own = cx.for_samples();
+        let own = cx.of_layer(IterableDataset::layers(self));
         let items = self.dataset.iter(shard, cx)?;
         Ok(MapIter { items, function: self.function.get(), cx: own, position: 0 })
     }
@@ -80,6 +84,10 @@ where
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.dataset.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers().wrapping_add(1)
     }
 }
 
@@ -99,7 +107,7 @@ where
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<S>, Snapshot = Self::Snapshot> + Send>
     {
-        let own = cx.for_samples();
+        let own = cx.of_layer(IterableDataset::layers(self));
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
         let items = self.dataset.iter_from(shard, cx, snapshot)?;
         Ok(MapIter { items, function: self.function.get(), cx: own, position })

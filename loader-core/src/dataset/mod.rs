@@ -119,6 +119,12 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Layers of functions around it that draw from generators of their own.
+    #[doc(hidden)]
+    fn layers(&self) -> u8 {
+        0
+    }
+
     /// Passes every sample through `function`, which also runs where the sample is loaded. It must not capture anything: what it
     /// needs belongs into the dataset, or is drawn from [`Context::rng`].
     fn map<S, F>(self, function: F) -> Map<Self, F, S>

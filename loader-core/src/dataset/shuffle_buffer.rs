@@ -30,7 +30,7 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
-        let rng = cx.buffer_rng();
+        let rng = cx.buffer_rng(self.layers());
         let items = self.dataset.iter(shard, cx)?.fuse();
         Ok(Mixed { items, held: Vec::new(), size: self.size, rng })
     }
@@ -41,6 +41,10 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.dataset.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers().wrapping_add(1)
     }
 }
 

@@ -73,6 +73,10 @@ impl<P: Parts> Dataset for StackDataset<P> {
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.parts.setup(cx)
     }
+
+    fn layers(&self) -> u8 {
+        self.parts.layers()
+    }
 }
 
 /// What a [`StackDataset`] is made of: a tuple of 1 to 8 datasets, or a map of datasets of one type.
@@ -92,6 +96,9 @@ pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::
 
     #[doc(hidden)]
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
+
+    #[doc(hidden)]
+    fn layers(&self) -> u8;
 }
 
 mod sealed {
@@ -167,6 +174,10 @@ macro_rules! parts {
                 $(self.$place.setup(cx).with_context(|| format!("dataset {} of the stack", $place))?;)*
                 Ok(())
             }
+
+            fn layers(&self) -> u8 {
+                [$(self.$place.layers()),*].into_iter().max().unwrap_or(0)
+            }
         }
     };
 }
@@ -214,6 +225,10 @@ where
         self.iter_mut().try_for_each(|(key, part)| {
             part.setup(cx).with_context(|| format!("dataset {key:?} of the stack"))
         })
+    }
+
+    fn layers(&self) -> u8 {
+        self.values().map(Dataset::layers).max().unwrap_or(0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Dataset;
+use super::{Dataset, many};
 use crate::{context::Context, tensor::Tensor};
 
 /// A dataset seen through a list of indices: PyTorch's `Subset`. Sample `i` is sample `indices[i]` of the dataset behind it, which may
@@ -103,11 +103,18 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<D::Sample>> {
         let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
-        self.dataset.get_many(&inner, cx)
+        match many::ask(&self.dataset, &inner, cx)? {
+            Some(samples) => Ok(samples),
+            None => many::decline(self, indices, cx),
+        }
     }
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.dataset.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers()
     }
 }
 

@@ -47,6 +47,9 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample.
     type Sample: Send + 'static;
 
+    /// Whether it writes snapshots, and opens a shard at one.
+    const SNAPSHOTS: bool;
+
     /// Number of samples, if it is known.
     fn samples(&self) -> Option<usize>;
 
@@ -90,6 +93,8 @@ enum Given<S> {
 impl<D: IterableDataset> OpenShard for Plain<D> {
     type Sample = D::Sample;
 
+    const SNAPSHOTS: bool = false;
+
     fn samples(&self) -> Option<usize> {
         self.0.len()
     }
@@ -120,6 +125,8 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
 
 impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
     type Sample = D::Sample;
+
+    const SNAPSHOTS: bool = true;
 
     fn samples(&self) -> Option<usize> {
         self.0.len()
@@ -174,6 +181,8 @@ pub struct ShardPlace {
     pub position: u64,
     /// The last snapshot before that.
     pub snapshot: Option<Snapshot>,
+    /// There is nothing behind it.
+    pub ended: bool,
 }
 
 /// What an iterator wrote down.
@@ -188,15 +197,8 @@ pub struct Snapshot {
 impl ShardPlace {
     /// Items to pass over behind the snapshot.
     pub(crate) fn skip(&self) -> u64 {
-        self.position - self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position)
-    }
-
-    /// Notes that a batch ended at `position`, with the snapshot that came with it.
-    pub(crate) fn advance(&mut self, position: u64, snapshot: Option<Vec<u8>>) {
-        self.position = position;
-        if let Some(bytes) = snapshot {
-            self.snapshot = Some(Snapshot { position, bytes });
-        }
+        // A snapshot behind the place can come from a worker that cannot be trusted only.
+        self.position.saturating_sub(self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position))
     }
 }
 
@@ -212,6 +214,10 @@ struct Cursor<S> {
     wants_snapshot: Arc<AtomicBool>,
     /// Items taken.
     position: u64,
+    /// Items to pass over.
+    skip: u64,
+    /// Ended by a panic: whoever resumes behind it must not go on either.
+    is_broken: bool,
     /// Batches since the last snapshot.
     batches: u64,
 }
@@ -223,9 +229,14 @@ impl<S> Default for Cursors<S> {
 }
 
 impl<S> Cursors<S> {
-    /// Items taken from a shard so far.
+    /// Items taken from a shard so far, those included that are still to be passed over; 0 if it is not open.
     pub(crate) fn position(&self, shard: usize) -> u64 {
-        self.0.get(&shard).map_or(0, |cursor| cursor.position)
+        self.0.get(&shard).map_or(0, |cursor| cursor.position.saturating_add(cursor.skip))
+    }
+
+    /// True when a shard was ended by a panic. One that could not be opened was not: it is tried again by whoever resumes.
+    pub(crate) fn is_broken(&self, shard: usize) -> bool {
+        self.0.get(&shard).is_some_and(|cursor| cursor.is_broken)
     }
 }
 
@@ -279,7 +290,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         cursors: &mut Cursors<O::Sample>,
         epoch: u64,
         shard: usize,
-        place: ShardPlace,
+        place: &ShardPlace,
         arena: &mut Arena,
         watch: &(impl Watch + ?Sized),
     ) -> Result<ShardBatch<C::Batch>, NoBatch> {
@@ -287,9 +298,13 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         forget_backtrace();
         let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, watch, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
-            if let Some(cursor) = cursors.0.get_mut(&shard) {
-                cursor.items = None;
-            }
+            let items = cursors.0.get_mut(&shard).and_then(|cursor| {
+                // Before the place was reached, nothing came that could be told from a failed opening.
+                cursor.is_broken = cursor.skip == 0 && cursor.position > place.position;
+                cursor.items.take()
+            });
+            // Destructors are user code too, and one panic is enough.
+            drop(catch_unwind(AssertUnwindSafe(|| drop(items))));
             let (stage, index) = at.get();
             Err(NoBatch::Failed(to_failure(&*payload, stage, index)))
         })
@@ -301,7 +316,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         cursors: &mut Cursors<O::Sample>,
         epoch: u64,
         shard: usize,
-        place: ShardPlace,
+        place: &ShardPlace,
         arena: &mut Arena,
         watch: &(impl Watch + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
@@ -310,7 +325,6 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let (stage, index) = at.get();
             NoBatch::Failed(error_to_failure(error, stage, index))
         };
-        let mut skip = if cursors.0.contains_key(&shard) { 0 } else { place.skip() };
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
         let mut stack = self.collate.stack(self.batch_size);
         let (mut count, mut snapshot, mut misfit) = (0, None, None);
@@ -319,7 +333,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             {
                 return Err(NoBatch::Unwanted);
             }
-            let ends_batch = skip == 0 && count + 1 == self.batch_size;
+            let ends_batch = cursor.skip == 0 && count + 1 == self.batch_size;
             let is_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
             // Relaxed: both sides are the same thread.
             cursor.wants_snapshot.store(is_due, Ordering::Relaxed);
@@ -341,10 +355,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                     item
                 }
             };
-            cursor.position += 1;
-            if skip > 0 {
+            cursor.position = cursor.position.saturating_add(1);
+            if cursor.skip > 0 {
                 // Its error was reported when it was read first.
-                skip -= 1;
+                cursor.skip -= 1;
                 continue;
             }
             count += 1;
@@ -360,11 +374,11 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             // The batch is read to its end all the same, so that the next one begins where it would have.
             misfit = pushed.err().map(|error| failed(&collate_error(error)));
         }
-        if let Some(failed) = misfit {
-            return Err(failed);
-        }
         if count == 0 || (count < self.batch_size && self.drop_last) {
             return Err(NoBatch::Exhausted);
+        }
+        if let Some(failed) = misfit {
+            return Err(failed);
         }
         cursor.batches = if snapshot.is_some() { 0 } else { cursor.batches + 1 };
         at.set((Stage::Collate, None));
@@ -373,14 +387,17 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         Ok((snapshot, batch))
     }
 
-    fn cursor(&self, epoch: u64, shard: usize, place: ShardPlace) -> Cursor<O::Sample> {
-        let position = place.position - place.skip();
+    fn cursor(&self, epoch: u64, shard: usize, place: &ShardPlace) -> Cursor<O::Sample> {
+        // A dataset without snapshots does not understand those of a loader that had them.
+        let snapshot = place.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
+        let position = snapshot.map_or(0, |snapshot| snapshot.position);
+        let skip = place.position.saturating_sub(position);
         let whole = Shard::new(self.first_shard + shard, self.all_shards);
         let cx = Context::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
-        let snapshot = place.snapshot.map(|snapshot| snapshot.bytes);
+        let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
         let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, Arc::clone(&wants_snapshot));
-        Cursor { items: Some(items), wants_snapshot, position, batches: 0 }
+        Cursor { items: Some(items), wants_snapshot, position, skip, is_broken: false, batches: 0 }
     }
 }
 
@@ -424,6 +441,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
 
     fn position(&self, shard: usize) -> u64 {
         self.cursors.position(shard)
+    }
+
+    fn is_broken(&self, shard: usize) -> bool {
+        self.cursors.is_broken(shard)
     }
 
     fn rewind(&mut self) {

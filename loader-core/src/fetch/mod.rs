@@ -89,7 +89,7 @@ pub enum Work<'a> {
         /// Number of the shard.
         shard: usize,
         /// Where to begin if it is not open yet.
-        place: ShardPlace,
+        place: &'a ShardPlace,
     },
 }
 
@@ -111,6 +111,12 @@ pub trait Fetch {
     fn position(&self, shard: usize) -> u64 {
         let _ = shard;
         0
+    }
+
+    /// True when `shard` was ended by a panic.
+    fn is_broken(&self, shard: usize) -> bool {
+        let _ = shard;
+        false
     }
 
     /// Another epoch begins: shards are read from their beginning again.

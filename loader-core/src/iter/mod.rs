@@ -8,8 +8,11 @@ mod workers;
 
 use std::{fmt, time::Instant};
 
+use loader_ipc::pin::Pinner;
+
 use crate::{
     error::Error,
+    pinning,
     report::{EpochReport, Stopwatch},
     state::{Origin, Place, State},
     warning::{Warn, Warning},
@@ -25,7 +28,7 @@ pub(crate) use workers::{Epochs, WorkerIter};
 /// [`DataLoader::iter`](crate::DataLoader::iter).
 ///
 /// An `Err` loses its batch only, and the iterator goes on, unless [`Error::ends_iteration`]. After the end it stays at its end.
-/// Dropping it ends its workers, within a deadline; batches that you hold stay valid.
+/// Dropping it ends its workers, within a deadline, or sends persistent ones home; batches that you hold stay valid.
 ///
 /// With workers, [`next`](Iterator::next) waits for the next batch, for ever without `timeout`, but never for a worker that has
 /// died. It must not be called from several threads at once, which its `&mut self` sees to; it may move between threads.
@@ -35,6 +38,8 @@ pub struct Iter<B> {
     last: Option<BatchInfo>,
     origin: Origin,
     warn: Warn,
+    /// Page-locks the batches' memory.
+    pinner: Option<Pinner>,
     /// More samples came than the dataset said there are.
     is_too_long: bool,
 }
@@ -76,9 +81,16 @@ impl BatchInfo {
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<B, Error>);
 
 impl<B: crate::collate::Batch> Iter<B> {
-    pub(crate) fn new(inner: Inner<B>, epoch: u64, started: Instant, origin: Origin, warn: Warn) -> Self {
+    pub(crate) fn new(
+        inner: Inner<B>,
+        epoch: u64,
+        started: Instant,
+        origin: Origin,
+        warn: Warn,
+        pinner: Option<Pinner>,
+    ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
-        Self { inner, stopwatch, last: None, origin, warn, is_too_long: false }
+        Self { inner, stopwatch, last: None, origin, warn, pinner, is_too_long: false }
     }
 
     /// Where you stand: behind the batch that `next` returned last, whatever has been loaded ahead. Give it to
@@ -94,15 +106,15 @@ impl<B: crate::collate::Batch> Iter<B> {
         };
         match place {
             Some(place) => State::new(self.origin, self.epoch(), place),
-            None => State::new(self.origin, self.epoch() + 1, Place::Start),
+            None => State::new(self.origin, self.epoch().saturating_add(1), Place::Start),
         }
     }
 
     /// False when it is already over. Waits for the next batch.
-    pub(crate) fn has_more(&mut self) -> bool {
+    pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
         match &mut self.inner {
-            Inner::Batches(iter) => iter.place().is_some(),
-            Inner::Shards(iter) => iter.has_more(),
+            Inner::Batches(iter) => Ok(iter.place().is_some()),
+            Inner::Shards(iter) => Ok(iter.has_more()),
             Inner::Workers(iter) => iter.has_more(),
         }
     }
@@ -146,6 +158,7 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
             Inner::Shards(iter) => iter.step(),
             Inner::Workers(iter) => iter.step(),
         };
+        pinning::tell_failure(self.pinner.as_ref(), &self.warn);
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
             return None;

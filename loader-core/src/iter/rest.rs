@@ -5,7 +5,7 @@
 //! answered. What was left undone is taken back or given up at the next sample, not loaded to its end as in PyTorch.
 
 use std::{
-    collections::BTreeSet,
+    io, mem,
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
@@ -16,13 +16,20 @@ use loader_ipc::{
     slots::SlotPool,
 };
 
-use crate::{error::Error, pool::Pool, report::WorkerReport};
+use crate::{
+    error::{Doing, Error},
+    pool::Pool,
+    report::WorkerReport,
+};
 
 /// Why a worker gets no larger slot for a batch of an abandoned epoch.
 pub(super) const ABANDONED: &str = "the epoch was abandoned";
 
-/// Longest wait without a look at the workers.
-const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait without a look at the workers: the net under the reaper.
+pub(super) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long workers get to come to the end of the sample that they are on, where the loader has no `timeout`: as long as to end.
+const RESUME_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The loader's side: where its workers rest.
 #[derive(Debug, Default)]
@@ -32,15 +39,14 @@ pub(crate) struct Bench(Arc<Mutex<Option<Resting>>>);
 #[derive(Debug, Clone)]
 pub(crate) struct Home(Weak<Mutex<Option<Resting>>>);
 
-/// Leases that workers hold on tasks that nobody waits for any more.
-#[derive(Debug, Default)]
-pub(super) struct Unanswered(BTreeSet<(usize, u32, u32)>);
-
-/// Workers at rest.
+/// Workers at rest. Dropped, they are ended.
 #[derive(Debug)]
-struct Resting {
-    pool: Pool,
-    unanswered: Unanswered,
+pub(super) struct Resting {
+    /// `None` once the next iterator has them.
+    pool: Option<Pool>,
+    /// The leases that they hold on tasks that nobody waits for any more, each with its worker.
+    unanswered: Vec<(usize, Lease)>,
+    slots: SlotPool,
 }
 
 impl Bench {
@@ -49,76 +55,74 @@ impl Bench {
         Home(Arc::downgrade(&self.0))
     }
 
-    /// Workers that are ready for `epoch`, if any rest here that can go on. Waits for what they are doing: at most `timeout`, if there is
-    /// one, after which they are ended.
-    pub(crate) fn take(&self, epoch: u64, slots: &SlotPool, timeout: Option<Duration>) -> Option<Pool> {
-        let resting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        // Otherwise they are ended here, and the next epoch starts others.
-        resting.resume(epoch, slots, deadline).ok()
+    /// Workers that are ready for `epoch`, if any rest here. Waits for what they are doing, for `timeout` at most.
+    ///
+    /// # Errors
+    /// When they cannot go on. They are ended then.
+    pub(crate) fn take(&self, epoch: u64, timeout: Option<Duration>) -> Result<Option<Pool>, Error> {
+        let resting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut resting) = resting else { return Ok(None) };
+        resting.resume(epoch, timeout.unwrap_or(RESUME_DEADLINE).min(MOST_PATIENCE))?;
+        Ok(resting.pool.take())
     }
 }
+
+/// A deadline further away is none; an `Instant` cannot hold any.
+const MOST_PATIENCE: Duration = Duration::from_secs(1 << 30);
 
 impl Home {
-    pub(super) fn receive(&self, pool: Pool, unanswered: Unanswered) {
-        // Where the loader is gone, and where others rest already, the workers end.
+    /// Takes workers in. Where the loader is gone, and where others rest already, they are ended.
+    pub(super) fn receive(&self, resting: Resting) {
         let Some(bench) = self.0.upgrade() else { return };
         let mut place = bench.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.is_none() {
-            *place = Some(Resting { pool, unanswered });
-        }
-    }
-}
-
-impl Unanswered {
-    pub(super) fn push(&mut self, worker: usize, lease: Lease) {
-        self.0.insert((worker, lease.slot, lease.generation));
-    }
-
-    fn remove(&mut self, worker: usize, lease: Lease) -> bool {
-        self.0.remove(&(worker, lease.slot, lease.generation))
+        let unwanted = if place.is_none() { place.replace(resting) } else { Some(resting) };
+        // Ending them takes time that nobody else should wait for.
+        drop(place);
+        drop(unwanted);
     }
 }
 
 impl Resting {
-    fn resume(mut self, epoch: u64, slots: &SlotPool, deadline: Option<Instant>) -> Result<Pool, Error> {
-        if !self.pool.is_owned() {
-            // A forked child: the workers are its parent's.
-            return Err(Error::System {
-                what: "resuming in a forked process",
-                source: std::io::ErrorKind::Other.into(),
-            });
+    pub(super) fn new(pool: Pool, unanswered: Vec<(usize, Lease)>, slots: SlotPool) -> Self {
+        Self { pool: Some(pool), unanswered, slots }
+    }
+
+    /// Tells the workers that `epoch` begins, and waits until each has answered what it was told before.
+    fn resume(&mut self, epoch: u64, patience: Duration) -> Result<(), Error> {
+        let Self { pool: Some(pool), unanswered, slots } = self else { return Ok(()) };
+        if !pool.is_owned() {
+            let source = io::Error::other("the workers are its parent's");
+            return Err(Error::System { what: "resuming in a forked process", source });
         }
-        self.pool.resume(epoch)?;
-        let mut left = self.pool.len();
-        while left > 0 {
-            let wake_at = Instant::now() + LIVENESS_INTERVAL;
-            let Some(report) =
-                self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))?
-            else {
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    return Err(misbehaved(0, "it did not resume in time"));
+        pool.resume(epoch)?;
+        let deadline = Instant::now() + patience;
+        let mut resumed = vec![false; pool.len()];
+        while let Some(late) = resumed.iter().position(|&resumed| !resumed) {
+            let Some(report) = pool.receive(deadline.min(Instant::now() + LIVENESS_INTERVAL))? else {
+                if Instant::now() >= deadline {
+                    let waiting_for = Doing::new(late, &pool.snapshot(late));
+                    return Err(Error::TimedOut { after: patience, waiting_for });
                 }
-                self.pool.look_for_exits();
+                pool.look_for_exits();
                 continue;
             };
             let worker = report.worker;
             let (task, lease, held) = match report.event {
                 Event::Ready | Event::Bye => continue,
                 Event::NotReady { .. } => {
-                    self.pool.set_unfit(worker);
+                    pool.set_unfit(worker);
                     continue;
                 }
-                Event::Resumed { epoch: resumed } if resumed == epoch => {
-                    left -= 1;
+                Event::Resumed { epoch: told } if told == epoch => {
+                    resumed[worker] = true;
                     continue;
                 }
                 Event::Withdrawn { task } => {
-                    self.pool.answered(worker, task)?;
+                    pool.answered(worker, task)?;
                     continue;
                 }
                 Event::NeedSlot { task, .. } => {
-                    self.pool.grant(worker, task, Err(ABANDONED.to_owned()))?;
+                    pool.grant(worker, task, Err(ABANDONED.to_owned()))?;
                     continue;
                 }
                 Event::Done { task, lease, held, .. } | Event::Failed { task, lease, held, .. } => {
@@ -128,23 +132,36 @@ impl Resting {
                     (Some(task), lease, false)
                 }
                 Event::Unused { lease, .. } => (None, lease, false),
-                Event::Resumed { .. } | Event::Exited { .. } => {
-                    return Err(misbehaved(worker, "it cannot go on"));
+                Event::Exited { pid, status } => return Err(pool.exited(worker, pid, status, Vec::new())),
+                Event::Resumed { .. } => {
+                    return Err(Error::misbehaved(worker, "it resumed with another epoch than it was told"));
                 }
             };
-            if !self.unanswered.remove(worker, lease) {
-                return Err(misbehaved(worker, "it answered under a lease that it does not have"));
-            }
+            let Some(place) = unanswered.iter().position(|&held| held == (worker, lease)) else {
+                return Err(Error::misbehaved(worker, "it answered under a lease that it does not have"));
+            };
+            unanswered.swap_remove(place);
             slots.release(lease, held);
             if let Some(task) = task {
-                self.pool.answered(worker, task)?;
+                pool.answered(worker, task)?;
             }
         }
-        if !self.unanswered.0.is_empty() {
-            return Err(misbehaved(0, "it resumed with tasks unanswered"));
+        if let Some(&(worker, _)) = unanswered.first() {
+            return Err(Error::misbehaved(worker, "it resumed with a task unanswered"));
         }
-        self.pool.set_wanted();
-        Ok(self.pool)
+        pool.set_wanted();
+        Ok(())
+    }
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        let Some(pool) = &mut self.pool else { return };
+        pool.shut_down();
+        for (worker, lease) in mem::take(&mut self.unanswered) {
+            // A worker that could not be killed may still write: then the slot is not used again.
+            self.slots.release(lease, !pool.has_ended(worker));
+        }
     }
 }
 
@@ -213,8 +230,4 @@ impl DerefMut for Held {
     fn deref_mut(&mut self) -> &mut Pool {
         self.pool.as_mut().expect("an iterator gives its workers away when it has ended")
     }
-}
-
-fn misbehaved(worker: usize, problem: &str) -> Error {
-    Error::WorkerMisbehaved { worker, problem: problem.to_owned() }
 }

@@ -2,17 +2,17 @@
 
 use crate::{
     error::Error,
-    fetch::ShardPlace,
+    fetch::{ShardPlace, Snapshot},
     state::{ShardsPlace, must_agree},
 };
 
 /// How an iterable dataset is cut into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
+    /// Shards that this process reads.
     pub(crate) shards: usize,
-    /// Number of the first of them, among those of all processes,
+    /// The first of them among those of all processes.
     pub(crate) first_shard: usize,
-    /// which are so many.
     pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
@@ -44,8 +44,12 @@ impl Shards {
         must_agree("batch_size", place.batch_size, cut.batch_size)?;
         must_agree("drop_last", place.drop_last, cut.drop_last)?;
         must_agree("number of shards (see `shards`)", place.shards.len(), cut.shards)?;
-        must_agree("number of shards of all processes", place.all_shards, cut.all_shards)?;
-        must_agree("first shard of this process (see `distributed`)", place.first_shard, cut.first_shard)?;
+        must_agree("first shard (see `distributed`)", place.first_shard, cut.first_shard)?;
+        must_agree(
+            "number of shards of all processes (see `distributed`)",
+            place.all_shards,
+            cut.all_shards,
+        )?;
         let turn = place.turn % cut.shards;
         Ok(Self { epoch, cut, places: place.shards.clone(), returned: place.batches, turn })
     }
@@ -74,11 +78,21 @@ impl Shards {
 
     /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Gives the number of items in it.
     pub(crate) fn advance(&mut self, shard: usize, position: u64, snapshot: Option<Vec<u8>>) -> u64 {
-        let before = self.places[shard].position;
-        self.places[shard].advance(position, snapshot);
+        let place = &mut self.places[shard];
+        // A worker that counts backwards is not believed.
+        let before = place.position;
+        place.position = position.max(before);
+        if let Some(bytes) = snapshot {
+            place.snapshot = Some(Snapshot { position: place.position, bytes });
+        }
         self.returned += 1;
         self.turn = (shard + 1) % self.places.len();
-        position.saturating_sub(before)
+        self.places[shard].position - before
+    }
+
+    /// Notes that the user knows the end of `shard`.
+    pub(crate) fn end(&mut self, shard: usize) {
+        self.places[shard].ended = true;
     }
 
     /// For a state.

@@ -39,6 +39,15 @@ pub(super) enum Wanted {
     NextOf { shard: usize, open_at: Option<ShardPlace> },
 }
 
+/// Where a batch leaves its shard; of no meaning for a batch of indices.
+#[derive(Debug, Default)]
+pub(super) struct ShardEnd {
+    pub(super) position: u64,
+    pub(super) snapshot: Option<Vec<u8>>,
+    /// There is nothing behind it.
+    pub(super) is_last: bool,
+}
+
 impl Supply {
     pub(crate) fn batches(plan: Plan) -> Self {
         Self::Batches { plan, held_back: None, next: 0, ahead: BTreeSet::new() }
@@ -78,14 +87,17 @@ impl Supply {
             Self::Shards { shards, .. } => {
                 let mut schedule = Schedule::with_lanes(shards.count(), workers, per_worker, in_order);
                 schedule.start_at(0, shards.turn());
+                (0..shards.count())
+                    .filter(|&shard| shards.place(shard).ended)
+                    .for_each(|shard| schedule.close_lane(shard));
                 schedule
             }
         }
     }
 
-    /// Tasks can be given to any worker.
-    pub(super) fn is_movable(&self) -> bool {
-        matches!(self, Self::Batches { .. })
+    /// Tasks are of shards, and so bound to their workers.
+    pub(super) fn has_shards(&self) -> bool {
+        matches!(self, Self::Shards { .. })
     }
 
     /// What the next task of `lane` asks for; `None` when there is no more. Numbers that the user has already are left out of the schedule.
@@ -133,21 +145,17 @@ impl Supply {
         }
     }
 
-    /// Notes that the user gets the batch of a task, or its error; `position` and `snapshot` are of its shard.
-    pub(super) fn returned(
-        &mut self,
-        task: u64,
-        wanted: Wanted,
-        worker: usize,
-        position: u64,
-        snapshot: Option<Vec<u8>>,
-    ) -> BatchInfo {
+    /// Notes that the user gets the batch of a task, or its error, which leaves its shard at `end`.
+    pub(super) fn returned(&mut self, task: u64, wanted: Wanted, worker: usize, end: ShardEnd) -> BatchInfo {
         match wanted {
             Wanted::Samples(indices) => BatchInfo::of_indices(task, indices, Some(worker)),
             Wanted::NextOf { shard, .. } => {
                 let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
                 let number = shards.returned();
-                let samples = shards.advance(shard, position, snapshot);
+                let samples = shards.advance(shard, end.position, end.snapshot);
+                if end.is_last {
+                    shards.end(shard);
+                }
                 BatchInfo::of_shard(number, shard, samples, Some(worker))
             }
         }

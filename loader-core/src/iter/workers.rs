@@ -16,8 +16,8 @@ use loader_ipc::{
 
 use super::{
     Step,
-    rest::{ABANDONED, Held, Home, Unanswered},
-    supply::{Supply, Wanted},
+    rest::{ABANDONED, Held, Home, LIVENESS_INTERVAL, Resting},
+    supply::{ShardEnd, Supply, Wanted},
 };
 use crate::{
     collate::Batch,
@@ -28,9 +28,6 @@ use crate::{
     schedule::Schedule,
     state::Place,
 };
-
-/// Longest wait without a look at the workers: the net under the reaper.
-const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the user waits for a batch before tasks are moved from busy workers to idle ones. A shorter wait is not worth it.
 const MOVE_AFTER: Duration = Duration::from_millis(1);
@@ -98,6 +95,7 @@ enum Arrival {
     Failed {
         failure: Box<Failure>,
         position: u64,
+        ended: bool,
     },
     /// No worker was asked.
     NotSent(Box<Error>),
@@ -174,8 +172,8 @@ impl<B: Batch> WorkerIter<B> {
         let (number, lane, arrival) = self.schedule.next_ready().expect("waited for");
         let Sent { worker, wanted, .. } = self.take_sent(number);
         debug_assert_eq!(worker, self.schedule.worker_of(lane));
-        let (snapshot, position, batch) = self.open(self.supply.number_of(number), worker, arrival);
-        let info = self.supply.returned(number, wanted, worker, position, snapshot);
+        let (end, batch) = self.open(self.supply.number_of(number), worker, arrival);
+        let info = self.supply.returned(number, wanted, worker, end);
         // The next task before this batch is returned, so that its worker never waits for the user.
         if let Err(error) = self.dispatch() {
             // For want of memory it is tried again at the next call, and told then.
@@ -224,15 +222,9 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// False when the epoch is over already. Waits for the next batch; an error is kept for the next call that returns one.
-    pub(super) fn has_more(&mut self) -> bool {
-        match self.wait() {
-            Ok(has_more) => has_more,
-            Err(error) => {
-                self.last_error = Some(error).filter(Error::ends_iteration);
-                true
-            }
-        }
+    /// False when the epoch is over already. Waits for the next batch.
+    pub(super) fn has_more(&mut self) -> Result<bool, Error> {
+        self.wait()
     }
 
     /// Where the user stands; `None` when the end is known.
@@ -260,7 +252,7 @@ impl<B: Batch> WorkerIter<B> {
             match self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot)) {
                 Ok(lease) => self.send(number, lane, wanted, lease)?,
                 Err(SlotError::LimitReached { wanted: bytes, limit, .. })
-                    if bytes > limit && self.supply.is_movable() =>
+                    if bytes > limit && !self.supply.has_shards() =>
                 {
                     let text = format!("its indices need {bytes} bytes, shared_memory_limit is {limit}");
                     let error = Error::from_failure(Failure::to_send(text), number, None);
@@ -296,7 +288,7 @@ impl<B: Batch> WorkerIter<B> {
     ///
     /// Not of an iterable dataset: what a shard gives next is known to the worker that reads it.
     fn move_tasks(&mut self) -> Result<(), Error> {
-        if !self.supply.is_movable() {
+        if self.supply.has_shards() {
             return Ok(());
         }
         for idle in 0..self.options.workers {
@@ -322,8 +314,11 @@ impl<B: Batch> WorkerIter<B> {
 
     /// Ends the workers that have nothing to do and will be given nothing, unless they are to stay.
     fn finish_idle_workers(&mut self) {
-        let may_move = self.supply.is_movable() && !self.schedule.waiting_behind().is_empty();
-        if self.home.is_some() || may_move {
+        // For every batch: what costs more comes last.
+        if self.home.is_some() || !self.schedule.has_closed_lanes() {
+            return;
+        }
+        if !self.supply.has_shards() && !self.schedule.waiting_behind().is_empty() {
             return;
         }
         for worker in 0..self.options.workers {
@@ -371,12 +366,17 @@ impl<B: Batch> WorkerIter<B> {
     fn pack_shard(&self, shard: usize, open_at: Option<&ShardPlace>, lease: Lease) -> Result<Indices, Error> {
         let shard = u32::try_from(shard).expect("checked by the builder");
         let Some(place) = open_at else {
-            return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: 0 });
+            return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: None });
         };
-        let snapshot = place.snapshot.as_ref().map_or([].as_slice(), |snapshot| &snapshot.bytes);
-        self.slots.write(lease, snapshot).map_err(no_slot)?;
         let (position, skip) = (place.position, place.skip());
-        Ok(Indices::NextOf { shard, position, skip, snapshot: snapshot.len() as u64 })
+        let snapshot = match &place.snapshot {
+            Some(snapshot) => {
+                self.slots.write(lease, &snapshot.bytes).map_err(no_slot)?;
+                Some(snapshot.bytes.len() as u64)
+            }
+            None => None,
+        };
+        Ok(Indices::NextOf { shard, position, skip, snapshot })
     }
 
     fn handle(&mut self, report: Report) -> Result<(), Error> {
@@ -394,10 +394,10 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.arrive(worker, task, Arrival::Batch { lease, encoded, held, position })
             }
-            Event::Failed { task, lease, failure, held, position } => {
+            Event::Failed { task, lease, failure, held, position, ended } => {
                 self.check_lease(worker, task, lease)?;
                 self.slots.release(lease, held);
-                self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position })
+                self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position, ended })
             }
             Event::Exhausted { task, lease } => self.exhausted(worker, task, lease),
             Event::NeedSlot { task, lease, needed } => {
@@ -410,7 +410,7 @@ impl<B: Batch> WorkerIter<B> {
             Event::Withdrawn { task } => {
                 // A moved task never comes back to the same worker.
                 if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) {
-                    return Err(misbehaved(
+                    return Err(Error::misbehaved(
                         worker,
                         format!("it takes task {task}, which is its own, for withdrawn"),
                     ));
@@ -419,11 +419,12 @@ impl<B: Batch> WorkerIter<B> {
             }
             Event::Skipped { task, lease } => {
                 self.check_lease(worker, task, lease)?;
-                Err(misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
+                Err(Error::misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
             }
-            Event::Resumed { epoch } => {
-                Err(misbehaved(worker, format!("it resumed with epoch {epoch}, which it was not told")))
-            }
+            Event::Resumed { epoch } => Err(Error::misbehaved(
+                worker,
+                format!("it resumed with epoch {epoch}, which it was not told"),
+            )),
             Event::Exited { pid, status } => {
                 let lost = self.schedule.waiting_at(worker);
                 // A worker that will get no more tasks is not missed; before that, or with work, it is.
@@ -452,7 +453,7 @@ impl<B: Batch> WorkerIter<B> {
             let answer = match self.slots.regrow(lease, needed, ahead) {
                 Ok(lease) => Ok(lease),
                 Err(SlotError::NotLeased(_)) => {
-                    return Err(misbehaved(worker, "it asked to grow a slot that is not its own"));
+                    return Err(Error::misbehaved(worker, "it asked to grow a slot that is not its own"));
                 }
                 Err(SlotError::LimitReached { .. }) if !too_large && !self.is_stuck() => return Ok(()),
                 // The program holds the memory: it can drop batches and ask again.
@@ -513,7 +514,7 @@ impl<B: Batch> WorkerIter<B> {
     /// A task has two leases, and its worker says which one it does not use.
     fn take_unused(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
         let Some((_, offered)) = self.offers.remove(&task).filter(|&(to, _)| to == worker) else {
-            return Err(misbehaved(
+            return Err(Error::misbehaved(
                 worker,
                 format!("it gave back a slot for task {task}, for which it had only one"),
             ));
@@ -529,8 +530,8 @@ impl<B: Batch> WorkerIter<B> {
     /// A shard has no more samples: the others get its turns.
     fn exhausted(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
         self.check_lease(worker, task, lease)?;
-        if self.supply.is_movable() {
-            return Err(misbehaved(
+        if !self.supply.has_shards() {
+            return Err(Error::misbehaved(
                 worker,
                 format!("it has no more samples for task {task}, which has indices"),
             ));
@@ -539,7 +540,7 @@ impl<B: Batch> WorkerIter<B> {
         self.take_sent(task);
         self.pool.answered(worker, task)?;
         if !self.schedule.exhausted(task) {
-            return Err(misbehaved(worker, format!("it answered task {task} twice")));
+            return Err(Error::misbehaved(worker, format!("it answered task {task} twice")));
         }
         self.finish_idle_workers();
         self.dispatch()
@@ -549,7 +550,7 @@ impl<B: Batch> WorkerIter<B> {
         self.pool.answered(worker, task)?;
         let arrived = self.schedule.arrived(task, arrival);
         arrived.map_err(|_| {
-            misbehaved(worker, format!("it answered task {task}, which is not its to answer"))
+            Error::misbehaved(worker, format!("it answered task {task}, which is not its to answer"))
         })?;
         self.finish_idle_workers();
         Ok(())
@@ -561,30 +562,31 @@ impl<B: Batch> WorkerIter<B> {
         if sent.is_some_and(|sent| sent.worker == worker && sent.lease == Some(lease)) {
             return Ok(());
         }
-        Err(misbehaved(worker, format!("it answered task {task} under a lease that it does not have")))
+        Err(Error::misbehaved(worker, format!("it answered task {task} under a lease that it does not have")))
     }
 
-    /// The batch in an arrival's slot, and the snapshot and the place of its shard behind it.
-    fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> (Option<Vec<u8>>, u64, Result<B, Error>) {
+    /// The batch in an arrival's slot, and where it leaves its shard.
+    fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> (ShardEnd, Result<B, Error>) {
         let (lease, encoded, held, position) = match arrival {
-            Arrival::NotSent(error) => return (None, 0, Err(*error)),
-            Arrival::Failed { failure, position } => {
-                return (None, position, Err(Error::from_failure(*failure, batch, Some(worker))));
+            Arrival::NotSent(error) => return (ShardEnd::default(), Err(*error)),
+            Arrival::Failed { failure, position, ended } => {
+                let end = ShardEnd { position, snapshot: None, is_last: ended };
+                return (end, Err(Error::from_failure(*failure, batch, Some(worker))));
             }
             Arrival::Batch { lease, encoded, held, position } => (lease, encoded, held, position),
         };
         let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
-        let loan = match self.slots.lend(lease, held) {
-            Ok(loan) => loan,
-            Err(error) => return (None, position, Err(unreadable(error.to_string()))),
-        };
-        let decoded = match self.supply.is_movable() {
-            true => lent::decode(loan, encoded).map(|batch| (None, batch)),
-            false => lent::decode::<ShardBatch<B>>(loan, encoded),
-        };
+        let loan = self.slots.lend(lease, held).map_err(|error| unreadable(error.to_string()));
+        let decoded = loan.and_then(|loan| {
+            let decoded = match self.supply.has_shards() {
+                true => lent::decode::<ShardBatch<B>>(loan, encoded),
+                false => lent::decode(loan, encoded).map(|batch| (None, batch)),
+            };
+            decoded.map_err(|error| unreadable(error.to_string()))
+        });
         match decoded {
-            Ok((snapshot, batch)) => (snapshot, position, Ok(batch)),
-            Err(error) => (None, position, Err(unreadable(error.to_string()))),
+            Ok((snapshot, batch)) => (ShardEnd { position, snapshot, is_last: false }, Ok(batch)),
+            Err(error) => (ShardEnd { position, ..ShardEnd::default() }, Err(error)),
         }
     }
 
@@ -624,8 +626,10 @@ impl<B: Batch> WorkerIter<B> {
         if self.ended {
             return (0, Some(0));
         }
+        // A task of a shard may bring nothing.
+        let sent = if self.supply.has_shards() { 0 } else { self.tasks.len() };
         let (low, high) = self.supply.size_hint();
-        (low + self.tasks.len(), high.map(|high| high + self.tasks.len()))
+        (low + sent, high.map(|high| high + sent))
     }
 }
 
@@ -654,12 +658,12 @@ impl<B> WorkerIter<B> {
             // A worker that is gone is noticed when the others resume.
             drop(pool.grant(worker, task, Err(ABANDONED.to_owned())));
         }
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = Vec::new();
         for Sent { number, worker, lease, .. } in self.tasks.drain(..) {
             let Some(lease) = lease.filter(|_| self.schedule.is_waiting(number)) else { continue };
             match pool.withdraw(worker, number) {
                 true => self.slots.release(lease, false),
-                false => unanswered.push(worker, lease),
+                false => unanswered.push((worker, lease)),
             }
         }
         for arrival in self.schedule.abandon() {
@@ -667,10 +671,8 @@ impl<B> WorkerIter<B> {
                 self.slots.release(lease, held);
             }
         }
-        for (worker, lease) in std::mem::take(&mut self.offers).into_values() {
-            unanswered.push(worker, lease);
-        }
-        home.receive(pool, unanswered);
+        unanswered.extend(std::mem::take(&mut self.offers).into_values());
+        home.receive(Resting::new(pool, unanswered, self.slots.clone()));
     }
 }
 
@@ -692,10 +694,6 @@ impl Wanted {
             }
         }
     }
-}
-
-fn misbehaved(worker: usize, problem: impl Into<String>) -> Error {
-    Error::WorkerMisbehaved { worker, problem: problem.into() }
 }
 
 fn no_slot(error: SlotError) -> Error {

@@ -1,4 +1,4 @@
-//! The workers of one epoch, as the main process sees them.
+//! Workers that were started together, as the main process sees them: those of one epoch, or of several.
 //!
 //! A worker's states: started (its process runs) -> connected (the handshake is through) -> finishing (it was sent the sentinel)
 //! -> exited (reaped). Tasks belong to main; a worker holds leases, which come back when it exits.
@@ -89,9 +89,9 @@ impl Pool {
         self.workers.len()
     }
 
-    /// True while every worker runs and has been told nothing of an end.
+    /// True while every worker runs, has opened the dataset, and has been told nothing of an end.
     pub(crate) fn is_whole(&self) -> bool {
-        self.workers.iter().all(|worker| worker.exited.is_none() && !worker.sentinel_sent)
+        self.workers.iter().all(|worker| worker.exited.is_none() && !worker.is_unfit && !worker.sentinel_sent)
     }
 
     /// Says that what the workers are loading is not wanted, for a while.

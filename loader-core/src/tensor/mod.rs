@@ -183,6 +183,12 @@ impl<T: Element> Tensor<T> {
         self.buffer.is_shared()
     }
 
+    /// True when the data lies in page-locked memory, from which a device copies by itself: see
+    /// [`pin_memory`](crate::Builder::pin_memory). Always false in a worker.
+    pub fn is_pinned(&self) -> bool {
+        self.buffer.is_pinned()
+    }
+
     /// Elements in one row of the first dimension.
     #[inline]
     fn row_len(&self) -> usize {

@@ -1,13 +1,16 @@
-//! A range of memory mapped from a descriptor; unmapped on drop.
+//! A range of mapped memory, from a descriptor or anonymous, page-locked or not; unmapped on drop.
 
 use std::{io, num::NonZeroUsize, os::fd::BorrowedFd, ptr::NonNull};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use super::pinner::{Pinner, Registration};
 
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: NonZeroUsize,
+    registration: Option<Registration>,
 }
 
 pub(super) enum Access {
@@ -30,7 +33,28 @@ impl Mapping {
         };
         // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
-        Ok(Self { start: start.cast(), len })
+        Ok(Self { start: start.cast(), len, registration: None })
+    }
+
+    /// Zeroed memory of this process alone.
+    pub(super) fn anonymous(len: NonZeroUsize) -> io::Result<Self> {
+        // Private: in a forked child it is a copy.
+        let (protection, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
+        // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
+        let start = unsafe { mmap_anonymous(None, len, protection, flags) }?;
+        Ok(Self { start: start.cast(), len, registration: None })
+    }
+
+    /// Page-locks it until it is unmapped, if the driver does.
+    pub(super) fn pin(&mut self, pinner: &Pinner) {
+        if self.registration.is_none() {
+            self.registration = pinner.register(self.start, self.len.get());
+        }
+    }
+
+    /// True when it is page-locked in this process.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.registration.as_ref().is_some_and(Registration::is_valid)
     }
 
     pub(super) fn start(&self) -> NonNull<u8> {
@@ -44,6 +68,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.registration.take().is_some_and(|registration| !registration.end()) {
+            return;
+        }
         // SAFETY: exactly the range that `mmap` gave; every type that hands out references into it holds this value.
         // A failure can only mean a wrong range, which the first half rules out.
         let _ = unsafe { munmap(self.start.cast(), self.len.get()) };

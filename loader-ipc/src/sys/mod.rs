@@ -2,19 +2,29 @@
 //!
 //! | file | safe type | the invariant it keeps |
 //! |---|---|---|
-//! | `mapping.rs` | `Mapping` | the range stays mapped while the value lives |
+//! | `mapping.rs` | `Mapping` | the range stays mapped while the value lives, and while it is registered |
 //! | `sealed.rs` | [`SealedMap`] | nobody can write the bytes any more, so `&[u8]` is true |
 //! | `slot_memory.rs` | [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, every byte of a slot has one owner |
 //! | `words.rs` | [`SharedWords`] | shared counters are only reached as atomics |
 //! | `zero_sized.rs` | [`ZeroSized`] | only values without bytes are conjured |
 //! | `line.rs` | `Line` | plain bytes without padding |
+//! | `pinner.rs` | [`Pinner`] | the driver is called in the process that opened it, and outlives its registrations |
+//! | `driver.rs` | `Driver` | calls have the types of cuda.h, and leave the thread's context as it was |
+//! | `pages.rs` | `Pages` | one owner |
 //! | `signals.rs` | [`default_sigchld`] | only a default action is set |
 //! | `exit.rs` | [`exit_now`] | |
 #![allow(unsafe_code)]
 
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_driver.rs"]
+mod driver;
 mod exit;
 mod line;
 mod mapping;
+mod pages;
+mod pinner;
 mod sealed;
 mod signals;
 mod slot_memory;
@@ -22,6 +32,7 @@ mod words;
 mod zero_sized;
 
 pub use exit::{exit_now, keep_freed_memory};
+pub use pinner::Pinner;
 pub use sealed::SealedMap;
 pub use signals::default_sigchld;
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory};
@@ -30,4 +41,5 @@ pub use zero_sized::ZeroSized;
 
 pub(crate) use line::Line;
 use mapping::{Access, Mapping};
+pub(crate) use pages::Pages;
 use sealed::require_fixed_size;

@@ -18,7 +18,7 @@ use std::{
     },
 };
 
-use super::{Access, Mapping, require_fixed_size};
+use super::{Access, Mapping, Pinner, require_fixed_size};
 
 /// One slot's memory, mapped for reading and writing.
 #[derive(Debug)]
@@ -33,8 +33,19 @@ impl SlotMemory {
     /// # Errors
     /// `InvalidInput` when `fd` can still shrink (touching it could then fault) or is shorter than `len`; else what `mmap` says.
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
+        Self::map_pinned(fd, len, None)
+    }
+
+    /// As [`map`](Self::map), page-locked by `pinner` until it is unmapped; where that fails, `pinner` knows why.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_pinned(fd: impl AsFd, len: NonZeroUsize, pinner: Option<&Pinner>) -> io::Result<Arc<Self>> {
         require_fixed_size(fd.as_fd(), len.get())?;
-        let mapping = Mapping::new(fd.as_fd(), len, Access::Write)?;
+        let mut mapping = Mapping::new(fd.as_fd(), len, Access::Write)?;
+        if let Some(pinner) = pinner {
+            mapping.pin(pinner);
+        }
         Ok(Arc::new(Self { mapping, lent: AtomicBool::new(false) }))
     }
 
@@ -182,6 +193,11 @@ impl Chunk {
     /// Place in the slot, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
+    }
+
+    /// True when its slot is page-locked in this process.
+    pub fn is_pinned(&self) -> bool {
+        self.state.memory.mapping.is_pinned()
     }
 
     /// The bytes.

@@ -31,8 +31,8 @@ pub(crate) struct MapSource<D, C> {
 }
 
 impl<D, C> MapSource<D, C> {
-    pub(crate) fn new(dataset: D, collate: C, seed: u64) -> Self {
-        Self { open: OpenOnce::new((dataset, collate)), seed, memory: HeapPool::default() }
+    pub(crate) fn new(dataset: D, collate: C, seed: u64, memory: HeapPool) -> Self {
+        Self { open: OpenOnce::new((dataset, collate)), seed, memory }
     }
 }
 

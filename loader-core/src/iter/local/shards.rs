@@ -26,6 +26,9 @@ pub(crate) trait ShardSource<B>: Send + Sync {
 pub(crate) trait ShardReader<B>: Send {
     /// The next batch of a shard, which is opened at `place` if it is not open, and the place where it ends.
     fn batch(&mut self, shard: usize, place: &ShardPlace) -> (Result<ShardBatch<B>, NoBatch>, u64);
+
+    /// True when a shard was ended by a panic.
+    fn is_broken(&self, shard: usize) -> bool;
 }
 
 /// A dataset that is set up when the first batch is asked for, and shared by the loader's iterators.
@@ -36,8 +39,8 @@ pub(crate) struct StreamSource<O: OpenShard, C> {
 }
 
 impl<O: OpenShard, C> StreamSource<O, C> {
-    pub(crate) fn new(iterable: Iterable<O>, collate: C, seed: u64) -> Self {
-        Self { open: OpenOnce::new((iterable, collate)), seed, memory: HeapPool::default() }
+    pub(crate) fn new(iterable: Iterable<O>, collate: C, seed: u64, memory: HeapPool) -> Self {
+        Self { open: OpenOnce::new((iterable, collate)), seed, memory }
     }
 }
 
@@ -62,16 +65,19 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
             open.get(|(iterable, collate)| ShardFetcher::open(iterable, collate, *seed, None, &NoWorkerInit));
         let fetcher = match opened {
             Ok(fetcher) => fetcher,
-            Err(_) if self.is_unfit => return (Err(NoBatch::Exhausted), 0),
+            Err(_) if self.is_unfit => return (Err(NoBatch::Exhausted), place.position),
             Err(failure) => {
                 self.is_unfit = true;
-                return (Err(NoBatch::Failed(failure)), 0);
+                return (Err(NoBatch::Failed(failure)), place.position);
             }
         };
         let mut arena = Arena::on_heap(memory);
-        let batch =
-            fetcher.batch(&mut self.cursors, self.epoch, shard, place.clone(), &mut arena, &Unwatched);
-        (batch, self.cursors.position(shard))
+        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, place, &mut arena, &Unwatched);
+        (batch, self.cursors.position(shard).max(place.position))
+    }
+
+    fn is_broken(&self, shard: usize) -> bool {
+        self.cursors.is_broken(shard)
     }
 }
 
@@ -94,7 +100,7 @@ struct Read<B> {
 
 impl<B> LocalShards<B> {
     pub(crate) fn new(source: Arc<dyn ShardSource<B>>, shards: Shards) -> Self {
-        let open = vec![true; shards.count()];
+        let open = (0..shards.count()).map(|shard| !shards.place(shard).ended).collect();
         Self { reader: source.begin(shards.epoch()), shards, open, upcoming: None }
     }
 
@@ -106,6 +112,9 @@ impl<B> LocalShards<B> {
             Err(failure) => (None, Err(Error::from_failure(failure, number, None))),
         };
         let samples = self.shards.advance(shard, position, snapshot);
+        if batch.is_err() && self.reader.is_broken(shard) {
+            self.shards.end(shard);
+        }
         Some((Some(BatchInfo::of_shard(number, shard, samples, None)), batch))
     }
 

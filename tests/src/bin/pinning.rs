@@ -1,0 +1,252 @@
+//! A main process whose batches are to be page-locked: `test-pinning WAY WORKERS`. It prints what it saw as one JSON line.
+#![allow(unsafe_code)] // for `fork`, which only a test wants
+
+use std::{
+    process,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use loader_core::{Builder, Element, Warning, collate::Batch, fetch::DatasetKind, prelude::*};
+use loader_tests::{
+    datasets::{Large, Noise},
+    driver_log::DriverLog,
+};
+use nix::{
+    sys::wait::{WaitStatus, waitpid},
+    unistd::{ForkResult, fork},
+};
+use serde::{Deserialize, Serialize};
+
+/// What became of the batches.
+#[derive(Default, Serialize)]
+struct Seen {
+    pid: u32,
+    batches: usize,
+    /// Batches whose tensors all say that they are page-locked.
+    pinned: usize,
+    /// Batches whose tensors all lie in memory that the driver knows.
+    registered: usize,
+    content: u64,
+    warnings: Vec<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    loader_worker::init();
+    let mut arguments = std::env::args().skip(1);
+    let way = arguments.next().unwrap_or_default();
+    let workers: usize = arguments.next().unwrap_or_default().parse()?;
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let mut seen = match way.as_str() {
+        "strings" => {
+            let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings).build()?;
+            two_epochs(&loader, |(numbers, noise, names): &(Tensor<u64>, Tensor<f32>, Vec<String>)| {
+                let first = format!("sample {}", numbers.as_slice()[0]);
+                assert_eq!(names[0], first, "strings come through");
+                vec![looked_at(numbers), looked_at(noise)]
+            })?
+        }
+        "nested" => {
+            let loader = prepare(DataLoader::builder(Nested), workers, &warnings).build()?;
+            two_epochs(&loader, |batch: &OuterBatch| {
+                assert_eq!(batch.inner.name.len(), batch.label.len());
+                vec![looked_at(&batch.label), looked_at(&batch.inner.pixels)]
+            })?
+        }
+        // A batch of one's own type, put together by one's own function.
+        "custom" => {
+            let loader = prepare(DataLoader::builder(Large { count: 40, bytes: 100 }), workers, &warnings)
+                .collate(|samples| {
+                    let lengths: Vec<u64> = samples.iter().map(|sample| sample.len() as u64).collect();
+                    let len = samples.concat().len();
+                    Ok(Packed {
+                        bytes: Tensor::from_vec(samples.concat(), [len])?,
+                        lengths: Tensor::from_slice(&lengths, [lengths.len()])?,
+                    })
+                })
+                .build()?;
+            two_epochs(&loader, |batch: &Packed| vec![looked_at(&batch.bytes), looked_at(&batch.lengths)])?
+        }
+        // The program ends in mid-epoch, with everything still there.
+        "early" => {
+            let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings)
+                .persistent_workers(workers > 0)
+                .build()?;
+            let mut batches = loader.iter()?;
+            let batch = batches.next().expect("a batch")?;
+            let mut seen = Seen { pid: process::id(), ..Seen::default() };
+            seen.add(&[looked_at(&batch.0), looked_at(&batch.1)]);
+            println!("{}", serde_json::to_string(&seen)?);
+            return Ok(());
+        }
+        // Each batch is larger than the first slots: they are replaced.
+        "large" => {
+            let loader =
+                prepare(DataLoader::builder(Large { count: 40, bytes: 100_000 }), workers, &warnings)
+                    .build()?;
+            two_epochs(&loader, |batch: &Tensor<u8>| vec![looked_at(batch)])?
+        }
+        "stream" => {
+            let loader = prepare(DataLoader::stream(Counting), workers, &warnings).build()?;
+            two_epochs(&loader, |batch: &Tensor<u64>| vec![looked_at(batch)])?
+        }
+        "threads" => {
+            let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings).build()?;
+            on_another_thread(loader)?
+        }
+        "fork" => {
+            let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings).build()?;
+            in_a_fork(&loader, &warnings)?
+        }
+        _ => anyhow::bail!("no such way: {way}"),
+    };
+    seen.pid = process::id();
+    seen.warnings.append(&mut warnings.lock().unwrap());
+    println!("{}", serde_json::to_string(&seen)?);
+    Ok(())
+}
+
+fn prepare<K: DatasetKind>(
+    builder: Builder<K>,
+    workers: usize,
+    warnings: &Arc<Mutex<Vec<String>>>,
+) -> Builder<K> {
+    let warnings = Arc::clone(warnings);
+    let note = move |warning: &Warning| {
+        if matches!(warning, Warning::NotPinned { .. }) {
+            warnings.lock().unwrap().push(warning.to_string());
+        }
+    };
+    builder.batch_size(4).seed(7).num_workers(workers).pin_memory(true).on_warning(note)
+}
+
+/// What a tensor says of itself, and its bytes.
+type Look<'a> = (bool, &'a [u8]);
+
+fn looked_at<T: Element>(tensor: &Tensor<T>) -> Look<'_> {
+    (tensor.is_pinned(), tensor.as_bytes())
+}
+
+/// Loads with the last two batches held.
+fn two_epochs<B: Batch>(
+    loader: &DataLoader<B>,
+    look: impl for<'a> Fn(&'a B) -> Vec<Look<'a>>,
+) -> anyhow::Result<Seen> {
+    let mut seen = Seen::default();
+    let mut digest = Digest::new();
+    for _ in 0..2 {
+        let mut batches = loader.iter()?;
+        let mut held = Vec::new();
+        while let Some(batch) = batches.next() {
+            held.push(batch?);
+            let batch = held.last().expect("just pushed");
+            digest.add(&batches.last_batch().expect("a batch was returned").indices, batch);
+            seen.add(&look(batch));
+            if held.len() > 2 {
+                held.remove(0);
+            }
+        }
+    }
+    seen.content = digest.content();
+    Ok(seen)
+}
+
+impl Seen {
+    fn add(&mut self, tensors: &[Look<'_>]) {
+        self.batches += 1;
+        self.pinned += usize::from(tensors.iter().all(|(pinned, _)| *pinned));
+        let log = DriverLog::read(std::env::var("DRIVER_STUB_LOG").unwrap_or_default(), process::id());
+        self.registered += usize::from(tensors.iter().all(|(_, bytes)| log.contains(bytes)));
+    }
+}
+
+/// All batches are dropped by a thread that has never called the driver, when the loader is gone.
+fn on_another_thread(loader: DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)>) -> anyhow::Result<Seen> {
+    let mut seen = Seen::default();
+    let mut held = Vec::new();
+    for batch in loader.iter()? {
+        let batch = batch?;
+        seen.add(&[looked_at(&batch.0), looked_at(&batch.1)]);
+        held.push(batch);
+    }
+    drop(loader);
+    thread::spawn(move || drop(held)).join().expect("dropping does not panic");
+    Ok(seen)
+}
+
+/// A forked child loads with its parent's loader, and drops its parent's batch.
+fn in_a_fork(
+    loader: &DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)>,
+    warnings: &Mutex<Vec<String>>,
+) -> anyhow::Result<Seen> {
+    let mut seen = Seen::default();
+    let held = loader.epoch(0)?.next().expect("a batch")?;
+    // SAFETY: no other thread of this process holds a lock that the child wants: the iterator is gone, and its threads with it.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            drop(held);
+            let batches: Vec<_> = loader.epoch(0)?.collect::<Result<_, _>>()?;
+            let unpinned = batches.iter().all(|(numbers, ..)| !numbers.is_pinned());
+            let told = warnings.lock().unwrap().iter().filter(|text| text.contains("forked")).count();
+            process::exit(if unpinned && batches.len() == 10 && told == 1 { 0 } else { 1 });
+        }
+        ForkResult::Parent { child } => {
+            let status = waitpid(child, None)?;
+            anyhow::ensure!(matches!(status, WaitStatus::Exited(_, 0)), "the child: {status:?}");
+            seen.add(&[looked_at(&held.0), looked_at(&held.1)]);
+        }
+    }
+    Ok(seen)
+}
+
+/// A struct in a struct.
+#[derive(Serialize, Deserialize)]
+struct Nested;
+
+#[derive(Sample)]
+struct Outer {
+    label: u32,
+    inner: Inner,
+}
+
+#[derive(Sample)]
+struct Inner {
+    pixels: [f32; 5],
+    name: String,
+}
+
+impl Dataset for Nested {
+    type Sample = Outer;
+
+    fn len(&self) -> usize {
+        40
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Outer> {
+        let inner = Inner { pixels: [index as f32; 5], name: index.to_string() };
+        Ok(Outer { label: index as u32, inner })
+    }
+}
+
+/// Rows of any length, one behind the other.
+#[derive(Serialize, Deserialize)]
+struct Packed {
+    bytes: Tensor<u8>,
+    lengths: Tensor<u64>,
+}
+
+/// Numbers, each in one shard.
+#[derive(Serialize, Deserialize)]
+struct Counting;
+
+impl IterableDataset for Counting {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+        Ok((0..40).skip(shard.index()).step_by(shard.count()).map(Ok))
+    }
+}
