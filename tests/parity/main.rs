@@ -8,6 +8,7 @@ mod collation;
 mod coverage;
 mod datasets;
 mod errors;
+mod interrupted;
 mod iteration;
 mod lifecycle;
 mod order;

@@ -1,0 +1,209 @@
+//! Epochs that are interrupted and resumed, of every kind of dataset and sampler.
+
+use loader_core::{Error, State, collate::Batch, prelude::*, sampler::Epoch};
+use loader_tests::{Watchdog, datasets::Noise};
+use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
+use serde::{Deserialize, Serialize};
+
+use crate::support::{Count, Shards, Way, all};
+
+/// Without workers, with three, and with three that stay: as PyTorch's `StatefulDataLoader` is tested.
+pub(crate) const WAYS: [Way; 3] =
+    [Way { workers: 0, stays: false }, Way { workers: 3, stays: false }, Way { workers: 3, stays: true }];
+
+/// Through text, as in a checkpoint.
+pub(crate) fn saved(state: &State) -> State {
+    serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
+}
+
+/// Interrupts the second epoch behind 1 and 10 batches, and at its end, in every way; what is loaded afterwards, by another loader and
+/// by the same, is what would have come, and so is the epoch behind it.
+fn interrupt<B>(build: impl Fn(Way) -> Result<DataLoader<B>, Error>)
+where
+    B: Batch + PartialEq + std::fmt::Debug,
+{
+    let reference = build(WAYS[0]).unwrap();
+    let [_, second, third] = [0, 1, 2].map(|_| all(reference.iter().unwrap()));
+    for way in WAYS {
+        let loader = build(way).unwrap();
+        for stop in [1, 10, second.len()] {
+            let mut batches = loader.epoch(1).unwrap();
+            let first: Vec<B> = batches.by_ref().take(stop).map(Result::unwrap).collect();
+            assert_eq!(first, second[..stop]);
+            let state = saved(&batches.state());
+            // What is loaded later does not change it.
+            let copy = state.clone();
+            assert_eq!(batches.by_ref().filter(Result::is_ok).count(), second.len() - stop);
+            assert_eq!(state, copy);
+            drop(batches);
+            let other = build(way).unwrap();
+            // The same loader at every second stop.
+            let resumed = if stop % 2 == 0 { &other } else { &loader };
+            let what = format!("{way:?}, {stop} batches");
+            let rest = resumed.resume(&state).unwrap();
+            if stop < second.len() {
+                assert_eq!(saved(&rest.state()), state, "{what}: it stands where it was put");
+                assert_eq!(all(rest), second[stop..], "{what}");
+                assert_eq!(all(resumed.iter().unwrap()), third, "{what}: the epoch behind it");
+            } else {
+                assert_eq!((rest.epoch(), &all(rest)), (2, &third), "{what}");
+            }
+        }
+    }
+}
+
+/// A stream that writes down where it is, and its generator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Stateful {
+    sizes: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Place {
+    next: u64,
+    end: u64,
+    /// What a generator is rebuilt from.
+    seed: u64,
+    drawn: u64,
+}
+
+/// Numbers with noise.
+struct Numbers {
+    place: Place,
+    rng: ChaCha8Rng,
+}
+
+impl Iterator for Numbers {
+    type Item = anyhow::Result<(u64, u32)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Place { next, end, drawn, .. } = &mut self.place;
+        if next == end {
+            return None;
+        }
+        *next += 1;
+        *drawn += 1;
+        Some(Ok((*next - 1, self.rng.random())))
+    }
+}
+
+impl SnapshotIterator for Numbers {
+    type Snapshot = Place;
+
+    fn snapshot(&self) -> anyhow::Result<Place> {
+        Ok(self.place.clone())
+    }
+}
+
+impl IterableDataset for Stateful {
+    type Sample = (u64, u32);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for Stateful {
+    type Snapshot = Place;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<Place>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Place> + Send>
+    {
+        let first: u64 = self.sizes[..shard.index()].iter().sum();
+        let end = first + self.sizes[shard.index()];
+        let place = match snapshot {
+            Some(place) => place,
+            None => Place { next: first, end, seed: cx.rng().random(), drawn: 0 },
+        };
+        let mut rng = ChaCha8Rng::seed_from_u64(place.seed);
+        for _ in 0..place.drawn {
+            rng.random::<u32>();
+        }
+        Ok(Numbers { place, rng })
+    }
+}
+
+pub(crate) fn stateful() -> Stateful {
+    Stateful { sizes: vec![0, 100, 37] }
+}
+
+#[test]
+fn row_200_to_204_215_to_219_225_to_229_streams_with_snapshots() {
+    let _watchdog = Watchdog::start();
+    for every in [2, 5] {
+        interrupt(|way| {
+            let builder = DataLoader::stream(stateful()).snapshots().snapshot_every(every);
+            way.of(builder.shards(3).batch_size(4)).build()
+        });
+    }
+    interrupt(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).unbatched()).build());
+}
+
+#[test]
+fn row_205_to_209_map_style() {
+    let _watchdog = Watchdog::start();
+    interrupt(|way| {
+        let builder = DataLoader::builder(Noise { count: 45 }).batch_size(4).shuffle(true);
+        way.of(builder.seed(3)).build()
+    });
+    interrupt(|way| way.of(DataLoader::builder(Count(12)).unbatched().shuffle(true)).build());
+}
+
+/// A sampler of the user's, whose order is another in each epoch.
+#[derive(Debug)]
+struct Rotated(usize);
+
+impl Sampler for Rotated {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        let len = self.0;
+        Box::new((0..len).map(move |place| (place + epoch.number as usize) % len))
+    }
+}
+
+/// Batches of one to four.
+#[derive(Debug)]
+struct Growing;
+
+impl BatchSampler for Growing {
+    fn len(&self) -> usize {
+        12
+    }
+
+    fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        Box::new(
+            (0..12).map(move |batch| (0..1 + batch % 4).map(|n| n + batch + epoch.number as usize).collect()),
+        )
+    }
+}
+
+#[test]
+fn row_210_to_214_260_samplers_of_the_users() {
+    let _watchdog = Watchdog::start();
+    interrupt(|way| {
+        way.of(DataLoader::builder(Noise { count: 47 }).sampler(Rotated(47)).batch_size(4)).build()
+    });
+    interrupt(|way| way.of(DataLoader::builder(Noise { count: 47 }).batch_sampler(Growing)).build());
+}
+
+#[test]
+fn row_220_to_224_streams_without_snapshots() {
+    let _watchdog = Watchdog::start();
+    interrupt(|way| way.of(DataLoader::stream(Shards::of(&[0, 60, 37])).shards(3).batch_size(4)).build());
+    interrupt(|way| {
+        let builder = DataLoader::stream(Shards::of(&[21, 60, 33]).shuffle_buffer(7)).shards(3);
+        way.of(builder.batch_size(4).drop_last(true)).build()
+    });
+    interrupt(|way| way.of(DataLoader::stream(stateful().shuffle_buffer(3)).shards(3).batch_size(5)).build());
+}
