@@ -233,6 +233,8 @@ proptest! {
         let resumed = plan.build(after);
         let rest = resumed.resume(&state).unwrap();
         if rest.epoch() == 0 {
+            let left = expected.len() - seen.len();
+            prop_assert_eq!(rest.size_hint(), (left, Some(left)));
             seen.extend(all(rest));
         }
         let mut following = all(plan.build(after).epoch(1).unwrap());
@@ -281,5 +283,38 @@ proptest! {
             expected.sort();
         }
         prop_assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn errors_of_a_stream_come_once_with_any_workers(
+        sizes in prop::collection::vec(0u64..9, 1..5), batch_size in 1usize..4, drop_last: bool,
+        fault in prop::sample::select(vec![Fault::Error, Fault::Ragged, Fault::Panic]),
+        shard in 0u64..4, place in 1u64..9, before in load(), after in load(), stop in 0usize..12,
+    ) {
+        let _watchdog = Watchdog::start();
+        let build = |load: Load| {
+            let dataset = Uneven { sizes: sizes.clone(), at: Some(100 * shard + place), fault };
+            let builder = DataLoader::stream(dataset).shards(sizes.len()).batch_size(batch_size);
+            let builder = builder.drop_last(drop_last).num_workers(load.workers);
+            match load.workers {
+                0 => builder.build().unwrap(),
+                _ => builder.prefetch_factor(load.prefetch).persistent_workers(load.stays).build().unwrap(),
+            }
+        };
+        // Which worker it was is said in the text.
+        let kinds = |batches: Iter<Tensor<u64>>| -> Vec<Result<Vec<u64>, &'static str>> {
+            batches.map(|batch| batch.map(|batch| batch.as_slice().to_vec()).map_err(|error| error.kind())).collect()
+        };
+        let whole = kinds(build(Load { workers: 0, ..before }).iter().unwrap());
+        let mut batches = build(before).iter().unwrap();
+        batches.by_ref().take(stop).for_each(drop);
+        let state = saved(&batches.state());
+        prop_assert_eq!(&kinds(batches)[..], &whole[stop.min(whole.len())..]);
+        let rest = build(after).resume(&state).unwrap();
+        if rest.epoch() == 0 {
+            prop_assert_eq!(&kinds(rest)[..], &whole[stop..]);
+        } else {
+            prop_assert!(stop >= whole.len());
+        }
     }
 }
