@@ -12,6 +12,11 @@ pub use watchdog::Watchdog;
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+/// And those of the guide must run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/resume.md")]
+struct Resume;
+
 use loader_core::{Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.
