@@ -17,6 +17,11 @@ struct Readme;
 #[doc = include_str!("../../docs/pytorch.md")]
 struct FromPyTorch;
 
+/// And those of the guide must run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/resume.md")]
+struct Resume;
+
 use loader_core::{Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.

@@ -32,7 +32,7 @@ fn pytorch_s_order_with_workers_and_without() {
         [vec![13, 1, 9, 3, 7, 18], vec![17, 11, 0, 8, 16, 14], vec![5, 6, 4, 12, 15, 2], vec![10, 19]],
         [vec![16, 14, 3, 9, 7, 15], vec![10, 1, 12, 0, 13, 5], vec![19, 18, 8, 2, 11, 4], vec![17, 6]],
     ];
-    for workers in [0, 2] {
+    for workers in [0, 1, 3] {
         let builder = noise(20, workers).batch_size(6).shuffle(true).seed(0).order(Order::Torch);
         assert_eq!(epochs(builder, 2), expected, "{workers} workers");
     }
@@ -44,9 +44,38 @@ fn a_sampler_s_order_is_the_loader_s() {
     let weights = [0.1, 0.9, 0.4, 0.7, 3.0, 0.6];
     let with = WeightedRandomSampler::new(weights, 12, true).unwrap();
     let without = WeightedRandomSampler::new(weights, 5, false).unwrap();
-    let torch = |sampler| noise(6, 0).batch_size(12).seed(42).order(Order::Torch).sampler(sampler);
-    assert_eq!(epochs(torch(with), 1), [[[1, 1, 1, 1, 4, 4, 5, 5, 1, 1, 1, 4]]]);
-    assert_eq!(epochs(torch(without), 1), [[[1, 3, 4, 2, 0]]]);
+    for workers in [0, 1, 3] {
+        let torch = |sampler| noise(6, workers).batch_size(12).seed(42).order(Order::Torch).sampler(sampler);
+        assert_eq!(epochs(torch(with.clone()), 1), [[[1, 1, 1, 1, 4, 4, 5, 5, 1, 1, 1, 4]]]);
+        assert_eq!(epochs(torch(without.clone()), 1), [[[1, 3, 4, 2, 0]]]);
+    }
+}
+
+/// `DistributedSampler(range(23), 4, rank, seed=42)` after `set_epoch(1)`, and `RandomSampler(range(20), num_samples=45)` with and without
+/// `replacement` and a generator of seed 0.
+#[test]
+fn pytorch_s_shares_and_draws_with_workers_and_without() {
+    let _watchdog = Watchdog::start();
+    let shares =
+        [[13, 18, 15, 14, 22, 3], [17, 7, 12, 6, 2, 9], [16, 1, 11, 4, 19, 5], [20, 10, 21, 8, 0, 13]];
+    let permuted = [
+        4, 5, 13, 19, 7, 14, 3, 6, 9, 17, 11, 2, 16, 18, 10, 12, 15, 8, 1, 0, 13, 11, 0, 18, 3, 19, 17, 9, 2,
+        4, 10, 12, 16, 6, 14, 15, 8, 7, 5, 1, 11, 4, 1, 7, 12,
+    ];
+    let drawn = [
+        4, 19, 13, 0, 3, 19, 7, 3, 17, 3, 1, 6, 16, 19, 18, 16, 16, 8, 14, 13, 6, 19, 11, 14, 4, 1, 9, 9, 9,
+        0, 1, 12, 3, 0, 15, 5, 2, 19, 11, 8, 18, 3, 16, 9, 11,
+    ];
+    for workers in [0, 1, 3] {
+        let torch = |count| noise(count, workers).batch_size(100).order(Order::Torch);
+        for (rank, share) in shares.iter().enumerate() {
+            let builder = torch(23).shuffle(true).seed(42).distributed(rank, 4);
+            assert_eq!(epochs(builder, 2)[1].concat(), share, "rank {rank}, {workers} workers");
+        }
+        let sampler = RandomSampler::new(20).num_samples(45).unwrap();
+        assert_eq!(epochs(torch(20).seed(0).sampler(sampler), 1)[0].concat(), permuted);
+        assert_eq!(epochs(torch(20).seed(0).sampler(sampler.replacement(true)), 1)[0].concat(), drawn);
+    }
 }
 
 #[test]
