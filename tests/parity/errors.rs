@@ -12,7 +12,7 @@ use loader_tests::{
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::support::{Count, Gate, Gated, GatedStream, WAYS, all};
+use crate::support::{Count, Gate, Gated, GatedStream, Shards, WAYS, all};
 
 /// A user's own type of error.
 #[derive(Debug)]
@@ -311,4 +311,29 @@ fn p29_after_a_death_a_stream_goes_on_where_the_user_stands() {
         let seen = killed_and_resumed(&loader, &other, &gate, |(squares, _)| squares.as_slice());
         assert!(seen.into_iter().eq((0..4000).map(|number| number * number)), "in order: {in_order}");
     }
+}
+
+/// A worker whose shards are over has nothing to give any more: its death is no error, and the next epoch has it back.
+#[test]
+fn n02_a_worker_that_dies_behind_its_end_is_not_missed() {
+    let _watchdog = Watchdog::start();
+    for stays in [false, true] {
+        let builder = DataLoader::stream(Shards::of(&[1, 60])).shards(2).num_workers(2);
+        let loader = builder.persistent_workers(stays).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let first: Vec<u64> = all_of(batches.by_ref().take(20));
+        let pid = batches.worker_pids()[0];
+        // One that does not stay was told to end, and has, or is about to.
+        if stays {
+            assert!(processes::is_running(pid), "it waits for the next epoch");
+            processes::signal(pid, Signal::SIGKILL);
+        }
+        let rest: Vec<u64> = all_of(batches);
+        assert!(first.into_iter().chain(rest).eq(0..61), "stays {stays}");
+        assert!(all_of(loader.iter().unwrap()).into_iter().eq(0..61));
+    }
+}
+
+fn all_of(batches: impl Iterator<Item = Result<Tensor<u64>, Error>>) -> Vec<u64> {
+    batches.flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect()
 }
