@@ -31,6 +31,68 @@ impl Dataset for Noise {
     }
 }
 
+/// What a sample of [`Noise`] is.
+pub type NoiseSample = (u64, [f32; 3], String);
+
+/// As `Noise`, and loaded many at once.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Many {
+    /// Number of samples.
+    pub count: usize,
+    /// What goes wrong.
+    pub fault: ManyFault,
+}
+
+/// What goes wrong in `get_many`.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum ManyFault {
+    /// Nothing.
+    None,
+    /// One sample too many.
+    Surplus,
+    /// An error.
+    Error,
+    /// A panic.
+    Panic,
+}
+
+/// So many samples, with nothing wrong.
+pub fn many(count: usize) -> Many {
+    Many { count, fault: ManyFault::None }
+}
+
+impl Dataset for Many {
+    type Sample = NoiseSample;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<NoiseSample> {
+        anyhow::bail!("get_many is there")
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<NoiseSample>> {
+        let load = |&index| {
+            cx.set_index(index);
+            Noise { count: self.count }.get(index, cx)
+        };
+        let mut samples: Vec<_> = indices.iter().map(load).collect::<Result<_, _>>()?;
+        // The second batch of the tests below.
+        if indices.contains(&5) {
+            match self.fault {
+                ManyFault::None => {}
+                ManyFault::Surplus => samples.push(samples[0].clone()),
+                ManyFault::Error => {
+                    return Err(anyhow::anyhow!("the disk is on fire").context("reading a block"));
+                }
+                ManyFault::Panic => panic!("the block is odd"),
+            }
+        }
+        Ok(samples)
+    }
+}
+
 /// Samples of `bytes` bytes, each byte the sample's index.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Large {

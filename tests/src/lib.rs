@@ -22,7 +22,7 @@ struct FromPyTorch;
 #[doc = include_str!("../../docs/resume.md")]
 struct Resume;
 
-use loader_core::{Digest, Error, Iter, collate::Batch};
+use loader_core::{DataLoader, Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.
 pub fn digest<B: Batch>(mut batches: Iter<B>) -> Result<(u64, u64), Error> {
@@ -33,4 +33,13 @@ pub fn digest<B: Batch>(mut batches: Iter<B>) -> Result<(u64, u64), Error> {
         digest.add(indices, &batch);
     }
     Ok((digest.order(), digest.content()))
+}
+
+/// All batches, which must have the same digest with 0, 1 and 3 workers.
+/// # Panics
+/// When they have not, or a batch does not come.
+pub fn everywhere<B: Batch>(build: impl Fn(usize) -> Result<DataLoader<B>, Error>) -> Vec<B> {
+    let digests = [0, 1, 3].map(|workers| digest(build(workers).unwrap().epoch(1).unwrap()).unwrap());
+    assert_eq!((digests[0], digests[0]), (digests[1], digests[2]));
+    build(3).unwrap().epoch(1).unwrap().map(Result::unwrap).collect()
 }

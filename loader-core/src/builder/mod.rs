@@ -1,30 +1,20 @@
 //! Putting a loader together. Every bad combination is an error of `build()`; none is a panic, none waits until `iter()`.
 
+mod build;
 mod order;
 mod settings;
 mod unbatched;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
-use loader_ipc::{
-    ZeroSized, channel, entry::Entry, handshake::Work, heap::HeapPool, pin::Pinner, process, slots::SlotPool,
-};
+use loader_ipc::ZeroSized;
 
 use crate::{
-    collate::{Batch, Collate, CollateWith, DefaultCollate},
+    collate::{Batch, CollateWith, DefaultCollate},
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
-    error::Error,
-    fetch::{
-        self, DatasetKind, Iterable, MapStyle, NoWorkerInit, OpenFn, OpenShard, Plain, Snapshots, WorkerInit,
-        WorkerInitWith,
-    },
-    iter::{Bench, Cut, Epochs, MapSource, StreamSource},
-    launch,
-    loader::{Content, DataLoader, Loading},
-    options::{DEFAULT_BATCH_SIZE, LoaderOptions, NumWorkers, Order},
-    pinning,
-    pool::{Launch, Program},
+    fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInitWith},
+    options::{LoaderOptions, NumWorkers, Order},
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
 };
@@ -303,126 +293,6 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         let Self { kind, collate, settings, .. } = self;
         let worker_init = WorkerInitWith(ZeroSized::new(function));
         Builder { kind, collate, worker_init, settings }
-    }
-}
-
-impl<D, C, W> Builder<MapStyle<D>, C, W>
-where
-    D: Dataset,
-    C: Collate<D::Sample>,
-    W: WorkerInit,
-{
-    /// Checks every option and makes the loader. No process is started yet.
-    ///
-    /// # Errors
-    /// [`Error`]: a value that makes no sense, options that exclude each other, an empty dataset, a dataset that cannot be sent
-    /// to workers, a forgotten `loader_worker::init()`, a worker program that is not there.
-    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
-        let epochs = self.check()?;
-        let samples = self.kind.0.len();
-        if samples == 0 {
-            return Err(Error::EmptyDataset);
-        }
-        let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
-        let seed = self.settings.seed();
-        let pinner = self.open_pinner();
-        let loading = match epochs.workers {
-            0 => {
-                let memory = HeapPool::pinned(pinner.clone());
-                Loading::Batches(Arc::new(MapSource::new(self.kind.0, self.collate, seed, memory)))
-            }
-            _ => self.load_by_workers(epochs, pinner.clone())?,
-        };
-        let origin = self.settings.origin(Some(samples));
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
-    }
-}
-
-impl<O, C, W> Builder<Iterable<O>, C, W>
-where
-    O: OpenShard,
-    C: Collate<O::Sample>,
-    W: WorkerInit,
-{
-    /// Checks every option and makes the loader. No process is started yet.
-    ///
-    /// # Errors
-    /// As for a map-style dataset; but `shuffle` makes no sense here, and the dataset may be empty.
-    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
-        let epochs = self.check()?;
-        let shards = self.settings.count_shards(epochs.workers)?;
-        if self.kind.snapshot_every == 0 {
-            let problem = "use 1 for a snapshot behind every batch, or more".to_owned();
-            return Err(Error::InvalidOption { option: "snapshot_every", problem });
-        }
-        let options = &self.settings.options;
-        let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
-        let drop_last = options.drop_last.unwrap_or(false);
-        let (first_shard, all_shards) = options.place_shards(shards)?;
-        self.kind = Iterable { first_shard, all_shards, batch_size, drop_last, ..self.kind };
-        let content = Content::Shards(Cut { shards, first_shard, all_shards, batch_size, drop_last });
-        let (seed, samples) = (self.settings.seed(), self.kind.samples());
-        let pinner = self.open_pinner();
-        let loading = match epochs.workers {
-            0 => {
-                let memory = HeapPool::pinned(pinner.clone());
-                Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed, memory)))
-            }
-            _ => self.load_by_workers(epochs, pinner.clone())?,
-        };
-        let origin = self.settings.origin(samples);
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
-    }
-}
-
-impl<K, C, W> Builder<K, C, W>
-where
-    K: DatasetKind,
-    C: Collate<K::Sample>,
-    W: WorkerInit,
-{
-    /// What is checked for datasets of both kinds.
-    fn check(&self) -> Result<Epochs, Error> {
-        if process::is_worker() {
-            return Err(Error::LoaderInWorker);
-        }
-        let epochs = self.settings.check_options()?;
-        if C::UNBATCHED {
-            self.settings.check_unbatched()?;
-        }
-        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        if epochs.workers > cpus {
-            self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
-        }
-        Ok(epochs)
-    }
-
-    fn open_pinner(&self) -> Option<Pinner> {
-        pinning::open(self.settings.options.pin_memory.unwrap_or(false), &self.settings.warn)
-    }
-
-    fn load_by_workers(
-        &mut self,
-        epochs: Epochs,
-        pinner: Option<Pinner>,
-    ) -> Result<Loading<C::Batch>, Error> {
-        let launch = Arc::new(self.make_launch(epochs.workers)?);
-        let slots = SlotPool::pinned(self.settings.shared_memory_limit(), pinner);
-        let stay = self.settings.options.persistent_workers.unwrap_or(false);
-        Ok(Loading::Workers { launch, slots, epochs, bench: stay.then(Bench::default) })
-    }
-
-    fn make_launch(&mut self, workers: usize) -> Result<Launch, Error> {
-        channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
-        let program = Program::find(self.settings.worker_program.as_deref(), launch::init_ran(), workers)?;
-        let work = match self.settings.registered.take() {
-            Some(name) if !program.is_self() => Work::Registered { name, types: launch::types::<K, C, W>() },
-            _ => Work::Entry(Entry::of(fetch::open::<K, C, W> as OpenFn)),
-        };
-        let (dataset, attached) = fetch::encode(&self.kind, &self.collate, &self.worker_init)?;
-        let seed = self.settings.seed();
-        let handle_sigchld = self.settings.handle_sigchld;
-        Ok(Launch { program, workers, seed, work, dataset, attached, handle_sigchld })
     }
 }
 

@@ -1,0 +1,182 @@
+//! Tasks on their way out: as many as there is room for, and away from workers that are slow.
+
+use loader_ipc::{
+    frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, Task},
+    slots::SlotError,
+};
+
+use super::{Arrival, Sent, Wanted, WorkerIter, no_slot};
+use crate::{collate::Batch, error::Error, fetch::ShardPlace};
+
+impl<B: Batch> WorkerIter<B> {
+    /// Sends tasks while there is room in the window and in shared memory.
+    pub(super) fn dispatch(&mut self) -> Result<(), Error> {
+        self.pool.look_for_destroyed_slots();
+        while let Some(lane) = self.schedule.next_lane() {
+            let Some((wanted, error)) = self.supply.next(lane, &mut self.schedule) else {
+                self.schedule.close();
+                self.finish_idle_workers();
+                break;
+            };
+            let number = self.schedule.next_number();
+            if let Some(error) = error {
+                self.fail_unsent(number, lane, wanted, error);
+                continue;
+            }
+            let worker = self.schedule.worker_of(lane);
+            let in_slot = wanted.bytes_in_slot();
+            match self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot)) {
+                Ok(lease) => self.send(number, lane, wanted, lease)?,
+                Err(SlotError::LimitReached { wanted: bytes, limit, .. })
+                    if bytes > limit && !self.supply.has_shards() =>
+                {
+                    let text = format!("its indices need {bytes} bytes, shared_memory_limit is {limit}");
+                    let error = Error::from_failure(Failure::to_send(text), number, None);
+                    self.fail_unsent(number, lane, wanted, error);
+                }
+                Err(error) => {
+                    self.supply.hold_back(number, wanted);
+                    // While batches are on their way, their slots will come free: wait. Otherwise the user must act.
+                    return if self.schedule.is_empty() { Err(no_slot(error)) } else { Ok(()) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn send(
+        &mut self,
+        number: u64,
+        lane: usize,
+        wanted: Wanted,
+        lease: Lease,
+    ) -> Result<(), Error> {
+        let task = self.task(number, &wanted, lease)?;
+        let worker = self.schedule.worker_of(lane);
+        self.schedule.sent(lane);
+        self.supply.sent(&wanted);
+        self.tasks.push_back(Sent { number, worker, wanted, lease: Some(lease) });
+        self.pool.give_task(worker, task)
+    }
+
+    pub(super) fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
+        let indices = self.pack(wanted, lease)?;
+        // The pool knows what is to be forgotten, and which claim is free.
+        Ok(Task { epoch: self.supply.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
+    }
+
+    /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the batches
+    /// does not change, and neither do their contents: no sample's generator depends on its worker.
+    ///
+    /// Not of an iterable dataset: what a shard gives next is known to the worker that reads it.
+    pub(super) fn move_tasks(&mut self) -> Result<(), Error> {
+        if self.supply.has_shards() {
+            return Ok(());
+        }
+        for idle in 0..self.options.workers {
+            if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
+                continue;
+            }
+            for (number, busy) in self.schedule.waiting_behind() {
+                let place = self.place_of(number).expect("every task in the schedule is noted");
+                let Some(lease) = self.tasks[place].lease else { continue };
+                // Another slot that it was offered is given back by the worker it was offered to.
+                if !self.pool.withdraw(busy, number) {
+                    continue;
+                }
+                self.schedule.moved(number, idle);
+                self.tasks[place].worker = idle;
+                let task = self.task(number, &self.tasks[place].wanted, lease)?;
+                self.pool.give_task(idle, task)?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the workers that have nothing to do and will be given nothing, unless they are to stay.
+    pub(super) fn finish_idle_workers(&mut self) {
+        // For every batch: what costs more comes last.
+        if self.home.is_some() || !self.schedule.has_closed_lanes() {
+            return;
+        }
+        if !self.supply.has_shards() && !self.schedule.waiting_behind().is_empty() {
+            return;
+        }
+        for worker in 0..self.options.workers {
+            if self.schedule.is_over(worker) {
+                self.pool.finish(worker);
+            }
+        }
+    }
+
+    /// A batch that fails before any worker sees it.
+    pub(super) fn fail_unsent(&mut self, number: u64, lane: usize, wanted: Wanted, error: Error) {
+        let worker = self.schedule.worker_of(lane);
+        self.schedule.sent(lane);
+        self.tasks.push_back(Sent { number, worker, wanted, lease: None });
+        let arrived = self.schedule.arrived(number, Arrival::NotSent(Box::new(error)));
+        debug_assert!(arrived.is_ok(), "it was just noted as sent");
+    }
+
+    /// Tasks on their way whose slot may yet have to grow.
+    pub(super) fn small_leases(&self) -> usize {
+        let expected = self.slots.expected() as u64;
+        let small = |sent: &&Sent| sent.lease.is_some_and(|lease| lease.len < expected);
+        self.tasks.iter().filter(small).count()
+    }
+
+    /// What is wanted, as it travels: indices as a range where they are one, as a list where it fits a frame, else in the slot.
+    pub(super) fn pack(&self, wanted: &Wanted, lease: Lease) -> Result<Indices, Error> {
+        let indices = match wanted {
+            Wanted::Samples(indices) => indices,
+            Wanted::NextOf { shard, open_at } => return self.pack_shard(*shard, open_at.as_ref(), lease),
+        };
+        let start = indices.first().copied().unwrap_or(0);
+        if indices.iter().enumerate().all(|(place, &index)| index == start + place) {
+            return Ok(Indices::Range { start: start as u64, len: indices.len() as u64 });
+        }
+        let list: Vec<u64> = indices.iter().map(|&index| index as u64).collect();
+        if list.len() <= MOST_INLINE_INDICES {
+            return Ok(Indices::List(list));
+        }
+        let bytes: Vec<u8> = list.iter().flat_map(|index| index.to_le_bytes()).collect();
+        self.slots.write(lease, &bytes).map_err(no_slot)?;
+        Ok(Indices::InSlot { len: list.len() as u64 })
+    }
+
+    pub(super) fn pack_shard(
+        &self,
+        shard: usize,
+        open_at: Option<&ShardPlace>,
+        lease: Lease,
+    ) -> Result<Indices, Error> {
+        let shard = u32::try_from(shard).expect("checked by the builder");
+        let Some(place) = open_at else {
+            return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: None });
+        };
+        let (position, skip) = (place.position, place.skip());
+        let snapshot = match &place.snapshot {
+            Some(snapshot) => {
+                self.slots.write(lease, &snapshot.bytes).map_err(no_slot)?;
+                Some(snapshot.bytes.len() as u64)
+            }
+            None => None,
+        };
+        Ok(Indices::NextOf { shard, position, skip, snapshot })
+    }
+}
+
+impl Wanted {
+    /// Bytes of it that travel in the slot.
+    fn bytes_in_slot(&self) -> usize {
+        match self {
+            Self::Samples(indices) if indices.len() > MOST_INLINE_INDICES => size_of::<u64>() * indices.len(),
+            Self::Samples(_) => 0,
+            Self::NextOf { open_at, .. } => {
+                let snapshot = open_at.as_ref().and_then(|place| place.snapshot.as_ref());
+                snapshot.map_or(0, |snapshot| snapshot.bytes.len())
+            }
+        }
+    }
+}

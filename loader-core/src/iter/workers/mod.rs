@@ -1,0 +1,284 @@
+//! An epoch on worker processes: tasks go out ahead of the user, batches come back in any order and are handed on in theirs.
+
+mod dispatch;
+mod leases;
+mod leave;
+mod reports;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io,
+    marker::PhantomData,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::{
+    arena::Encoded,
+    frame::{Failure, Lease},
+    slots::{SlotError, SlotPool},
+};
+
+use super::{
+    Step,
+    rest::{Held, Home, LIVENESS_INTERVAL},
+    supply::{Supply, Wanted},
+};
+use crate::{
+    collate::Batch,
+    error::{Doing, Error},
+    pool::Pool,
+    report::WorkerReport,
+    schedule::Schedule,
+    state::Place,
+};
+
+/// How long the user waits for a batch before tasks are moved from busy workers to idle ones. A shorter wait is not worth it.
+const MOVE_AFTER: Duration = Duration::from_millis(1);
+
+/// How an epoch is loaded.
+#[derive(Debug, Clone)]
+pub(crate) struct Epochs {
+    pub(crate) workers: usize,
+    pub(crate) prefetch_factor: usize,
+    pub(crate) in_order: bool,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// The batches of one epoch.
+pub(crate) struct WorkerIter<B> {
+    pool: Held,
+    /// Where the workers go when they are no longer needed here, if they are to stay.
+    home: Option<Home>,
+    slots: SlotPool,
+    options: Epochs,
+    supply: Supply,
+    schedule: Schedule<Arrival>,
+    /// The tasks in the schedule's window, oldest first.
+    tasks: VecDeque<Sent>,
+    /// Tasks whose batch needs a larger slot than there is room for yet, by number.
+    requests: BTreeMap<u64, Request>,
+    /// The worker that wrote a slot last, by number of the slot; of those that are large enough to be offered.
+    writers: BTreeMap<u32, usize>,
+    /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
+    offers: BTreeMap<u64, (usize, Lease)>,
+    /// An error that ends the iteration, to be returned after the batch that was whole when it came.
+    last_error: Option<Error>,
+    /// Set after the end and after an error that ends the iteration.
+    ended: bool,
+    batch: PhantomData<fn() -> B>,
+}
+
+/// A task on its way.
+#[derive(Debug)]
+struct Sent {
+    number: u64,
+    worker: usize,
+    wanted: Wanted,
+    /// The slot it is loaded into; `None` when it holds none (any more).
+    lease: Option<Lease>,
+}
+
+/// A worker's wish for a larger slot. It does nothing else until it is answered.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    worker: usize,
+    lease: Lease,
+    needed: usize,
+}
+
+/// What came back for a task.
+#[derive(Debug)]
+enum Arrival {
+    Batch {
+        lease: Lease,
+        encoded: Encoded,
+        held: bool,
+        position: u64,
+    },
+    Failed {
+        failure: Box<Failure>,
+        position: u64,
+        ended: bool,
+    },
+    /// No worker was asked.
+    NotSent(Box<Error>),
+}
+
+impl<B: Batch> WorkerIter<B> {
+    /// Takes over running workers and gives them their first tasks.
+    pub(crate) fn new(
+        pool: Pool,
+        home: Option<Home>,
+        slots: SlotPool,
+        options: Epochs,
+        supply: Supply,
+    ) -> Result<Self, Error> {
+        let schedule = supply.schedule(options.workers, options.prefetch_factor, options.in_order);
+        let mut iter = Self {
+            pool: Held::new(pool),
+            home,
+            slots,
+            options,
+            supply,
+            schedule,
+            tasks: VecDeque::new(),
+            requests: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            writers: BTreeMap::new(),
+            last_error: None,
+            ended: false,
+            batch: PhantomData,
+        };
+        iter.dispatch()?;
+        Ok(iter)
+    }
+
+    pub(super) fn step(&mut self) -> Option<Step<B>> {
+        if self.ended {
+            self.shut_down();
+            return None;
+        }
+        if !self.pool.is_owned() {
+            let source = io::Error::other(
+                "a forked process cannot share its parent's workers; make an iterator of its own",
+            );
+            return Some((None, Err(Error::System { what: "loading in a forked process", source })));
+        }
+        let step = match self.last_error.take() {
+            Some(error) => Err(error),
+            None => self.next_batch(),
+        };
+        match step {
+            Ok(Some(step)) => Some(step),
+            Ok(None) => {
+                self.ended = true;
+                self.shut_down();
+                None
+            }
+            Err(error) => {
+                if error.ends_iteration() {
+                    // The user learns it now; a worker that is stuck is waited for when the iterator is used again or dropped.
+                    self.ended = true;
+                    self.home = None;
+                    self.pool.ask_to_end();
+                }
+                Some((None, Err(error)))
+            }
+        }
+    }
+
+    /// The next batch in order; `None` at the end of the epoch; an error that is of no batch.
+    fn next_batch(&mut self) -> Result<Option<Step<B>>, Error> {
+        if !self.wait()? {
+            return Ok(None);
+        }
+        let (number, lane, arrival) = self.schedule.next_ready().expect("waited for");
+        let Sent { worker, wanted, .. } = self.take_sent(number);
+        debug_assert_eq!(worker, self.schedule.worker_of(lane));
+        let (end, batch) = self.open(self.supply.number_of(number), worker, arrival);
+        let info = self.supply.returned(number, wanted, worker, end);
+        // The next task before this batch is returned, so that its worker never waits for the user.
+        if let Err(error) = self.dispatch() {
+            // For want of memory it is tried again at the next call, and told then.
+            self.last_error = Some(error).filter(Error::ends_iteration);
+        }
+        Ok(Some((Some(info), batch)))
+    }
+
+    /// Waits until the user's next batch has arrived; false when the epoch is over.
+    fn wait(&mut self) -> Result<bool, Error> {
+        // A timeout beyond the end of time is none.
+        let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut move_at = None;
+        loop {
+            if self.schedule.is_ready() {
+                return Ok(true);
+            }
+            self.answer_requests()?;
+            if self.schedule.is_ready() {
+                continue;
+            }
+            if self.schedule.is_empty() {
+                // Nothing is on its way: either the epoch is over, or there was no room for a single slot.
+                self.dispatch()?;
+                if self.schedule.is_empty() {
+                    return Ok(false);
+                }
+                continue;
+            }
+            self.offer_warm_slots()?;
+            let now = Instant::now();
+            let move_at = *move_at.get_or_insert(now + MOVE_AFTER);
+            let is_early = now < move_at;
+            if !is_early {
+                self.move_tasks()?;
+            }
+            let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+            match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
+                Some(report) => self.handle(report)?,
+                None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                    return Err(self.timed_out());
+                }
+                None if is_early => {}
+                None => self.pool.look_for_exits(),
+            }
+        }
+    }
+
+    /// False when the epoch is over already. Waits for the next batch.
+    pub(super) fn has_more(&mut self) -> Result<bool, Error> {
+        self.wait()
+    }
+
+    /// Where the user stands; `None` when the end is known.
+    pub(super) fn place(&self) -> Option<Place> {
+        let is_over = self.schedule.is_closed() && self.schedule.is_empty() && self.tasks.is_empty();
+        (!is_over).then(|| self.supply.place(&self.schedule))
+    }
+
+    fn timed_out(&self) -> Error {
+        let worker = self.schedule.awaited_worker().unwrap_or(0);
+        let after = self.options.timeout.unwrap_or_default();
+        Error::TimedOut { after, waiting_for: Doing::new(worker, &self.pool.snapshot(worker)) }
+    }
+
+    fn sent_mut(&mut self, number: u64) -> Option<&mut Sent> {
+        self.place_of(number).map(|place| &mut self.tasks[place])
+    }
+
+    fn take_sent(&mut self, number: u64) -> Sent {
+        let sent = self.place_of(number).and_then(|place| self.tasks.remove(place));
+        sent.expect("every task in the schedule is noted")
+    }
+
+    fn place_of(&self, number: u64) -> Option<usize> {
+        // They are noted in the order of their numbers.
+        self.tasks.binary_search_by_key(&number, |sent| sent.number).ok()
+    }
+
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.pool.pids()
+    }
+
+    pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
+        self.pool.reports()
+    }
+
+    pub(super) fn shared_memory_bytes(&self) -> u64 {
+        self.slots.bytes()
+    }
+
+    pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.ended {
+            return (0, Some(0));
+        }
+        // A task of a shard may bring nothing.
+        let sent = if self.supply.has_shards() { 0 } else { self.tasks.len() };
+        let (low, high) = self.supply.size_hint();
+        (low + sent, high.map(|high| high + sent))
+    }
+}
+
+fn no_slot(error: SlotError) -> Error {
+    Error::SharedMemoryExhausted { problem: error.to_string() }
+}
