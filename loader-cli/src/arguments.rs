@@ -102,7 +102,7 @@ pub(crate) struct RunArguments {
 #[derive(Debug, Args)]
 pub(crate) struct PlanArguments {
     /// Samples in the dataset
-    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    #[arg(long, value_name = "N")]
     pub(crate) length: usize,
 
     #[command(flatten)]

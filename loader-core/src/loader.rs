@@ -18,6 +18,7 @@ use crate::{
         BatchSource, Bench, Cut, Epochs, Inner, Iter, LocalBatches, LocalShards, ShardSource, Shards, Supply,
         WorkerIter,
     },
+    options::Order,
     plan::Plan,
     pool::Launch,
     random::base_seed,
@@ -135,6 +136,7 @@ impl<B: Batch> DataLoader<B> {
 
     fn start(&self, number: u64, place: &Place) -> Result<Iter<B>, Error> {
         let started = Instant::now();
+        self.check_epoch(number)?;
         let supply = self.supply(number, place)?;
         let inner = match (&self.loading, supply) {
             (Loading::Batches(source), Supply::Batches { plan, next, ahead, .. }) => {
@@ -188,6 +190,21 @@ impl<B: Batch> DataLoader<B> {
                 Err(mismatch("it is of a map-style dataset, the loader's is iterable"))
             }
         }
+    }
+
+    /// PyTorch's generator comes to an epoch through all before it.
+    fn check_epoch(&self, number: u64) -> Result<(), Error> {
+        /// Some hours of numbers that are left out.
+        const FARTHEST: u128 = 1 << 45;
+        let Content::Batches { sampler, .. } = &self.content else { return Ok(()) };
+        let draws = u128::from(sampler.torch_draws()) + 2;
+        if self.origin.order == Order::Torch && u128::from(number) * draws > FARTHEST {
+            let problem = format!(
+                "epoch {number} is out of reach: PyTorch's generator has to go through all epochs before it"
+            );
+            return Err(Error::InvalidOption { option: "order", problem });
+        }
+        Ok(())
     }
 
     /// What the workers that are started for an epoch get their seeds from.

@@ -1,6 +1,7 @@
 //! An epoch's batches of indices, numbered and checked.
 
 use std::{
+    any::Any,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
 };
@@ -44,16 +45,14 @@ pub(crate) struct Planned {
 
 impl Plan {
     pub(crate) fn new(sampler: &dyn BatchSampler, epoch: Epoch, samples: usize) -> Self {
-        let mut plan = Self {
-            batches: sampler.batches(epoch),
-            epoch: epoch.number,
-            upcoming: None,
-            next: 0,
-            fingerprint: 0,
-            announced: sampler.len(),
-            samples,
+        let begun = catch_unwind(AssertUnwindSafe(|| (sampler.len(), sampler.batches(epoch))));
+        let (announced, batches, panicked) = match begun {
+            Ok((announced, batches)) => (announced, batches, None),
+            Err(payload) => (1, no_batches(), Some(sampler_panicked(&*payload, 0))),
         };
-        plan.upcoming = plan.draw(0, 0);
+        let (epoch, next, fingerprint) = (epoch.number, 0, 0);
+        let mut plan = Self { batches, epoch, upcoming: None, next, fingerprint, announced, samples };
+        plan.upcoming = panicked.map(Err).or_else(|| plan.draw(0, 0));
         if let Some(Ok(indices)) = &plan.upcoming {
             let mut hash = Xxh3::new();
             indices.iter().for_each(|&index| hash.update(&(index as u64).to_le_bytes()));
@@ -101,15 +100,24 @@ impl Plan {
     /// The batch after the next `ahead` ones. The sampler is user code.
     fn draw(&mut self, ahead: usize, number: u64) -> Option<Result<Vec<usize>, Error>> {
         let batches = &mut self.batches;
-        catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))).map(|drawn| drawn.map(Ok)).unwrap_or_else(
-            |payload| {
+        match catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))) {
+            Ok(drawn) => drawn.map(Ok),
+            Err(payload) => {
                 // Not asked again: who knows what it would say.
-                self.batches = Box::new(std::iter::empty());
-                let chain = to_failure(&*payload, Stage::Fetch, None).chain;
-                Some(Err(Error::SamplerPanicked { batch: number, message: chain.concat() }))
-            },
-        )
+                self.batches = no_batches();
+                Some(Err(sampler_panicked(&*payload, number)))
+            }
+        }
     }
+}
+
+fn no_batches() -> Batches {
+    Box::new(std::iter::empty())
+}
+
+fn sampler_panicked(payload: &(dyn Any + Send), batch: u64) -> Error {
+    let message = to_failure(payload, Stage::Fetch, None).chain.concat();
+    Error::SamplerPanicked { batch, message }
 }
 
 impl Iterator for Plan {

@@ -55,7 +55,10 @@ pub(crate) fn generator(key: [u8; 32], stream: u64) -> ChaCha8Rng {
 pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
     match epoch.order {
         Order::Native => generator(key(Purpose::Worker, epoch.seed, epoch.number), 0).next_u64() >> 1,
-        Order::Torch => torch::at_epoch(epoch.seed, epoch.number, torch::BASE_SEED_DRAWS + draws).base_seed(),
+        Order::Torch => {
+            torch::at_epoch(epoch.seed, epoch.number, torch::BASE_SEED_DRAWS.saturating_add(draws))
+                .base_seed()
+        }
     }
 }
 

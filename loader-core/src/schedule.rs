@@ -64,7 +64,7 @@ impl<P> Schedule<P> {
             window: VecDeque::new(),
             received: 0,
             pending: 0,
-            limit: workers * per_worker,
+            limit: workers.saturating_mul(per_worker),
             in_order,
             workers,
             lanes: vec![Lane { load: 0, is_open: true }; lanes],

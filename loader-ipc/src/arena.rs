@@ -150,7 +150,7 @@ impl SlotArena {
 /// Memory for a buffer of `len` bytes of the batch that this thread is collating; `None` when it collates none, or its slot is full.
 pub(crate) fn allocate(len: usize) -> Option<Place> {
     CURRENT.with_borrow_mut(|current| match current.as_deref_mut()? {
-        Room::Heap(pool) => Some(Place::Heap(pool.take(len.div_ceil(ALIGNMENT)), pool.clone())),
+        Room::Heap(pool) => Some(Place::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
         Room::Slot(slot) if slot.encoding => None,
         Room::Slot(slot) => {
             let before = slot.used;

@@ -31,23 +31,23 @@ enum Storage {
 }
 
 impl Buffer {
-    /// `len` zero bytes: in the slot whose batch this thread is collating, else on the heap.
-    pub fn zeroed(len: usize) -> Self {
+    /// `len` zero bytes: in the slot whose batch this thread is collating, else on the heap; `None` when there is no memory.
+    pub fn zeroed(len: usize) -> Option<Self> {
         match arena::allocate(len) {
             Some(place) => {
                 let mut buffer = Self::at(place, len);
                 // A frozen slot cannot be where a batch is being collated.
                 buffer.as_bytes_mut().expect("a slot that is being filled is not frozen").fill(0);
-                buffer
+                Some(buffer)
             }
             None => Self::on_heap(len),
         }
     }
 
     /// Like [`zeroed`](Self::zeroed) for a caller that writes every byte: used memory keeps its old content.
-    pub fn for_overwrite(len: usize) -> Self {
+    pub fn for_overwrite(len: usize) -> Option<Self> {
         match arena::allocate(len) {
-            Some(place) => Self::at(place, len),
+            Some(place) => Some(Self::at(place, len)),
             None => Self::on_heap(len),
         }
     }
@@ -59,11 +59,11 @@ impl Buffer {
         }
     }
 
-    /// `len` zero bytes on the heap.
-    pub fn on_heap(len: usize) -> Self {
+    /// `len` zero bytes on the heap; `None` when there is no memory.
+    pub fn on_heap(len: usize) -> Option<Self> {
         // Zeroed by the allocator: large ones are fresh pages and cost nothing here.
-        let lines = bytemuck::allocation::zeroed_vec(len.div_ceil(ALIGNMENT));
-        Self { storage: Storage::Heap(lines), len }
+        let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(ALIGNMENT)).ok()?;
+        Some(Self { storage: Storage::Heap(lines), len })
     }
 
     pub(crate) fn in_slot(chunk: Chunk) -> Self {
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn heap_buffers_are_aligned_and_zero() {
         for len in [0, 1, 63, 64, 65, 1000] {
-            let buffer = Buffer::zeroed(len);
+            let buffer = Buffer::zeroed(len).unwrap();
             assert_eq!(buffer.as_bytes(), vec![0; len]);
             assert_eq!(buffer.as_bytes().as_ptr() as usize % ALIGNMENT, 0);
             assert!(!buffer.is_shared());
@@ -167,19 +167,23 @@ mod tests {
     fn buffers_are_used_again_for_such_as_need_nearly_as_much() {
         let pool = HeapPool::default();
         let mut arena = arena::Arena::on_heap(&pool);
-        let large = arena.within(|| Buffer::zeroed(1 << 20));
+        let large = arena.within(|| Buffer::zeroed(1 << 20).unwrap());
         let address = large.as_bytes().as_ptr();
         drop(large);
-        let mut again = arena.within(|| Buffer::for_overwrite((1 << 20) - 100));
+        let mut again = arena.within(|| Buffer::for_overwrite((1 << 20) - 100).unwrap());
         assert_eq!(again.as_bytes().as_ptr(), address);
         again.as_bytes_mut().unwrap().fill(7);
         drop(again);
-        assert!(arena.within(|| Buffer::zeroed(1 << 20)).as_bytes().iter().all(|&byte| byte == 0));
-        assert_ne!(arena.within(|| Buffer::zeroed(1 << 18)).as_bytes().as_ptr(), address, "far too large");
-        let small = arena.within(|| Buffer::zeroed(100));
+        assert!(arena.within(|| Buffer::zeroed(1 << 20).unwrap()).as_bytes().iter().all(|&byte| byte == 0));
+        assert_ne!(
+            arena.within(|| Buffer::zeroed(1 << 18).unwrap()).as_bytes().as_ptr(),
+            address,
+            "far too large"
+        );
+        let small = arena.within(|| Buffer::zeroed(100).unwrap());
         let address = small.as_bytes().as_ptr();
         drop(small);
-        assert_eq!(arena.within(|| Buffer::for_overwrite(70)).as_bytes().as_ptr(), address);
+        assert_eq!(arena.within(|| Buffer::for_overwrite(70).unwrap()).as_bytes().as_ptr(), address);
         assert_eq!(format!("{pool:?}"), "HeapPool { small: 1, large: 2 }");
     }
 }

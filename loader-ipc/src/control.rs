@@ -85,7 +85,10 @@ impl ControlPage {
     /// When the system is out of memory or descriptors.
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = memory::reserve_words(words(workers))?;
-        Ok((Self { words, workers }, fd))
+        let page = Self { words, workers };
+        // A worker is starting since now, whenever it comes to say so.
+        (0..workers).for_each(|worker| page.line(worker)[SINCE].store(now_nanos(), Ordering::Relaxed));
+        Ok((page, fd))
     }
 
     /// Maps the page that another process made for `workers` workers.

@@ -13,8 +13,9 @@ use crate::{
 
 /// Larger buffers are large.
 const MOST_SMALL: usize = 64 * 1024 / size_of::<Line>();
-/// Most buffers of either size that wait to be used again. More come back only when the program drops batches that it had kept.
-const MOST_WAITING: usize = 4;
+/// So many buffers of either size may wait to be used again, or as many as a batch or two needed lately. More come back only when the
+/// program drops batches that it had kept.
+const LEAST_WAITING: usize = 4;
 
 /// Buffers on their way from one batch to the next. Clones share them; the last one frees them.
 #[derive(Clone, Default)]
@@ -30,8 +31,20 @@ struct Shared {
 /// Apart, so that a batch's labels do not push out its images.
 #[derive(Default)]
 struct Waiting {
-    small: Vec<Block>,
-    large: Vec<Block>,
+    small: Class,
+    large: Class,
+}
+
+/// Buffers of about one size.
+#[derive(Default)]
+struct Class {
+    waiting: Vec<Block>,
+    /// In use now,
+    out: usize,
+    /// at most since all were here,
+    most_out: usize,
+    /// and at most the time before.
+    most_before: usize,
 }
 
 /// Memory of a buffer.
@@ -47,29 +60,42 @@ impl HeapPool {
         Self(Arc::new(Shared { waiting: Mutex::default(), pinner }))
     }
 
-    /// Memory of at least `lines` lines with any content.
-    pub(crate) fn take(&self, lines: usize) -> Block {
+    /// Memory of at least `lines` lines with any content; `None` when there is none.
+    pub(crate) fn take(&self, lines: usize) -> Option<Block> {
         let mut all = self.lock();
-        let waiting = all.of_size(lines);
+        let class = all.of_size(lines);
         // One that is far too large would be held by a small batch.
         let fits = |other: &Block| (lines..=2 * lines).contains(&other.len()) && !other.is_stale();
-        match waiting.iter().position(fits) {
-            Some(place) => waiting.swap_remove(place),
+        let block = match class.waiting.iter().position(fits) {
+            Some(place) => class.waiting.swap_remove(place),
             None => {
                 drop(all);
-                Block::new(lines, self.0.pinner.as_ref())
+                let block = Block::new(lines, self.0.pinner.as_ref())?;
+                all = self.lock();
+                block
             }
-        }
+        };
+        let class = all.of_size(lines);
+        class.out += 1;
+        class.most_out = class.most_out.max(class.out);
+        Some(block)
     }
 
     pub(crate) fn give_back(&self, memory: Block) {
         let mut all = self.lock();
-        let waiting = all.of_size(memory.len());
-        if waiting.len() == MOST_WAITING {
-            // The oldest is the least likely to be of the right size.
-            waiting.remove(0);
+        let class = all.of_size(memory.len());
+        class.waiting.push(memory);
+        class.out = class.out.saturating_sub(1);
+        if class.out == 0 {
+            class.most_before = std::mem::take(&mut class.most_out);
         }
-        waiting.push(memory);
+        // The oldest are the least likely to be of the right size.
+        let most = LEAST_WAITING.max(class.most_out).max(class.most_before);
+        let too_many = class.waiting.len().saturating_sub(most);
+        let freed: Vec<Block> = class.waiting.drain(..too_many).collect();
+        // To free them, and to take them from the driver, takes time that nobody else should wait for.
+        drop(all);
+        drop(freed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -78,16 +104,16 @@ impl HeapPool {
 }
 
 impl Waiting {
-    fn of_size(&mut self, lines: usize) -> &mut Vec<Block> {
+    fn of_size(&mut self, lines: usize) -> &mut Class {
         if lines > MOST_SMALL { &mut self.large } else { &mut self.small }
     }
 }
 
 impl Block {
-    fn new(lines: usize, pinner: Option<&Pinner>) -> Self {
+    fn new(lines: usize, pinner: Option<&Pinner>) -> Option<Self> {
         match pinner.and_then(|pinner| Pages::pinned(lines, pinner)) {
-            Some(pages) => Self::Pinned(pages),
-            None => Self::Lines(bytemuck::allocation::zeroed_vec(lines)),
+            Some(pages) => Some(Self::Pinned(pages)),
+            None => bytemuck::allocation::try_zeroed_vec(lines).ok().map(Self::Lines),
         }
     }
 
@@ -130,7 +156,7 @@ impl Default for Block {
 impl fmt::Debug for HeapPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = self.lock();
-        let (small, large) = (waiting.small.len(), waiting.large.len());
+        let (small, large) = (waiting.small.waiting.len(), waiting.large.waiting.len());
         f.debug_struct("HeapPool").field("small", &small).field("large", &large).finish()
     }
 }

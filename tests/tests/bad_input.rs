@@ -40,6 +40,11 @@ fn numbers_that_make_no_sense() {
     assert_invalid(noise().num_workers(1_000_000), "num_workers", "more than 4096");
     assert_invalid(noise().num_workers(1).prefetch_factor(0), "prefetch_factor", "use 1 or more");
     assert_invalid(
+        noise().num_workers(2).prefetch_factor(usize::MAX / 2 + 1),
+        "prefetch_factor",
+        "more than 65536",
+    );
+    assert_invalid(
         noise().num_workers(1).shared_memory_limit(1000),
         "shared_memory_limit",
         "use 65536 or more",

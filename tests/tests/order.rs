@@ -119,3 +119,28 @@ fn parts_of_a_dataset_are_the_same_with_any_number_of_workers() -> Result<(), Er
     assert_eq!(digest(loader.iter()?)?, expected);
     Ok(())
 }
+
+#[test]
+fn what_is_composed_can_be_split() {
+    let numbers = || TensorDataset::new(Tensor::from_vec((0..10u32).collect(), [10]).unwrap()).unwrap();
+    fn check<D: Dataset + Clone>(dataset: D) {
+        let len = dataset.len();
+        let parts = dataset.random_split_by_counts(&[7, len - 7], 0, Order::Torch).unwrap();
+        let mut all: Vec<usize> =
+            parts.iter().flat_map(|part| (0..part.len()).map(|index| part.index_of(index))).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..len));
+    }
+    check(numbers());
+    check(StackDataset::new((numbers(), numbers())).unwrap());
+    check(ConcatDataset::new([numbers(), numbers()]).unwrap());
+    check(numbers().concat(numbers()).map(|number, _| Ok(number[0])));
+}
+
+#[test]
+fn a_sampler_can_be_chosen_at_run_time() {
+    let mut options = loader_core::LoaderOptions::default();
+    options.batch_size = Some(4);
+    let batches = options.batch_sampler(10).unwrap();
+    assert_eq!(epochs(noise(10, 0).batch_sampler(batches), 1)[0].len(), 3);
+}

@@ -423,3 +423,26 @@ fn a_sampler_that_panics_ends_the_epoch_at_its_own_place() {
         assert!(batches.next().is_none(), "nobody knows what it would have said next");
     }
 }
+
+#[test]
+fn a_sampler_that_panics_at_once_is_an_error_of_the_first_batch() {
+    let _watchdog = Watchdog::start();
+    #[derive(Debug)]
+    struct Panics;
+    impl Sampler for Panics {
+        fn len(&self) -> usize {
+            10
+        }
+
+        fn indices(&self, _epoch: loader_core::sampler::Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+            panic!("the sampler has no order")
+        }
+    }
+    for workers in [0, 1] {
+        let builder = DataLoader::builder(Noise { count: 10 }).num_workers(workers).sampler(Panics);
+        let mut batches = builder.build().unwrap().iter().unwrap();
+        let error = batches.next().unwrap().unwrap_err();
+        assert!(matches!(error, Error::SamplerPanicked { batch: 0, .. }), "{error:?}");
+        assert!(batches.next().is_none());
+    }
+}

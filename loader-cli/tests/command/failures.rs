@@ -34,7 +34,7 @@ fn wrong_arguments() {
     assert!(message.contains("`many` is neither a number of workers nor \"auto\""), "{message}");
     assert!(refusal(&["run"]).contains("<TARGET>"));
     assert!(refusal(&["run", PHOTOS, "--samples", "0"]).contains("at least 1"));
-    assert!(refusal(&["plan", "--length", "0"]).contains("at least 1"));
+    assert!(refusal(&["plan", "--length", "many"]).contains("invalid value 'many'"));
     run(&[]).assert_status(2);
     run(&["--help"]).assert_status(0);
 }

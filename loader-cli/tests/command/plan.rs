@@ -16,6 +16,20 @@ fn batches(arguments: &[&str]) -> Vec<Vec<usize>> {
 }
 
 #[test]
+fn nothing_and_more_than_there_can_be() {
+    assert_eq!(plan(&["--length", "0", "--batch-size", "4"]), "");
+    let refused = |arguments: &[&str], text: &str| {
+        let finished = run(&[&["plan"], arguments].concat());
+        finished.assert_status(2);
+        assert!(finished.stderr.contains(text), "{}", finished.stderr);
+    };
+    refused(&["--length", "0", "--shuffle"], "the dataset is empty");
+    refused(&["--length", "18446744073709551615", "--shuffle"], "larger than the machine's memory");
+    let whole = ["--length", "18446744073709551615", "--batch-size", "18446744073709551615"];
+    refused(&whole, "larger than the machine's memory");
+}
+
+#[test]
 fn in_order() {
     let expected = "{\"epoch\":0,\"batch\":0,\"indices\":[0,1,2,3]}\n{\"epoch\":0,\"batch\":1,\"indices\":[4,5,6,7]}\n\
                     {\"epoch\":0,\"batch\":2,\"indices\":[8,9]}\n";

@@ -35,10 +35,11 @@ where
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
         let samples = self.kind.0.len();
+        // First what excludes each other.
+        let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
-        let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         let seed = self.settings.seed();
         let pinner = self.open_pinner();
         let loading = match epochs.workers {

@@ -1,5 +1,6 @@
 //! Which samples are in which batch, as the options alone say it.
 
+use super::settings::machine_memory;
 use crate::{
     error::Error,
     options::{DEFAULT_BATCH_SIZE, LoaderOptions},
@@ -11,7 +12,8 @@ impl LoaderOptions {
     /// `batch_size`, `shuffle`, `drop_last`, `rank` and `world_size` say.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a batch size of 0 and a rank that is not one of `world_size`; [`Error::EmptyDataset`].
+    /// [`Error::InvalidOption`] for a batch size of 0, a rank that is not one of `world_size`, and an order or a batch that the machine's
+    /// memory cannot hold; [`Error::EmptyDataset`] where nothing is to be shuffled, as in PyTorch.
     ///
     /// # Examples
     /// ```
@@ -26,9 +28,10 @@ impl LoaderOptions {
     /// ```
     pub fn batch_sampler(&self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
         self.check_batch_size()?;
-        if samples == 0 {
+        if samples == 0 && self.shuffle == Some(true) {
             return Err(Error::EmptyDataset);
         }
+        self.check_size(samples)?;
         Ok(self.in_batches(self.sampler(samples)?))
     }
 
@@ -43,6 +46,26 @@ impl LoaderOptions {
             Some(0) => invalid("batch_size", "0 samples do not make a batch; use 1 or more".to_owned()),
             _ => Ok(()),
         }
+    }
+
+    /// What is not there cannot be asked for: the allocator would end the process.
+    fn check_size(&self, samples: usize) -> Result<(), Error> {
+        let memory = machine_memory().unwrap_or(u64::MAX >> 1);
+        let is_too_large = |indices: usize| {
+            let bytes = indices.checked_mul(size_of::<usize>()).and_then(|bytes| isize::try_from(bytes).ok());
+            bytes.is_none_or(|bytes| bytes as u64 > memory)
+        };
+        let problem = |what: &str, indices: usize| {
+            format!("{what} of {indices} indices is larger than the machine's memory, {memory} bytes")
+        };
+        if self.shuffle == Some(true) && is_too_large(samples) {
+            return invalid("shuffle", problem("a random order", samples));
+        }
+        let batch = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE).min(samples);
+        if is_too_large(batch) {
+            return invalid("batch_size", problem("a batch", batch));
+        }
+        Ok(())
     }
 
     fn sampler(&self, samples: usize) -> Result<Box<dyn Sampler>, Error> {
@@ -140,7 +163,18 @@ mod tests {
             message(None, Some(2)),
             "world_size: which of them is this process? set rank too, or leave both out"
         );
-        assert!(matches!(options(None, None).batch_sampler(0), Err(Error::EmptyDataset)));
+        let shuffled = LoaderOptions { shuffle: Some(true), ..LoaderOptions::default() };
+        assert!(matches!(shuffled.batch_sampler(0), Err(Error::EmptyDataset)));
+        assert!(
+            batches(&options(None, None), 0).is_empty() && batches(&options(Some(1), Some(4)), 0).is_empty()
+        );
+        let huge = shuffled.batch_sampler(usize::MAX).unwrap_err().to_string();
+        assert!(huge.starts_with("shuffle: a random order of 18446744073709551615 indices"), "{huge}");
+        let whole = LoaderOptions { batch_size: Some(usize::MAX), ..LoaderOptions::default() };
+        assert!(matches!(
+            whole.batch_sampler(usize::MAX),
+            Err(Error::InvalidOption { option: "batch_size", .. })
+        ));
         let no_batch = LoaderOptions { batch_size: Some(0), ..LoaderOptions::default() };
         assert!(matches!(no_batch.batch_sampler(1), Err(Error::InvalidOption { option: "batch_size", .. })));
     }

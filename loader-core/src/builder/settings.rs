@@ -20,6 +20,9 @@ use crate::{
 /// More workers than any machine has processors: a slip of the finger.
 const MOST_WORKERS: usize = 4096;
 
+/// Batches a worker that no memory holds.
+const MOST_PREFETCHED: usize = 1 << 16;
+
 /// A place is kept for each shard, and sent with each state.
 const MOST_SHARDS: usize = 1 << 16;
 
@@ -94,8 +97,11 @@ impl Settings {
         }
         let timeout = match options.timeout.unwrap_or(0.0) {
             0.0 => None,
+            // Longer than all time, as `Duration::MAX` is: none.
+            seconds if seconds.is_finite() && seconds >= u64::MAX as f64 => None,
             seconds => match Duration::try_from_secs_f64(seconds) {
-                Ok(timeout) => Some(timeout),
+                // So short that it rounds to nothing is not none.
+                Ok(timeout) => Some(timeout.max(Duration::from_nanos(1))),
                 Err(_) => {
                     return invalid(
                         "timeout",
@@ -112,6 +118,9 @@ impl Settings {
         }
         if options.prefetch_factor == Some(0) {
             return invalid("prefetch_factor", "a worker needs at least one batch to work on; use 1 or more");
+        }
+        if let Some(most) = options.prefetch_factor.filter(|&most| most > MOST_PREFETCHED) {
+            return invalid("prefetch_factor", &format!("{most} is more than {MOST_PREFETCHED}"));
         }
         if workers == 0 && options.persistent_workers == Some(true) {
             return invalid(
@@ -182,7 +191,8 @@ fn default_memory_limit() -> u64 {
     memory.unwrap_or(2 * UNKNOWN) / 2
 }
 
-fn machine_memory() -> Option<u64> {
+/// Bytes of memory that the machine has, if it says so.
+pub(super) fn machine_memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"))?;
     Some(total.trim().parse::<u64>().ok()? * 1024)

@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData};
 use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Collate, CollateError, CollateProblem, Stack};
+use super::{Batch, Collate, CollateError, CollateProblem, MOST_RESERVED, Stack};
 
 /// Collates by a function that captures nothing.
 #[derive(Serialize, Deserialize)]
@@ -31,7 +31,11 @@ where
     type Stack = Collected<S, F, B>;
 
     fn stack(&self, samples: usize) -> Collected<S, F, B> {
-        Collected { samples: Vec::with_capacity(samples), function: self.function, batch: PhantomData }
+        Collected {
+            samples: Vec::with_capacity(samples.min(MOST_RESERVED)),
+            function: self.function,
+            batch: PhantomData,
+        }
     }
 }
 

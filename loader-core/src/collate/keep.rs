@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, CollateError, Sample, Stack};
+use super::{Batch, CollateError, MOST_RESERVED, Sample, Stack};
 
 /// A sample that is not collated: a batch of them is the list of what is inside, a `Vec<S>`. For what has no other batch, such as the
 /// boxes of an image, of which each has another number.
@@ -52,7 +52,7 @@ macro_rules! listed {
                 type Stack = ListStack<Self>;
 
                 fn stack(samples: usize) -> ListStack<Self> {
-                    ListStack(Vec::with_capacity(samples))
+                    ListStack(Vec::with_capacity(samples.min(MOST_RESERVED)))
                 }
             }
         )*
@@ -91,7 +91,7 @@ impl<S: Batch> Sample for Keep<S> {
     type Stack = IntoListStack<Self, S>;
 
     fn stack(samples: usize) -> Self::Stack {
-        IntoListStack { list: Vec::with_capacity(samples), into: |Self(sample)| sample }
+        IntoListStack { list: Vec::with_capacity(samples.min(MOST_RESERVED)), into: |Self(sample)| sample }
     }
 }
 
@@ -100,7 +100,7 @@ impl Sample for &'static str {
     type Stack = IntoListStack<Self, String>;
 
     fn stack(samples: usize) -> Self::Stack {
-        IntoListStack { list: Vec::with_capacity(samples), into: str::to_owned }
+        IntoListStack { list: Vec::with_capacity(samples.min(MOST_RESERVED)), into: str::to_owned }
     }
 }
 

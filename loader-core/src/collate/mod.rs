@@ -25,6 +25,9 @@ pub use rows::{Row, RowStack};
 pub use single::{ConvertWith, DefaultConvert, Single};
 pub use structure::MapStack;
 
+/// Most samples that a list makes room for beforehand: a stream may have fewer than its batch size.
+const MOST_RESERVED: usize = 4096;
+
 /// What can be a batch: any serde type that can move to another thread. Tensors in it stay in shared memory.
 pub trait Batch: Serialize + DeserializeOwned + Send + 'static {}
 

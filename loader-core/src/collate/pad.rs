@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CollateError, CollateProblem, Row, Sample, Stack};
+use super::{CollateError, CollateProblem, MOST_RESERVED, Row, Sample, Stack};
 use crate::tensor::{Element, Rows, Tensor};
 
 /// A sequence whose batch is padded to the longest of the batch, as [`Padded`] with the lengths: `Ragged<Vec<T>>`, or
@@ -232,7 +232,7 @@ impl<R: Row> Sample for Ragged<R> {
     type Stack = RaggedStack<R>;
 
     fn stack(samples: usize) -> RaggedStack<R> {
-        RaggedStack { sequences: Vec::with_capacity(samples), shapes: Shapes::default() }
+        RaggedStack { sequences: Vec::with_capacity(samples.min(MOST_RESERVED)), shapes: Shapes::default() }
     }
 }
 

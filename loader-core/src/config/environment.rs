@@ -14,8 +14,8 @@ const ALIKE: f64 = 0.8;
 impl LoaderOptions {
     /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
     /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
-    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`. Values are written as in TOML,
-    /// without quotes; 1 and 0 are true and false too.
+    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`. Values are
+    /// written as in TOML, but strings without quotes and numbers without underscores; 1 and 0 are true and false too.
     ///
     /// # Errors
     /// [`ConfigError`]: a value that cannot be read, or a variable whose name is almost one of these.

@@ -6,7 +6,7 @@ use super::{IterableDataset, Shard, generator::Generator};
 use crate::context::Context;
 
 /// Two iterable datasets, one after the other in each shard: PyTorch's `ChainDataset`; made by [`IterableDataset::chain`].
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChainDataset<A, B> {
     first: A,
     second: B,

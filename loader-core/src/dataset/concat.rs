@@ -24,7 +24,7 @@ use crate::context::Context;
 /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 2, 3, 4, 5]);
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
 pub struct ConcatDataset<D> {
     members: Vec<D>,
@@ -118,7 +118,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
 }
 
 /// Two datasets with the same kind of samples, one after the other; made by [`Dataset::concat`].
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(
     serialize = "A: Serialize, B: Serialize",
     deserialize = "A: Deserialize<'de>, B: Deserialize<'de>"

@@ -150,6 +150,12 @@ where
     }
 }
 
+impl<D: Clone, F: Copy, S> Clone for Map<D, F, S> {
+    fn clone(&self) -> Self {
+        Self { dataset: self.dataset.clone(), function: self.function, sample: PhantomData }
+    }
+}
+
 impl<D: fmt::Debug, F, S> fmt::Debug for Map<D, F, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Map").field("dataset", &self.dataset).finish_non_exhaustive()

@@ -9,7 +9,7 @@ use super::{IterableDataset, Shard};
 use crate::{context::Context, random::below};
 
 /// An iterable dataset whose samples are mixed within a buffer; made by [`IterableDataset::shuffle_buffer`].
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ShuffleBuffer<D> {
     dataset: D,
     size: usize,

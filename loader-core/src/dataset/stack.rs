@@ -29,7 +29,7 @@ use crate::context::Context;
 /// assert_eq!((numbers.as_slice(), names.as_slice()), ([1, 2, 3].as_slice(), b"abc".as_slice()));
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "P: Serialize", deserialize = "P: Deserialize<'de>"))]
 pub struct StackDataset<P> {
     parts: P,

@@ -31,7 +31,7 @@ use crate::{
 /// assert_eq!((images.shape(), labels.shape()), ([4, 28, 28].as_slice(), [4].as_slice()));
 /// # anyhow::Ok(())
 /// ```
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(serialize = "", deserialize = ""))]
 pub struct TensorDataset<T: Tensors> {
     tensors: T::Shared,
@@ -102,6 +102,12 @@ mod sealed {
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Shared<T: Element>(Arc<Tensor<T>>);
+
+impl<T: Element> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
 impl<T: Element> Serialize for Shared<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -60,13 +60,31 @@ impl<S: Sampler> BatchSampler for FixedBatches<S> {
     }
 }
 
+impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        (**self).batches(epoch)
+    }
+
+    fn torch_draws(&self) -> u64 {
+        (**self).torch_draws()
+    }
+}
+
 /// Cuts an order into batches of `size` indices; the last one may be shorter.
 ///
 /// Batches are skipped (`nth`) as fast as `indices` skips, which matters where an epoch is taken up in its middle.
+///
+/// # Panics
+/// When `size` is 0.
 pub fn cut(
     indices: impl Iterator<Item = usize> + Send + 'static,
     size: usize,
 ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+    assert!(size > 0, "a batch has at least one sample");
     Box::new(Cut { indices, size })
 }
 

@@ -90,11 +90,11 @@ impl RandomSampler {
     /// In PyTorch's order.
     fn draws_of_epoch(&self) -> u64 {
         if self.replacement {
-            return self.num_samples as u64 * integer_draws(self.population as u64);
+            return (self.num_samples as u64).saturating_mul(integer_draws(self.population as u64));
         }
         // PyTorch draws one more permutation for the rest, also when there is no rest.
         let permutations = self.num_samples.checked_div(self.population).map_or(0, |full| full as u64 + 1);
-        permutations * permutation_draws(self.population)
+        permutations.saturating_mul(permutation_draws(self.population))
     }
 
     fn source(&self, epoch: Epoch) -> Source {

@@ -25,7 +25,8 @@ impl Source {
     /// The same, where the loader takes its base seed from that generator, before it asks the sampler.
     pub(super) fn of_loader(epoch: Epoch, draws: u64) -> Self {
         Self::new(epoch, || {
-            let mut generator = torch::at_epoch(epoch.seed, epoch.number, BASE_SEED_DRAWS + draws);
+            let mut generator =
+                torch::at_epoch(epoch.seed, epoch.number, BASE_SEED_DRAWS.saturating_add(draws));
             generator.base_seed();
             generator
         })

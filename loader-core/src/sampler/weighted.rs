@@ -91,7 +91,7 @@ impl WeightedRandomSampler {
             Table::Once(weights) => weights.len(),
         };
         // Two draws for each number.
-        Source::of_sampler(epoch, 2 * numbers as u64)
+        Source::of_sampler(epoch, (numbers as u64).saturating_mul(2))
     }
 }
 

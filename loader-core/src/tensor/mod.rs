@@ -89,9 +89,9 @@ impl<T: Element> Tensor<T> {
         Self::from_slice(&elements, shape)
     }
 
-    fn make(shape: Vec<usize>, allocate: impl FnOnce(usize) -> Buffer) -> Result<Self, TensorError> {
-        match bytes_of::<T>(&shape) {
-            Some(bytes) => Ok(Self::over(Arc::new(allocate(bytes)), shape)),
+    fn make(shape: Vec<usize>, allocate: impl FnOnce(usize) -> Option<Buffer>) -> Result<Self, TensorError> {
+        match bytes_of::<T>(&shape).and_then(allocate) {
+            Some(buffer) => Ok(Self::over(Arc::new(buffer), shape)),
             None => Err(TensorError::TooLarge { shape }),
         }
     }
@@ -234,6 +234,8 @@ mod tests {
         assert_eq!(error.to_string(), "5 elements do not fill a tensor of shape [2, 3]");
         assert!(matches!(Tensor::<f64>::zeros([usize::MAX, 2]), Err(TensorError::TooLarge { .. })));
         assert!(matches!(Tensor::<f64>::zeros([usize::MAX / 8]), Err(TensorError::TooLarge { .. })));
+        // More than any machine gives.
+        assert!(matches!(Tensor::<u8>::zeros([1 << 62]), Err(TensorError::TooLarge { .. })));
     }
 
     #[test]

@@ -22,9 +22,11 @@ impl<T: Element> Rows<T> {
     /// No rows yet, of at most `capacity`, each of the shape `row`.
     pub(crate) fn new(capacity: usize, row: &[usize]) -> Result<Self, TensorError> {
         let shape: Vec<usize> = [&[capacity], row].concat();
-        let Some(bytes) = bytes_of::<T>(&shape) else { return Err(TensorError::TooLarge { shape }) };
+        let Some(buffer) = bytes_of::<T>(&shape).and_then(Buffer::for_overwrite) else {
+            return Err(TensorError::TooLarge { shape });
+        };
         let row_bytes = row.iter().product::<usize>() * size_of::<T>();
-        Ok(Self { buffer: Buffer::for_overwrite(bytes), shape, row_bytes, len: 0, element: PhantomData })
+        Ok(Self { buffer, shape, row_bytes, len: 0, element: PhantomData })
     }
 
     /// Shape of a row.
