@@ -222,6 +222,8 @@ pub struct UserFailure {
 pub struct Doing {
     /// Number of the worker.
     pub worker: usize,
+    /// Its process id.
+    pub pid: u32,
     /// Its state.
     pub state: WorkerState,
     /// Number of the batch it was on.
@@ -233,9 +235,10 @@ pub struct Doing {
 }
 
 impl Doing {
-    pub(crate) fn new(worker: usize, snapshot: &WorkerSnapshot) -> Self {
+    pub(crate) fn new(worker: usize, pid: u32, snapshot: &WorkerSnapshot) -> Self {
         Self {
             worker,
+            pid,
             state: snapshot.state,
             batch: snapshot.task,
             index: usize::try_from(snapshot.sample).unwrap_or(usize::MAX),
@@ -246,15 +249,15 @@ impl Doing {
 
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { worker, state, batch, index, .. } = self;
+        let Self { worker, pid, state, batch, index, .. } = self;
         // The clock behind it ticks every few milliseconds.
         let age = format_args!("{:.2} s", self.age.as_secs_f64()).to_string();
         match state {
             WorkerState::Fetching | WorkerState::Collating => {
-                write!(f, "worker {worker}, {state} sample {index} of batch {batch} for {age}")
+                write!(f, "worker {worker} (pid {pid}), {state} sample {index} of batch {batch} for {age}")
             }
-            WorkerState::Sending => write!(f, "worker {worker}, sending batch {batch} for {age}"),
-            _ => write!(f, "worker {worker}, {state} for {age}"),
+            WorkerState::Sending => write!(f, "worker {worker} (pid {pid}), sending batch {batch} for {age}"),
+            _ => write!(f, "worker {worker} (pid {pid}), {state} for {age}"),
         }
     }
 }

@@ -159,7 +159,14 @@ impl<B: Batch> DataLoader<B> {
                     None => launch.start(slots, self.base_seed(number))?,
                 };
                 let home = bench.as_ref().map(Bench::home);
-                Inner::Workers(Box::new(WorkerIter::new(pool, home, slots.clone(), epochs.clone(), supply)?))
+                Inner::Workers(Box::new(WorkerIter::new(
+                    pool,
+                    home,
+                    slots.clone(),
+                    epochs.clone(),
+                    self.warn.clone(),
+                    supply,
+                )?))
             }
             _ => unreachable!("the builder makes both of one kind"),
         };

@@ -5,7 +5,10 @@ use std::{
     fmt,
     io::{self, Write},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
+
+use crate::error::Doing;
 
 /// Something that is probably a mistake, and no reason to stop. Printed to standard error, each text once,
 /// or given to [`Builder::on_warning`](crate::Builder::on_warning).
@@ -22,6 +25,14 @@ pub enum Warning {
         workers: usize,
         /// Processors.
         cpus: usize,
+    },
+    /// `next()` waits for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after). Said once a wait, which goes on.
+    #[error("no batch for {after:?}: waiting for {waiting_for}; with a timeout this would be an error")]
+    LongWait {
+        /// The loader's `warn_after`.
+        after: Duration,
+        /// For which worker, and what it is doing.
+        waiting_for: Doing,
     },
     /// `iter()`: persistent workers could not go on with another epoch, and others were started.
     #[error("persistent workers were replaced, with their copies of the dataset: {problem}")]

@@ -1,12 +1,16 @@
 //! User code that fails: that batch is lost, with a name; everything else goes on.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use anyhow::ensure;
-use loader_core::{Error, prelude::*};
+use loader_core::{Error, Warning, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Faulty, Noise},
+    datasets::{Fault, Faulty, Noise, SlowFirst},
 };
 use serde::{Deserialize, Serialize};
 
@@ -268,7 +272,8 @@ fn a_timeout_names_who_is_stuck_and_loses_nothing() {
     let error = batches.next().unwrap().unwrap_err();
     let Error::TimedOut { waiting_for, .. } = &error else { panic!("{error:?}") };
     assert_eq!((waiting_for.worker, waiting_for.index), (0, 0));
-    assert!(error.to_string().contains("worker 0, fetching sample 0 of batch 0"), "{error}");
+    assert_eq!(waiting_for.pid, batches.worker_pids()[0]);
+    assert!(error.to_string().contains(", fetching sample 0 of batch 0"), "{error}");
     let good: Vec<u64> = batches.filter_map(Result::ok).map(|batch| batch.as_slice()[0]).collect();
     assert_eq!(good, [0, 1, 2, 3]);
 }
@@ -445,4 +450,24 @@ fn a_sampler_that_panics_at_once_is_an_error_of_the_first_batch() {
         assert!(matches!(error, Error::SamplerPanicked { batch: 0, .. }), "{error:?}");
         assert!(batches.next().is_none());
     }
+}
+
+#[test]
+fn a_long_wait_is_warned_of_once_with_worker_pid_and_sample() {
+    let _watchdog = Watchdog::start();
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&warnings);
+    let dataset = SlowFirst { count: 3, delay: Duration::from_millis(600), numbers: 1 };
+    let builder = DataLoader::builder(dataset).num_workers(1).warn_after(Duration::from_millis(100));
+    let loader =
+        builder.on_warning(move |warning| noted.lock().unwrap().push(warning.clone())).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let pid = batches.worker_pids()[0];
+    assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 3, "the wait goes on");
+    let warnings = warnings.lock().unwrap();
+    let [Warning::LongWait { waiting_for, .. }] = &warnings[..] else { panic!("{warnings:?}") };
+    assert_eq!((waiting_for.worker, waiting_for.pid, waiting_for.batch, waiting_for.index), (0, pid, 0, 0));
+    let text = warnings[0].to_string();
+    assert!(text.starts_with("no batch for 100ms: waiting for worker 0 (pid "), "{text}");
+    assert!(text.contains("fetching sample 0 of batch 0 for 0."), "{text}");
 }

@@ -256,6 +256,14 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// How long `next` waits for a batch before a [`Warning::LongWait`] says for which worker, and what it is doing; 30 seconds by
+    /// default, zero for never. The wait goes on: see [`timeout`](Self::timeout) for one that ends.
+    #[must_use]
+    pub fn warn_after(mut self, patience: Duration) -> Self {
+        self.settings.warn_after = patience;
+        self
+    }
+
     /// Calls `function` with what is probably a mistake and no error; by default it is printed to standard error.
     #[must_use]
     pub fn on_warning(mut self, function: impl Fn(&Warning) + Send + Sync + 'static) -> Self {

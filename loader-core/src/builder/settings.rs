@@ -20,6 +20,9 @@ use crate::{
 /// More workers than any machine has processors: a slip of the finger.
 const MOST_WORKERS: usize = 4096;
 
+/// A wait that is worth a word, where the user does not say.
+const WARN_AFTER: Duration = Duration::from_secs(30);
+
 /// Batches a worker that no memory holds.
 const MOST_PREFETCHED: usize = 1 << 16;
 
@@ -34,6 +37,7 @@ pub(super) struct Settings {
     pub(super) worker_program: Option<PathBuf>,
     pub(super) registered: Option<String>,
     pub(super) handle_sigchld: bool,
+    pub(super) warn_after: Duration,
     pub(super) shards: Option<usize>,
     pub(super) warn: Warn,
 }
@@ -47,6 +51,7 @@ impl Default for Settings {
             worker_program: None,
             registered: None,
             handle_sigchld: true,
+            warn_after: WARN_AFTER,
             shards: None,
             warn: Warn::default(),
         }
@@ -146,6 +151,7 @@ impl Settings {
             prefetch_factor: options.prefetch_factor.unwrap_or(DEFAULT_PREFETCH_FACTOR),
             in_order: options.in_order.unwrap_or(DEFAULT_IN_ORDER),
             timeout,
+            warn_after: Some(self.warn_after).filter(|patience| !patience.is_zero()),
         })
     }
 

@@ -16,11 +16,7 @@ use loader_ipc::{
     slots::SlotPool,
 };
 
-use crate::{
-    error::{Doing, Error},
-    pool::Pool,
-    report::WorkerReport,
-};
+use crate::{error::Error, pool::Pool, report::WorkerReport};
 
 /// Why a worker gets no larger slot for a batch of an abandoned epoch.
 pub(super) const ABANDONED: &str = "the epoch was abandoned";
@@ -100,7 +96,7 @@ impl Resting {
         while let Some(late) = resumed.iter().position(|&resumed| !resumed) {
             let Some(report) = pool.receive(deadline.min(Instant::now() + LIVENESS_INTERVAL))? else {
                 if Instant::now() >= deadline {
-                    let waiting_for = Doing::new(late, &pool.snapshot(late));
+                    let waiting_for = pool.doing(late);
                     return Err(Error::TimedOut { after: patience, waiting_for });
                 }
                 pool.look_for_exits();

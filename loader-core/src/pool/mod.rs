@@ -262,9 +262,14 @@ impl Pool {
         }
     }
 
+    /// What `worker` is doing, for people.
+    pub(crate) fn doing(&self, worker: usize) -> Doing {
+        Doing::new(worker, self.workers[worker].process.pid(), &self.snapshot(worker))
+    }
+
     /// The error for a worker that has exited.
     pub(crate) fn exited(&self, worker: usize, pid: u32, status: ExitStatus, batches: Vec<u64>) -> Error {
-        let doing = Doing::new(worker, &self.snapshot(worker));
+        let doing = self.doing(worker);
         Error::WorkerExited { worker, pid, status, batches, doing }
     }
 

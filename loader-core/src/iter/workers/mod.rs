@@ -25,11 +25,12 @@ use super::{
 };
 use crate::{
     collate::Batch,
-    error::{Doing, Error},
+    error::Error,
     pool::Pool,
     report::WorkerReport,
     schedule::Schedule,
     state::Place,
+    warning::{Warn, Warning},
 };
 
 /// How long the user waits for a batch before tasks are moved from busy workers to idle ones. A shorter wait is not worth it.
@@ -42,6 +43,8 @@ pub(crate) struct Epochs {
     pub(crate) prefetch_factor: usize,
     pub(crate) in_order: bool,
     pub(crate) timeout: Option<Duration>,
+    /// How long the user waits before it is said for whom.
+    pub(crate) warn_after: Option<Duration>,
 }
 
 /// The batches of one epoch.
@@ -51,6 +54,7 @@ pub(crate) struct WorkerIter<B> {
     home: Option<Home>,
     slots: SlotPool,
     options: Epochs,
+    warn: Warn,
     supply: Supply,
     schedule: Schedule<Arrival>,
     /// The tasks in the schedule's window, oldest first.
@@ -111,6 +115,7 @@ impl<B: Batch> WorkerIter<B> {
         home: Option<Home>,
         slots: SlotPool,
         options: Epochs,
+        warn: Warn,
         supply: Supply,
     ) -> Result<Self, Error> {
         let schedule = supply.schedule(options.workers, options.prefetch_factor, options.in_order);
@@ -119,6 +124,7 @@ impl<B: Batch> WorkerIter<B> {
             home,
             slots,
             options,
+            warn,
             supply,
             schedule,
             tasks: VecDeque::new(),
@@ -189,6 +195,7 @@ impl<B: Batch> WorkerIter<B> {
     fn wait(&mut self) -> Result<bool, Error> {
         // A timeout beyond the end of time is none.
         let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut warn_at = self.options.warn_after.and_then(|patience| Instant::now().checked_add(patience));
         let mut move_at = None;
         loop {
             if self.schedule.is_ready() {
@@ -213,7 +220,12 @@ impl<B: Batch> WorkerIter<B> {
             if !is_early {
                 self.move_tasks()?;
             }
+            if warn_at.is_some_and(|warn_at| now >= warn_at) {
+                warn_at = None;
+                self.warn_of_wait();
+            }
             let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+            let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,
                 None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
@@ -236,10 +248,16 @@ impl<B: Batch> WorkerIter<B> {
         (!is_over).then(|| self.supply.place(&self.schedule))
     }
 
+    fn warn_of_wait(&self) {
+        let worker = self.schedule.awaited_worker().unwrap_or(0);
+        let after = self.options.warn_after.unwrap_or_default();
+        self.warn.warn(&Warning::LongWait { after, waiting_for: self.pool.doing(worker) });
+    }
+
     fn timed_out(&self) -> Error {
         let worker = self.schedule.awaited_worker().unwrap_or(0);
         let after = self.options.timeout.unwrap_or_default();
-        Error::TimedOut { after, waiting_for: Doing::new(worker, &self.pool.snapshot(worker)) }
+        Error::TimedOut { after, waiting_for: self.pool.doing(worker) }
     }
 
     fn sent_mut(&mut self, number: u64) -> Option<&mut Sent> {
