@@ -21,7 +21,8 @@ use crate::{
 
 use settings::Settings;
 
-/// A loader in the making, from [`DataLoader::builder`] or [`DataLoader::stream`]. The methods have the names and meanings of PyTorch's
+/// A loader in the making, from [`DataLoader::builder`](crate::DataLoader::builder) or
+/// [`DataLoader::stream`](crate::DataLoader::stream). The methods have the names and meanings of PyTorch's
 /// arguments.
 ///
 /// `K` is the dataset and its kind, `C` and `W` are the collation and the worker hook; [`collate`](Self::collate) and
@@ -106,7 +107,7 @@ impl<O, C, W> Builder<Iterable<O>, C, W> {
 }
 
 impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
-    /// Has the dataset write down its place behind each batch, so that [`resume`](DataLoader::resume) finds it without reading what
+    /// Has the dataset write down its place behind each batch, so that [`resume`](crate::DataLoader::resume) finds it without reading what
     /// comes before.
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
@@ -192,7 +193,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Longest wait for a batch, after which `next` returns [`Error::TimedOut`]; zero, the default, waits for ever (not for a
+    /// Longest wait for a batch, after which `next` returns [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever (not for a
     /// worker that died, which is noticed at once). Needs workers.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
