@@ -1,7 +1,9 @@
 //! `loader run`: loads epochs, as a training loop would, and does nothing with the batches.
 
 use loader_core::{
-    DataLoader, Dataset, Digest, Error, LoaderOptions, Sample, collate::Batch, sampler::RandomSampler,
+    DataLoader, Dataset, Digest, Error, LoaderOptions, Sample,
+    collate::Batch,
+    sampler::{DistributedSampler, RandomSampler, Sampler},
 };
 
 use crate::{
@@ -105,9 +107,7 @@ impl Run<'_> {
 
 /// Samples of an epoch in this process.
 fn share(samples: usize, options: &LoaderOptions) -> usize {
-    match (options.world_size, options.drop_last) {
-        (Some(world_size), Some(true)) => samples / world_size,
-        (Some(world_size), _) => samples.div_ceil(world_size),
-        (None, _) => samples,
-    }
+    let (Some(rank), Some(world_size)) = (options.rank, options.world_size) else { return samples };
+    let sampler = DistributedSampler::new(samples, world_size, rank);
+    sampler.map_or(samples, |sampler| sampler.drop_last(options.drop_last.unwrap_or(false)).len())
 }

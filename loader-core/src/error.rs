@@ -277,6 +277,11 @@ impl Error {
         }
     }
 
+    /// The error for an option whose value makes no sense.
+    pub(crate) fn invalid_option(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::InvalidOption { option, problem: problem.into() }
+    }
+
     /// The error for a worker that broke the protocol.
     pub(crate) fn misbehaved(worker: usize, problem: impl Into<String>) -> Self {
         Self::WorkerMisbehaved { worker, problem: problem.into() }

@@ -70,6 +70,7 @@ mod shared_vec;
 mod state;
 mod tensor;
 mod torch;
+mod tuples;
 mod warning;
 
 pub use builder::Builder;

@@ -13,9 +13,9 @@ use crate::{
     collate::Batch,
     dataset::{Dataset, IterableDataset},
     error::Error,
-    fetch::{Iterable, MapStyle, Plain},
+    fetch::{Cut, Iterable, MapStyle, Plain},
     iter::{
-        BatchSource, Bench, Cut, Epochs, Inner, Iter, LocalBatches, LocalShards, ShardSource, Shards, Supply,
+        BatchSource, Bench, Epochs, Inner, Iter, LocalBatches, LocalShards, ShardSource, Shards, Supply,
         WorkerIter,
     },
     options::Order,
@@ -24,6 +24,7 @@ use crate::{
     random::base_seed,
     sampler::BatchSampler,
     state::{Origin, Place, State, mismatch},
+    torch::BASE_SEED_DRAWS,
     warning::{Warn, Warning},
 };
 
@@ -139,9 +140,8 @@ impl<B: Batch> DataLoader<B> {
         self.check_epoch(number)?;
         let supply = self.supply(number, place)?;
         let inner = match (&self.loading, supply) {
-            (Loading::Batches(source), Supply::Batches { plan, next, ahead, .. }) => {
-                let ahead = ahead.into_iter().collect();
-                Inner::Batches(LocalBatches::new(Arc::clone(source), plan, next, ahead))
+            (Loading::Batches(source), Supply::Batches { plan, ahead, .. }) => {
+                Inner::Batches(LocalBatches::new(Arc::clone(source), plan, ahead))
             }
             (Loading::Shards(source), Supply::Shards { shards, .. }) => {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
@@ -203,24 +203,28 @@ impl<B: Batch> DataLoader<B> {
     fn check_epoch(&self, number: u64) -> Result<(), Error> {
         /// Some hours of numbers that are left out.
         const FARTHEST: u128 = 1 << 45;
-        let Content::Batches { sampler, .. } = &self.content else { return Ok(()) };
-        let draws = u128::from(sampler.torch_draws()) + 2;
-        if self.origin.order == Order::Torch && u128::from(number) * draws > FARTHEST {
+        let draws = u128::from(BASE_SEED_DRAWS) + u128::from(self.torch_draws());
+        let is_drawn = matches!(self.content, Content::Batches { .. });
+        if is_drawn && self.origin.order == Order::Torch && u128::from(number) * draws > FARTHEST {
             let problem = format!(
                 "epoch {number} is out of reach: PyTorch's generator has to go through all epochs before it"
             );
-            return Err(Error::InvalidOption { option: "order", problem });
+            return Err(Error::invalid_option("order", problem));
         }
         Ok(())
     }
 
     /// What the workers that are started for an epoch get their seeds from.
     fn base_seed(&self, number: u64) -> u64 {
-        let draws = match &self.content {
+        base_seed(self.origin.epoch(number), self.torch_draws())
+    }
+
+    /// What an epoch's order takes from the loader's generator, in PyTorch's order.
+    fn torch_draws(&self) -> u64 {
+        match &self.content {
             Content::Batches { sampler, .. } => sampler.torch_draws(),
             Content::Shards(_) => 0,
-        };
-        base_seed(self.origin.epoch(number), draws)
+        }
     }
 
     fn next_epoch(&self) -> MutexGuard<'_, u64> {

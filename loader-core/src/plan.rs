@@ -83,6 +83,11 @@ impl Plan {
         }
     }
 
+    /// Number of the next batch.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next
+    }
+
     /// Passes over the batches before number `next`.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {

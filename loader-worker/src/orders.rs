@@ -80,12 +80,6 @@ struct Worker<'a> {
 /// `Break` when main no longer listens.
 type Flow = ControlFlow<()>;
 
-/// What a task asks for, unpacked.
-enum Wanted {
-    Samples(Vec<usize>),
-    NextOf { shard: usize, place: ShardPlace },
-}
-
 /// What became of a task.
 enum Outcome {
     Done {
@@ -128,23 +122,23 @@ impl Worker<'_> {
         let started = Instant::now();
         self.line().set_task(number);
         self.enter(WorkerState::Fetching);
-        let wanted = self.unpack(indices, lease)?;
-        let before = self.position(&wanted);
-        let outcome = self.fetch_and_send(epoch, number, lease, &wanted)?;
-        let position = self.position(&wanted);
+        let work = self.unpack(indices, lease)?;
+        let before = self.position(&work);
+        let outcome = self.fetch_and_send(epoch, number, lease, &work)?;
+        let position = self.position(&work);
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
-                let samples = match &wanted {
-                    Wanted::Samples(indices) => indices.len() as u64,
-                    Wanted::NextOf { .. } => position.saturating_sub(before),
+                let samples = match &work {
+                    Work::Samples(indices) => indices.len() as u64,
+                    Work::NextOf { .. } => position.saturating_sub(before),
                 };
                 self.count(samples, started);
                 Event::Done { task: number, lease, encoded, held: self.is_held(lease), position }
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
-                let ended = match (&wanted, &self.fetch) {
-                    (Wanted::NextOf { shard, .. }, Ok(fetch)) => fetch.is_broken(*shard),
+                let ended = match (&work, &self.fetch) {
+                    (Work::NextOf { shard, .. }, Ok(fetch)) => fetch.is_broken(*shard),
                     _ => false,
                 };
                 Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, ended }
@@ -173,8 +167,8 @@ impl Worker<'_> {
     }
 
     /// Items taken so far from the shard that a task is of, or where it is to be opened; 0 for indices.
-    fn position(&self, wanted: &Wanted) -> u64 {
-        let Wanted::NextOf { shard, place } = wanted else { return 0 };
+    fn position(&self, work: &Work) -> u64 {
+        let Work::NextOf { shard, place } = work else { return 0 };
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)
     }
 
@@ -185,12 +179,12 @@ impl Worker<'_> {
         epoch: u64,
         task: u64,
         lease: Lease,
-        wanted: &Wanted,
+        work: &Work,
     ) -> anyhow::Result<Outcome> {
         let fetch = match &mut self.fetch {
             Ok(fetch) => fetch,
             // The batches of a shard are not counted beforehand: saying it once ends the shard.
-            Err(_) if self.told && matches!(wanted, Wanted::NextOf { .. }) => {
+            Err(_) if self.told && matches!(work, Work::NextOf { .. }) => {
                 return Ok(Outcome::Exhausted { lease });
             }
             Err(failure) => {
@@ -200,10 +194,6 @@ impl Worker<'_> {
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);
         let watch = PageWatch::new(&self.session.control, self.session.worker);
-        let work = match wanted {
-            Wanted::Samples(indices) => Work::Samples(indices),
-            Wanted::NextOf { shard, place } => Work::NextOf { shard: *shard, place },
-        };
         let batch = match fetch.fetch(epoch, work, &mut arena, &watch) {
             Ok(batch) => batch,
             Err(NoBatch::Exhausted) => return Ok(Outcome::Exhausted { lease }),
@@ -264,7 +254,7 @@ impl Worker<'_> {
         self.line().count_batch(samples, busy);
     }
 
-    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Wanted> {
+    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Work> {
         let list = match indices {
             Indices::Range { start, len } => (start..start.saturating_add(len)).collect(),
             Indices::List(list) => list,
@@ -284,11 +274,11 @@ impl Worker<'_> {
                     }),
                 };
                 let place = ShardPlace { position, snapshot, ended: false };
-                return Ok(Wanted::NextOf { shard: shard as usize, place });
+                return Ok(Work::NextOf { shard: shard as usize, place });
             }
         };
         let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();
-        narrow.map(Wanted::Samples).context("an index larger than memory")
+        narrow.map(Work::Samples).context("an index larger than memory")
     }
 
     /// The first bytes of a slot.

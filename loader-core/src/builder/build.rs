@@ -11,8 +11,8 @@ use crate::{
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{self, DatasetKind, Iterable, MapStyle, OpenFn, OpenShard, WorkerInit},
-    iter::{Bench, Cut, Epochs, MapSource, StreamSource},
+    fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenFn, OpenShard, WorkerInit},
+    iter::{Bench, Epochs, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
     options::DEFAULT_BATCH_SIZE,
@@ -40,17 +40,9 @@ where
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
-        let seed = self.settings.seed();
-        let pinner = self.open_pinner();
-        let loading = match epochs.workers {
-            0 => {
-                let memory = HeapPool::pinned(pinner.clone());
-                Loading::Batches(Arc::new(MapSource::new(self.kind.0, self.collate, seed, memory)))
-            }
-            _ => self.load_by_workers(epochs, pinner.clone())?,
-        };
-        let origin = self.settings.origin(Some(samples));
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
+        self.assemble(epochs, content, |MapStyle(dataset), collate, seed, memory| {
+            Loading::Batches(Arc::new(MapSource::new(dataset, collate, seed, memory)))
+        })
     }
 }
 
@@ -68,26 +60,20 @@ where
         let epochs = self.check()?;
         let shards = self.settings.count_shards(epochs.workers)?;
         if self.kind.snapshot_every == 0 {
-            let problem = "use 1 for a snapshot behind every batch, or more".to_owned();
-            return Err(Error::InvalidOption { option: "snapshot_every", problem });
+            return Err(Error::invalid_option(
+                "snapshot_every",
+                "use 1 for a snapshot behind every batch, or more",
+            ));
         }
         let options = &self.settings.options;
         let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
         let drop_last = options.drop_last.unwrap_or(false);
         let (first_shard, all_shards) = options.place_shards(shards)?;
-        self.kind = Iterable { first_shard, all_shards, batch_size, drop_last, ..self.kind };
-        let content = Content::Shards(Cut { shards, first_shard, all_shards, batch_size, drop_last });
-        let (seed, samples) = (self.settings.seed(), self.kind.samples());
-        let pinner = self.open_pinner();
-        let loading = match epochs.workers {
-            0 => {
-                let memory = HeapPool::pinned(pinner.clone());
-                Loading::Shards(Arc::new(StreamSource::new(self.kind, self.collate, seed, memory)))
-            }
-            _ => self.load_by_workers(epochs, pinner.clone())?,
-        };
-        let origin = self.settings.origin(samples);
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
+        self.kind.cut = Cut { shards, first_shard, all_shards, batch_size, drop_last };
+        let content = Content::Shards(self.kind.cut);
+        self.assemble(epochs, content, |iterable, collate, seed, memory| {
+            Loading::Shards(Arc::new(StreamSource::new(iterable, collate, seed, memory)))
+        })
     }
 }
 
@@ -113,8 +99,20 @@ where
         Ok(epochs)
     }
 
-    fn open_pinner(&self) -> Option<Pinner> {
-        pinning::open(self.settings.options.pin_memory.unwrap_or(false), &self.settings.warn)
+    /// The loader of what was checked; `in_process` is how it loads without workers.
+    fn assemble(
+        mut self,
+        epochs: Epochs,
+        content: Content,
+        in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
+    ) -> Result<DataLoader<C::Batch>, Error> {
+        let pinner = pinning::open(self.settings.options.pin_memory.unwrap_or(false), &self.settings.warn);
+        let origin = self.settings.origin(self.kind.samples());
+        let loading = match epochs.workers {
+            0 => in_process(self.kind, self.collate, origin.seed, HeapPool::pinned(pinner.clone())),
+            _ => self.load_by_workers(epochs, pinner.clone())?,
+        };
+        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
     }
 
     fn load_by_workers(

@@ -13,7 +13,7 @@ use crate::{
     collate::{Batch, CollateWith, DefaultCollate},
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
-    fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInitWith},
+    fetch::{Cut, DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInitWith},
     options::{LoaderOptions, NumWorkers, Order},
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
@@ -49,15 +49,7 @@ impl<D: Dataset> Builder<MapStyle<D>> {
 impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
     pub(crate) fn iterable(dataset: D) -> Self {
         let dataset = Plain(dataset);
-        let (first_shard, all_shards) = (0, 0);
-        Self::new(Iterable {
-            dataset,
-            first_shard,
-            all_shards,
-            batch_size: 0,
-            drop_last: false,
-            snapshot_every: 1,
-        })
+        Self::new(Iterable { dataset, cut: Cut::default(), snapshot_every: 1 })
     }
 }
 
@@ -112,16 +104,8 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
-        let Iterable {
-            dataset: Plain(dataset),
-            first_shard,
-            all_shards,
-            batch_size,
-            drop_last,
-            snapshot_every,
-        } = kind;
-        let dataset = Snapshots(dataset);
-        let kind = Iterable { dataset, first_shard, all_shards, batch_size, drop_last, snapshot_every };
+        let Iterable { dataset: Plain(dataset), cut, snapshot_every } = kind;
+        let kind = Iterable { dataset: Snapshots(dataset), cut, snapshot_every };
         Builder { kind, collate, worker_init, settings }
     }
 }

@@ -43,7 +43,7 @@ impl LoaderOptions {
 
     pub(super) fn check_batch_size(&self) -> Result<(), Error> {
         match self.batch_size {
-            Some(0) => invalid("batch_size", "0 samples do not make a batch; use 1 or more".to_owned()),
+            Some(0) => invalid("batch_size", "0 samples do not make a batch; use 1 or more"),
             _ => Ok(()),
         }
     }
@@ -91,12 +91,11 @@ impl LoaderOptions {
             (None, None) => Ok(None),
             (Some(rank), Some(world_size)) => Ok(Some((rank, world_size))),
             (Some(_), None) => {
-                invalid("rank", "of how many processes? set world_size too, or leave both out".to_owned())
+                invalid("rank", "of how many processes? set world_size too, or leave both out")
             }
-            (None, Some(_)) => invalid(
-                "world_size",
-                "which of them is this process? set rank too, or leave both out".to_owned(),
-            ),
+            (None, Some(_)) => {
+                invalid("world_size", "which of them is this process? set rank too, or leave both out")
+            }
         }
     }
 
@@ -112,8 +111,8 @@ impl LoaderOptions {
     }
 }
 
-fn invalid<T>(option: &'static str, problem: String) -> Result<T, Error> {
-    Err(Error::InvalidOption { option, problem })
+pub(super) fn invalid<T>(option: &'static str, problem: impl Into<String>) -> Result<T, Error> {
+    Err(Error::invalid_option(option, problem))
 }
 
 #[cfg(test)]

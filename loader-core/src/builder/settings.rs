@@ -8,6 +8,7 @@ use std::{
 
 use loader_ipc::slots::FIRST_LEN;
 
+use super::order::invalid;
 use crate::{
     error::Error,
     iter::Epochs,
@@ -74,15 +75,13 @@ impl Settings {
 
     /// Number of shards of an iterable dataset, and that it is asked for nothing that needs indices.
     pub(super) fn count_shards(&self, workers: usize) -> Result<usize, Error> {
-        let invalid = |option, problem: String| Err(Error::InvalidOption { option, problem });
         if self.options.shuffle == Some(true) {
-            let problem = "an iterable dataset has no indices to shuffle; see `shuffle_buffer`".to_owned();
-            return invalid("shuffle", problem);
+            return invalid("shuffle", "an iterable dataset has no indices to shuffle; see `shuffle_buffer`");
         }
         self.options.check_batch_size()?;
         match self.shards {
             None => Ok(workers.max(1)),
-            Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more".to_owned()),
+            Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more"),
             Some(shards) if shards > MOST_SHARDS => {
                 invalid("shards", format!("{shards} is more than {MOST_SHARDS}"))
             }
@@ -94,11 +93,9 @@ impl Settings {
     /// that PyTorch does.
     pub(super) fn check_options(&self) -> Result<Epochs, Error> {
         let options = &self.options;
-        let invalid =
-            |option, problem: &str| Err(Error::InvalidOption { option, problem: problem.to_owned() });
         let workers = options.num_workers.unwrap_or_default().resolve();
         if workers > MOST_WORKERS {
-            return invalid("num_workers", &format!("{workers} is more than {MOST_WORKERS}"));
+            return invalid("num_workers", format!("{workers} is more than {MOST_WORKERS}"));
         }
         let timeout = match options.timeout.unwrap_or(0.0) {
             0.0 => None,
@@ -110,7 +107,7 @@ impl Settings {
                 Err(_) => {
                     return invalid(
                         "timeout",
-                        &format!("{seconds} is not a number of seconds; use 0 or more"),
+                        format!("{seconds} is not a number of seconds; use 0 or more"),
                     );
                 }
             },
@@ -125,7 +122,7 @@ impl Settings {
             return invalid("prefetch_factor", "a worker needs at least one batch to work on; use 1 or more");
         }
         if let Some(most) = options.prefetch_factor.filter(|&most| most > MOST_PREFETCHED) {
-            return invalid("prefetch_factor", &format!("{most} is more than {MOST_PREFETCHED}"));
+            return invalid("prefetch_factor", format!("{most} is more than {MOST_PREFETCHED}"));
         }
         if workers == 0 && options.persistent_workers == Some(true) {
             return invalid(
@@ -143,7 +140,7 @@ impl Settings {
         if let Some(limit) = options.shared_memory_limit.filter(|&limit| limit < least) {
             return invalid(
                 "shared_memory_limit",
-                &format!("{limit} bytes hold no batch; use {least} or more"),
+                format!("{limit} bytes hold no batch; use {least} or more"),
             );
         }
         Ok(Epochs {

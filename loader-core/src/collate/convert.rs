@@ -13,6 +13,7 @@ use super::{Batch, CollateError, CollateProblem, Keep, List, Ragged, Row};
 use crate::{
     dataset::TensorRow,
     tensor::{Element, Rows, Tensor},
+    tuples::each_tuple,
 };
 
 /// A sample that knows how it looks on its own, without a batch around it, as PyTorch's `default_convert` does:
@@ -121,14 +122,7 @@ macro_rules! tuples {
     };
 }
 
-tuples!(A 0);
-tuples!(A 0, B 1);
-tuples!(A 0, B 1, C 2);
-tuples!(A 0, B 1, C 2, D 3);
-tuples!(A 0, B 1, C 2, D 3, E 4);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+each_tuple!(tuples);
 
 macro_rules! maps {
     ($map:ident, $($bound:ident),*) => {

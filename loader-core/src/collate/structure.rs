@@ -10,6 +10,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{CollateError, CollateProblem, Sample, Stack};
+use crate::tuples::each_tuple;
 
 macro_rules! tuples {
     ($($name:ident $place:tt),*) => {
@@ -42,14 +43,7 @@ macro_rules! tuples {
     };
 }
 
-tuples!(A 0);
-tuples!(A 0, B 1);
-tuples!(A 0, B 1, C 2);
-tuples!(A 0, B 1, C 2, D 3);
-tuples!(A 0, B 1, C 2, D 3, E 4);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
-tuples!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+each_tuple!(tuples);
 
 /// Stacks maps key by key. The first sample's keys are the batch's.
 pub struct MapStack<M, K, S: Sample> {

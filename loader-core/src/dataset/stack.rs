@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{ComposeError, Dataset, error::common_length, many};
-use crate::context::Context;
+use crate::{context::Context, tuples::each_tuple};
 
 /// Datasets of equal length side by side, whose samples are put together: PyTorch's `StackDataset`.
 ///
@@ -182,14 +182,7 @@ macro_rules! parts {
     };
 }
 
-parts!(A 0);
-parts!(A 0, B 1);
-parts!(A 0, B 1, C 2);
-parts!(A 0, B 1, C 2, D 3);
-parts!(A 0, B 1, C 2, D 3, E 4);
-parts!(A 0, B 1, C 2, D 3, E 4, F 5);
-parts!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
-parts!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+each_tuple!(parts);
 
 impl<K, D> sealed::Sealed for BTreeMap<K, D> {}
 

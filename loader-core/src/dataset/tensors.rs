@@ -9,6 +9,7 @@ use super::{ComposeError, Dataset, TensorRow, error::common_length};
 use crate::{
     context::Context,
     tensor::{Element, Tensor},
+    tuples::each_tuple,
 };
 
 /// Tensors in memory, one row per sample: PyTorch's `TensorDataset`.
@@ -173,14 +174,7 @@ macro_rules! tensors {
     };
 }
 
-tensors!(A 0);
-tensors!(A 0, B 1);
-tensors!(A 0, B 1, C 2);
-tensors!(A 0, B 1, C 2, D 3);
-tensors!(A 0, B 1, C 2, D 3, E 4);
-tensors!(A 0, B 1, C 2, D 3, E 4, F 5);
-tensors!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
-tensors!(A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
+each_tuple!(tensors);
 
 #[cfg(test)]
 mod tests {

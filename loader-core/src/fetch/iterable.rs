@@ -20,7 +20,7 @@ use loader_ipc::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, guarded};
+use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, push, set_up};
 use crate::{
     collate::{Collate, Stack},
     context::{Context, WorkerInfo},
@@ -32,14 +32,22 @@ use crate::{
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Iterable<O> {
     pub(crate) dataset: O,
-    /// The first shard of this process.
+    /// Nothing yet while the loader is put together.
+    pub(crate) cut: Cut,
+    /// Batches from one snapshot to the next.
+    pub(crate) snapshot_every: u64,
+}
+
+/// How an iterable dataset is cut into batches.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cut {
+    /// Shards that this process reads.
+    pub(crate) shards: usize,
+    /// The first of them among those of all processes.
     pub(crate) first_shard: usize,
-    /// Number of shards of all processes; 0 in a builder that was not told.
     pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
-    /// Batches from one snapshot to the next.
-    pub(crate) snapshot_every: u64,
 }
 
 /// An iterable dataset, opened with snapshots or without.
@@ -244,10 +252,7 @@ impl<S> Cursors<S> {
 #[derive(Debug)]
 pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
-    first_shard: usize,
-    all_shards: usize,
-    batch_size: usize,
-    drop_last: bool,
+    cut: Cut,
     snapshot_every: u64,
     collate: C,
     seed: u64,
@@ -263,25 +268,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let Iterable { mut dataset, first_shard, all_shards, batch_size, drop_last, snapshot_every } =
-            iterable;
-        let mut cx = Context::for_epoch(worker.clone(), seed, 0);
-        guarded(Stage::Setup, || dataset.setup(&mut cx))?;
-        if let Some(worker) = &worker {
-            guarded(Stage::WorkerInit, || hook.call(worker))?;
-        }
-        let dataset = Arc::new(dataset);
-        Ok(Self {
-            dataset,
-            first_shard,
-            all_shards,
-            batch_size,
-            drop_last,
-            snapshot_every,
-            collate,
-            seed,
-            worker,
-        })
+        let Iterable { mut dataset, cut, snapshot_every } = iterable;
+        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
+        Ok(Self { dataset: Arc::new(dataset), cut, snapshot_every, collate, seed, worker })
     }
 
     /// Loads the next batch of `shard`, which is opened at `place` if it is not open. After a panic the shard is over.
@@ -326,14 +315,15 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             NoBatch::Failed(error_to_failure(error, stage, index))
         };
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
-        let mut stack = self.collate.stack(self.batch_size);
+        let Cut { batch_size, drop_last, .. } = self.cut;
+        let mut stack = self.collate.stack(batch_size);
         let (mut count, mut snapshot, mut misfit) = (0, None, None);
-        while count < self.batch_size {
+        while count < batch_size {
             if !watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX))
             {
                 return Err(NoBatch::Unwanted);
             }
-            let ends_batch = cursor.skip == 0 && count + 1 == self.batch_size;
+            let ends_batch = cursor.skip == 0 && count + 1 == batch_size;
             let is_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
             // Relaxed: both sides are the same thread.
             cursor.wants_snapshot.store(is_due, Ordering::Relaxed);
@@ -367,14 +357,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 continue;
             }
             at.set((Stage::Collate, index));
-            let pushed = match stack.makes_tensors() {
-                true => arena.within(|| stack.push(sample)),
-                false => stack.push(sample),
-            };
             // The batch is read to its end all the same, so that the next one begins where it would have.
-            misfit = pushed.err().map(|error| failed(&collate_error(error)));
+            misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
         }
-        if count == 0 || (count < self.batch_size && self.drop_last) {
+        if count == 0 || (count < batch_size && drop_last) {
             return Err(NoBatch::Exhausted);
         }
         if let Some(failed) = misfit {
@@ -392,7 +378,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let snapshot = place.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
         let skip = place.position.saturating_sub(position);
-        let whole = Shard::new(self.first_shard + shard, self.all_shards);
+        let whole = Shard::new(self.cut.first_shard + shard, self.cut.all_shards);
         let cx = Context::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
@@ -430,12 +416,12 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
     fn fetch(
         &mut self,
         epoch: u64,
-        work: Work<'_>,
+        work: &Work,
         arena: &mut Arena,
         watch: &dyn Watch,
     ) -> Result<Box<dyn Loaded>, NoBatch> {
         let Work::NextOf { shard, place } = work else { unreachable!("an iterable dataset has no indices") };
-        let batch = self.fetcher.batch(&mut self.cursors, epoch, shard, place, arena, watch)?;
+        let batch = self.fetcher.batch(&mut self.cursors, epoch, *shard, place, arena, watch)?;
         Ok(Box::new(batch))
     }
 

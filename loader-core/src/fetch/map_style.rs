@@ -13,7 +13,7 @@ use loader_ipc::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, guarded};
+use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, push, set_up};
 use crate::{
     collate::{Collate, Stack},
     context::{Context, WorkerInfo},
@@ -63,11 +63,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let mut cx = Context::for_epoch(worker.clone(), seed, 0);
-        guarded(Stage::Setup, || dataset.setup(&mut cx))?;
-        if let Some(worker) = &worker {
-            guarded(Stage::WorkerInit, || hook.call(worker))?;
-        }
+        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
         Ok(Self { dataset, collate, seed, worker, has_many: AtomicBool::new(true) })
     }
 
@@ -123,11 +119,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 }
             };
             at.set((Stage::Collate, Some(index as u64)));
-            let pushed = match stack.makes_tensors() {
-                true => arena.within(|| stack.push(sample)),
-                false => stack.push(sample),
-            };
-            pushed.map_err(|error| failed(&collate_error(error)))?;
+            push(&mut stack, sample, arena).map_err(|error| failed(&error))?;
         }
         at.set((Stage::Collate, None));
         watch.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
@@ -151,7 +143,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
     fn fetch(
         &mut self,
         epoch: u64,
-        work: Work<'_>,
+        work: &Work,
         arena: &mut Arena,
         watch: &dyn Watch,
     ) -> Result<Box<dyn Loaded>, NoBatch> {

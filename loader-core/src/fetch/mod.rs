@@ -20,13 +20,13 @@ use loader_ipc::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    collate::{Batch, Collate, CollateError, CollateProblem},
-    context::WorkerInfo,
+    collate::{Batch, Collate, CollateError, CollateProblem, Stack},
+    context::{Context, WorkerInfo},
     panic::{error_to_failure, to_failure},
 };
 
 pub use hook::{NoWorkerInit, WorkerInit, WorkerInitWith};
-pub(crate) use iterable::{Cursors, ShardBatch, ShardFetcher};
+pub(crate) use iterable::{Cursors, Cut, ShardBatch, ShardFetcher};
 pub use iterable::{Iterable, OpenShard, Plain, ShardPlace, Snapshot, Snapshots};
 pub(crate) use map_style::Fetcher;
 pub use map_style::MapStyle;
@@ -81,15 +81,15 @@ pub enum NoBatch {
 
 /// What to load.
 #[derive(Debug)]
-pub enum Work<'a> {
+pub enum Work {
     /// The samples of these indices.
-    Samples(&'a [usize]),
+    Samples(Vec<usize>),
     /// The next ones of a shard.
     NextOf {
         /// Number of the shard.
         shard: usize,
         /// Where to begin if it is not open yet.
-        place: &'a ShardPlace,
+        place: ShardPlace,
     },
 }
 
@@ -102,7 +102,7 @@ pub trait Fetch {
     fn fetch(
         &mut self,
         epoch: u64,
-        work: Work<'_>,
+        work: &Work,
         arena: &mut Arena,
         watch: &dyn Watch,
     ) -> Result<Box<dyn Loaded>, NoBatch>;
@@ -203,6 +203,28 @@ fn collate_error(error: CollateError) -> anyhow::Error {
         CollateError { problem: CollateProblem::Custom(error), .. } => error,
         other => anyhow::Error::msg(other.to_string()),
     }
+}
+
+/// Sets a dataset up, and runs the hook if this is a worker: what comes before the first sample.
+fn set_up(
+    setup: impl FnOnce(&mut Context) -> anyhow::Result<()>,
+    seed: u64,
+    worker: Option<&WorkerInfo>,
+    hook: &impl WorkerInit,
+) -> Result<(), Failure> {
+    let mut cx = Context::for_epoch(worker.cloned(), seed, 0);
+    guarded(Stage::Setup, || setup(&mut cx))?;
+    worker.map_or(Ok(()), |worker| guarded(Stage::WorkerInit, || hook.call(worker)))
+}
+
+/// Adds a sample to a batch, whose tensors then lie where the batch does.
+#[inline]
+fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow::Result<()> {
+    let pushed = match stack.makes_tensors() {
+        true => arena.within(|| stack.push(sample)),
+        false => stack.push(sample),
+    };
+    pushed.map_err(collate_error)
 }
 
 /// Runs user code that comes before the first sample.

@@ -20,7 +20,7 @@ use crate::{
 
 pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardSource, StreamSource};
 pub(crate) use rest::Bench;
-pub(crate) use shards::{Cut, Shards};
+pub(crate) use shards::Shards;
 pub(crate) use supply::Supply;
 pub(crate) use workers::{Epochs, WorkerIter};
 
@@ -115,7 +115,7 @@ impl<B: crate::collate::Batch> Iter<B> {
         match &mut self.inner {
             Inner::Batches(iter) => Ok(iter.place().is_some()),
             Inner::Shards(iter) => Ok(iter.has_more()),
-            Inner::Workers(iter) => iter.has_more(),
+            Inner::Workers(iter) => iter.wait(),
         }
     }
 

@@ -2,21 +2,9 @@
 
 use crate::{
     error::Error,
-    fetch::{ShardPlace, Snapshot},
+    fetch::{Cut, ShardPlace, Snapshot},
     state::{ShardsPlace, must_agree},
 };
-
-/// How an iterable dataset is cut into batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
-    /// Shards that this process reads.
-    pub(crate) shards: usize,
-    /// The first of them among those of all processes.
-    pub(crate) first_shard: usize,
-    pub(crate) all_shards: usize,
-    pub(crate) batch_size: usize,
-    pub(crate) drop_last: bool,
-}
 
 /// The shards of one epoch.
 #[derive(Debug)]

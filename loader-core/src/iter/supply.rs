@@ -18,9 +18,7 @@ pub(crate) enum Supply {
         plan: Plan,
         /// Taken from the plan, not yet sent: there was no room in shared memory.
         held_back: Option<Planned>,
-        /// The first batch that is to be loaded,
-        next: u64,
-        /// and those behind it that are not: the user has got them.
+        /// Batches of the plan that are not to be loaded: the user has got them.
         ahead: BTreeSet<u64>,
     },
     Shards {
@@ -50,18 +48,13 @@ pub(super) struct ShardEnd {
 
 impl Supply {
     pub(crate) fn batches(plan: Plan) -> Self {
-        Self::Batches { plan, held_back: None, next: 0, ahead: BTreeSet::new() }
+        Self::Batches { plan, held_back: None, ahead: BTreeSet::new() }
     }
 
     /// A plan without what a state says was returned.
     pub(crate) fn batches_from(mut plan: Plan, place: &BatchesPlace) -> Self {
         plan.skip_to(place.next);
-        Self::Batches {
-            plan,
-            held_back: None,
-            next: place.next,
-            ahead: place.ahead.iter().copied().collect(),
-        }
+        Self::Batches { plan, held_back: None, ahead: place.ahead.iter().copied().collect() }
     }
 
     pub(crate) fn shards(shards: Shards) -> Self {
@@ -79,9 +72,9 @@ impl Supply {
     /// A schedule for it.
     pub(super) fn schedule<P>(&self, workers: usize, per_worker: usize, in_order: bool) -> Schedule<P> {
         match self {
-            Self::Batches { next, .. } => {
+            Self::Batches { plan, .. } => {
                 let mut schedule = Schedule::new(workers, per_worker, in_order);
-                schedule.start_at(*next, 0);
+                schedule.start_at(plan.next_number(), 0);
                 schedule
             }
             Self::Shards { shards, .. } => {

@@ -1,6 +1,6 @@
 //! Of a map-style dataset.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use loader_ipc::{arena::Arena, frame::Failure, heap::HeapPool};
 
@@ -55,15 +55,13 @@ pub(crate) struct LocalBatches<B> {
     source: Arc<dyn BatchSource<B>>,
     plan: Plan,
     /// Batches that the user has got already.
-    ahead: Vec<u64>,
-    /// The first batch that was not returned.
-    next: u64,
+    ahead: BTreeSet<u64>,
 }
 
 impl<B> LocalBatches<B> {
-    /// Behind the batches before `next` and without those `ahead`.
-    pub(crate) fn new(source: Arc<dyn BatchSource<B>>, plan: Plan, next: u64, ahead: Vec<u64>) -> Self {
-        let mut batches = Self { source, plan, ahead, next };
+    /// The rest of `plan`, without the batches `ahead`.
+    pub(crate) fn new(source: Arc<dyn BatchSource<B>>, plan: Plan, ahead: BTreeSet<u64>) -> Self {
+        let mut batches = Self { source, plan, ahead };
         batches.leave_out();
         batches
     }
@@ -77,23 +75,23 @@ impl<B> LocalBatches<B> {
                 loaded.map_err(|failure| Error::from_failure(failure, number, None))
             }
         };
-        self.next = number + 1;
         self.leave_out();
         Some((Some(BatchInfo::of_indices(number, indices, None)), batch))
     }
 
     /// Passes over what the user has got already.
     fn leave_out(&mut self) {
-        while let Some(place) = self.ahead.iter().position(|&number| number == self.next) {
-            self.ahead.swap_remove(place);
-            self.next += 1;
+        let mut next = self.plan.next_number();
+        while self.ahead.remove(&next) {
+            next += 1;
         }
-        self.plan.skip_to(self.next);
+        self.plan.skip_to(next);
     }
 
     /// Where the user stands; `None` at the end.
     pub(in super::super) fn place(&self) -> Option<Place> {
-        (!self.plan.is_over()).then(|| self.plan.place(self.next, self.ahead.clone()))
+        let ahead = || self.ahead.iter().copied().collect();
+        (!self.plan.is_over()).then(|| self.plan.place(self.plan.next_number(), ahead()))
     }
 
     pub(in super::super) fn size_hint(&self) -> (usize, Option<usize>) {

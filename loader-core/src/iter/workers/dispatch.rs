@@ -44,13 +44,7 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
-    pub(super) fn send(
-        &mut self,
-        number: u64,
-        lane: usize,
-        wanted: Wanted,
-        lease: Lease,
-    ) -> Result<(), Error> {
+    fn send(&mut self, number: u64, lane: usize, wanted: Wanted, lease: Lease) -> Result<(), Error> {
         let task = self.task(number, &wanted, lease)?;
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
@@ -59,7 +53,7 @@ impl<B: Batch> WorkerIter<B> {
         self.pool.give_task(worker, task)
     }
 
-    pub(super) fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
+    fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
         let indices = self.pack(wanted, lease)?;
         // The pool knows what is to be forgotten, and which claim is free.
         Ok(Task { epoch: self.supply.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
@@ -111,7 +105,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// A batch that fails before any worker sees it.
-    pub(super) fn fail_unsent(&mut self, number: u64, lane: usize, wanted: Wanted, error: Error) {
+    fn fail_unsent(&mut self, number: u64, lane: usize, wanted: Wanted, error: Error) {
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
         self.tasks.push_back(Sent { number, worker, wanted, lease: None });
@@ -120,14 +114,14 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// Tasks on their way whose slot may yet have to grow.
-    pub(super) fn small_leases(&self) -> usize {
+    fn small_leases(&self) -> usize {
         let expected = self.slots.expected() as u64;
         let small = |sent: &&Sent| sent.lease.is_some_and(|lease| lease.len < expected);
         self.tasks.iter().filter(small).count()
     }
 
     /// What is wanted, as it travels: indices as a range where they are one, as a list where it fits a frame, else in the slot.
-    pub(super) fn pack(&self, wanted: &Wanted, lease: Lease) -> Result<Indices, Error> {
+    fn pack(&self, wanted: &Wanted, lease: Lease) -> Result<Indices, Error> {
         let indices = match wanted {
             Wanted::Samples(indices) => indices,
             Wanted::NextOf { shard, open_at } => return self.pack_shard(*shard, open_at.as_ref(), lease),
@@ -145,12 +139,7 @@ impl<B: Batch> WorkerIter<B> {
         Ok(Indices::InSlot { len: list.len() as u64 })
     }
 
-    pub(super) fn pack_shard(
-        &self,
-        shard: usize,
-        open_at: Option<&ShardPlace>,
-        lease: Lease,
-    ) -> Result<Indices, Error> {
+    fn pack_shard(&self, shard: usize, open_at: Option<&ShardPlace>, lease: Lease) -> Result<Indices, Error> {
         let shard = u32::try_from(shard).expect("checked by the builder");
         let Some(place) = open_at else {
             return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: None });

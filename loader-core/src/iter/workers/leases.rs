@@ -44,7 +44,7 @@ impl<B: Batch> WorkerIter<B> {
 
     /// True when every worker that has work waits for a larger slot, and no batch has arrived for the user to take: memory will
     /// not come free by itself.
-    pub(super) fn is_stuck(&self) -> bool {
+    fn is_stuck(&self) -> bool {
         let blocked = |worker: usize| self.requests.values().any(|request| request.worker == worker);
         let works = |worker: &usize| !blocked(*worker) && self.schedule.is_busy(*worker);
         !self.schedule.is_ready() && !(0..self.options.workers).any(|worker| works(&worker))

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     collate::Batch,
-    error::Error,
+    error::{Doing, Error},
     pool::Pool,
     report::WorkerReport,
     schedule::Schedule,
@@ -192,7 +192,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// Waits until the user's next batch has arrived; false when the epoch is over.
-    fn wait(&mut self) -> Result<bool, Error> {
+    pub(super) fn wait(&mut self) -> Result<bool, Error> {
         // A timeout beyond the end of time is none.
         let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut warn_at = self.options.warn_after.and_then(|patience| Instant::now().checked_add(patience));
@@ -237,11 +237,6 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// False when the epoch is over already. Waits for the next batch.
-    pub(super) fn has_more(&mut self) -> Result<bool, Error> {
-        self.wait()
-    }
-
     /// Where the user stands; `None` when the end is known.
     pub(super) fn place(&self) -> Option<Place> {
         let is_over = self.schedule.is_closed() && self.schedule.is_empty() && self.tasks.is_empty();
@@ -249,15 +244,18 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn warn_of_wait(&self) {
-        let worker = self.schedule.awaited_worker().unwrap_or(0);
         let after = self.options.warn_after.unwrap_or_default();
-        self.warn.warn(&Warning::LongWait { after, waiting_for: self.pool.doing(worker) });
+        self.warn.warn(&Warning::LongWait { after, waiting_for: self.awaited() });
     }
 
     fn timed_out(&self) -> Error {
-        let worker = self.schedule.awaited_worker().unwrap_or(0);
         let after = self.options.timeout.unwrap_or_default();
-        Error::TimedOut { after, waiting_for: self.pool.doing(worker) }
+        Error::TimedOut { after, waiting_for: self.awaited() }
+    }
+
+    /// What the worker does whose batch is the user's next.
+    fn awaited(&self) -> Doing {
+        self.pool.doing(self.schedule.awaited_worker().unwrap_or(0))
     }
 
     fn sent_mut(&mut self, number: u64) -> Option<&mut Sent> {

@@ -69,7 +69,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// A shard has no more samples: the others get its turns.
-    pub(super) fn exhausted(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+    fn exhausted(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
         self.check_lease(worker, task, lease)?;
         if !self.supply.has_shards() {
             return Err(Error::misbehaved(
@@ -87,7 +87,7 @@ impl<B: Batch> WorkerIter<B> {
         self.dispatch()
     }
 
-    pub(super) fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
+    fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
         self.pool.answered(worker, task)?;
         let arrived = self.schedule.arrived(task, arrival);
         arrived.map_err(|_| {
