@@ -289,7 +289,7 @@ proptest! {
     fn errors_of_a_stream_come_once_with_any_workers(
         sizes in prop::collection::vec(0u64..9, 1..5), batch_size in 1usize..4, drop_last: bool,
         fault in prop::sample::select(vec![Fault::Error, Fault::Ragged, Fault::Panic]),
-        shard in 0u64..4, place in 1u64..9, before in load(), after in load(), stop in 0usize..12,
+        shard in 0u64..4, place in 0u64..9, before in load(), after in load(), stop in 0usize..12,
     ) {
         let _watchdog = Watchdog::start();
         let build = |load: Load| {

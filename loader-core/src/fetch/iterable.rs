@@ -92,6 +92,8 @@ pub struct Items<S>(Generator<'static, Given<S>>);
 
 /// What an open shard gives.
 enum Given<S> {
+    /// It is open: what goes wrong from now on is of its samples.
+    Opened,
     /// A sample, and the snapshot behind it if it was asked for and the dataset has any.
     Item(anyhow::Result<S>, Option<Vec<u8>>),
     /// It cannot be opened.
@@ -121,6 +123,7 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
         Items(Generator::new(move |giver| async move {
             match self.0.iter(shard, &mut cx) {
                 Ok(items) => {
+                    giver.give(Given::Opened).await;
                     for item in items {
                         giver.give(Given::Item(item, None)).await;
                     }
@@ -161,6 +164,7 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
                 Ok(items) => items,
                 Err(error) => return giver.give(Given::NotOpen(error)).await,
             };
+            giver.give(Given::Opened).await;
             while let Some(item) = items.next() {
                 // Relaxed: both sides are the same thread.
                 let snapshot = match wants_snapshot.load(Ordering::Relaxed) && item.is_ok() {
@@ -220,6 +224,7 @@ struct Cursor<S> {
     /// `None` at the end.
     items: Option<Items<S>>,
     wants_snapshot: Arc<AtomicBool>,
+    is_open: bool,
     /// Items taken.
     position: u64,
     /// Items to pass over.
@@ -288,8 +293,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, watch, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let items = cursors.0.get_mut(&shard).and_then(|cursor| {
-                // Before the place was reached, nothing came that could be told from a failed opening.
-                cursor.is_broken = cursor.skip == 0 && cursor.position > place.position;
+                // Before that it has not come to its place: whoever resumes tries again.
+                cursor.is_broken = cursor.is_open && cursor.skip == 0;
                 cursor.items.take()
             });
             // Destructors are user code too, and one panic is enough.
@@ -315,6 +320,13 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             NoBatch::Failed(error_to_failure(error, stage, index))
         };
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
+        if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
+            if let Some(Given::NotOpen(error)) = items.0.next() {
+                cursor.items = None;
+                return Err(failed(&error.context(format!("opening shard {shard}"))));
+            }
+            cursor.is_open = true;
+        }
         let Cut { batch_size, drop_last, .. } = self.cut;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut snapshot, mut misfit) = (0, None, None);
@@ -331,18 +343,13 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let index = Some(cursor.position);
             at.set((Stage::Fetch, index));
             let item = match items.0.next() {
-                None => {
-                    cursor.items = None;
-                    break;
-                }
-                Some(Given::NotOpen(error)) => {
-                    cursor.items = None;
-                    at.set((Stage::Open, None));
-                    return Err(failed(&error.context(format!("opening shard {shard}"))));
-                }
                 Some(Given::Item(item, written)) => {
                     snapshot = written;
                     item
+                }
+                _ => {
+                    cursor.items = None;
+                    break;
                 }
             };
             cursor.position = cursor.position.saturating_add(1);
@@ -383,7 +390,15 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
         let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, Arc::clone(&wants_snapshot));
-        Cursor { items: Some(items), wants_snapshot, position, skip, is_broken: false, batches: 0 }
+        Cursor {
+            items: Some(items),
+            wants_snapshot,
+            is_open: false,
+            position,
+            skip,
+            is_broken: false,
+            batches: 0,
+        }
     }
 }
 
