@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
-use loader_core::{LoaderOptions, NumWorkers, Order};
+use loader_core::{LoaderOptions, NumWorkers, OnWorkerDeath, Order};
 
 use crate::{
     dataset::{Pixels, TransformName},
@@ -65,6 +65,14 @@ pub(crate) struct RunArguments {
     /// Most bytes of shared memory for batches [default: half of the machine's memory]
     #[arg(long, value_name = "BYTES")]
     shared_memory_limit: Option<u64>,
+
+    /// What happens when a worker dies: another one takes its place, or the run fails [default: restart]
+    #[arg(long, value_name = "restart|fail")]
+    on_worker_death: Option<OnWorkerDeath>,
+
+    /// How often a worker is started again in an epoch [default: 3]
+    #[arg(long, value_name = "N")]
+    max_worker_deaths: Option<u32>,
 
     /// How many times to go through the dataset
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
@@ -179,6 +187,8 @@ impl RunArguments {
         options.persistent_workers = self.persistent_workers;
         options.pin_memory = self.pin_memory;
         options.shared_memory_limit = self.shared_memory_limit;
+        options.on_worker_death = self.on_worker_death;
+        options.max_worker_deaths = self.max_worker_deaths;
         options
     }
 }

@@ -1,6 +1,6 @@
 //! What `--json` prints.
 
-use loader_core::{BatchInfo, Digest, EpochReport, Error, Verdict};
+use loader_core::{BatchInfo, Digest, EpochReport, Error, Verdict, Warning};
 use serde::Serialize;
 
 use crate::settings::Settings;
@@ -27,8 +27,12 @@ pub(crate) enum Event<'a> {
         worker: usize,
         pid: u32,
         status: String,
-        /// What is done about it.
+        /// What is done about it: `restart`, or `fail`.
         action: &'static str,
+    },
+    WorkerStarted {
+        worker: usize,
+        pid: u32,
     },
     Error {
         kind: &'a str,
@@ -99,10 +103,16 @@ impl<'a> Event<'a> {
         Self::Batch { epoch, batch: info.number, indices: &info.indices }
     }
 
-    /// The death that `error` is about, if it is about one.
+    /// The death that ends the run with `error`, if one does.
     pub(crate) fn worker_exited(error: &Error) -> Option<Self> {
-        let Error::WorkerExited { worker, pid, status, .. } = error else { return None };
+        let Error::WorkerExited { worker, pid, status, given_up: None, .. } = error else { return None };
         Some(Self::WorkerExited { worker: *worker, pid: *pid, status: status.to_string(), action: "fail" })
+    }
+
+    /// The death after which another worker takes the place, if `warning` is of one.
+    pub(crate) fn worker_replaced(warning: &Warning) -> Option<Self> {
+        let Warning::WorkerReplaced { worker, pid, reason, .. } = warning else { return None };
+        Some(Self::WorkerExited { worker: *worker, pid: *pid, status: reason.clone(), action: "restart" })
     }
 
     /// An error of the epoch `epoch`; `message` is its text.
@@ -164,8 +174,9 @@ impl Names {
             Error::IndexOutOfRange { index, batch, .. } => {
                 Self { index: Some(index), batch: Some(batch), ..nothing }
             }
-            Error::WorkerExited { worker, pid, .. } => {
-                Self { worker: Some(worker), pid: Some(pid), ..nothing }
+            Error::WorkerExited { worker, pid, ref given_up, .. } => {
+                let batch = given_up.as_ref().map(|given_up| given_up.batch);
+                Self { worker: Some(worker), pid: Some(pid), batch, ..nothing }
             }
             Error::TimedOut { ref waiting_for, .. } => Self { worker: Some(waiting_for.worker), ..nothing },
             Error::WorkerNotStarted { worker, .. } | Error::WorkerMisbehaved { worker, .. } => {

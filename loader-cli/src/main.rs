@@ -13,6 +13,7 @@ mod reporter;
 mod run;
 mod settings;
 mod stop;
+mod workers;
 
 use std::process::ExitCode;
 

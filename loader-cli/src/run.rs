@@ -8,7 +8,7 @@ use loader_core::{
 
 use crate::{
     arguments::RunArguments, dataset::Images, events::Event, interrupt::Interrupt, reporter::Reporter,
-    settings::Settings, stop::Stop,
+    settings::Settings, stop::Stop, workers::Workers,
 };
 
 /// Runs the command. Returns the number of batches that failed.
@@ -20,7 +20,8 @@ pub(crate) fn run(
     let Settings { dataset, loader } = Settings::new(arguments)?;
     let images = dataset.open()?;
     let settings = Settings { dataset, loader: loader.clone().resolved() };
-    let run = Run { arguments, settings, reporter, interrupt };
+    let workers = Workers::default();
+    let run = Run { arguments, settings, reporter, interrupt, workers, restarts: 0 };
     // The names are those of the stock worker program, for runs whose workers are that.
     match images {
         Images::F32(images) => run.load(images, loader, "image-folder"),
@@ -33,6 +34,8 @@ struct Run<'a> {
     settings: Settings,
     reporter: &'a mut Reporter,
     interrupt: Interrupt,
+    workers: Workers,
+    restarts: u64,
 }
 
 impl Run<'_> {
@@ -51,12 +54,16 @@ impl Run<'_> {
             let draws = RandomSampler::new(length).replacement(true).num_samples(samples);
             builder = builder.sampler(draws.expect("there are samples, and at least one is asked for"));
         }
-        let loader = builder.build()?;
+        let loader = builder.on_warning(self.workers.listener()).build()?;
         let mut errors = 0;
         for epoch in 0..self.arguments.epochs {
             self.load_epoch(&loader, epoch, &mut errors)?;
         }
-        self.reporter.event(&Event::End { epochs: self.arguments.epochs, restarts: 0, errors })?;
+        self.reporter.event(&Event::End {
+            epochs: self.arguments.epochs,
+            restarts: self.restarts,
+            errors,
+        })?;
         Ok(errors)
     }
 
@@ -66,17 +73,21 @@ impl Run<'_> {
         epoch: u64,
         errors: &mut u64,
     ) -> Result<(), Stop> {
-        let Self { arguments, settings, reporter, interrupt } = self;
+        let Self { arguments, settings, reporter, interrupt, workers, restarts } = self;
         let mut batches = loader.epoch(epoch)?;
         if epoch == 0 {
             let samples = arguments.samples.or_else(|| Some(share(loader.samples()?, &settings.loader)));
             reporter.event(&Event::start(samples, loader.len(), &batches.worker_pids(), settings))?;
+            workers.begin_with(batches.worker_pids());
         }
         reporter.epoch_begins(epoch, arguments.epochs, loader.len());
+        workers.tell(batches.worker_pids(), reporter)?;
         let mut digest = arguments.digest.then(Digest::new);
         loop {
             interrupt.check()?;
-            let Some(batch) = batches.next() else { break };
+            let batch = batches.next();
+            workers.tell(batches.worker_pids(), reporter)?;
+            let Some(batch) = batch else { break };
             let info = batches.last_batch();
             match (batch, info) {
                 (Ok(batch), Some(info)) => {
@@ -93,13 +104,19 @@ impl Run<'_> {
                     reporter.error(epoch, info, &error)?;
                     if info.is_none() {
                         // Not of one batch: the workers are gone, or the same wait would end the same way.
-                        reporter.event(&Event::End { epochs: epoch, restarts: 0, errors: *errors })?;
+                        *restarts += batches.report().restarts;
+                        reporter.event(&Event::End {
+                            epochs: epoch,
+                            restarts: *restarts,
+                            errors: *errors,
+                        })?;
                         return Err(Stop::Reported);
                     }
                 }
             }
             reporter.batch_came(|| batches.report());
         }
+        *restarts += batches.report().restarts;
         reporter.epoch_ended(&batches.report(), digest.as_ref())?;
         Ok(())
     }

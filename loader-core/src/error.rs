@@ -163,8 +163,10 @@ pub enum Error {
         /// What differs, with both values.
         problem: String,
     },
-    /// A worker's process ended while it had work. The iterator ends with this error.
-    #[error("{}", exited(*.worker, *.pid, .status, .batches, .doing))]
+    /// A worker's process ended while it had work, and no other one was to take its place: `on_worker_death` is `Fail`, or it has died too
+    /// often in this epoch. The iterator ends with this error. Or, with `given_up`, one batch has ended its worker twice: that batch is
+    /// lost, and the iterator goes on.
+    #[error("{}", exited(*.worker, *.pid, .status, .batches, .doing, *.deaths, .given_up.as_deref()))]
     WorkerExited {
         /// Number of the worker.
         worker: usize,
@@ -176,6 +178,10 @@ pub enum Error {
         batches: Vec<u64>,
         /// What it was doing.
         doing: Doing,
+        /// How often this worker has died in this epoch.
+        deaths: u32,
+        /// The batch that is to blame, if one is.
+        given_up: Option<Box<GivenUp>>,
     },
     /// No batch came within `timeout`. Nothing is lost: the iterator can be asked again.
     #[error("no batch within {after:?}: waiting for {waiting_for}")]
@@ -214,6 +220,18 @@ pub struct UserFailure {
     pub panicked: bool,
     /// Where it happened, if a backtrace was captured (for a panic in a worker always, for an error with `RUST_BACKTRACE=1`).
     pub backtrace: Option<String>,
+}
+
+/// A batch that is not tried any more, for it has ended its worker again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GivenUp {
+    /// Number of the batch.
+    pub batch: u64,
+    /// Its samples; empty for an iterable dataset, whose shard ends with this batch.
+    pub indices: Vec<usize>,
+    /// How many workers it has ended.
+    pub deaths: u32,
 }
 
 /// What a worker was doing, from the control page.
@@ -289,7 +307,11 @@ impl Error {
 
     /// True when the iterator ends with this error.
     pub fn ends_iteration(&self) -> bool {
-        matches!(self, Self::WorkerExited { .. } | Self::WorkerMisbehaved { .. } | Self::System { .. })
+        match self {
+            Self::WorkerExited { given_up, .. } => given_up.is_none(),
+            Self::WorkerMisbehaved { .. } | Self::WorkerNotStarted { .. } | Self::System { .. } => true,
+            _ => false,
+        }
     }
 
     /// The variant's name, for logs and machine-readable output.
@@ -341,20 +363,52 @@ fn failed(
     text
 }
 
-fn exited(worker: usize, pid: u32, status: &ExitStatus, batches: &[u64], doing: &Doing) -> String {
-    let mut text = format!("worker {worker} (pid {pid}) {status}");
-    match doing.state {
-        WorkerState::Starting => text.push_str(" before it was ready"),
-        WorkerState::Idle => {}
-        _ => {
-            text.push_str(&format!(" while {} sample {} of batch {}", doing.state, doing.index, doing.batch))
+fn exited(
+    worker: usize,
+    pid: u32,
+    status: &ExitStatus,
+    batches: &[u64],
+    doing: &Doing,
+    deaths: u32,
+    given_up: Option<&GivenUp>,
+) -> String {
+    let mut text = format!("worker {worker} (pid {pid}) {status}{}", while_doing(doing));
+    match given_up {
+        Some(GivenUp { batch, indices, deaths }) => {
+            text.push_str(&format!("; batch {batch} has ended {deaths} workers and is given up"));
+            if !indices.is_empty() {
+                text.push_str(&format!(": samples {}", listed(indices)));
+            }
         }
-    }
-    if !batches.is_empty() {
-        text.push_str(&format!("; it had batches {batches:?}"));
+        None => {
+            if !batches.is_empty() {
+                text.push_str(&format!("; it had batches {batches:?}"));
+            }
+            if deaths > 1 {
+                text.push_str(&format!("; it has died {deaths} times in this epoch"));
+            }
+        }
     }
     if matches!(status, ExitStatus::Signal { signal: 9, .. }) {
         text.push_str("; a SIGKILL that nobody sent is the kernel's, out of memory: fewer workers or smaller batches help");
     }
     text
+}
+
+/// What a worker was doing when it ended.
+pub(crate) fn while_doing(doing: &Doing) -> String {
+    match doing.state {
+        WorkerState::Starting => " before it was ready".to_owned(),
+        WorkerState::Idle => String::new(),
+        _ => format!(" while {} sample {} of batch {}", doing.state, doing.index, doing.batch),
+    }
+}
+
+/// The first few samples.
+fn listed(indices: &[usize]) -> String {
+    const SHOWN: usize = 64;
+    match indices.len() {
+        0..=SHOWN => format!("{indices:?}"),
+        len => format!("{:?} and {} more", &indices[..SHOWN], len - SHOWN),
+    }
 }

@@ -81,13 +81,13 @@ pub use dataset::{
     TensorRow, Tensors,
 };
 pub use digest::Digest;
-pub use error::{Doing, Error, UserFailure};
+pub use error::{Doing, Error, GivenUp, UserFailure};
 pub use fetch::{Iterable, MapStyle, Plain, Snapshots};
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
-pub use options::{LoaderOptions, NumWorkers, Order};
+pub use options::{LoaderOptions, NumWorkers, OnWorkerDeath, Order};
 pub use report::{EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
@@ -100,9 +100,9 @@ pub use collate::{Convert, Sample};
 /// What a program needs, with one `use`.
 pub mod prelude {
     pub use crate::{
-        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, Order,
-        Sample, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset, State, Subset, Tensor,
-        TensorDataset, WorkerInfo,
+        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers,
+        OnWorkerDeath, Order, Sample, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset,
+        State, Subset, Tensor, TensorDataset, WorkerInfo,
         sampler::{
             BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
             WeightedRandomSampler,

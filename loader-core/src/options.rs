@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub(crate) const DEFAULT_BATCH_SIZE: usize = 1;
 pub(crate) const DEFAULT_PREFETCH_FACTOR: usize = 2;
 pub(crate) const DEFAULT_IN_ORDER: bool = true;
+pub(crate) const DEFAULT_MAX_WORKER_DEATHS: u32 = 3;
 
 /// How many worker processes load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,6 +141,39 @@ impl fmt::Display for Order {
     }
 }
 
+/// What happens when a worker's process ends while it has work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum OnWorkerDeath {
+    /// Another one takes its place and does again what it had not finished: the batches are those of an undisturbed run.
+    #[default]
+    Restart,
+    /// The iterator ends with [`Error::WorkerExited`](crate::Error::WorkerExited), as in PyTorch.
+    Fail,
+}
+
+impl FromStr for OnWorkerDeath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "restart" => Ok(Self::Restart),
+            "fail" => Ok(Self::Fail),
+            _ => Err(format!("`{text}` is neither \"restart\" nor \"fail\"")),
+        }
+    }
+}
+
+impl fmt::Display for OnWorkerDeath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Restart => "restart",
+            Self::Fail => "fail",
+        })
+    }
+}
+
 /// The loader's options as a config file has them; what is `None` is left at its default. Given to the builder with
 /// [`options`](crate::Builder::options).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -188,6 +222,12 @@ pub struct LoaderOptions {
     /// Most bytes of shared memory for batches, at least 65,536; half of the memory that the process may use by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_memory_limit: Option<u64>,
+    /// What happens when a worker dies; it is started again by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_worker_death: Option<OnWorkerDeath>,
+    /// How often a worker is started again in an epoch; 3 by default. One that dies more often ends the iterator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_worker_deaths: Option<u32>,
 }
 
 impl LoaderOptions {
@@ -218,6 +258,8 @@ impl LoaderOptions {
             persistent_workers: self.persistent_workers.or(below.persistent_workers),
             pin_memory: self.pin_memory.or(below.pin_memory),
             shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
+            on_worker_death: self.on_worker_death.or(below.on_worker_death),
+            max_worker_deaths: self.max_worker_deaths.or(below.max_worker_deaths),
         }
     }
 
@@ -242,6 +284,8 @@ impl LoaderOptions {
             persistent_workers: self.persistent_workers.or(needs_workers.then_some(false)),
             pin_memory: self.pin_memory.or(Some(false)),
             shared_memory_limit: self.shared_memory_limit,
+            on_worker_death: self.on_worker_death.or(needs_workers.then_some(OnWorkerDeath::Restart)),
+            max_worker_deaths: self.max_worker_deaths.or(needs_workers.then_some(DEFAULT_MAX_WORKER_DEATHS)),
         }
     }
 }

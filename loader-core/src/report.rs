@@ -19,6 +19,8 @@ pub struct EpochReport {
     pub samples: u64,
     /// Batches that failed.
     pub errors: u64,
+    /// How often a worker died and another one took its place.
+    pub restarts: u64,
     /// Time since `iter()` was called, up to the end of the epoch.
     pub elapsed: Duration,
     /// From `iter()` to the first batch.
@@ -184,6 +186,7 @@ impl Stopwatch {
             batches: self.batches,
             samples: self.samples,
             errors: self.errors,
+            restarts: 0,
             elapsed: self.ended.unwrap_or_else(Instant::now) - self.started,
             first_batch: self.first_batch,
             waiting: self.waiting,

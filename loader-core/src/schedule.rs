@@ -289,13 +289,12 @@ impl<P> Schedule<P> {
         !self.is_busy(worker) && !own.any(|lane| lane.is_open)
     }
 
-    /// The tasks that wait behind another one at the same worker, oldest first: what an idle worker could do sooner. A moved task is the
-    /// first one of a worker that had none, and later ones have higher numbers: so it is never moved again, and never comes back.
-    pub(crate) fn waiting_behind(&self) -> Vec<(u64, usize)> {
-        if self.waiting.iter().all(|&tasks| tasks < 2) {
+    /// The tasks that wait behind another one at the same worker, or at one that is down, oldest first: what an idle worker could do sooner.
+    pub(crate) fn waiting_behind(&self, is_down: impl Fn(usize) -> bool) -> Vec<(u64, usize)> {
+        let mut busy: Vec<bool> = (0..self.workers).map(is_down).collect();
+        if self.waiting.iter().zip(&busy).all(|(&tasks, &is_down)| tasks < if is_down { 1 } else { 2 }) {
             return Vec::new();
         }
-        let mut busy = vec![false; self.workers];
         self.waiting().filter(|&(_, worker)| std::mem::replace(&mut busy[worker], true)).collect()
     }
 
@@ -473,7 +472,7 @@ mod tests {
         let mut schedule = Schedule::new(2, 3, true);
         (0..6).for_each(|number| schedule.sent(number % 2));
         [1, 3].into_iter().for_each(|number| schedule.arrived(number, number).unwrap());
-        assert_eq!(schedule.waiting_behind(), [(2, 0), (4, 0)]);
+        assert_eq!(schedule.waiting_behind(|_| false), [(2, 0), (4, 0)]);
         schedule.arrived(5, 5).unwrap();
         assert!(!schedule.is_busy(1));
         schedule.moved(2, 1);
@@ -522,7 +521,7 @@ mod tests {
                     break;
                 } else {
                     for idle in (0..workers).filter(|&worker| !schedule.is_busy(worker)).collect::<Vec<_>>() {
-                        if let Some(&(number, from)) = schedule.waiting_behind().first() {
+                        if let Some(&(number, from)) = schedule.waiting_behind(|_| false).first() {
                             prop_assert!(from != idle);
                             prop_assert!(moved.insert(number), "moved twice");
                             schedule.moved(number, idle);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::error::Doing;
+use crate::error::{Doing, while_doing};
 
 /// Something that is probably a mistake, and no reason to stop. Printed to standard error, each text once,
 /// or given to [`Builder::on_warning`](crate::Builder::on_warning).
@@ -33,6 +33,24 @@ pub enum Warning {
         after: Duration,
         /// For which worker, and what it is doing.
         waiting_for: Doing,
+    },
+    /// A worker's process has ended, and another one starts in its place. What it had not finished is done again; nothing is lost.
+    #[error("{}", replaced(*.worker, *.pid, .reason, .doing, .batches, *.deaths, *.most))]
+    WorkerReplaced {
+        /// Number of the worker.
+        worker: usize,
+        /// Process id of the one that ended.
+        pid: u32,
+        /// How it ended, or what it was ended for.
+        reason: String,
+        /// What it was doing.
+        doing: Doing,
+        /// Batches that are done again.
+        batches: Vec<u64>,
+        /// How often this worker has died in this epoch.
+        deaths: u32,
+        /// How often it may (`max_worker_deaths`).
+        most: u32,
     },
     /// `iter()`: persistent workers could not go on with another epoch, and others were started.
     #[error("persistent workers were replaced, with their copies of the dataset: {problem}")]
@@ -60,6 +78,22 @@ pub enum Warning {
         /// Why, and what can be done.
         reason: String,
     },
+}
+
+fn replaced(
+    worker: usize,
+    pid: u32,
+    reason: &str,
+    doing: &Doing,
+    batches: &[u64],
+    deaths: u32,
+    most: u32,
+) -> String {
+    format!(
+        "worker {worker} (pid {pid}) {reason}{}; another one takes its place and does batches {batches:?} again (death {deaths} of \
+         {most} that a worker may die in an epoch)",
+        while_doing(doing)
+    )
 }
 
 /// Where warnings go.

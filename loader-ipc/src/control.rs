@@ -86,9 +86,14 @@ impl ControlPage {
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = memory::reserve_words(words(workers))?;
         let page = Self { words, workers };
-        // A worker is starting since now, whenever it comes to say so.
-        (0..workers).for_each(|worker| page.line(worker)[SINCE].store(now_nanos(), Ordering::Relaxed));
+        (0..workers).for_each(|worker| page.reset(worker));
         Ok((page, fd))
+    }
+
+    /// Notes that another process begins to be the worker: it is starting since now, whenever it comes to say so. The counters go on.
+    pub fn reset(&self, worker: usize) {
+        self.line(worker)[SINCE].store(now_nanos(), Ordering::Relaxed);
+        self.line(worker)[STATE].store(WorkerState::Starting as u64, Ordering::Relaxed);
     }
 
     /// Maps the page that another process made for `workers` workers.

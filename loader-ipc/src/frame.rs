@@ -94,13 +94,30 @@ pub enum Indices {
     },
 }
 
-/// What main takes from the result queue: an event, and whose. Only the event travels.
+/// What main takes from the result queue. Only events come from other processes; the rest is put there by main's own threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// Worker that it is about.
-    pub worker: usize,
-    /// What happened.
-    pub event: Event,
+pub enum Report {
+    /// A worker says something.
+    Event {
+        /// The worker.
+        worker: usize,
+        /// What it says.
+        event: Event,
+    },
+    /// A worker's process has ended. From the reaper; it comes behind everything that the worker had said.
+    Exited {
+        /// The worker.
+        worker: usize,
+        /// Its process id.
+        pid: u32,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// The attempt to start a worker again is over, well or not. From the thread that made it.
+    Started {
+        /// The worker.
+        worker: usize,
+    },
 }
 
 /// Worker to main, on the worker's part of the result queue.
@@ -166,13 +183,6 @@ pub enum Event {
     },
     /// The sentinel was read; nothing more comes from this worker.
     Bye,
-    /// The worker's process has ended. Put into the queue by the reaper in main, behind everything that the worker had sent.
-    Exited {
-        /// Its process id.
-        pid: u32,
-        /// How it ended.
-        status: ExitStatus,
-    },
     /// The task was not tried: it had been withdrawn, and is another worker's.
     Withdrawn {
         /// Number of the task.

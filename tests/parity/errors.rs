@@ -158,15 +158,17 @@ fn p44_errors_keep_the_order_of_batches() {
     assert_eq!(outcomes, [Some(0), None, Some(2), Some(3)]);
 }
 
-/// PyTorch goes on after a worker's death without its batches, and ends early without a word. Here the error is the last thing, and
-/// what is missing can be loaded from where the user stands.
+/// PyTorch goes on after a worker's death without its batches, and ends early without a word. Here, where workers are not replaced, the
+/// error is the last thing, and what is missing can be loaded from where the user stands.
 #[test]
 fn p29_x06_after_a_death_nothing_is_lost_in_silence() {
     let _watchdog = Watchdog::start();
     for (workers, in_order) in [(1, true), (3, true), (3, false)] {
         let gate = Gate::new();
         let dataset = || Gated { count: 20, slow: 7, gate: gate.path() };
-        let builder = |workers| DataLoader::builder(dataset()).num_workers(workers);
+        let builder = |workers| {
+            DataLoader::builder(dataset()).num_workers(workers).on_worker_death(OnWorkerDeath::Fail)
+        };
         let loader = builder(workers).in_order(in_order).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let mut seen = Vec::new();
@@ -292,7 +294,8 @@ fn p29_after_a_death_a_stream_goes_on_where_the_user_stands() {
         let path = gate.path();
         let stream =
             || DataLoader::stream(GatedStream(Gated { count: 40, slow: 15, gate: path.clone() })).shards(4);
-        let loader = stream().num_workers(2).in_order(in_order).build().unwrap();
+        let loader =
+            stream().num_workers(2).in_order(in_order).on_worker_death(OnWorkerDeath::Fail).build().unwrap();
         let seen =
             killed_and_resumed(&loader, &stream().build().unwrap(), &gate, |(numbers, _)| numbers.as_slice());
         assert!(seen.into_iter().eq(0..40), "in order: {in_order}");
@@ -306,7 +309,8 @@ fn p29_after_a_death_a_stream_goes_on_where_the_user_stands() {
             });
             DataLoader::stream(dataset).snapshots().shards(4).batch_size(2)
         };
-        let loader = stream().num_workers(2).in_order(in_order).build().unwrap();
+        let loader =
+            stream().num_workers(2).in_order(in_order).on_worker_death(OnWorkerDeath::Fail).build().unwrap();
         let other = stream().num_workers(3).build().unwrap();
         let seen = killed_and_resumed(&loader, &other, &gate, |(squares, _)| squares.as_slice());
         assert!(seen.into_iter().eq((0..4000).map(|number| number * number)), "in order: {in_order}");

@@ -41,7 +41,8 @@ impl Dataset for Segfault {
 fn row_040_x09_a_segmentation_fault_names_the_signal_each_time() {
     let _watchdog = Watchdog::start();
     for _ in 0..20 {
-        let loader = DataLoader::builder(Segfault).num_workers(1).build().unwrap();
+        let builder = DataLoader::builder(Segfault).num_workers(1).on_worker_death(OnWorkerDeath::Fail);
+        let loader = builder.build().unwrap();
         let mut batches = loader.iter().unwrap();
         let pid = batches.worker_pids()[0];
         let error = batches.next().unwrap().unwrap_err();

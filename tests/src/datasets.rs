@@ -1,6 +1,12 @@
 //! Datasets for tests, good and bad.
 
-use std::{hint::black_box, process, thread, time::Duration};
+use std::{
+    fs,
+    hint::black_box,
+    path::{Path, PathBuf},
+    process, thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use loader_core::prelude::*;
@@ -342,6 +348,107 @@ impl Dataset for Faulty {
             fault => fault.happen(index)?,
         }
         Ok(good)
+    }
+}
+
+/// As [`Noise`], and a sample goes wrong as often as `lives` says: each time takes a file away.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Mortal {
+    /// Number of samples.
+    pub count: usize,
+    /// What goes wrong.
+    pub fault: Fault,
+    /// A folder; see [`put_lives`].
+    pub lives: PathBuf,
+}
+
+/// Says in the folder `lives` that samples go wrong, each so many times.
+///
+/// # Panics
+/// When it cannot be written.
+pub fn put_lives(lives: &Path, samples: &[(usize, u32)]) {
+    for &(index, times) in samples {
+        (0..times).for_each(|life| fs::write(lives.join(format!("{index}-{life}")), "").expect("a folder"));
+    }
+}
+
+/// Takes one of a sample's lives; false when it has none.
+fn take_life(lives: &Path, index: usize) -> bool {
+    // Whoever removes the file has taken it, whatever happens to him then.
+    (0..).map(|life| lives.join(format!("{index}-{life}"))).take(8).any(|life| fs::remove_file(life).is_ok())
+}
+
+impl Dataset for Mortal {
+    type Sample = NoiseSample;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+        if take_life(&self.lives, index) {
+            self.fault.happen(index)?;
+        }
+        Noise { count: self.count }.get(index, cx)
+    }
+}
+
+impl IterableDataset for Mortal {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for Mortal {
+    type Snapshot = usize;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+        snapshot: Option<usize>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = usize> + Send> {
+        let (next, step) = (snapshot.unwrap_or(shard.index()), shard.count());
+        Ok(MortalShard { dataset: self, next, step })
+    }
+}
+
+/// A shard of [`Mortal`].
+struct MortalShard<'a> {
+    dataset: &'a Mortal,
+    next: usize,
+    step: usize,
+}
+
+impl Iterator for MortalShard<'_> {
+    type Item = anyhow::Result<u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let index = self.next;
+        if index >= self.dataset.count {
+            return None;
+        }
+        self.next += self.step;
+        if take_life(&self.dataset.lives, index)
+            && let Err(error) = self.dataset.fault.happen(index)
+        {
+            return Some(Err(error));
+        }
+        Some(Ok(index as u64))
+    }
+}
+
+impl SnapshotIterator for MortalShard<'_> {
+    type Snapshot = usize;
+
+    fn snapshot(&self) -> anyhow::Result<usize> {
+        Ok(self.next)
     }
 }
 

@@ -20,6 +20,11 @@ pub fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).expect("the process exists");
 }
 
+/// Sends a signal to a process that may be gone; says whether it was there.
+pub fn try_signal(pid: u32, signal: Signal) -> bool {
+    kill(Pid::from_raw(pid.cast_signed()), signal).is_ok()
+}
+
 /// True while the process runs; a zombie does not.
 pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')

@@ -5,7 +5,9 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use serde_json::json;
 
-use crate::support::{PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids};
+use crate::support::{
+    Finished, PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids,
+};
 
 /// A request that is refused: the line on standard error, which `--json` also makes an event.
 #[track_caller]
@@ -135,25 +137,51 @@ fn a_damaged_photograph_costs_its_batch_only() {
     }
 }
 
-#[test]
-fn a_dead_worker_is_named() {
-    let workers = ["--num-workers", "2", "--samples", "5000", "--batch-size", "4"];
+/// Runs the command, and kills its second worker while that is at work.
+fn run_and_kill(options: &[&str]) -> (Finished, u32) {
+    let workers = ["--num-workers", "2", "--samples", "60", "--batch-size", "4", "--size", "32", "--digest"];
     let mut running =
-        Running::start(command(&[&["run", PHOTOS, "--json", "--batches"], &workers[..]].concat()));
+        Running::start(command(&[&["run", PHOTOS, "--json", "--batches"], &workers[..], options].concat()));
     let pids = worker_pids(&running.next_event());
     // The second batch is the second worker's: it is at work.
     running.next_event();
     running.next_event();
     kill(pid(pids[1]), Signal::SIGKILL).unwrap();
     let finished = running.finish();
-    finished.assert_status(1);
-
-    let exited = &finished.named("worker_exited")[0];
-    assert_eq!((&exited["worker"], &exited["pid"]), (&json!(1), &json!(pids[1])));
-    assert_eq!(exited["status"], "killed by SIGKILL (9)");
-    assert_eq!(finished.named("error")[0]["kind"], "WorkerExited");
-    assert_eq!(finished.named("end")[0], json!({ "event": "end", "epochs": 0, "restarts": 0, "errors": 1 }));
     assert_gone(&pids);
+    (finished, pids[1])
+}
+
+#[test]
+fn a_dead_worker_is_replaced() {
+    let (disturbed, victim) = run_and_kill(&[]);
+    disturbed.assert_status(0);
+    let exited = &disturbed.named("worker_exited")[0];
+    assert_eq!((&exited["worker"], &exited["pid"]), (&json!(1), &json!(victim)));
+    assert_eq!((&exited["status"], &exited["action"]), (&json!("killed by SIGKILL (9)"), &json!("restart")));
+    let started = &disturbed.named("worker_started")[0];
+    assert_eq!(started["worker"], 1);
+    assert_ne!(started["pid"], victim);
+    assert_eq!(disturbed.named("end")[0], json!({ "event": "end", "epochs": 1, "restarts": 1, "errors": 0 }));
+
+    let undisturbed =
+        run(&["run", PHOTOS, "--json", "--samples", "60", "--batch-size", "4", "--size", "32", "--digest"]);
+    let digest = |finished: &Finished| finished.named("epoch")[0]["content_digest"].clone();
+    assert_eq!(digest(&disturbed), digest(&undisturbed));
+}
+
+#[test]
+fn a_dead_worker_is_named() {
+    for options in [["--on-worker-death", "fail"], ["--max-worker-deaths", "0"]] {
+        let (finished, victim) = run_and_kill(&options);
+        finished.assert_status(1);
+        let exited = &finished.named("worker_exited")[0];
+        assert_eq!((&exited["worker"], &exited["pid"]), (&json!(1), &json!(victim)));
+        assert_eq!((&exited["status"], &exited["action"]), (&json!("killed by SIGKILL (9)"), &json!("fail")));
+        assert_eq!(finished.named("error")[0]["kind"], "WorkerExited");
+        let end = json!({ "event": "end", "epochs": 0, "restarts": 0, "errors": 1 });
+        assert_eq!(finished.named("end")[0], end);
+    }
 }
 
 #[test]

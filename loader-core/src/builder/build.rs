@@ -120,13 +120,14 @@ where
         epochs: Epochs,
         pinner: Option<Pinner>,
     ) -> Result<Loading<C::Batch>, Error> {
-        let launch = Arc::new(self.make_launch(epochs.workers)?);
+        let launch = Arc::new(self.make_launch(&epochs)?);
         let slots = SlotPool::pinned(self.settings.shared_memory_limit(), pinner);
         let stay = self.settings.options.persistent_workers.unwrap_or(false);
         Ok(Loading::Workers { launch, slots, epochs, bench: stay.then(Bench::default) })
     }
 
-    fn make_launch(&mut self, workers: usize) -> Result<Launch, Error> {
+    fn make_launch(&mut self, epochs: &Epochs) -> Result<Launch, Error> {
+        let workers = epochs.workers;
         channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
         let program = Program::find(self.settings.worker_program.as_deref(), launch::init_ran(), workers)?;
         let work = match self.settings.registered.take() {
@@ -136,6 +137,15 @@ where
         let (dataset, attached) = fetch::encode(&self.kind, &self.collate, &self.worker_init)?;
         let seed = self.settings.seed();
         let handle_sigchld = self.settings.handle_sigchld;
-        Ok(Launch { program, workers, seed, work, dataset, attached, handle_sigchld })
+        Ok(Launch {
+            program,
+            workers,
+            seed,
+            work,
+            dataset,
+            attached,
+            handle_sigchld,
+            tries: epochs.most_deaths,
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{Cut, DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInitWith},
-    options::{LoaderOptions, NumWorkers, Order},
+    options::{LoaderOptions, NumWorkers, OnWorkerDeath, Order},
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
 };
@@ -190,6 +190,23 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn shared_memory_limit(mut self, bytes: u64) -> Self {
         self.settings.options.shared_memory_limit = Some(bytes);
+        self
+    }
+
+    /// What happens when a worker's process ends while it has work; by default another one takes its place, and the batches are those of an
+    /// undisturbed run. A batch that ends its worker twice (three times where somebody else may have sent the signal) is given up, with
+    /// an [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, and the epoch goes on.
+    #[must_use]
+    pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
+        self.settings.options.on_worker_death = Some(on_worker_death);
+        self
+    }
+
+    /// How often a worker is started again in an epoch; 3 by default. One that dies more often ends the iterator with
+    /// [`Error::WorkerExited`](crate::Error::WorkerExited).
+    #[must_use]
+    pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
+        self.settings.options.max_worker_deaths = Some(deaths);
         self
     }
 

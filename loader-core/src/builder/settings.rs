@@ -12,7 +12,9 @@ use super::order::invalid;
 use crate::{
     error::Error,
     iter::Epochs,
-    options::{DEFAULT_IN_ORDER, DEFAULT_PREFETCH_FACTOR, LoaderOptions},
+    options::{
+        DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, LoaderOptions, OnWorkerDeath,
+    },
     sampler::{BatchSampler, Sampler},
     state::Origin,
     warning::Warn,
@@ -149,6 +151,10 @@ impl Settings {
             in_order: options.in_order.unwrap_or(DEFAULT_IN_ORDER),
             timeout,
             warn_after: Some(self.warn_after).filter(|patience| !patience.is_zero()),
+            most_deaths: match options.on_worker_death.unwrap_or_default() {
+                OnWorkerDeath::Restart => options.max_worker_deaths.unwrap_or(DEFAULT_MAX_WORKER_DEATHS),
+                OnWorkerDeath::Fail => 0,
+            },
         })
     }
 

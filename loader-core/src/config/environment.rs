@@ -14,7 +14,8 @@ const ALIKE: f64 = 0.8;
 impl LoaderOptions {
     /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
     /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
-    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`. Values are
+    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`, `LOADER_ON_WORKER_DEATH`,
+    /// `LOADER_MAX_WORKER_DEATHS`. Values are
     /// written as in TOML, but strings without quotes and numbers without underscores; 1 and 0 are true and false too.
     ///
     /// # Errors
@@ -82,6 +83,12 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "shared_memory_limit" => {
             options.shared_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
         }
+        "on_worker_death" => {
+            options.on_worker_death = Some(parsed(value).ok_or_else(|| wrong("restart or fail"))?);
+        }
+        "max_worker_deaths" => {
+            options.max_worker_deaths = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?);
+        }
         _ => {
             if let Some(likely) = nearest(&option, OPTIONS, ALIKE) {
                 let nearest = format!("{PREFIX}{}", likely.to_uppercase());
@@ -99,7 +106,7 @@ fn parsed<T: FromStr>(value: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Order;
+    use crate::{OnWorkerDeath, Order};
 
     fn read(variables: &[(&str, &str)]) -> Result<LoaderOptions, ConfigError> {
         from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
@@ -122,6 +129,8 @@ mod tests {
             ("LOADER_PIN_MEMORY", "1"),
             ("LOADER_TIMEOUT", "2.5"),
             ("LOADER_SHARED_MEMORY_LIMIT", "1000000"),
+            ("LOADER_ON_WORKER_DEATH", "fail"),
+            ("LOADER_MAX_WORKER_DEATHS", "5"),
         ]);
         let expected = LoaderOptions {
             batch_size: Some(64),
@@ -138,6 +147,8 @@ mod tests {
             persistent_workers: Some(true),
             pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),
+            on_worker_death: Some(OnWorkerDeath::Fail),
+            max_worker_deaths: Some(5),
         };
         assert_eq!(options.unwrap(), expected);
         assert_eq!(read(&[("LOADER_NUM_WORKERS", "4")]).unwrap().num_workers, Some(NumWorkers::Fixed(4)));

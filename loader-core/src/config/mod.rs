@@ -103,7 +103,7 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 14] = [
+const OPTIONS: [&str; 16] = [
     "batch_size",
     "shuffle",
     "seed",
@@ -118,6 +118,8 @@ const OPTIONS: [&str; 14] = [
     "persistent_workers",
     "pin_memory",
     "shared_memory_limit",
+    "on_worker_death",
+    "max_worker_deaths",
 ];
 
 /// The candidate that is most like `name`, of those that are at least as like it as `least` (0: nothing alike, 1: equal).
@@ -132,7 +134,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::{NumWorkers, Order};
+    use crate::{NumWorkers, OnWorkerDeath, Order};
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -162,7 +164,8 @@ mod tests {
     fn a_whole_file() {
         let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
                       order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\n\
-                      persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n";
+                      persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
+                      on_worker_death = \"fail\"\nmax_worker_deaths = 5\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
@@ -180,6 +183,8 @@ mod tests {
             persistent_workers: Some(true),
             pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),
+            on_worker_death: Some(OnWorkerDeath::Fail),
+            max_worker_deaths: Some(5),
         };
         assert_eq!(config.loader, expected);
         assert_eq!(photos(DATASET).unwrap().loader, LoaderOptions::default());

@@ -129,7 +129,7 @@ impl<B: crate::collate::Batch> Iter<B> {
         self.last.as_ref()
     }
 
-    /// Process ids of the workers, by their number; empty without workers.
+    /// Process ids of the workers, by their number; empty without workers. A worker that dies and is replaced gets another one.
     pub fn worker_pids(&self) -> Vec<u32> {
         match &self.inner {
             Inner::Batches(_) | Inner::Shards(_) => Vec::new(),
@@ -142,6 +142,7 @@ impl<B: crate::collate::Batch> Iter<B> {
         let mut report = self.stopwatch.report();
         if let Inner::Workers(iter) = &self.inner {
             report.workers = iter.worker_reports();
+            report.restarts = iter.restarts();
             report.shared_memory_bytes = iter.shared_memory_bytes();
         }
         report

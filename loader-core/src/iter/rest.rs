@@ -12,7 +12,7 @@ use std::{
 };
 
 use loader_ipc::{
-    frame::{Event, Lease},
+    frame::{Event, Lease, Report},
     slots::SlotPool,
 };
 
@@ -102,8 +102,17 @@ impl Resting {
                 pool.look_for_exits();
                 continue;
             };
-            let worker = report.worker;
-            let (task, lease, held) = match report.event {
+            let (worker, event) = match report {
+                Report::Event { worker, event } => (worker, event),
+                Report::Exited { worker, status, .. } => {
+                    return Err(Error::System {
+                        what: "resuming",
+                        source: io::Error::other(format!("{} {status}", pool.doing(worker))),
+                    });
+                }
+                Report::Started { .. } => continue,
+            };
+            let (task, lease, held) = match event {
                 Event::Ready | Event::Bye => continue,
                 Event::NotReady { .. } => {
                     pool.set_unfit(worker);
@@ -114,7 +123,7 @@ impl Resting {
                     continue;
                 }
                 Event::Withdrawn { task } => {
-                    pool.answered(worker, task)?;
+                    pool.saw_withdrawn(worker, task)?;
                     continue;
                 }
                 Event::NeedSlot { task, .. } => {
@@ -128,7 +137,6 @@ impl Resting {
                     (Some(task), lease, false)
                 }
                 Event::Unused { lease, .. } => (None, lease, false),
-                Event::Exited { pid, status } => return Err(pool.exited(worker, pid, status, Vec::new())),
                 Event::Resumed { .. } => {
                     return Err(Error::misbehaved(worker, "it resumed with another epoch than it was told"));
                 }
@@ -179,6 +187,14 @@ impl Held {
     pub(super) fn take(&mut self) -> Option<Pool> {
         self.counters = self.reports();
         self.pool.take()
+    }
+
+    /// As [`Pool::adopt`].
+    pub(super) fn adopt(&mut self, worker: usize) -> Result<(), Error> {
+        let Some(pool) = &mut self.pool else { return Ok(()) };
+        pool.adopt(worker)?;
+        self.pids[worker] = pool.pid(worker);
+        Ok(())
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {

@@ -25,6 +25,8 @@ pub(crate) enum Supply {
         shards: Shards,
         /// Shards that a worker has been told where to open.
         opened: Vec<bool>,
+        /// How far each one has come in a worker; the user may not have got it yet.
+        reached: Vec<Reached>,
     },
 }
 
@@ -35,6 +37,14 @@ pub(super) enum Wanted {
     Samples(Vec<usize>),
     /// The next ones of a shard, which is opened at a place if this is its first task.
     NextOf { shard: usize, open_at: Option<ShardPlace> },
+}
+
+/// How far a shard has come, by what its workers have said.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Reached {
+    position: u64,
+    /// It cannot be read any further.
+    is_over: bool,
 }
 
 /// Where a batch leaves its shard; of no meaning for a batch of indices.
@@ -59,7 +69,8 @@ impl Supply {
 
     pub(crate) fn shards(shards: Shards) -> Self {
         let opened = vec![false; shards.count()];
-        Self::Shards { shards, opened }
+        let reached = vec![Reached::default(); shards.count()];
+        Self::Shards { shards, opened, reached }
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -109,11 +120,47 @@ impl Supply {
                 debug_assert_eq!(number, schedule.next_number());
                 return Some((Wanted::Samples(indices), error));
             },
-            Self::Shards { shards, opened } => {
-                let open_at = (!opened[lane]).then(|| shards.place(lane).clone());
-                Some((Wanted::NextOf { shard: lane, open_at }, None))
-            }
+            Self::Shards { .. } => Some((self.next_of(lane), None)),
         }
+    }
+
+    /// What a task of `shard` asks for.
+    fn next_of(&self, shard: usize) -> Wanted {
+        let Self::Shards { shards, opened, reached } = self else { unreachable!("a plan has no shards") };
+        let open_at = (!opened[shard]).then(|| {
+            let place = shards.place(shard);
+            ShardPlace { position: place.position.max(reached[shard].position), ..place.clone() }
+        });
+        Wanted::NextOf { shard, open_at }
+    }
+
+    /// Notes how far a shard has come, and that it cannot be read any further.
+    pub(super) fn reached(&mut self, shard: usize, position: u64, is_over: bool) {
+        if let Self::Shards { reached, .. } = self {
+            let reached = &mut reached[shard];
+            reached.position = reached.position.max(position);
+            reached.is_over |= is_over;
+        }
+    }
+
+    /// Another process will be the worker `worker` of `workers`: its shards are to be opened again, but for those that are over, which are
+    /// returned.
+    pub(super) fn reopen(&mut self, worker: usize, workers: usize) -> BTreeSet<usize> {
+        let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
+        let own = (worker..opened.len()).step_by(workers);
+        own.clone().for_each(|shard| opened[shard] = false);
+        own.filter(|&shard| reached[shard].is_over).collect()
+    }
+
+    /// What a task of `shard`, which is sent again with a slot of `room` bytes, asks for.
+    pub(super) fn again(&mut self, shard: usize, room: u64) -> Wanted {
+        let mut wanted = self.next_of(shard);
+        if let Wanted::NextOf { open_at: Some(place), .. } = &mut wanted {
+            // The slot was leased for a batch: where it has no room for the snapshot, the shard is read from its beginning.
+            place.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
+        }
+        self.sent(&wanted);
+        wanted
     }
 
     /// Takes back what could not be sent as task `number`.

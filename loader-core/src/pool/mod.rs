@@ -1,14 +1,16 @@
 //! Workers that were started together, as the main process sees them: those of one epoch, or of several.
 //!
 //! A worker's states: started (its process runs) -> connected (the handshake is through) -> finishing (it was sent the sentinel)
-//! -> exited (reaped). Tasks belong to main; a worker holds leases, which come back when it exits.
+//! -> exited (reaped), and perhaps started again. Tasks belong to main; a worker holds leases, which come back when it exits.
 
 mod output;
 mod reaper;
+mod restart;
 mod start;
+mod worker;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeMap,
     io, mem,
     os::fd::AsFd,
     sync::Arc,
@@ -19,11 +21,10 @@ use std::{
 use loader_ipc::{
     channel::{ReceiveError, SendError},
     control::{ControlPage, WorkerSnapshot},
-    frame::{Event, ExitStatus, Lease, MOST_FORGOTTEN, MOST_UNANSWERED, Order, Report, Task},
+    frame::{Lease, MOST_FORGOTTEN, MOST_UNANSWERED, Order, Report, Task},
     handshake::Notice,
-    lifeline::{Lifeline, LifelineError},
-    process::WorkerProcess,
-    queue::{OrderSender, ReportError, ReportReceiver},
+    lifeline::LifelineError,
+    queue::{NoteSender, ReportError, ReportReceiver},
     slots::SlotPool,
 };
 use nix::sys::signal::Signal;
@@ -31,7 +32,10 @@ use nix::sys::signal::Signal;
 use crate::error::{Doing, Error};
 
 use reaper::Reaper;
+use restart::Restart;
+use start::{Greeted, Starter};
 pub(crate) use start::{Launch, Program};
+use worker::Worker;
 
 /// How long workers get to end by themselves before they are asked by signal, as in PyTorch.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -48,34 +52,17 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 pub(crate) struct Pool {
     workers: Vec<Worker>,
     results: ReportReceiver,
+    notes: NoteSender,
     control: Arc<ControlPage>,
+    starter: Arc<Starter>,
+    /// Workers that are being started again.
+    restarts: BTreeMap<usize, Restart>,
     reaper: Option<Reaper>,
     slots: SlotPool,
     /// A forked child that inherits the pool must not shut it down.
     owner: u32,
     /// Slots destroyed when workers' mappings were last looked through.
     looked_through: u64,
-}
-
-#[derive(Debug)]
-struct Worker {
-    process: Arc<WorkerProcess>,
-    lifeline: Lifeline,
-    orders: OrderSender,
-    /// Slots whose memory this worker has mapped.
-    mapped: BTreeSet<u32>,
-    /// Slots that it is to unmap with its next task.
-    to_forget: Vec<u32>,
-    /// Tasks that wait here because the worker has enough to do.
-    backlog: VecDeque<Task>,
-    /// Tasks that it was sent and has not answered, each with its claim.
-    unanswered: VecDeque<(u64, u32)>,
-    /// The next task's claim: they are used in turn, and there are as many as tasks may be unanswered.
-    next_claim: u32,
-    /// It could not open the dataset, and fails every task.
-    is_unfit: bool,
-    sentinel_sent: bool,
-    exited: Option<ExitStatus>,
 }
 
 impl Pool {
@@ -128,24 +115,23 @@ impl Pool {
         self.send_backlog(worker)
     }
 
-    /// Notes that a worker has answered a task, or has seen that it was withdrawn.
-    pub(crate) fn answered(&mut self, worker: usize, task: u64) -> Result<(), Error> {
-        let unanswered = &mut self.workers[worker].unanswered;
-        // The first one but for a worker that misbehaves, which is noticed elsewhere.
-        if let Some(place) = unanswered.iter().position(|&(number, _)| number == task) {
-            unanswered.remove(place);
-        }
-        self.send_backlog(worker)
+    /// Notes that a worker has answered a task; false when it was not asked.
+    pub(crate) fn answered(&mut self, worker: usize, task: u64) -> Result<bool, Error> {
+        let was_asked = self.workers[worker].answer(task, false);
+        self.send_backlog(worker)?;
+        Ok(was_asked)
+    }
+
+    /// Notes that a worker has seen that a task was withdrawn; false when it was not.
+    pub(crate) fn saw_withdrawn(&mut self, worker: usize, task: u64) -> Result<bool, Error> {
+        let was_withdrawn = self.workers[worker].answer(task, true);
+        self.send_backlog(worker)?;
+        Ok(was_withdrawn)
     }
 
     /// Takes a task back from a worker. False when the worker has begun it.
     pub(crate) fn withdraw(&mut self, worker: usize, task: u64) -> bool {
-        let Worker { backlog, unanswered, orders, .. } = &mut self.workers[worker];
-        if let Some(place) = backlog.iter().position(|waiting| waiting.number == task) {
-            return backlog.remove(place).is_some();
-        }
-        let sent = unanswered.iter().find(|&&(number, _)| number == task);
-        sent.is_some_and(|&(_, claim)| orders.withdraw(claim))
+        self.workers[worker].withdraw(task)
     }
 
     /// True while tasks of other workers can be moved to this one.
@@ -166,14 +152,13 @@ impl Pool {
 
     /// Sends waiting tasks while the worker's queue surely has room, each after the memory of its slot.
     fn send_backlog(&mut self, worker: usize) -> Result<(), Error> {
-        while self.workers[worker].unanswered.len() < MOST_UNANSWERED {
+        while self.workers[worker].exited.is_none() && self.workers[worker].unanswered.len() < MOST_UNANSWERED
+        {
             let Some(mut task) = self.workers[worker].backlog.pop_front() else { break };
             self.share_slot(worker, task.lease)?;
-            let Worker { to_forget, unanswered, next_claim, .. } = &mut self.workers[worker];
+            let Worker { to_forget, .. } = &mut self.workers[worker];
             task.forget = to_forget.split_off(to_forget.len().saturating_sub(MOST_FORGOTTEN));
-            task.claim = *next_claim;
-            *next_claim = (task.claim + 1) % MOST_UNANSWERED as u32;
-            unanswered.push_back((task.number, task.claim));
+            task.claim = self.workers[worker].claim(task.number);
             self.order(worker, Order::Task(task))?;
         }
         Ok(())
@@ -183,7 +168,11 @@ impl Pool {
     /// has enough to read.
     pub(crate) fn offer(&mut self, worker: usize, task: u64, lease: Lease) -> Result<bool, Error> {
         let busy = &self.workers[worker];
-        if !busy.backlog.is_empty() || busy.unanswered.len() >= MOST_UNANSWERED || busy.sentinel_sent {
+        if !busy.backlog.is_empty()
+            || busy.unanswered.len() >= MOST_UNANSWERED
+            || busy.sentinel_sent
+            || busy.exited.is_some()
+        {
             return Ok(false);
         }
         self.share_slot(worker, lease)?;
@@ -222,44 +211,86 @@ impl Pool {
         }
     }
 
-    /// The next report, or `None` at `deadline`.
+    /// The next report, or `None` at `deadline`. An exit comes once.
     pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Option<Report>, Error> {
-        match self.results.receive(deadline) {
-            Ok(report) => {
-                let number = report.worker;
-                let worker = &mut self.workers[number];
-                if let Event::Exited { status, .. } = report.event {
-                    // Only the reaper reports this, and it has reaped first.
-                    if !worker.process.is_reaped() {
-                        let problem = "it reported its own exit".to_owned();
-                        return Err(Error::WorkerMisbehaved { worker: number, problem });
-                    }
-                    worker.exited = Some(status);
+        loop {
+            let report = match self.results.receive(deadline) {
+                Ok(report) => report,
+                Err(ReportError::TimedOut) => return Ok(None),
+                Err(ReportError::Malformed { worker, problem }) => {
+                    return Err(Error::WorkerMisbehaved { worker, problem });
                 }
-                Ok(Some(report))
+                Err(ReportError::Channel(ReceiveError::Io(source))) => {
+                    return Err(Error::System { what: "receiving from workers", source });
+                }
+                Err(error) => {
+                    let source = io::Error::other(error);
+                    return Err(Error::System { what: "receiving from workers", source });
+                }
+            };
+            if let Report::Exited { worker, pid, status } = report {
+                let worker = &mut self.workers[worker];
+                // The reaper and the net under it may both have seen it.
+                if worker.exited.is_some() || worker.process.pid() != pid {
+                    continue;
+                }
+                worker.exited = Some(status);
+                worker.forget_tasks();
             }
-            Err(ReportError::TimedOut) => Ok(None),
-            Err(ReportError::Malformed { worker, problem }) => {
-                Err(Error::WorkerMisbehaved { worker, problem })
-            }
-            // The reaper in this process holds a sender, so closed is never the truth while it runs.
-            Err(ReportError::Channel(ReceiveError::Io(source))) => {
-                Err(Error::System { what: "receiving from workers", source })
-            }
-            Err(error) => {
-                Err(Error::System { what: "receiving from workers", source: io::Error::other(error) })
-            }
+            return Ok(Some(report));
         }
     }
 
     /// The net under the reaper: workers that have ended without anybody saying so are reported, behind what they had sent.
-    pub(crate) fn look_for_exits(&mut self) {
-        let running = self.workers.iter().enumerate().filter(|(_, worker)| worker.exited.is_none());
-        for (number, worker) in running {
-            if let Some(status) = worker.process.try_reap() {
-                self.results.note_exit(number, worker.process.pid(), status);
+    pub(crate) fn look_for_exits(&self) {
+        for (worker, running) in self.workers.iter().enumerate() {
+            if running.exited.is_none()
+                && let Some(status) = running.process.try_reap()
+            {
+                self.notes.send(Report::Exited { worker, pid: running.process.pid(), status });
             }
         }
+    }
+
+    /// Ends a worker at once. What it has said so far counts, unless it is not to be `trusted`.
+    pub(crate) fn kill(&mut self, worker: usize, trusted: bool) {
+        if !trusted {
+            self.results.give_up(worker);
+        }
+        self.workers[worker].process.signal(Signal::SIGKILL);
+    }
+
+    /// Begins to start a worker that has ended again. It has no tasks; those that it is given meanwhile wait for it.
+    pub(crate) fn restart(&mut self, worker: usize) -> Result<(), Error> {
+        self.control.reset(worker);
+        let restart = Restart::begin(worker, Arc::clone(&self.starter), self.notes.clone())?;
+        self.restarts.insert(worker, restart);
+        Ok(())
+    }
+
+    /// Takes a worker in that has been started again, after [`Report::Started`], and gives it the tasks that have waited.
+    ///
+    /// # Errors
+    /// Why it could not be started; it can be tried again.
+    pub(crate) fn adopt(&mut self, worker: usize) -> Result<(), Error> {
+        let Some(restart) = self.restarts.remove(&worker) else { return Ok(()) };
+        let Greeted { worker: new, watched, reader } = restart.finish()?;
+        self.results.replace(worker, reader);
+        self.workers[worker].become_started(new);
+        if let Some(reaper) = &self.reaper {
+            reaper.watch(worker, watched);
+        }
+        self.send_backlog(worker)
+    }
+
+    /// True while the worker's process is gone and it has none, or is about to have one.
+    pub(crate) fn is_down(&self, worker: usize) -> bool {
+        self.workers[worker].exited.is_some()
+    }
+
+    /// The worker's process id, of the last process that it had.
+    pub(crate) fn pid(&self, worker: usize) -> u32 {
+        self.workers[worker].process.pid()
     }
 
     /// What `worker` is doing, for people.
@@ -267,15 +298,10 @@ impl Pool {
         Doing::new(worker, self.workers[worker].process.pid(), &self.snapshot(worker))
     }
 
-    /// The error for a worker that has exited.
-    pub(crate) fn exited(&self, worker: usize, pid: u32, status: ExitStatus, batches: Vec<u64>) -> Error {
-        let doing = self.doing(worker);
-        Error::WorkerExited { worker, pid, status, batches, doing }
-    }
-
     /// Asks every worker to end, and does not wait: what they are loading is no longer wanted.
     pub(crate) fn ask_to_end(&mut self) {
         self.control.set_done();
+        self.restarts.values().for_each(Restart::call_off);
         for worker in &mut self.workers {
             worker.backlog.clear();
             worker.send_sentinel();
@@ -299,10 +325,12 @@ impl Pool {
         if !self.is_owned() {
             // A forked child: the workers are its parent's, and the reaper's thread does not exist here.
             mem::forget(reaper);
+            mem::take(&mut self.restarts).into_values().for_each(mem::forget);
             return;
         }
         self.ask_to_end();
         self.join(Instant::now() + JOIN_DEADLINE);
+        mem::take(&mut self.restarts).into_values().for_each(Restart::forget);
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             let running: Vec<_> = self.workers.iter().filter(|worker| worker.exited.is_none()).collect();
             if running.is_empty() {
@@ -358,32 +386,6 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shut_down();
-    }
-}
-
-impl Worker {
-    pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, orders: OrderSender) -> Self {
-        Self {
-            process,
-            lifeline,
-            orders,
-            mapped: BTreeSet::new(),
-            to_forget: Vec::new(),
-            backlog: VecDeque::new(),
-            unanswered: VecDeque::new(),
-            next_claim: 0,
-            is_unfit: false,
-            sentinel_sent: false,
-            exited: None,
-        }
-    }
-
-    /// Never waits: the queue holds at most a few small tasks.
-    fn send_sentinel(&mut self) {
-        if !mem::replace(&mut self.sentinel_sent, true) && self.exited.is_none() {
-            // A worker that is gone needs none, and the reaper reports it.
-            drop(self.orders.send(&None));
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The thread that sees workers die: it waits on their pidfds and on SIGCHLD, reaps them, and puts `Exited` into the result
+//! The thread that sees workers die: it waits on their pidfds and on SIGCHLD, reaps them, and puts an exit into the result
 //! queue, behind everything that the worker had sent. It also passes on what they print.
 
 use std::{
@@ -7,12 +7,13 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use loader_ipc::{process::WorkerProcess, queue::ExitSender};
+use loader_ipc::{frame::Report, process::WorkerProcess, queue::NoteSender};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use signal_hook::{SigId, consts::SIGCHLD, low_level};
 
@@ -31,6 +32,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(1);
 pub(super) struct Reaper {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
+    /// Workers in the place of those that ended, each with its number.
+    replacements: mpsc::Sender<(usize, Watched)>,
     wake: UnixStream,
     sigchld: Option<SigId>,
 }
@@ -47,7 +50,7 @@ impl Reaper {
     /// SIGCHLD it is left out, since to ignore it again cannot be chained to.
     pub(super) fn start(
         workers: Vec<Watched>,
-        results: ExitSender,
+        results: NoteSender,
         handle_sigchld: bool,
     ) -> io::Result<Self> {
         let (wake, woken) = UnixStream::pair()?;
@@ -59,10 +62,11 @@ impl Reaper {
             false => None,
         };
         let stop = Arc::new(AtomicBool::new(false));
-        let watch = Watch { workers, results, woken, stop: Arc::clone(&stop) };
+        let (replacements, replaced) = mpsc::channel();
+        let watch = Watch { workers, replaced, results, woken, stop: Arc::clone(&stop) };
         let thread = thread::Builder::new().name("loader-reaper".into()).spawn(move || watch.run());
         match thread {
-            Ok(thread) => Ok(Self { thread, stop, wake, sigchld }),
+            Ok(thread) => Ok(Self { thread, stop, replacements, wake, sigchld }),
             Err(error) => {
                 sigchld.map(low_level::unregister);
                 Err(error)
@@ -70,12 +74,18 @@ impl Reaper {
         }
     }
 
-    /// Ends the thread. It ends by itself when every worker is reaped.
+    /// Watches another process in the place of the worker `number`, which has ended.
+    pub(super) fn watch(&self, number: usize, worker: Watched) {
+        // Without the thread, which a host may have stopped, main looks at its workers itself.
+        drop(self.replacements.send((number, worker)));
+        self.wake();
+    }
+
+    /// Ends the thread.
     pub(super) fn stop(self) {
         // Release: the thread sees everything before; it only reads the flag.
         self.stop.store(true, Ordering::Release);
-        // A full socket wakes it just as well.
-        drop(io::Write::write(&mut &self.wake, &[0]));
+        self.wake();
         if let Some(id) = self.sigchld {
             low_level::unregister(id);
         }
@@ -85,11 +95,17 @@ impl Reaper {
             thread::sleep(Duration::from_micros(200));
         }
     }
+
+    fn wake(&self) {
+        // A full socket wakes it just as well.
+        drop(io::Write::write(&mut &self.wake, &[0]));
+    }
 }
 
 struct Watch {
     workers: Vec<Watched>,
-    results: ExitSender,
+    replaced: mpsc::Receiver<(usize, Watched)>,
+    results: NoteSender,
     woken: UnixStream,
     stop: Arc<AtomicBool>,
 }
@@ -97,12 +113,14 @@ struct Watch {
 impl Watch {
     fn run(mut self) {
         loop {
+            while let Ok((number, worker)) = self.replaced.try_recv() {
+                self.workers[number] = worker;
+            }
             for number in 0..self.workers.len() {
                 self.look_at(number);
             }
-            let all_reaped = self.workers.iter().all(|worker| worker.process.is_reaped());
             // Acquire: pairs with the Release in `stop`.
-            if all_reaped || self.stop.load(Ordering::Acquire) {
+            if self.stop.load(Ordering::Acquire) {
                 return;
             }
             self.wait();
@@ -125,10 +143,7 @@ impl Watch {
         if let Some(mut output) = worker.output.take() {
             output.last_words();
         }
-        let pid = worker.process.pid();
-        let number = u32::try_from(number).expect("as many workers as processes");
-        // A closed queue means that nobody is interested any more.
-        drop(self.results.send(number, pid, status));
+        self.results.send(Report::Exited { worker: number, pid: worker.process.pid(), status });
     }
 
     fn wait(&self) {

@@ -1,9 +1,10 @@
 //! Starting workers: all processes at once, then the handshakes.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
     ffi::OsStr,
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -12,6 +13,7 @@ use std::{
 use loader_ipc::{
     channel::{Sender, channel},
     control::ControlPage,
+    frame::ExitStatus,
     handshake::{HandshakeError, Invitation, Offer, Work},
     lifeline::{Lifeline, LifelineError},
     memory::SealedMemory,
@@ -81,14 +83,8 @@ pub(crate) struct Launch {
     pub(crate) dataset: SealedMemory,
     pub(crate) attached: Vec<Arc<SealedMemory>>,
     pub(crate) handle_sigchld: bool,
-}
-
-/// A worker that has been started and not yet answered.
-struct Started {
-    process: Arc<WorkerProcess>,
-    lifeline: Lifeline,
-    invitation: Invitation,
-    output: Output,
+    /// How often a worker is started again that is killed before it has answered.
+    pub(crate) tries: u32,
 }
 
 impl Launch {
@@ -96,41 +92,23 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::WorkerNotStarted`], and no worker is left running.
-    pub(crate) fn start(&self, slots: &SlotPool, base_seed: u64) -> Result<Pool, Error> {
+    pub(crate) fn start(self: &Arc<Self>, slots: &SlotPool, base_seed: u64) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
         let (wake, woken) = channel().map_err(system("making the result queue"))?;
         let (control, control_fd) =
             ControlPage::create(self.workers).map_err(system("making the control page"))?;
-        let offer = Offer {
-            workers: u32::try_from(self.workers).expect("checked by the builder"),
-            seed: self.seed,
-            base_seed,
-            work: &self.work,
-            control: control_fd.as_fd(),
-            dataset: &self.dataset,
-            attached: &self.attached,
-        };
-        let deadline = Instant::now() + START_DEADLINE;
-        let mut started = Vec::with_capacity(self.workers);
-        for number in 0..self.workers {
-            match self.start_one(number, &offer, deadline) {
-                Ok(worker) => started.push(worker),
-                Err(error) => {
-                    let others =
-                        started.into_iter().map(|Started { process, lifeline, .. }| (process, lifeline));
-                    end_all(others);
-                    return Err(error);
-                }
-            }
-        }
-        let Greeted { workers, watched, readers } = greet(started, &wake, deadline)?;
         let control = Arc::new(control);
-        let (results, exits) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
-        let reaper = Reaper::start(watched, exits, self.handle_sigchld);
+        let starter = Arc::new(Starter { launch: Arc::clone(self), base_seed, control: control_fd });
+        let Fresh { workers, watched, readers } = starter.start_all(&wake)?;
+        let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
+        let reaper = Reaper::start(watched, notes.clone(), self.handle_sigchld);
         let mut pool = Pool {
             workers,
             results,
+            notes,
             control,
+            starter,
+            restarts: BTreeMap::new(),
             reaper: None,
             slots: slots.clone(),
             owner: std::process::id(),
@@ -148,9 +126,97 @@ impl Launch {
             }
         }
     }
+}
 
-    fn start_one(&self, number: usize, offer: &Offer<'_>, deadline: Instant) -> Result<Started, Error> {
-        let path = &self.program.path;
+/// What every worker of a pool is started from.
+#[derive(Debug)]
+pub(super) struct Starter {
+    launch: Arc<Launch>,
+    base_seed: u64,
+    control: OwnedFd,
+}
+
+/// A worker's process that knows nothing yet.
+pub(super) struct Spawned {
+    pub(super) process: Arc<WorkerProcess>,
+    number: usize,
+    lifeline: Lifeline,
+    output: Output,
+}
+
+/// A worker that was told everything and has not yet answered.
+struct Invited {
+    spawned: Spawned,
+    invitation: Invitation,
+}
+
+/// A worker that has answered, as the pool, the reaper and the result queue see it.
+pub(super) struct Greeted {
+    pub(super) worker: Worker,
+    pub(super) watched: Watched,
+    pub(super) reader: ReportReader,
+}
+
+/// All of them.
+#[derive(Default)]
+struct Fresh {
+    workers: Vec<Worker>,
+    watched: Vec<Watched>,
+    readers: Vec<ReportReader>,
+}
+
+impl Starter {
+    /// Starts all workers at once, then waits for each one's answer. On a failure, ends them all.
+    fn start_all(&self, wake: &Sender<Wake>) -> Result<Fresh, Error> {
+        let deadline = Instant::now() + START_DEADLINE;
+        let mut invited = VecDeque::with_capacity(self.launch.workers);
+        for number in 0..self.launch.workers {
+            match self.spawn(number).and_then(|spawned| self.invite(spawned, deadline)) {
+                Ok(worker) => invited.push_back(worker),
+                Err(failed) => return Err(end_after(failed.error, invited, Fresh::default())),
+            }
+        }
+        let mut fresh = Fresh::default();
+        let mut tries = self.launch.tries;
+        while let Some(worker) = invited.pop_front() {
+            let number = worker.spawned.number;
+            let mut greeted = greet(worker, wake, deadline);
+            // Whoever killed it would have been forgiven a moment later too.
+            while tries > 0 && greeted.as_ref().is_err_and(|failed| failed.was_killed) {
+                tries -= 1;
+                let again = self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
+                greeted = again.and_then(|invited| greet(invited, wake, deadline));
+            }
+            match greeted {
+                Ok(Greeted { worker, watched, reader }) => {
+                    fresh.workers.push(worker);
+                    fresh.watched.push(watched);
+                    fresh.readers.push(reader);
+                }
+                Err(failed) => return Err(end_after(failed.error, invited, fresh)),
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// Starts one worker. `spawned` is told of its process as soon as there is one, and may refuse it.
+    pub(super) fn start_one(
+        &self,
+        number: usize,
+        wake: &Sender<Wake>,
+        accept: impl FnOnce(&Arc<WorkerProcess>) -> bool,
+    ) -> Result<Greeted, Error> {
+        let deadline = Instant::now() + START_DEADLINE;
+        let spawned = self.spawn(number).map_err(|failed| failed.error)?;
+        if !accept(&spawned.process) {
+            kill_and_reap(&spawned.process);
+        }
+        let greeted = self.invite(spawned, deadline).and_then(|invited| greet(invited, wake, deadline));
+        greeted.map_err(|failed| failed.error)
+    }
+
+    fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
+        let path = &self.launch.program.path;
         let failed = |error: io::Error| {
             let problem = match error.raw_os_error() {
                 Some(nix::libc::EMFILE | nix::libc::ENFILE) => {
@@ -161,63 +227,78 @@ impl Launch {
                 }
                 _ => format!("{error} ({})", path.display()),
             };
-            Error::WorkerNotStarted { worker: number, problem }
+            Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed: false }
         };
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process =
-            Arc::new(WorkerProcess::spawn(path, OsStr::new(&name), theirs, writer).map_err(failed)?);
-        let worker = u32::try_from(number).expect("checked by the builder");
-        match Invitation::send(worker, offer, &lifeline, deadline) {
-            Ok(invitation) => Ok(Started { process, lifeline, invitation, output }),
-            Err(error) => {
-                drop(lifeline);
-                Err(refused(number, &error, &process, output))
-            }
+        let process = WorkerProcess::spawn(path, OsStr::new(&name), theirs, writer).map_err(failed)?;
+        Ok(Spawned { process: Arc::new(process), number, lifeline, output })
+    }
+
+    fn invite(&self, spawned: Spawned, deadline: Instant) -> Result<Invited, Failed> {
+        let Launch { workers, seed, work, dataset, attached, .. } = &*self.launch;
+        let offer = Offer {
+            workers: u32::try_from(*workers).expect("checked by the builder"),
+            seed: *seed,
+            base_seed: self.base_seed,
+            work,
+            control: self.control.as_fd(),
+            dataset,
+            attached,
+        };
+        let worker = u32::try_from(spawned.number).expect("checked by the builder");
+        match Invitation::send(worker, &offer, &spawned.lifeline, deadline) {
+            Ok(invitation) => Ok(Invited { spawned, invitation }),
+            Err(error) => Err(refused(spawned, &error)),
         }
     }
 }
 
-/// Workers that have answered, as the pool, the reaper and the result queue see them.
-#[derive(Default)]
-struct Greeted {
-    workers: Vec<Worker>,
-    watched: Vec<Watched>,
-    readers: Vec<ReportReader>,
-}
-
-/// Waits for each worker's answer. On a failure, ends them all.
-fn greet(started: Vec<Started>, wake: &Sender<Wake>, deadline: Instant) -> Result<Greeted, Error> {
-    let mut greeted = Greeted::default();
-    let mut started = started.into_iter().enumerate();
-    while let Some((number, Started { process, lifeline, invitation, output })) = started.next() {
-        match invitation.connect(&lifeline, wake, deadline) {
-            Ok((orders, reader)) => {
-                greeted.watched.push(Watched { process: Arc::clone(&process), output: Some(output) });
-                greeted.workers.push(Worker::new(process, lifeline, orders));
-                greeted.readers.push(reader);
-            }
-            Err(error) => {
-                drop(lifeline);
-                let error = refused(number, &error, &process, output);
-                let waiting = started.map(|(_, Started { process, lifeline, .. })| (process, lifeline));
-                let workers = greeted.workers.into_iter();
-                let greeted = workers.map(|Worker { process, lifeline, .. }| (process, lifeline));
-                end_all(waiting.chain(greeted));
-                return Err(error);
-            }
+/// Waits for a worker's answer.
+fn greet(invited: Invited, wake: &Sender<Wake>, deadline: Instant) -> Result<Greeted, Failed> {
+    let Invited { spawned, invitation } = invited;
+    match invitation.connect(&spawned.lifeline, wake, deadline) {
+        Ok((orders, reader)) => {
+            let Spawned { process, lifeline, output, .. } = spawned;
+            let watched = Watched { process: Arc::clone(&process), output: Some(output) };
+            Ok(Greeted { worker: Worker::new(process, lifeline, orders), watched, reader })
         }
+        Err(error) => Err(refused(spawned, &error)),
     }
-    Ok(greeted)
 }
 
-/// The error for a worker that did not come through the handshake, with how its process ended.
-fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut output: Output) -> Error {
+impl Greeted {
+    /// Ends a worker that nobody wants any more.
+    pub(super) fn end(self) {
+        let Worker { process, lifeline, .. } = self.worker;
+        end_all([(process, lifeline)].into_iter());
+    }
+}
+
+/// A worker did not start, and is gone.
+struct Failed {
+    error: Error,
+    /// A signal ended it before it had answered.
+    was_killed: bool,
+}
+
+/// Ends those that were started beside one that was not.
+fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
+    let waiting = invited.into_iter().map(|Invited { spawned, .. }| (spawned.process, spawned.lifeline));
+    let greeted = fresh.workers.into_iter().map(|Worker { process, lifeline, .. }| (process, lifeline));
+    end_all(waiting.chain(greeted));
+    error
+}
+
+/// A worker did not come through the handshake: why, with how its process ended.
+fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
+    let Spawned { process, number, lifeline, mut output } = spawned;
+    drop(lifeline);
     // It may be about to end by itself, with a status and last words that say more than our SIGKILL.
     let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };
-    let own_end = reap_until(process, Instant::now() + grace);
-    kill_and_reap(process);
+    let own_end = reap_until(&process, Instant::now() + grace);
+    kill_and_reap(&process);
     output.last_words();
     let problem = match own_end {
         Some(status) if error.is_gone() => format!(
@@ -229,7 +310,8 @@ fn refused(worker: usize, error: &HandshakeError, process: &WorkerProcess, mut o
         }
         _ => error.to_string(),
     };
-    Error::WorkerNotStarted { worker, problem }
+    let was_killed = error.is_gone() && matches!(own_end, Some(ExitStatus::Signal { .. }));
+    Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed }
 }
 
 /// Ends workers that were started in vain: drops their lifelines, waits a moment for all of them, so that they can clean up after
@@ -248,7 +330,7 @@ fn kill_and_reap(process: &WorkerProcess) {
     reap_until(process, Instant::now() + REAP_DEADLINE);
 }
 
-fn reap_until(process: &WorkerProcess, deadline: Instant) -> Option<loader_ipc::frame::ExitStatus> {
+fn reap_until(process: &WorkerProcess, deadline: Instant) -> Option<ExitStatus> {
     loop {
         if let Some(status) = process.try_reap() {
             return Some(status);

@@ -5,7 +5,8 @@
 //! sleeps and waits on a [channel]; whoever sends it something next finds it asleep, and wakes it through that
 //! channel.
 //!
-//! Main's reaper puts exits into the result queue, behind everything that the worker had sent.
+//! Main's own threads put notes into the result queue: the reaper exits, each behind everything that its worker had sent, and those
+//! who start a worker again that they have. Notes lie in this process's memory, where no worker can forge one.
 
 mod orders;
 mod reports;
@@ -19,7 +20,7 @@ use crate::{
     channel::{self, SendError},
     codec,
     control::ControlPage,
-    frame::{ExitStatus, MOST_UNANSWERED},
+    frame::MOST_UNANSWERED,
     memory,
     ring::{RING_WORDS, RingReader, RingWriter},
     sys::SharedWords,
@@ -27,7 +28,7 @@ use crate::{
 
 pub use crate::ring::MAX_FRAME;
 pub use orders::{OrderReceiver, OrderSender};
-pub use reports::{ExitSender, ReportError, ReportReader, ReportReceiver, ReportSender};
+pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
 
 // Where things lie in a worker's shared memory, in words.
 const ORDERS: usize = 0;
@@ -44,19 +45,7 @@ pub struct Bell;
 
 /// Wakes main.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Wake {
-    /// There is a report.
-    Report,
-    /// From the reaper.
-    Exited {
-        /// The worker that has ended.
-        worker: u32,
-        /// Its process id.
-        pid: u32,
-        /// How it ended.
-        status: ExitStatus,
-    },
-}
+pub struct Wake;
 
 /// The shared memory of both queues of one worker.
 #[derive(Debug)]
@@ -136,7 +125,9 @@ mod tests {
     };
     use crate::{
         channel::ReceiveError,
-        frame::{Event, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, Order, Report, Task},
+        frame::{
+            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, Order, Report, Task,
+        },
     };
 
     fn soon() -> Instant {
@@ -150,7 +141,7 @@ mod tests {
     }
 
     /// Queues between this thread and workers that are threads of this process.
-    fn queues(workers: usize) -> (Vec<Ends>, ReportReceiver, ExitSender) {
+    fn queues(workers: usize) -> (Vec<Ends>, ReportReceiver, NoteSender) {
         let (control, control_fd) = ControlPage::create(workers).unwrap();
         let (wake, woken) = channel::channel().unwrap();
         let (mut ends, mut readers) = (Vec::new(), Vec::new());
@@ -163,8 +154,16 @@ mod tests {
             ends.push(Ends { orders, receiver, sender });
             readers.push(reader);
         }
-        let (results, exits) = ReportReceiver::new(readers, (wake, woken), Arc::new(control));
-        (ends, results, exits)
+        let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::new(control));
+        (ends, results, notes)
+    }
+
+    /// A worker's number and what it said.
+    fn said(report: Result<Report, ReportError>) -> (usize, Event) {
+        match report {
+            Ok(Report::Event { worker, event }) => (worker, event),
+            other => panic!("{other:?}"),
+        }
     }
 
     fn task(number: u64, indices: Indices) -> Task {
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_sleeping_receiver_is_woken_on_either_side() {
-        let (mut ends, mut results, _exits) = queues(1);
+        let (mut ends, mut results, _notes) = queues(1);
         let Ends { mut orders, mut receiver, mut sender } = ends.remove(0);
         let worker = thread::spawn(move || {
             while let Some(order) = receiver.receive(soon()).unwrap() {
@@ -187,18 +186,18 @@ mod tests {
             // Now and then both sides are asleep.
             thread::sleep(Duration::from_micros(number));
             orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
-            let event = results.receive(soon()).unwrap().event;
+            let (0, event) = said(results.receive(soon())) else { panic!("there is one worker") };
             assert!(matches!(event, Event::Skipped { task, .. } if task == number), "{event:?}");
         }
         orders.send(&None).unwrap();
-        assert_eq!(results.receive(soon()).unwrap().event, Event::Bye);
+        assert_eq!(said(results.receive(soon())), (0, Event::Bye));
         worker.join().unwrap();
     }
 
     #[test]
     fn many_reports_from_several_workers_arrive_once_each() {
         const REPORTS: u64 = 20_000;
-        let (ends, mut results, _exits) = queues(3);
+        let (ends, mut results, _notes) = queues(3);
         let workers: Vec<_> = ends
             .into_iter()
             .map(|Ends { mut sender, .. }| {
@@ -210,7 +209,7 @@ mod tests {
             .collect();
         let mut next = [0; 3];
         for _ in 0..3 * REPORTS {
-            let Report { worker, event } = results.receive(soon()).unwrap();
+            let (worker, event) = said(results.receive(soon()));
             assert!(matches!(event, Event::Skipped { task, .. } if task == next[worker]));
             next[worker] += 1;
         }
@@ -220,22 +219,23 @@ mod tests {
 
     #[test]
     fn an_exit_comes_after_everything_that_the_worker_sent() {
-        let (mut ends, mut results, exits) = queues(2);
+        let (mut ends, mut results, notes) = queues(2);
         ends[1].sender.send(&Event::Ready).unwrap();
         ends[0].sender.send(&Event::Ready).unwrap();
         ends[1].sender.send(&Event::Bye).unwrap();
-        exits.send(1, 7, ExitStatus::Code(0)).unwrap();
-        // The reaper ends behind the last exit, and nobody else can wake main any more.
-        drop((exits, ends));
+        let exited = Report::Exited { worker: 1, pid: 7, status: ExitStatus::Code(0) };
+        notes.send(exited.clone());
+        // Nobody can wake main any more.
+        drop((notes, ends));
         let received: Vec<_> = iter::from_fn(|| results.receive(Instant::now()).ok()).collect();
-        let of_1 = received.into_iter().filter(|report| report.worker == 1).map(|report| report.event);
-        let exited = Event::Exited { pid: 7, status: ExitStatus::Code(0) };
-        assert!(of_1.eq([Event::Ready, Event::Bye, exited]));
+        let said = |worker, event| Report::Event { worker, event };
+        let of_1 = received.into_iter().filter(|report| *report != said(0, Event::Ready));
+        assert!(of_1.eq([said(1, Event::Ready), said(1, Event::Bye), exited]));
     }
 
     #[test]
     fn what_may_be_unanswered_fits_a_task_queue() {
-        let (mut ends, _results, _exits) = queues(1);
+        let (mut ends, _results, _notes) = queues(1);
         let Ends { orders, receiver, .. } = &mut ends[0];
         let largest =
             Task { forget: vec![0; MOST_FORGOTTEN], ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_task_is_begun_or_withdrawn_but_never_both() {
-        let (mut ends, _results, _exits) = queues(1);
+        let (mut ends, _results, _notes) = queues(1);
         let Ends { mut orders, receiver, .. } = ends.remove(0);
         let at_worker = Arc::clone(&receiver.memory);
         let [mut begun, mut withdrawn] = [0; 2];
@@ -275,17 +275,17 @@ mod tests {
 
     #[test]
     fn nonsense_names_its_worker_and_others_go_on() {
-        let (mut ends, mut results, _exits) = queues(2);
+        let (mut ends, mut results, _notes) = queues(2);
         assert!(ends[1].sender.ring.write(&[255; 20]));
         ends[0].sender.send(&Event::Ready).unwrap();
-        assert_eq!(results.receive(soon()).unwrap(), Report { worker: 0, event: Event::Ready });
+        assert_eq!(said(results.receive(soon())), (0, Event::Ready));
         assert!(matches!(results.receive(soon()), Err(ReportError::Malformed { worker: 1, .. })));
         assert!(matches!(results.receive(Instant::now()), Err(ReportError::TimedOut)));
     }
 
     #[test]
     fn the_last_orders_are_read_after_main_is_gone() {
-        let (mut ends, _results, _exits) = queues(1);
+        let (mut ends, _results, _notes) = queues(1);
         let Ends { mut orders, mut receiver, .. } = ends.remove(0);
         orders.send(&None).unwrap();
         drop(orders);

@@ -1,11 +1,8 @@
-//! The result queue: events from all workers to main, and exits from main's reaper.
+//! The result queue: events from all workers to main, and notes from main's own threads.
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -17,7 +14,7 @@ use super::{
 use crate::{
     channel::{self, ReceiveError, SendError},
     control::ControlPage,
-    frame::{Event, ExitStatus, Report},
+    frame::{Event, Report},
     ring::{RingReader, RingWriter},
 };
 
@@ -46,17 +43,18 @@ pub struct ReportReceiver {
     turn: usize,
     wake: channel::Receiver<Wake>,
     control: Arc<ControlPage>,
-    /// The reaper has sent something.
-    has_exits: Arc<AtomicBool>,
-    exits: VecDeque<(usize, Event)>,
+    notes: mpsc::Receiver<Report>,
+    /// Exits whose worker may have more to say.
+    exits: VecDeque<Report>,
     frame: Vec<u8>,
 }
 
-/// The reaper's end of the result queue.
-#[derive(Debug)]
-pub struct ExitSender {
+/// The end of the result queue that main's own threads have.
+#[derive(Debug, Clone)]
+pub struct NoteSender {
+    notes: mpsc::Sender<Report>,
     wake: channel::Sender<Wake>,
-    has_exits: Arc<AtomicBool>,
+    control: Arc<ControlPage>,
 }
 
 impl ReportSender {
@@ -69,7 +67,7 @@ impl ReportSender {
         while !self.ring.write(&self.frame) {
             thread::sleep(ROOM_INTERVAL);
         }
-        if must_wake(self.control.main_asleep()) { self.wake.send(&Wake::Report) } else { Ok(()) }
+        if must_wake(self.control.main_asleep()) { self.wake.send(&Wake) } else { Ok(()) }
     }
 }
 
@@ -80,12 +78,11 @@ impl ReportReceiver {
         readers: Vec<ReportReader>,
         (sender, receiver): (channel::Sender<Wake>, channel::Receiver<Wake>),
         control: Arc<ControlPage>,
-    ) -> (Self, ExitSender) {
-        let has_exits = Arc::new(AtomicBool::new(false));
-        let exits = ExitSender { wake: sender, has_exits: Arc::clone(&has_exits) };
-        let (exits_of, frame) = (VecDeque::new(), Vec::new());
-        let this = Self { readers, turn: 0, wake: receiver, control, has_exits, exits: exits_of, frame };
-        (this, exits)
+    ) -> (Self, NoteSender) {
+        let (notes, noted) = mpsc::channel();
+        let sender = NoteSender { notes, wake: sender, control: Arc::clone(&control) };
+        let (exits, frame) = (VecDeque::new(), Vec::new());
+        (Self { readers, turn: 0, wake: receiver, control, notes: noted, exits, frame }, sender)
     }
 
     /// Waits for the next report until `deadline`, and at least looks once.
@@ -96,47 +93,44 @@ impl ReportReceiver {
         wait(self, deadline)
     }
 
-    /// Puts an exit that the reaper did not send behind what the worker had sent.
-    pub fn note_exit(&mut self, worker: usize, pid: u32, status: ExitStatus) {
-        self.exits.push_back((worker, Event::Exited { pid, status }));
+    /// Reads from another process in a worker's place: its new one. What the old one wrote and was not read is lost.
+    pub fn replace(&mut self, worker: usize, reader: ReportReader) {
+        self.readers[worker] = reader;
     }
 
-    /// An exit whose worker has nothing more to say.
-    fn next_exit(&mut self) -> Option<Report> {
-        // Acquire: pairs with the Release in `ExitSender::send`; only the hint hangs on it.
-        if self.has_exits.swap(false, Ordering::Acquire) {
-            // An error ends this too, but comes again when there is nothing else: the reaper closes its end behind the last exit.
-            while let Ok(wake) = self.wake.receive(Instant::now()) {
-                self.note(wake);
-            }
-        }
-        let said_all = |&(worker, _): &(usize, Event)| self.readers[worker].0.is_empty();
-        let place = self.exits.iter().position(said_all);
-        let exit = place.and_then(|place| self.exits.remove(place));
-        exit.map(|(worker, event)| Report { worker, event })
+    /// Reads nothing more from a worker: it writes what it should not.
+    pub fn give_up(&mut self, worker: usize) {
+        self.readers[worker].0.give_up();
     }
 
-    fn note(&mut self, wake: Wake) {
-        if let Wake::Exited { worker, pid, status } = wake {
-            let worker = worker as usize;
-            // Another number can only come from a worker that writes what it should not.
-            if worker < self.readers.len() {
-                self.note_exit(worker, pid, status);
+    /// A note that is due: an exit, when its worker has nothing more to say.
+    fn next_note(&mut self) -> Option<Report> {
+        while let Ok(note) = self.notes.try_recv() {
+            match note {
+                Report::Exited { .. } => self.exits.push_back(note),
+                other => return Some(other),
             }
         }
+        let said_all = |exit: &Report| match exit {
+            Report::Exited { worker, .. } => self.readers[*worker].0.is_empty(),
+            _ => true,
+        };
+        let place = self.exits.iter().position(said_all)?;
+        self.exits.remove(place)
     }
 }
 
-impl ExitSender {
-    /// Says that a worker has ended. What it had sent is reported before.
-    ///
-    /// # Errors
-    /// [`SendError`]; nobody is interested then.
-    pub fn send(&self, worker: u32, pid: u32, status: ExitStatus) -> Result<(), SendError> {
-        let sent = self.wake.send(&Wake::Exited { worker, pid, status });
-        // Release: main, which may be too busy to sleep, finds the exit when it sees this.
-        self.has_exits.store(true, Ordering::Release);
-        sent
+impl NoteSender {
+    /// Puts a note into the queue. Nobody may be interested any more; then it is lost.
+    pub fn send(&self, note: Report) {
+        if self.notes.send(note).is_ok() && must_wake(self.control.main_asleep()) {
+            drop(self.wake.send(&Wake));
+        }
+    }
+
+    /// What a new worker wakes main with.
+    pub fn wake(&self) -> &channel::Sender<Wake> {
+        &self.wake
     }
 }
 
@@ -174,24 +168,22 @@ impl Receive for ReportReceiver {
     type Error = ReportError;
 
     fn look(&mut self) -> Result<Option<Report>, ReportError> {
-        if let Some(exit) = self.next_exit() {
-            return Ok(Some(exit));
+        if let Some(note) = self.next_note() {
+            return Ok(Some(note));
         }
         let workers = self.readers.len();
         for worker in (self.turn..workers).chain(0..self.turn) {
             let read = read_frame(&mut self.readers[worker].0, &mut self.frame);
             if let Some(event) = read.map_err(|problem| ReportError::Malformed { worker, problem })? {
                 self.turn = (worker + 1) % workers;
-                return Ok(Some(Report { worker, event }));
+                return Ok(Some(Report::Event { worker, event }));
             }
         }
         Ok(None)
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {
-        let wake = self.wake.receive(deadline)?;
-        self.note(wake);
-        Ok(())
+        self.wake.receive(deadline).map(drop)
     }
 
     fn asleep(&self) -> &AtomicU64 {

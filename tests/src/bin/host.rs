@@ -57,7 +57,8 @@ fn die<B: loader_core::collate::Batch>(way: &str, loader: DataLoader<B>) -> anyh
 /// Workers that print without end, while nobody reads this process's standard error.
 fn chatty(workers: usize) -> anyhow::Result<()> {
     let dataset = Faulty { count: 100, at: 0, fault: Fault::PrintForever };
-    let loader = DataLoader::builder(dataset).num_workers(workers).build()?;
+    let builder = DataLoader::builder(dataset).num_workers(workers);
+    let loader = builder.on_worker_death(OnWorkerDeath::Fail).build()?;
     let mut batches = loader.iter()?;
     let pids = batches.worker_pids();
     thread::sleep(Duration::from_millis(300));

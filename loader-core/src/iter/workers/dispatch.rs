@@ -53,7 +53,7 @@ impl<B: Batch> WorkerIter<B> {
         self.pool.give_task(worker, task)
     }
 
-    fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
+    pub(super) fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
         let indices = self.pack(wanted, lease)?;
         // The pool knows what is to be forgotten, and which claim is free.
         Ok(Task { epoch: self.supply.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
@@ -71,7 +71,7 @@ impl<B: Batch> WorkerIter<B> {
             if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
                 continue;
             }
-            for (number, busy) in self.schedule.waiting_behind() {
+            for (number, busy) in self.schedule.waiting_behind(|worker| self.pool.is_down(worker)) {
                 let place = self.place_of(number).expect("every task in the schedule is noted");
                 let Some(lease) = self.tasks[place].lease else { continue };
                 // Another slot that it was offered is given back by the worker it was offered to.
@@ -94,7 +94,8 @@ impl<B: Batch> WorkerIter<B> {
         if self.home.is_some() || !self.schedule.has_closed_lanes() {
             return;
         }
-        if !self.supply.has_shards() && !self.schedule.waiting_behind().is_empty() {
+        let is_down = |worker| self.pool.is_down(worker);
+        if !self.supply.has_shards() && !self.schedule.waiting_behind(is_down).is_empty() {
             return;
         }
         for worker in 0..self.options.workers {
@@ -109,7 +110,7 @@ impl<B: Batch> WorkerIter<B> {
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
         self.tasks.push_back(Sent { number, worker, wanted, lease: None });
-        let arrived = self.schedule.arrived(number, Arrival::NotSent(Box::new(error)));
+        let arrived = self.schedule.arrived(number, Arrival::Lost(Box::new(error)));
         debug_assert!(arrived.is_ok(), "it was just noted as sent");
     }
 
@@ -158,7 +159,7 @@ impl<B: Batch> WorkerIter<B> {
 
 impl Wanted {
     /// Bytes of it that travel in the slot.
-    fn bytes_in_slot(&self) -> usize {
+    pub(super) fn bytes_in_slot(&self) -> usize {
         match self {
             Self::Samples(indices) if indices.len() > MOST_INLINE_INDICES => size_of::<u64>() * indices.len(),
             Self::Samples(_) => 0,

@@ -1,5 +1,6 @@
 //! An epoch on worker processes: tasks go out ahead of the user, batches come back in any order and are handed on in theirs.
 
+mod deaths;
 mod dispatch;
 mod leases;
 mod leave;
@@ -17,6 +18,8 @@ use loader_ipc::{
     frame::{Failure, Lease},
     slots::{SlotError, SlotPool},
 };
+
+use deaths::Deaths;
 
 use super::{
     Step,
@@ -45,6 +48,8 @@ pub(crate) struct Epochs {
     pub(crate) timeout: Option<Duration>,
     /// How long the user waits before it is said for whom.
     pub(crate) warn_after: Option<Duration>,
+    /// How often a worker may die in an epoch and be started again.
+    pub(crate) most_deaths: u32,
 }
 
 /// The batches of one epoch.
@@ -65,6 +70,7 @@ pub(crate) struct WorkerIter<B> {
     writers: BTreeMap<u32, usize>,
     /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
     offers: BTreeMap<u64, (usize, Lease)>,
+    deaths: Deaths,
     /// An error that ends the iteration, to be returned after the batch that was whole when it came.
     last_error: Option<Error>,
     /// Set after the end and after an error that ends the iteration.
@@ -104,8 +110,8 @@ enum Arrival {
         position: u64,
         ended: bool,
     },
-    /// No worker was asked.
-    NotSent(Box<Error>),
+    /// No worker was asked, or none can be asked any more.
+    Lost(Box<Error>),
 }
 
 impl<B: Batch> WorkerIter<B> {
@@ -119,6 +125,7 @@ impl<B: Batch> WorkerIter<B> {
         supply: Supply,
     ) -> Result<Self, Error> {
         let schedule = supply.schedule(options.workers, options.prefetch_factor, options.in_order);
+        let deaths = Deaths::new(options.workers, options.most_deaths);
         let mut iter = Self {
             pool: Held::new(pool),
             home,
@@ -131,11 +138,12 @@ impl<B: Batch> WorkerIter<B> {
             requests: BTreeMap::new(),
             offers: BTreeMap::new(),
             writers: BTreeMap::new(),
+            deaths,
             last_error: None,
             ended: false,
             batch: PhantomData,
         };
-        iter.dispatch()?;
+        iter.dispatch().or_else(|error| iter.survive(error))?;
         Ok(iter)
     }
 
@@ -184,7 +192,7 @@ impl<B: Batch> WorkerIter<B> {
         let (end, batch) = self.open(self.supply.number_of(number), worker, arrival);
         let info = self.supply.returned(number, wanted, worker, end);
         // The next task before this batch is returned, so that its worker never waits for the user.
-        if let Err(error) = self.dispatch() {
+        if let Err(error) = self.dispatch().or_else(|error| self.survive(error)) {
             // For want of memory it is tried again at the next call, and told then.
             self.last_error = Some(error).filter(Error::ends_iteration);
         }
@@ -195,6 +203,15 @@ impl<B: Batch> WorkerIter<B> {
     pub(super) fn wait(&mut self) -> Result<bool, Error> {
         // A timeout beyond the end of time is none.
         let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            match self.wait_until(deadline) {
+                Err(error) => self.survive(error)?,
+                waited => return waited,
+            }
+        }
+    }
+
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
         let mut warn_at = self.options.warn_after.and_then(|patience| Instant::now().checked_add(patience));
         let mut move_at = None;
         loop {
@@ -278,6 +295,10 @@ impl<B: Batch> WorkerIter<B> {
 
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
         self.pool.reports()
+    }
+
+    pub(super) fn restarts(&self) -> u64 {
+        self.deaths.replaced
     }
 
     pub(super) fn shared_memory_bytes(&self) -> u64 {

@@ -5,13 +5,20 @@ use loader_ipc::{
     lent,
 };
 
-use super::{super::supply::ShardEnd, Arrival, Request, WorkerIter};
+use super::{super::supply::ShardEnd, Arrival, Request, Wanted, WorkerIter};
 use crate::{collate::Batch, error::Error, fetch::ShardBatch};
 
 impl<B: Batch> WorkerIter<B> {
     pub(super) fn handle(&mut self, report: Report) -> Result<(), Error> {
-        let worker = report.worker;
-        match report.event {
+        match report {
+            Report::Event { worker, event } => self.hear(worker, event),
+            Report::Exited { worker, pid, status } => self.worker_exited(worker, pid, status),
+            Report::Started { worker } => self.worker_started(worker),
+        }
+    }
+
+    fn hear(&mut self, worker: usize, event: Event) -> Result<(), Error> {
+        match event {
             Event::Ready | Event::Bye => Ok(()),
             Event::NotReady { .. } => {
                 self.pool.set_unfit(worker);
@@ -37,16 +44,10 @@ impl<B: Batch> WorkerIter<B> {
                 Ok(())
             }
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
-            Event::Withdrawn { task } => {
-                // A moved task never comes back to the same worker.
-                if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) {
-                    return Err(Error::misbehaved(
-                        worker,
-                        format!("it takes task {task}, which is its own, for withdrawn"),
-                    ));
-                }
-                self.pool.answered(worker, task)
-            }
+            Event::Withdrawn { task } => match self.pool.saw_withdrawn(worker, task)? {
+                true => Ok(()),
+                false => Err(Error::misbehaved(worker, format!("it takes task {task} for withdrawn"))),
+            },
             Event::Skipped { task, lease } => {
                 self.check_lease(worker, task, lease)?;
                 Err(Error::misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
@@ -55,16 +56,6 @@ impl<B: Batch> WorkerIter<B> {
                 worker,
                 format!("it resumed with epoch {epoch}, which it was not told"),
             )),
-            Event::Exited { pid, status } => {
-                let lost = self.schedule.waiting_at(worker);
-                // A worker that will get no more tasks is not missed; before that, or with work, it is.
-                if self.schedule.is_over(worker) {
-                    // Its place is empty in the next epoch.
-                    self.home = None;
-                    return Ok(());
-                }
-                Err(self.pool.exited(worker, pid, status, lost))
-            }
         }
     }
 
@@ -77,39 +68,64 @@ impl<B: Batch> WorkerIter<B> {
                 format!("it has no more samples for task {task}, which has indices"),
             ));
         }
-        self.slots.release(lease, false);
-        self.take_sent(task);
         self.pool.answered(worker, task)?;
-        if !self.schedule.exhausted(task) {
-            return Err(Error::misbehaved(worker, format!("it answered task {task} twice")));
-        }
+        self.bring_nothing(task, lease);
         self.finish_idle_workers();
         self.dispatch()
     }
 
+    /// Closes a task whose shard is over.
+    pub(super) fn bring_nothing(&mut self, task: u64, lease: Lease) {
+        self.slots.release(lease, false);
+        self.take_sent(task);
+        let was_waiting = self.schedule.exhausted(task);
+        debug_assert!(was_waiting, "the caller has seen that it waits");
+    }
+
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
         self.pool.answered(worker, task)?;
+        self.requests.remove(&task);
+        self.note_reached(task, &arrival);
         let arrived = self.schedule.arrived(task, arrival);
-        arrived.map_err(|_| {
-            Error::misbehaved(worker, format!("it answered task {task}, which is not its to answer"))
-        })?;
+        debug_assert!(arrived.is_ok(), "the caller has seen that it waits");
         self.finish_idle_workers();
         Ok(())
     }
 
-    /// A report must be under the lease that its task was given, by the worker that it was given to.
+    /// A report must be of a task that waits for one, under the lease that it was given, by the worker that it was given to.
     pub(super) fn check_lease(&self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
         let sent = self.place_of(task).map(|place| &self.tasks[place]);
-        if sent.is_some_and(|sent| sent.worker == worker && sent.lease == Some(lease)) {
+        let is_its_own = sent.is_some_and(|sent| sent.worker == worker && sent.lease == Some(lease));
+        if is_its_own && self.schedule.is_waiting(task) {
             return Ok(());
         }
-        Err(Error::misbehaved(worker, format!("it answered task {task} under a lease that it does not have")))
+        Err(Error::misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
+    }
+
+    /// Notes where a batch leaves its shard: another worker may have to go on from there.
+    fn note_reached(&mut self, task: u64, arrival: &Arrival) {
+        let (position, is_over) = match arrival {
+            Arrival::Batch { position, .. } => (*position, false),
+            Arrival::Failed { position, ended, .. } => (*position, *ended),
+            Arrival::Lost(_) => return,
+        };
+        let place = self.place_of(task);
+        if let Some(&Wanted::NextOf { shard, .. }) = place.map(|place| &self.tasks[place].wanted) {
+            self.supply.reached(shard, position, is_over);
+        }
     }
 
     /// The batch in an arrival's slot, and where it leaves its shard.
     pub(super) fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> (ShardEnd, Result<B, Error>) {
         let (lease, encoded, held, position) = match arrival {
-            Arrival::NotSent(error) => return (ShardEnd::default(), Err(*error)),
+            // Nobody knows what of a shard would be behind it.
+            Arrival::Lost(mut error) => {
+                if let Error::WorkerExited { given_up: Some(given_up), .. } = &mut *error {
+                    // Of a shard's it was not known before.
+                    given_up.batch = batch;
+                }
+                return (ShardEnd { is_last: true, ..ShardEnd::default() }, Err(*error));
+            }
             Arrival::Failed { failure, position, ended } => {
                 let end = ShardEnd { position, snapshot: None, is_last: ended };
                 return (end, Err(Error::from_failure(*failure, batch, Some(worker))));
