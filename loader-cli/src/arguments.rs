@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
-use loader_core::{LoaderOptions, NumWorkers, OnWorkerDeath, Order};
+use loader_core::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order};
 
 use crate::{
     dataset::{Pixels, TransformName},
@@ -73,6 +73,22 @@ pub(crate) struct RunArguments {
     /// How often a worker is started again in an epoch [default: 3]
     #[arg(long, value_name = "N")]
     max_worker_deaths: Option<u32>,
+
+    /// What happens with a sample that cannot be loaded: its batch fails, or it is skipped or replaced [default: error]
+    #[arg(long, value_name = "error|skip|replace")]
+    on_bad_sample: Option<OnBadSample>,
+
+    /// How many samples may be skipped or replaced in an epoch [default: 10]
+    #[arg(long, value_name = "N")]
+    max_bad_samples: Option<u64>,
+
+    /// Longest time for a sample in seconds, 0 for ever; needs workers [default: 0]
+    #[arg(long, value_name = "SECONDS")]
+    sample_timeout: Option<f64>,
+
+    /// Most bytes of its own that a worker may have in memory; needs workers [default: no limit]
+    #[arg(long, value_name = "BYTES")]
+    worker_memory_limit: Option<u64>,
 
     /// How many times to go through the dataset
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
@@ -189,6 +205,10 @@ impl RunArguments {
         options.shared_memory_limit = self.shared_memory_limit;
         options.on_worker_death = self.on_worker_death;
         options.max_worker_deaths = self.max_worker_deaths;
+        options.on_bad_sample = self.on_bad_sample;
+        options.max_bad_samples = self.max_bad_samples;
+        options.sample_timeout = self.sample_timeout;
+        options.worker_memory_limit = self.worker_memory_limit;
         options
     }
 }

@@ -1,6 +1,6 @@
 //! What `--json` prints.
 
-use loader_core::{BatchInfo, Digest, EpochReport, Error, Verdict, Warning};
+use loader_core::{BadSample, BatchInfo, Digest, EpochReport, Error, Verdict, Warning};
 use serde::Serialize;
 
 use crate::settings::Settings;
@@ -82,10 +82,29 @@ pub(crate) struct EpochFigures {
     first_batch_seconds: Option<f64>,
     wait_seconds: f64,
     verdict: &'static str,
+    /// That were skipped or replaced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    bad_samples: Vec<BadEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     order_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content_digest: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct BadEntry {
+    batch: u64,
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaced_by: Option<usize>,
+    reason: String,
+}
+
+impl BadEntry {
+    fn new(sample: &BadSample) -> Self {
+        let BadSample { batch, index, replaced_by, reason, .. } = sample.clone();
+        Self { batch, index, replaced_by, reason }
+    }
 }
 
 impl<'a> Event<'a> {
@@ -144,6 +163,7 @@ impl<'a> Event<'a> {
                 Verdict::StepBound => "step_bound",
                 _ => "unknown",
             },
+            bad_samples: report.bad_samples.iter().map(BadEntry::new).collect(),
             order_digest: digest.map(|digest| hex(digest.order())),
             content_digest: digest.map(|digest| hex(digest.content())),
         })
@@ -177,6 +197,9 @@ impl Names {
             Error::WorkerExited { worker, pid, ref given_up, .. } => {
                 let batch = given_up.as_ref().map(|given_up| given_up.batch);
                 Self { worker: Some(worker), pid: Some(pid), batch, ..nothing }
+            }
+            Error::TooManyBadSamples { ref sample, .. } => {
+                Self { index: Some(sample.index), batch: Some(sample.batch), ..nothing }
             }
             Error::TimedOut { ref waiting_for, .. } => Self { worker: Some(waiting_for.worker), ..nothing },
             Error::WorkerNotStarted { worker, .. } | Error::WorkerMisbehaved { worker, .. } => {

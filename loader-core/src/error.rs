@@ -7,6 +7,8 @@ use loader_ipc::{
     frame::{ExitStatus, Failure, Stage},
 };
 
+use crate::report::BadSample;
+
 /// Everything that the loader reports. `build()` returns the errors of options, `iter()` those of starting workers, the
 /// iterator those of batches; an error of a batch loses that batch only, and the iterator goes on unless the variant says
 /// otherwise.
@@ -95,6 +97,16 @@ pub enum Error {
         worker: Option<usize>,
         /// Causes and backtrace.
         failure: Box<UserFailure>,
+    },
+    /// More samples were skipped or replaced in this epoch than `max_bad_samples` allows. The iterator ends with this error.
+    #[error(
+        "more than {most} bad samples in an epoch: {sample}; raise max_bad_samples if that is to be expected"
+    )]
+    TooManyBadSamples {
+        /// The loader's `max_bad_samples`.
+        most: u64,
+        /// The one that was too many.
+        sample: Box<BadSample>,
     },
     /// The samples did not form a batch, or the collation function failed.
     #[error("{}", failed("collation", .index, .batch, .worker, .failure))]
@@ -309,7 +321,10 @@ impl Error {
     pub fn ends_iteration(&self) -> bool {
         match self {
             Self::WorkerExited { given_up, .. } => given_up.is_none(),
-            Self::WorkerMisbehaved { .. } | Self::WorkerNotStarted { .. } | Self::System { .. } => true,
+            Self::WorkerMisbehaved { .. }
+            | Self::WorkerNotStarted { .. }
+            | Self::TooManyBadSamples { .. }
+            | Self::System { .. } => true,
             _ => false,
         }
     }
@@ -327,6 +342,7 @@ impl Error {
             Self::WorkerNotStarted { .. } => "WorkerNotStarted",
             Self::System { .. } => "System",
             Self::DatasetFailed { .. } => "DatasetFailed",
+            Self::TooManyBadSamples { .. } => "TooManyBadSamples",
             Self::CollateFailed { .. } => "CollateFailed",
             Self::OpenFailed { .. } => "OpenFailed",
             Self::SendFailed { .. } => "SendFailed",

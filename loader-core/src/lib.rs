@@ -87,8 +87,8 @@ pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
-pub use options::{LoaderOptions, NumWorkers, OnWorkerDeath, Order};
-pub use report::{EpochReport, Verdict, WorkerReport};
+pub use options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order};
+pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
 pub use tensor::{DType, Element, Tensor, TensorError};
@@ -100,7 +100,7 @@ pub use collate::{Convert, Sample};
 /// What a program needs, with one `use`.
 pub mod prelude {
     pub use crate::{
-        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers,
+        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, OnBadSample,
         OnWorkerDeath, Order, Sample, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset,
         State, Subset, Tensor, TensorDataset, WorkerInfo,
         sampler::{

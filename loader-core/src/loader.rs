@@ -40,6 +40,8 @@ pub struct DataLoader<B> {
     origin: Origin,
     warn: Warn,
     pinner: Option<Pinner>,
+    /// Most samples that may be skipped or replaced in an epoch.
+    most_bad: u64,
     next_epoch: Mutex<u64>,
 }
 
@@ -77,8 +79,9 @@ impl<B: Batch> DataLoader<B> {
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
+        most_bad: u64,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, most_bad, next_epoch: Mutex::new(0) }
     }
 
     /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
@@ -170,7 +173,8 @@ impl<B: Batch> DataLoader<B> {
             }
             _ => unreachable!("the builder makes both of one kind"),
         };
-        Ok(Iter::new(inner, number, started, self.origin, self.warn.clone(), self.pinner.clone()))
+        let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
+        Ok(Iter::new(inner, number, started, self.origin, warn, pinner, self.most_bad))
     }
 
     /// What is to be loaded of epoch `number` from `place` on.

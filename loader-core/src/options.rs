@@ -8,6 +8,7 @@ pub(crate) const DEFAULT_BATCH_SIZE: usize = 1;
 pub(crate) const DEFAULT_PREFETCH_FACTOR: usize = 2;
 pub(crate) const DEFAULT_IN_ORDER: bool = true;
 pub(crate) const DEFAULT_MAX_WORKER_DEATHS: u32 = 3;
+pub(crate) const DEFAULT_MAX_BAD_SAMPLES: u64 = 10;
 
 /// How many worker processes load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +175,44 @@ impl fmt::Display for OnWorkerDeath {
     }
 }
 
+/// What happens with a sample that cannot be loaded: [`Dataset::get`](crate::Dataset::get) returns an error or panics, takes longer than
+/// `sample_timeout`, or ends its worker again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum OnBadSample {
+    /// Its batch fails, and the iterator goes on behind it.
+    #[default]
+    Error,
+    /// Its batch is a sample shorter. A batch without any sample left is left out.
+    Skip,
+    /// Another sample takes its place, drawn by seed, epoch and index: the same one in every run. Of map-style datasets only.
+    Replace,
+}
+
+impl FromStr for OnBadSample {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "error" => Ok(Self::Error),
+            "skip" => Ok(Self::Skip),
+            "replace" => Ok(Self::Replace),
+            _ => Err(format!("`{text}` is none of \"error\", \"skip\" and \"replace\"")),
+        }
+    }
+}
+
+impl fmt::Display for OnBadSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Error => "error",
+            Self::Skip => "skip",
+            Self::Replace => "replace",
+        })
+    }
+}
+
 /// The loader's options as a config file has them; what is `None` is left at its default. Given to the builder with
 /// [`options`](crate::Builder::options).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -228,19 +267,37 @@ pub struct LoaderOptions {
     /// How often a worker is started again in an epoch; 3 by default. One that dies more often ends the iterator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_worker_deaths: Option<u32>,
+    /// What happens with a sample that cannot be loaded; its batch fails by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_bad_sample: Option<OnBadSample>,
+    /// How many samples may be skipped or replaced in an epoch; 10 by default. One more ends the iterator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_bad_samples: Option<u64>,
+    /// Longest time for a sample, in seconds, after which it counts as bad and its worker is replaced; 0, the default, is none. Needs
+    /// workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_timeout: Option<f64>,
+    /// Most bytes that a worker may have in memory of its own; none by default. A larger one is replaced between two batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_memory_limit: Option<u64>,
 }
 
 impl LoaderOptions {
     /// These options, and where they say nothing, those of `below`.
     ///
-    /// With `num_workers = 0` in these, `prefetch_factor`, `timeout` and `persistent_workers` of `below` are left out: they need workers,
-    /// and who switches workers off for a run must not have to take them out of the file.
+    /// With `num_workers = 0` in these, `prefetch_factor`, `timeout`, `sample_timeout`, `persistent_workers` and `worker_memory_limit` of
+    /// `below` are left out: they need workers, and who switches workers off for a run must not have to take them out of the file.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         let below = match self.num_workers {
-            Some(NumWorkers::Fixed(0)) => {
-                Self { prefetch_factor: None, timeout: None, persistent_workers: None, ..below }
-            }
+            Some(NumWorkers::Fixed(0)) => Self {
+                prefetch_factor: None,
+                timeout: None,
+                sample_timeout: None,
+                persistent_workers: None,
+                worker_memory_limit: None,
+                ..below
+            },
             _ => below,
         };
         Self {
@@ -260,6 +317,10 @@ impl LoaderOptions {
             shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
             on_worker_death: self.on_worker_death.or(below.on_worker_death),
             max_worker_deaths: self.max_worker_deaths.or(below.max_worker_deaths),
+            on_bad_sample: self.on_bad_sample.or(below.on_bad_sample),
+            max_bad_samples: self.max_bad_samples.or(below.max_bad_samples),
+            sample_timeout: self.sample_timeout.or(below.sample_timeout),
+            worker_memory_limit: self.worker_memory_limit.or(below.worker_memory_limit),
         }
     }
 
@@ -286,6 +347,10 @@ impl LoaderOptions {
             shared_memory_limit: self.shared_memory_limit,
             on_worker_death: self.on_worker_death.or(needs_workers.then_some(OnWorkerDeath::Restart)),
             max_worker_deaths: self.max_worker_deaths.or(needs_workers.then_some(DEFAULT_MAX_WORKER_DEATHS)),
+            on_bad_sample: self.on_bad_sample.or(Some(OnBadSample::Error)),
+            max_bad_samples: self.max_bad_samples.or(Some(DEFAULT_MAX_BAD_SAMPLES)),
+            sample_timeout: self.sample_timeout.or(needs_workers.then_some(0.0)),
+            worker_memory_limit: self.worker_memory_limit,
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Shard = 5,
     /// The buffer that mixes a shard's samples.
     Buffer = 6,
+    /// The sample that takes a bad one's place.
+    Replacement = 7,
 }
 
 /// What keys the generators of one use in one epoch.

@@ -21,6 +21,8 @@ pub struct EpochReport {
     pub errors: u64,
     /// How often a worker died and another one took its place.
     pub restarts: u64,
+    /// Samples that were skipped or replaced, in the order of the batches.
+    pub bad_samples: Vec<BadSample>,
     /// Time since `iter()` was called, up to the end of the epoch.
     pub elapsed: Duration,
     /// From `iter()` to the first batch.
@@ -31,6 +33,38 @@ pub struct EpochReport {
     pub workers: Vec<WorkerReport>,
     /// Bytes in all slots.
     pub shared_memory_bytes: u64,
+}
+
+/// A sample that could not be loaded, and was skipped or replaced: see [`OnBadSample`](crate::OnBadSample).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BadSample {
+    /// Number of the batch in its epoch.
+    pub batch: u64,
+    /// Its index; of an iterable dataset its place in the shard.
+    pub index: usize,
+    /// The shard of an iterable dataset, counted in this process.
+    pub shard: Option<usize>,
+    /// Index of the one that took its place.
+    pub replaced_by: Option<usize>,
+    /// What is wrong with it: the error and its causes, or a panic's message.
+    pub reason: String,
+}
+
+impl fmt::Display for BadSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { batch, index, shard, replaced_by, reason } = self;
+        write!(f, "sample {index} of ")?;
+        if let Some(shard) = shard {
+            write!(f, "shard {shard}, ")?;
+        }
+        write!(f, "batch {batch} is ")?;
+        match replaced_by {
+            Some(other) => write!(f, "replaced by sample {other}")?,
+            None => f.write_str("skipped")?,
+        }
+        write!(f, ": {reason}")
+    }
 }
 
 /// A worker's counters.
@@ -133,6 +167,7 @@ pub(crate) struct Stopwatch {
     batches: u64,
     samples: u64,
     errors: u64,
+    bad_samples: Vec<BadSample>,
 }
 
 impl Stopwatch {
@@ -146,6 +181,7 @@ impl Stopwatch {
             batches: 0,
             samples: 0,
             errors: 0,
+            bad_samples: Vec::new(),
         }
     }
 
@@ -175,6 +211,14 @@ impl Stopwatch {
         }
     }
 
+    /// Notes a batch's bad samples; gives the one that is one more than `most` in the epoch, if there is one.
+    pub(crate) fn note_bad(&mut self, samples: &[BadSample], most: u64) -> Option<&BadSample> {
+        let before = self.bad_samples.len();
+        self.bad_samples.extend_from_slice(samples);
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.bad_samples.get(most.max(before))
+    }
+
     /// The program asked at `asked` and gets the end.
     pub(crate) fn ended(&mut self, asked: Instant) {
         self.ended.get_or_insert(asked);
@@ -187,6 +231,7 @@ impl Stopwatch {
             samples: self.samples,
             errors: self.errors,
             restarts: 0,
+            bad_samples: self.bad_samples.clone(),
             elapsed: self.ended.unwrap_or_else(Instant::now) - self.started,
             first_batch: self.first_batch,
             waiting: self.waiting,

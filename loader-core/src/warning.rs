@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use crate::error::{Doing, while_doing};
+use crate::{
+    error::{Doing, while_doing},
+    report::BadSample,
+};
 
 /// Something that is probably a mistake, and no reason to stop. Printed to standard error, each text once,
 /// or given to [`Builder::on_warning`](crate::Builder::on_warning).
@@ -52,6 +55,23 @@ pub enum Warning {
         /// How often it may (`max_worker_deaths`).
         most: u32,
     },
+    /// A sample could not be loaded, and was skipped or replaced.
+    #[error("{0}")]
+    BadSample(BadSample),
+    /// A worker had more memory of its own than `worker_memory_limit`, and another one starts in its place, between two batches.
+    #[error(
+        "worker {worker} (pid {pid}) has {resident} bytes in memory, worker_memory_limit is {limit}: another one takes its place"
+    )]
+    WorkerOversized {
+        /// Number of the worker.
+        worker: usize,
+        /// Process id of the one that ends.
+        pid: u32,
+        /// Bytes of its own that it has in memory.
+        resident: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// `iter()`: persistent workers could not go on with another epoch, and others were started.
     #[error("persistent workers were replaced, with their copies of the dataset: {problem}")]
     WorkersReplaced {
@@ -89,11 +109,15 @@ fn replaced(
     deaths: u32,
     most: u32,
 ) -> String {
-    format!(
-        "worker {worker} (pid {pid}) {reason}{}; another one takes its place and does batches {batches:?} again (death {deaths} of \
-         {most} that a worker may die in an epoch)",
-        while_doing(doing)
-    )
+    let doing = while_doing(doing);
+    let mut text = format!("worker {worker} (pid {pid}) {reason}{doing}; another one takes its place");
+    if !batches.is_empty() {
+        text.push_str(&format!(" and does batches {batches:?} again"));
+    }
+    if deaths > 0 {
+        text.push_str(&format!(" (death {deaths} of {most} that a worker may die in an epoch)"));
+    }
+    text
 }
 
 /// Where warnings go.

@@ -41,10 +41,16 @@ pub struct Task {
     pub forget: Vec<u32>,
     /// Which of the queue's [`MOST_UNANSWERED`] claims says whether it has been begun, or withdrawn before.
     pub claim: u32,
+    /// Samples that count as bad without being tried, for trying them has ended a worker; at most [`MOST_KNOWN_BAD`].
+    pub known_bad: Vec<u64>,
 }
 
 /// Most slots that a task says to forget, so that its frame stays small.
 pub const MOST_FORGOTTEN: usize = 64;
+/// Most samples that a task says are bad, so that its frame stays small.
+pub const MOST_KNOWN_BAD: usize = 64;
+/// Most bad samples that a frame tells of.
+pub const MOST_BAD_SAMPLES: usize = 256;
 /// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a ring well
 /// above [`MOST_UNANSWERED`].
 pub const MOST_INLINE_INDICES: usize = 256;
@@ -142,6 +148,8 @@ pub enum Event {
         held: bool,
         /// Items taken from the task's shard so far; 0 for a task of indices.
         position: u64,
+        /// Samples that were left out or replaced; at most [`MOST_BAD_SAMPLES`].
+        bad: Vec<BadSample>,
     },
     /// The batch is larger than its slot. The worker waits for a grant on its lifeline.
     NeedSlot {
@@ -200,7 +208,47 @@ pub enum Event {
         /// Number of the epoch.
         epoch: u64,
     },
+    /// Every sample of the batch was left out: there is none.
+    LeftOut {
+        /// Number of the task.
+        task: u64,
+        /// The lease, given back.
+        lease: Lease,
+        /// As in [`Done`](Self::Done).
+        position: u64,
+        /// As in [`Done`](Self::Done).
+        bad: Vec<BadSample>,
+    },
+    /// The worker has grown too large and ends, so that another process takes its place. What it was given and has not begun is undone.
+    Oversized {
+        /// Bytes of its own that it has in memory.
+        resident: u64,
+    },
 }
+
+/// A sample that could not be loaded and did not fail its batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadSample {
+    /// Its place in the batch; of no meaning for a shard's.
+    pub place: u32,
+    /// Its index, or its place in its shard.
+    pub index: u64,
+    /// The one that was taken instead.
+    pub replaced_by: Option<u64>,
+    /// What is wrong with it; empty for one that main said is bad.
+    pub reason: String,
+}
+
+impl BadSample {
+    /// Cuts the reasons of a batch's bad samples, so that they fit a frame.
+    pub fn cut_to_frame(samples: &mut [Self]) {
+        let share = 2 * LONGEST_TEXT / samples.len().max(1);
+        samples.iter_mut().for_each(|sample| cut(&mut sample.reason, share.saturating_sub(NOTE)));
+    }
+}
+
+/// What the note takes that says how much was cut.
+const NOTE: usize = 40;
 
 /// How user code failed, in a form that crosses a process boundary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -327,6 +375,19 @@ mod tests {
             ended: false,
         };
         assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
+    }
+
+    #[test]
+    fn any_bad_samples_fit_a_frame() {
+        let reason = "ä".repeat(1 << 20);
+        let sample = BadSample { place: u32::MAX, index: u64::MAX, replaced_by: Some(u64::MAX), reason };
+        let lease = Lease { slot: u32::MAX, generation: u32::MAX, len: u64::MAX };
+        for count in [1, 2, MOST_BAD_SAMPLES] {
+            let mut bad = vec![sample.clone(); count];
+            BadSample::cut_to_frame(&mut bad);
+            let event = Event::LeftOut { task: u64::MAX, lease, position: u64::MAX, bad };
+            assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct Bootstrap {
     pub seed: u64,
     /// What the workers' own seeds begin with.
     pub base_seed: u64,
+    /// Most bytes of its own that the worker may have in memory.
+    pub memory_limit: Option<u64>,
     /// What to serve.
     pub work: Work,
     /// Version of main's loader-ipc.
@@ -158,6 +160,8 @@ pub struct Offer<'a> {
     pub seed: u64,
     /// What the workers' own seeds begin with.
     pub base_seed: u64,
+    /// Most bytes of its own that a worker may have in memory.
+    pub memory_limit: Option<u64>,
     /// What to serve.
     pub work: &'a Work,
     /// Descriptor of the control page.
@@ -194,6 +198,7 @@ impl Invitation {
             main_pid: std::process::id(),
             seed: offer.seed,
             base_seed: offer.base_seed,
+            memory_limit: offer.memory_limit,
             work: offer.work.clone(),
             version: VERSION.to_owned(),
             nonce,

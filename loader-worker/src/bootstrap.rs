@@ -24,7 +24,7 @@ use loader_ipc::{
 use nix::sys::signal::SigSet;
 use signal_hook::consts::SIGINT;
 
-use crate::{orders, registry::Registry, watchdog::Watchdog};
+use crate::{memory::limit_memory, orders, registry::Registry, watchdog::Watchdog};
 
 /// How long the handshake may take, from the start of the process.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -109,6 +109,8 @@ pub(crate) struct Session {
     pub(crate) control: Arc<ControlPage>,
     pub(crate) orders: OrderReceiver,
     pub(crate) results: ReportSender,
+    /// Most bytes of its own that this process may have in memory.
+    pub(crate) memory_limit: Option<u64>,
 }
 
 type Opened = Result<Box<dyn Fetch>, Failure>;
@@ -116,11 +118,14 @@ type Opened = Result<Box<dyn Fetch>, Failure>;
 fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
     let Connected { bootstrap, control, dataset, attached, orders, results } = connected;
     let worker = bootstrap.worker as usize;
-    let seed = bootstrap.seed;
+    let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit);
+    if let Some(limit) = memory_limit {
+        limit_memory(limit);
+    }
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
     let opening = Opening { dataset, attached, seed, worker: info };
     // A failure, a panic included, is kept and answers every task.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));
-    (opened, Session { worker, control, orders, results })
+    (opened, Session { worker, control, orders, results, memory_limit })
 }

@@ -1,9 +1,10 @@
 //! The worker's loop: takes orders until the sentinel.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,7 +17,7 @@ use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     channel::SendError,
     control::{ControlPage, WorkerLine, WorkerState},
-    frame::{Event, Failure, Indices, Lease, Stage, Task},
+    frame::{BadSample, Event, Failure, Indices, Lease, MOST_BAD_SAMPLES, Stage, Task},
     lifeline::Lifeline,
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -24,10 +25,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 use crate::{
     bootstrap::Session,
     inbox::{Inbox, Next},
+    memory::own_memory,
     slots::{Grant, Slots},
 };
 
-/// Page faults are counted after each batch that takes this long,
+/// Page faults and memory are looked at after each batch that takes this long,
 const LONG_BATCH: Duration = Duration::from_millis(1);
 /// and after every so many others.
 const FAULTS_INTERVAL: u64 = 16;
@@ -41,7 +43,8 @@ pub(crate) fn follow(
     session: Session,
     lifeline: &Lifeline,
 ) -> anyhow::Result<()> {
-    let mut worker = Worker { fetch, session, slots: Slots::new(lifeline), batches: 0, told: false };
+    let mut worker =
+        Worker { fetch, session, slots: Slots::new(lifeline), batches: 0, told: false, resident: 0 };
     let ready = match &worker.fetch {
         Ok(_) => Event::Ready,
         Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },
@@ -62,6 +65,10 @@ pub(crate) fn follow(
         if flow.is_break() {
             return Ok(());
         }
+        if let Some(resident) = worker.oversize() {
+            // The next one begins small.
+            return worker.report(Event::Oversized { resident }).map(drop);
+        }
     }
     // What comes behind the sentinel is for nobody.
     worker.report(Event::Bye).map(drop)
@@ -75,6 +82,8 @@ struct Worker<'a> {
     batches: u64,
     /// Main knows that the dataset could not be opened, in this epoch.
     told: bool,
+    /// Bytes of its own that it had in memory when that was looked at last.
+    resident: u64,
 }
 
 /// `Break` when main no longer listens.
@@ -98,6 +107,10 @@ enum Outcome {
     Exhausted {
         lease: Lease,
     },
+    /// Every sample was bad and was left out.
+    LeftOut {
+        lease: Lease,
+    },
     /// Main is gone.
     Unheard,
 }
@@ -111,7 +124,7 @@ enum NotSent {
 impl Worker<'_> {
     /// Does one task and answers it.
     fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
-        let Task { epoch, number, lease, indices, forget, .. } = task;
+        let Task { epoch, number, lease, indices, forget, known_bad, .. } = task;
         if self.session.control.is_done() {
             return self.report(Event::Skipped { task: number, lease });
         }
@@ -124,8 +137,15 @@ impl Worker<'_> {
         self.enter(WorkerState::Fetching);
         let work = self.unpack(indices, lease)?;
         let before = self.position(&work);
-        let outcome = self.fetch_and_send(epoch, number, lease, &work)?;
+        let control = Arc::clone(&self.session.control);
+        let watch = PageWatch::new(&control, self.session.worker, &known_bad);
+        let outcome = self.fetch_and_send(epoch, number, lease, &work, &watch)?;
         let position = self.position(&work);
+        let mut bad = watch.bad.into_inner();
+        if bad.len() > MOST_BAD_SAMPLES {
+            return self.fail_for_bad(number, lease, &bad, position);
+        }
+        BadSample::cut_to_frame(&mut bad);
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
                 let samples = match &work {
@@ -133,7 +153,7 @@ impl Worker<'_> {
                     Work::NextOf { .. } => position.saturating_sub(before),
                 };
                 self.count(samples, started);
-                Event::Done { task: number, lease, encoded, held: self.is_held(lease), position }
+                Event::Done { task: number, lease, encoded, held: self.is_held(lease), position, bad }
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
@@ -145,6 +165,7 @@ impl Worker<'_> {
             }
             Outcome::Unwanted { lease } => Event::Skipped { task: number, lease },
             Outcome::Exhausted { lease } => Event::Exhausted { task: number, lease },
+            Outcome::LeftOut { lease } => Event::LeftOut { task: number, lease, position, bad },
             Outcome::Unheard => return Ok(Flow::Break(())),
         };
         self.report(event)
@@ -180,6 +201,7 @@ impl Worker<'_> {
         task: u64,
         lease: Lease,
         work: &Work,
+        watch: &PageWatch<'_>,
     ) -> anyhow::Result<Outcome> {
         let fetch = match &mut self.fetch {
             Ok(fetch) => fetch,
@@ -193,10 +215,10 @@ impl Worker<'_> {
             }
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);
-        let watch = PageWatch::new(&self.session.control, self.session.worker);
-        let batch = match fetch.fetch(epoch, work, &mut arena, &watch) {
+        let batch = match fetch.fetch(epoch, work, &mut arena, watch) {
             Ok(batch) => batch,
             Err(NoBatch::Exhausted) => return Ok(Outcome::Exhausted { lease }),
+            Err(NoBatch::LeftOut) => return Ok(Outcome::LeftOut { lease }),
             Err(NoBatch::Unwanted) => return Ok(Outcome::Unwanted { lease }),
             Err(NoBatch::Failed(failure)) => return Ok(Outcome::Failed { lease, failure }),
         };
@@ -239,6 +261,25 @@ impl Worker<'_> {
         })
     }
 
+    /// A batch with more bad samples than a frame tells of fails.
+    fn fail_for_bad(
+        &mut self,
+        task: u64,
+        lease: Lease,
+        bad: &[BadSample],
+        position: u64,
+    ) -> anyhow::Result<Flow> {
+        let mut failure = Failure::to_send(format!("{} of its samples are bad", bad.len()));
+        failure.chain.extend(bad.first().map(|sample| sample.reason.clone()));
+        let (failure, held) = (failure.cut_to_frame(), self.is_held(lease));
+        self.report(Event::Failed { task, lease, failure, held, position, ended: false })
+    }
+
+    /// Bytes that this process has in memory of its own, when they are more than it may have.
+    fn oversize(&self) -> Option<u64> {
+        self.session.memory_limit.filter(|&limit| self.resident > limit).map(|_| self.resident)
+    }
+
     fn is_held(&self, lease: Lease) -> bool {
         self.slots.memory(lease.slot).is_some_and(|memory| memory.is_lent())
     }
@@ -250,6 +291,9 @@ impl Worker<'_> {
         if busy >= LONG_BATCH || self.batches.is_multiple_of(FAULTS_INTERVAL) {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
+            if self.session.memory_limit.is_some() {
+                self.resident = own_memory().unwrap_or(0);
+            }
         }
         self.line().count_batch(samples, busy);
     }
@@ -323,6 +367,8 @@ struct PageWatch<'a> {
     untimed: Cell<u32>,
     /// How many at a time; `None` before the first sample, which is timed and says nothing about its own length.
     run: Cell<Option<u32>>,
+    known_bad: &'a [u64],
+    bad: RefCell<Vec<BadSample>>,
 }
 
 /// Samples are timed one by one as long as each takes a tick of the coarse clock (some milliseconds). While it stands still, 1, 2, 4 and
@@ -331,8 +377,9 @@ struct PageWatch<'a> {
 const MOST_UNTIMED: u32 = 16;
 
 impl<'a> PageWatch<'a> {
-    fn new(control: &'a ControlPage, worker: usize) -> Self {
-        Self { control, line: control.line_of(worker), untimed: Cell::new(0), run: Cell::new(None) }
+    fn new(control: &'a ControlPage, worker: usize, known_bad: &'a [u64]) -> Self {
+        let (untimed, run, bad) = (Cell::new(0), Cell::new(None), RefCell::default());
+        Self { control, line: control.line_of(worker), untimed, run, known_bad, bad }
     }
 }
 
@@ -354,5 +401,13 @@ impl Watch for PageWatch<'_> {
             }
         }
         !self.control.is_unwanted()
+    }
+
+    fn bad(&self, sample: BadSample) {
+        self.bad.borrow_mut().push(sample);
+    }
+
+    fn is_known_bad(&self, index: usize) -> bool {
+        self.known_bad.contains(&(index as u64))
     }
 }

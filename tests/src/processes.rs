@@ -70,6 +70,14 @@ pub fn mapped_memory() -> usize {
     maps.lines().filter(|line| line.contains("memfd:loader-")).count()
 }
 
+/// Bytes that a process has in memory and shares with nobody; `None` when it is gone.
+pub fn own_memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"))?;
+    Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
+}
+
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
     // The name in parentheses may hold anything; the state follows the last one.

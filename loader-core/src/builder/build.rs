@@ -15,7 +15,7 @@ use crate::{
     iter::{Bench, Epochs, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
-    options::DEFAULT_BATCH_SIZE,
+    options::{DEFAULT_BATCH_SIZE, DEFAULT_MAX_BAD_SAMPLES, OnBadSample},
     pinning,
     pool::{Launch, Program},
     warning::Warning,
@@ -34,14 +34,14 @@ where
     /// to workers, a forgotten `loader_worker::init()`, a worker program that is not there.
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
-        let samples = self.kind.0.len();
+        let samples = self.kind.dataset.len();
         // First what excludes each other.
         let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
-        self.assemble(epochs, content, |MapStyle(dataset), collate, seed, memory| {
-            Loading::Batches(Arc::new(MapSource::new(dataset, collate, seed, memory)))
+        self.assemble(epochs, content, |kind, collate, seed, memory| {
+            Loading::Batches(Arc::new(MapSource::new(kind, collate, seed, memory)))
         })
     }
 }
@@ -68,6 +68,11 @@ where
         let options = &self.settings.options;
         let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
         let drop_last = options.drop_last.unwrap_or(false);
+        if options.on_bad_sample == Some(OnBadSample::Replace) {
+            const PROBLEM: &str =
+                "an iterable dataset has no other sample to put in a bad one's place; use \"skip\"";
+            return Err(Error::invalid_option("on_bad_sample", PROBLEM));
+        }
         let (first_shard, all_shards) = options.place_shards(shards)?;
         self.kind.cut = Cut { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.cut);
@@ -106,13 +111,15 @@ where
         content: Content,
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
+        self.kind.set_on_bad_sample(self.settings.options.on_bad_sample.unwrap_or_default());
         let pinner = pinning::open(self.settings.options.pin_memory.unwrap_or(false), &self.settings.warn);
         let origin = self.settings.origin(self.kind.samples());
         let loading = match epochs.workers {
             0 => in_process(self.kind, self.collate, origin.seed, HeapPool::pinned(pinner.clone())),
             _ => self.load_by_workers(epochs, pinner.clone())?,
         };
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner))
+        let most_bad = self.settings.options.max_bad_samples.unwrap_or(DEFAULT_MAX_BAD_SAMPLES);
+        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner, most_bad))
     }
 
     fn load_by_workers(
@@ -137,15 +144,7 @@ where
         let (dataset, attached) = fetch::encode(&self.kind, &self.collate, &self.worker_init)?;
         let seed = self.settings.seed();
         let handle_sigchld = self.settings.handle_sigchld;
-        Ok(Launch {
-            program,
-            workers,
-            seed,
-            work,
-            dataset,
-            attached,
-            handle_sigchld,
-            tries: epochs.most_deaths,
-        })
+        let (tries, memory_limit) = (epochs.most_deaths, epochs.memory_limit);
+        Ok(Launch { program, workers, seed, work, dataset, attached, handle_sigchld, tries, memory_limit })
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{Cut, DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInitWith},
-    options::{LoaderOptions, NumWorkers, OnWorkerDeath, Order},
+    options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order},
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
 };
@@ -42,14 +42,19 @@ impl<K> Builder<K> {
 
 impl<D: Dataset> Builder<MapStyle<D>> {
     pub(crate) fn map_style(dataset: D) -> Self {
-        Self::new(MapStyle(dataset))
+        Self::new(MapStyle { dataset, on_bad_sample: OnBadSample::Error })
     }
 }
 
 impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
     pub(crate) fn iterable(dataset: D) -> Self {
         let dataset = Plain(dataset);
-        Self::new(Iterable { dataset, cut: Cut::default(), snapshot_every: 1 })
+        Self::new(Iterable {
+            dataset,
+            cut: Cut::default(),
+            snapshot_every: 1,
+            on_bad_sample: OnBadSample::Error,
+        })
     }
 }
 
@@ -104,8 +109,8 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
-        let Iterable { dataset: Plain(dataset), cut, snapshot_every } = kind;
-        let kind = Iterable { dataset: Snapshots(dataset), cut, snapshot_every };
+        let Iterable { dataset: Plain(dataset), cut, snapshot_every, on_bad_sample } = kind;
+        let kind = Iterable { dataset: Snapshots(dataset), cut, snapshot_every, on_bad_sample };
         Builder { kind, collate, worker_init, settings }
     }
 }
@@ -207,6 +212,41 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     #[must_use]
     pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
         self.settings.options.max_worker_deaths = Some(deaths);
+        self
+    }
+
+    /// What happens with a sample that cannot be loaded (it returns an error or panics, takes longer than
+    /// [`sample_timeout`](Self::sample_timeout), or ends its worker again and again): its batch fails, by default, or it is skipped or
+    /// replaced. [`EpochReport::bad_samples`](crate::EpochReport::bad_samples) lists what was skipped or replaced, and a
+    /// [`Warning::BadSample`] tells of each.
+    #[must_use]
+    pub fn on_bad_sample(mut self, on_bad_sample: OnBadSample) -> Self {
+        self.settings.options.on_bad_sample = Some(on_bad_sample);
+        self
+    }
+
+    /// How many samples may be skipped or replaced in an epoch; 10 by default. One more ends the iterator with
+    /// [`Error::TooManyBadSamples`](crate::Error::TooManyBadSamples).
+    #[must_use]
+    pub fn max_bad_samples(mut self, samples: u64) -> Self {
+        self.settings.options.max_bad_samples = Some(samples);
+        self
+    }
+
+    /// Longest time for one sample, after which it counts as bad and its worker is replaced; zero, the default, is none. Noticed while
+    /// the program waits for a batch. Where a dataset has a `get_many`, it is the time for that. Needs workers.
+    #[must_use]
+    pub fn sample_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.options.sample_timeout = Some(timeout.as_secs_f64());
+        self
+    }
+
+    /// Most bytes of its own that a worker may have in memory; none by default. A worker looks after its batches, and one that has more
+    /// ends between two of them, so that another takes its place. Twice as much is a hard limit on what it allocates (`RLIMIT_DATA`).
+    /// Shared memory does not count. Needs workers.
+    #[must_use]
+    pub fn worker_memory_limit(mut self, bytes: u64) -> Self {
+        self.settings.options.worker_memory_limit = Some(bytes);
         self
     }
 

@@ -29,6 +29,9 @@ const WARN_AFTER: Duration = Duration::from_secs(30);
 /// Batches a worker that no memory holds.
 const MOST_PREFETCHED: usize = 1 << 16;
 
+/// What a worker needs for itself, with some room.
+const LEAST_WORKER_MEMORY: u64 = 16 << 20;
+
 /// A place is kept for each shard, and sent with each state.
 const MOST_SHARDS: usize = 1 << 16;
 
@@ -99,21 +102,8 @@ impl Settings {
         if workers > MOST_WORKERS {
             return invalid("num_workers", format!("{workers} is more than {MOST_WORKERS}"));
         }
-        let timeout = match options.timeout.unwrap_or(0.0) {
-            0.0 => None,
-            // Longer than all time, as `Duration::MAX` is: none.
-            seconds if seconds.is_finite() && seconds >= u64::MAX as f64 => None,
-            seconds => match Duration::try_from_secs_f64(seconds) {
-                // So short that it rounds to nothing is not none.
-                Ok(timeout) => Some(timeout.max(Duration::from_nanos(1))),
-                Err(_) => {
-                    return invalid(
-                        "timeout",
-                        format!("{seconds} is not a number of seconds; use 0 or more"),
-                    );
-                }
-            },
-        };
+        let timeout = patience("timeout", options.timeout)?;
+        let sample_timeout = patience("sample_timeout", options.sample_timeout)?;
         if workers == 0 && options.prefetch_factor.is_some() {
             return invalid(
                 "prefetch_factor",
@@ -138,6 +128,24 @@ impl Settings {
                 "without workers there is nobody to wait for; set num_workers, or leave it out",
             );
         }
+        if workers == 0 && sample_timeout.is_some() {
+            return invalid(
+                "sample_timeout",
+                "without workers nobody can be stopped in a sample; set num_workers, or leave it out",
+            );
+        }
+        if workers == 0 && options.worker_memory_limit.is_some() {
+            return invalid(
+                "worker_memory_limit",
+                "there are no workers to limit; set num_workers, or leave it out",
+            );
+        }
+        if let Some(limit) = options.worker_memory_limit.filter(|&limit| limit < LEAST_WORKER_MEMORY) {
+            return invalid(
+                "worker_memory_limit",
+                format!("no worker starts within {limit} bytes; use {LEAST_WORKER_MEMORY} or more"),
+            );
+        }
         let least = FIRST_LEN as u64;
         if let Some(limit) = options.shared_memory_limit.filter(|&limit| limit < least) {
             return invalid(
@@ -155,6 +163,9 @@ impl Settings {
                 OnWorkerDeath::Restart => options.max_worker_deaths.unwrap_or(DEFAULT_MAX_WORKER_DEATHS),
                 OnWorkerDeath::Fail => 0,
             },
+            on_bad_sample: options.on_bad_sample.unwrap_or_default(),
+            sample_timeout,
+            memory_limit: options.worker_memory_limit,
         })
     }
 
@@ -190,6 +201,20 @@ impl Settings {
         }
         options.check_batch_size()?;
         Ok(options.in_batches(sampler))
+    }
+}
+
+/// A number of seconds that somebody waits; `None` for ever.
+fn patience(option: &'static str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
+    match seconds.unwrap_or(0.0) {
+        0.0 => Ok(None),
+        // Longer than all time, as `Duration::MAX` is: none.
+        seconds if seconds.is_finite() && seconds >= u64::MAX as f64 => Ok(None),
+        seconds => match Duration::try_from_secs_f64(seconds) {
+            // So short that it rounds to nothing is not none.
+            Ok(patience) => Ok(Some(patience.max(Duration::from_nanos(1)))),
+            Err(_) => invalid(option, format!("{seconds} is not a number of seconds; use 0 or more")),
+        },
     }
 }
 

@@ -15,7 +15,8 @@ impl LoaderOptions {
     /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
     /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
     /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`, `LOADER_ON_WORKER_DEATH`,
-    /// `LOADER_MAX_WORKER_DEATHS`. Values are
+    /// `LOADER_MAX_WORKER_DEATHS`, `LOADER_ON_BAD_SAMPLE`, `LOADER_MAX_BAD_SAMPLES`, `LOADER_SAMPLE_TIMEOUT`,
+    /// `LOADER_WORKER_MEMORY_LIMIT`. Values are
     /// written as in TOML, but strings without quotes and numbers without underscores; 1 and 0 are true and false too.
     ///
     /// # Errors
@@ -89,6 +90,16 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "max_worker_deaths" => {
             options.max_worker_deaths = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?);
         }
+        "on_bad_sample" => {
+            options.on_bad_sample = Some(parsed(value).ok_or_else(|| wrong("error, skip or replace"))?);
+        }
+        "max_bad_samples" => options.max_bad_samples = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
+        "sample_timeout" => {
+            options.sample_timeout = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?);
+        }
+        "worker_memory_limit" => {
+            options.worker_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
+        }
         _ => {
             if let Some(likely) = nearest(&option, OPTIONS, ALIKE) {
                 let nearest = format!("{PREFIX}{}", likely.to_uppercase());
@@ -106,7 +117,7 @@ fn parsed<T: FromStr>(value: &str) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OnWorkerDeath, Order};
+    use crate::{OnBadSample, OnWorkerDeath, Order};
 
     fn read(variables: &[(&str, &str)]) -> Result<LoaderOptions, ConfigError> {
         from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
@@ -131,6 +142,10 @@ mod tests {
             ("LOADER_SHARED_MEMORY_LIMIT", "1000000"),
             ("LOADER_ON_WORKER_DEATH", "fail"),
             ("LOADER_MAX_WORKER_DEATHS", "5"),
+            ("LOADER_ON_BAD_SAMPLE", "skip"),
+            ("LOADER_MAX_BAD_SAMPLES", "100"),
+            ("LOADER_SAMPLE_TIMEOUT", "2.5"),
+            ("LOADER_WORKER_MEMORY_LIMIT", "2000000"),
         ]);
         let expected = LoaderOptions {
             batch_size: Some(64),
@@ -149,6 +164,10 @@ mod tests {
             shared_memory_limit: Some(1_000_000),
             on_worker_death: Some(OnWorkerDeath::Fail),
             max_worker_deaths: Some(5),
+            on_bad_sample: Some(OnBadSample::Skip),
+            max_bad_samples: Some(100),
+            sample_timeout: Some(2.5),
+            worker_memory_limit: Some(2_000_000),
         };
         assert_eq!(options.unwrap(), expected);
         assert_eq!(read(&[("LOADER_NUM_WORKERS", "4")]).unwrap().num_workers, Some(NumWorkers::Fixed(4)));

@@ -103,7 +103,7 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 16] = [
+const OPTIONS: [&str; 20] = [
     "batch_size",
     "shuffle",
     "seed",
@@ -120,6 +120,10 @@ const OPTIONS: [&str; 16] = [
     "shared_memory_limit",
     "on_worker_death",
     "max_worker_deaths",
+    "on_bad_sample",
+    "max_bad_samples",
+    "sample_timeout",
+    "worker_memory_limit",
 ];
 
 /// The candidate that is most like `name`, of those that are at least as like it as `least` (0: nothing alike, 1: equal).
@@ -134,7 +138,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::{NumWorkers, OnWorkerDeath, Order};
+    use crate::{NumWorkers, OnBadSample, OnWorkerDeath, Order};
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -165,7 +169,8 @@ mod tests {
         let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
                       order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\n\
                       persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
-                      on_worker_death = \"fail\"\nmax_worker_deaths = 5\n";
+                      on_worker_death = \"fail\"\nmax_worker_deaths = 5\non_bad_sample = \"skip\"\n\
+                      max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
@@ -185,6 +190,10 @@ mod tests {
             shared_memory_limit: Some(1_000_000),
             on_worker_death: Some(OnWorkerDeath::Fail),
             max_worker_deaths: Some(5),
+            on_bad_sample: Some(OnBadSample::Skip),
+            max_bad_samples: Some(100),
+            sample_timeout: Some(2.5),
+            worker_memory_limit: Some(2_000_000),
         };
         assert_eq!(config.loader, expected);
         assert_eq!(photos(DATASET).unwrap().loader, LoaderOptions::default());

@@ -16,7 +16,7 @@ use loader_ipc::{
     arena::Arena,
     codec,
     control::WorkerState,
-    frame::{Failure, Stage},
+    frame::{BadSample, Failure, Stage},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -25,6 +25,7 @@ use crate::{
     collate::{Collate, Stack},
     context::{Context, WorkerInfo},
     dataset::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator},
+    options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
 };
 
@@ -36,6 +37,7 @@ pub struct Iterable<O> {
     pub(crate) cut: Cut,
     /// Batches from one snapshot to the next.
     pub(crate) snapshot_every: u64,
+    pub(crate) on_bad_sample: OnBadSample,
 }
 
 /// How an iterable dataset is cut into batches.
@@ -259,6 +261,7 @@ pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
     cut: Cut,
     snapshot_every: u64,
+    on_bad_sample: OnBadSample,
     collate: C,
     seed: u64,
     worker: Option<WorkerInfo>,
@@ -273,9 +276,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let Iterable { mut dataset, cut, snapshot_every } = iterable;
+        let Iterable { mut dataset, cut, snapshot_every, on_bad_sample } = iterable;
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
-        Ok(Self { dataset: Arc::new(dataset), cut, snapshot_every, collate, seed, worker })
+        Ok(Self { dataset: Arc::new(dataset), cut, snapshot_every, on_bad_sample, collate, seed, worker })
     }
 
     /// Loads the next batch of `shard`, which is opened at `place` if it is not open. After a panic the shard is over.
@@ -329,7 +332,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         }
         let Cut { batch_size, drop_last, .. } = self.cut;
         let mut stack = self.collate.stack(batch_size);
-        let (mut count, mut snapshot, mut misfit) = (0, None, None);
+        let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
         while count < batch_size {
             if !watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX))
             {
@@ -358,8 +361,17 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 cursor.skip -= 1;
                 continue;
             }
+            let sample = match (item, self.on_bad_sample) {
+                (Ok(sample), _) => sample,
+                (Err(error), OnBadSample::Error) => return Err(failed(&error)),
+                (Err(error), _) => {
+                    bad += 1;
+                    let (place, index) = (count as u32, cursor.position - 1);
+                    watch.bad(BadSample { place, index, replaced_by: None, reason: format!("{error:#}") });
+                    continue;
+                }
+            };
             count += 1;
-            let sample = item.map_err(|error| failed(&error))?;
             if misfit.is_some() {
                 continue;
             }
@@ -368,7 +380,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
         }
         if count == 0 || (count < batch_size && drop_last) {
-            return Err(NoBatch::Exhausted);
+            // What was bad is to be told before the end.
+            return Err(if bad > 0 { NoBatch::LeftOut } else { NoBatch::Exhausted });
         }
         if let Some(failed) = misfit {
             return Err(failed);
@@ -413,6 +426,10 @@ impl<O: OpenShard> DatasetKind for Iterable<O> {
 
     fn samples(&self) -> Option<usize> {
         self.dataset.samples()
+    }
+
+    fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample) {
+        self.on_bad_sample = on_bad_sample;
     }
 
     fn open<C: Collate<O::Sample>>(

@@ -9,7 +9,7 @@ use std::{
 use loader_ipc::{
     arena::Arena,
     control::WorkerState,
-    frame::{Failure, Stage},
+    frame::{BadSample, Failure, Stage},
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,18 +18,30 @@ use crate::{
     collate::{Collate, Stack},
     context::{Context, WorkerInfo},
     dataset::{Dataset, many},
+    options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
+    random::{self, Purpose},
 };
+
+/// So many samples are tried for one place in a batch.
+const MOST_DRAWS: usize = 16;
 
 /// A map-style dataset: what it is sent to workers as.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct MapStyle<D>(pub(crate) D);
+pub struct MapStyle<D> {
+    pub(crate) dataset: D,
+    pub(crate) on_bad_sample: OnBadSample,
+}
 
 impl<D: Dataset> DatasetKind for MapStyle<D> {
     type Sample = D::Sample;
 
     fn samples(&self) -> Option<usize> {
-        Some(self.0.len())
+        Some(self.dataset.len())
+    }
+
+    fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample) {
+        self.on_bad_sample = on_bad_sample;
     }
 
     fn open<C: Collate<D::Sample>>(
@@ -39,7 +51,7 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
         worker: WorkerInfo,
         hook: &impl WorkerInit,
     ) -> Result<Box<dyn Fetch>, Failure> {
-        Ok(Box::new(Fetcher::open(self.0, collate, seed, Some(worker), hook)?))
+        Ok(Box::new(Fetcher::open(self, collate, seed, Some(worker), hook)?))
     }
 }
 
@@ -47,6 +59,7 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
 #[derive(Debug)]
 pub(crate) struct Fetcher<D, C> {
     dataset: D,
+    on_bad_sample: OnBadSample,
     collate: C,
     seed: u64,
     worker: Option<WorkerInfo>,
@@ -57,14 +70,15 @@ pub(crate) struct Fetcher<D, C> {
 impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     /// Sets the dataset up and runs the worker's hook.
     pub(crate) fn open(
-        mut dataset: D,
+        kind: MapStyle<D>,
         collate: C,
         seed: u64,
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
+        let MapStyle { mut dataset, on_bad_sample } = kind;
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
-        Ok(Self { dataset, collate, seed, worker, has_many: AtomicBool::new(true) })
+        Ok(Self { dataset, on_bad_sample, collate, seed, worker, has_many: AtomicBool::new(true) })
     }
 
     /// Loads the batch of the samples `indices`.
@@ -105,25 +119,113 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         {
             return Err(NoBatch::Unwanted);
         }
-        let mut many = self.get_many(indices, &mut cx).map_err(|error| failed(&error))?.map(Vec::into_iter);
-        for &index in indices {
+        let many = match self.on_bad_sample {
+            OnBadSample::Error => self.get_many(indices, &mut cx).map_err(|error| failed(&error))?,
+            _ => self.get_many_good(indices, &mut cx, watch),
+        };
+        let mut many = many.map(Vec::into_iter);
+        let mut left_out = 0;
+        for (place, &index) in indices.iter().enumerate() {
             at.set((Stage::Fetch, Some(index as u64)));
             if !watch.progress(WorkerState::Fetching, index) {
                 return Err(NoBatch::Unwanted);
             }
-            let sample = match &mut many {
-                Some(samples) => samples.next().expect("as many as indices, checked"),
-                None => {
+            let sample = match (&mut many, self.on_bad_sample) {
+                (Some(samples), _) => samples.next().expect("as many as indices, checked"),
+                (None, OnBadSample::Error) => {
                     cx.set_index(index);
                     self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
                 }
+                (None, _) => match self.get_good(place, index, &mut cx, watch)? {
+                    Some(sample) => sample,
+                    None => {
+                        left_out += 1;
+                        continue;
+                    }
+                },
             };
             at.set((Stage::Collate, Some(index as u64)));
             push(&mut stack, sample, arena).map_err(|error| failed(&error))?;
         }
+        if left_out > 0 && left_out == indices.len() {
+            return Err(NoBatch::LeftOut);
+        }
         at.set((Stage::Collate, None));
         watch.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
         arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
+    }
+
+    /// All samples at once, if the dataset can and none of them is bad.
+    fn get_many_good(
+        &self,
+        indices: &[usize],
+        cx: &mut Context,
+        watch: &(impl Watch + ?Sized),
+    ) -> Option<Vec<D::Sample>> {
+        if indices.iter().any(|&index| watch.is_known_bad(index)) {
+            return None;
+        }
+        // Which one is bad is found out one by one.
+        catch_unwind(AssertUnwindSafe(|| self.get_many(indices, cx))).ok()?.ok()?
+    }
+
+    /// The sample of an index, or the one that takes its place if it is bad; `None` when it is left out.
+    fn get_good(
+        &self,
+        place: usize,
+        index: usize,
+        cx: &mut Context,
+        watch: &(impl Watch + ?Sized),
+    ) -> Result<Option<D::Sample>, NoBatch> {
+        let mut draws = None;
+        let mut asked = index;
+        for draws_left in (0..MOST_DRAWS).rev() {
+            let reason = match self.try_one(asked, cx, watch) {
+                Ok(sample) => return Ok(Some(sample)),
+                Err(reason) => reason,
+            };
+            let other = match self.on_bad_sample {
+                OnBadSample::Replace if draws_left > 0 => {
+                    let key = random::key(Purpose::Replacement, self.seed, cx.epoch());
+                    let draws = draws.get_or_insert_with(|| random::generator(key, index as u64));
+                    Some(random::below(draws, self.dataset.len() as u64) as usize)
+                }
+                _ => None,
+            };
+            let (bad, replaced_by) = (asked as u64, other.map(|other| other as u64));
+            watch.bad(BadSample { place: place as u32, index: bad, replaced_by, reason });
+            let Some(other) = other else { return Ok(None) };
+            asked = other;
+            if !watch.progress(WorkerState::Fetching, asked) {
+                return Err(NoBatch::Unwanted);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A sample, or what is wrong with it.
+    fn try_one(
+        &self,
+        index: usize,
+        cx: &mut Context,
+        watch: &(impl Watch + ?Sized),
+    ) -> Result<D::Sample, String> {
+        if watch.is_known_bad(index) {
+            return Err(String::new());
+        }
+        let get = || match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop()) {
+            Some(sample) => Ok(sample),
+            None => {
+                cx.set_index(index);
+                self.dataset.get(index, cx)
+            }
+        };
+        let failure = match catch_unwind(AssertUnwindSafe(get)) {
+            Ok(Ok(sample)) => return Ok(sample),
+            Ok(Err(error)) => error_to_failure(&error, Stage::Fetch, Some(index as u64)),
+            Err(payload) => to_failure(&*payload, Stage::Fetch, Some(index as u64)),
+        };
+        Err(failure.chain.join(": "))
     }
 
     /// All samples at once, if the dataset can.

@@ -6,6 +6,7 @@ mod iterable;
 mod map_style;
 
 use std::{
+    cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -14,7 +15,7 @@ use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     attach,
     control::WorkerState,
-    frame::{Failure, Stage},
+    frame::{BadSample, Failure, Stage},
     memory::SealedMemory,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -22,6 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     collate::{Batch, Collate, CollateError, CollateProblem, Stack},
     context::{Context, WorkerInfo},
+    options::OnBadSample,
     panic::{error_to_failure, to_failure},
 };
 
@@ -38,6 +40,9 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
 
     /// Number of samples, if it is known.
     fn samples(&self) -> Option<usize>;
+
+    /// Says what happens with samples that cannot be loaded.
+    fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample);
 
     /// Sets the dataset up in a worker and runs the worker's hook.
     ///
@@ -56,15 +61,30 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
 pub trait Watch {
     /// The batch is now at sample `index`, in `state`. False when the batch is no longer wanted.
     fn progress(&self, state: WorkerState, index: usize) -> bool;
+
+    /// A sample could not be loaded, and is left out or replaced.
+    fn bad(&self, sample: BadSample);
+
+    /// True when sample `index` counts as bad without being tried.
+    fn is_known_bad(&self, index: usize) -> bool {
+        let _ = index;
+        false
+    }
 }
 
-/// Nobody watches.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Unwatched;
+/// Nobody watches how far a batch is; what is bad in it is noted.
+#[derive(Debug, Default)]
+pub(crate) struct Unwatched {
+    pub(crate) bad: RefCell<Vec<BadSample>>,
+}
 
 impl Watch for Unwatched {
     fn progress(&self, _state: WorkerState, _index: usize) -> bool {
         true
+    }
+
+    fn bad(&self, sample: BadSample) {
+        self.bad.borrow_mut().push(sample);
     }
 }
 
@@ -77,6 +97,8 @@ pub enum NoBatch {
     Unwanted,
     /// The shard has no more samples.
     Exhausted,
+    /// Every sample of it is bad and was left out.
+    LeftOut,
 }
 
 /// What to load.

@@ -8,12 +8,12 @@ mod workers;
 
 use std::{fmt, time::Instant};
 
-use loader_ipc::pin::Pinner;
+use loader_ipc::{frame, pin::Pinner};
 
 use crate::{
     error::Error,
     pinning,
-    report::{EpochReport, Stopwatch},
+    report::{BadSample, EpochReport, Stopwatch},
     state::{Origin, Place, State},
     warning::{Warn, Warning},
 };
@@ -42,6 +42,10 @@ pub struct Iter<B> {
     pinner: Option<Pinner>,
     /// More samples came than the dataset said there are.
     is_too_long: bool,
+    /// Most bad samples in the epoch.
+    most_bad: u64,
+    /// There were more.
+    is_ended: bool,
 }
 
 pub(crate) enum Inner<B> {
@@ -64,21 +68,57 @@ pub struct BatchInfo {
     pub shard: Option<usize>,
     /// The worker that loaded it; `None` in the main process.
     pub worker: Option<usize>,
+    /// Samples that would have been in it, and were skipped or replaced.
+    pub bad_samples: Vec<BadSample>,
 }
 
 impl BatchInfo {
-    pub(crate) fn of_indices(number: u64, indices: Vec<usize>, worker: Option<usize>) -> Self {
-        Self { number, samples: indices.len(), indices, shard: None, worker }
+    /// A batch of the samples `indices`, but for those that are `bad`.
+    pub(crate) fn of_indices(
+        number: u64,
+        mut indices: Vec<usize>,
+        worker: Option<usize>,
+        bad: Vec<frame::BadSample>,
+    ) -> Self {
+        if !bad.is_empty() {
+            let mut good: Vec<Option<usize>> = indices.into_iter().map(Some).collect();
+            for sample in &bad {
+                if let Some(place) = good.get_mut(sample.place as usize) {
+                    *place = sample.replaced_by.map(narrow);
+                }
+            }
+            indices = good.into_iter().flatten().collect();
+        }
+        let bad_samples = bad.into_iter().map(|sample| told(sample, number, None)).collect();
+        Self { number, samples: indices.len(), indices, shard: None, worker, bad_samples }
     }
 
-    pub(crate) fn of_shard(number: u64, shard: usize, samples: u64, worker: Option<usize>) -> Self {
-        let samples = usize::try_from(samples).unwrap_or(usize::MAX);
-        Self { number, indices: Vec::new(), samples, shard: Some(shard), worker }
+    /// A batch of the next `items` of a shard, but for those that are `bad`.
+    pub(crate) fn of_shard(
+        number: u64,
+        shard: usize,
+        items: u64,
+        worker: Option<usize>,
+        bad: Vec<frame::BadSample>,
+    ) -> Self {
+        let samples = narrow(items).saturating_sub(bad.len());
+        let bad_samples = bad.into_iter().map(|sample| told(sample, number, Some(shard))).collect();
+        Self { number, indices: Vec::new(), samples, shard: Some(shard), worker, bad_samples }
     }
 }
 
-/// A batch, or why there is none, with what is known of it.
-pub(crate) type Step<B> = (Option<BatchInfo>, Result<B, Error>);
+fn told(sample: frame::BadSample, batch: u64, shard: Option<usize>) -> BadSample {
+    let frame::BadSample { index, replaced_by, reason, .. } = sample;
+    BadSample { batch, index: narrow(index), shard, replaced_by: replaced_by.map(narrow), reason }
+}
+
+/// What comes from another process may be any number.
+fn narrow(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// A batch, or why there is none, with what is known of it. `None` for a batch whose samples were all left out.
+pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
 
 impl<B: crate::collate::Batch> Iter<B> {
     pub(crate) fn new(
@@ -88,9 +128,11 @@ impl<B: crate::collate::Batch> Iter<B> {
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
+        most_bad: u64,
     ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
-        Self { inner, stopwatch, last: None, origin, warn, pinner, is_too_long: false }
+        let (last, is_too_long, is_ended) = (None, false, false);
+        Self { inner, stopwatch, last, origin, warn, pinner, is_too_long, most_bad, is_ended }
     }
 
     /// Where you stand: behind the batch that `next` returned last, whatever has been loaded ahead. Give it to
@@ -154,10 +196,20 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let asked = Instant::now();
-        let step = match &mut self.inner {
-            Inner::Batches(iter) => iter.step(),
-            Inner::Shards(iter) => iter.step(),
-            Inner::Workers(iter) => iter.step(),
+        let step = loop {
+            let step = self.step();
+            if let Some((Some(info), _)) = &step
+                && !info.bad_samples.is_empty()
+                && let Err(error) = self.count_bad_samples(&info.bad_samples)
+            {
+                break Some((None, Err(error)));
+            }
+            match step {
+                Some((_, Ok(None))) => {}
+                Some((info, Ok(Some(batch)))) => break Some((info, Ok(batch))),
+                Some((info, Err(error))) => break Some((info, Err(error))),
+                None => break None,
+            }
         };
         pinning::tell_failure(self.pinner.as_ref(), &self.warn);
         let Some((info, batch)) = step else {
@@ -174,11 +226,41 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
+        if self.is_ended {
+            return (0, Some(0));
+        }
         match &self.inner {
             Inner::Batches(iter) => iter.size_hint(),
             Inner::Shards(_) => (0, None),
             Inner::Workers(iter) => iter.size_hint(),
         }
+    }
+}
+
+impl<B: crate::collate::Batch> Iter<B> {
+    fn step(&mut self) -> Option<Step<B>> {
+        if self.is_ended {
+            return None;
+        }
+        match &mut self.inner {
+            Inner::Batches(iter) => iter.step(),
+            Inner::Shards(iter) => iter.step(),
+            Inner::Workers(iter) => iter.step(),
+        }
+    }
+
+    /// Tells of a batch's bad samples; fails when they are too many in this epoch.
+    fn count_bad_samples(&mut self, samples: &[BadSample]) -> Result<(), Error> {
+        for sample in samples {
+            self.warn.warn(&Warning::BadSample(sample.clone()));
+        }
+        let Some(sample) = self.stopwatch.note_bad(samples, self.most_bad) else { return Ok(()) };
+        let error = Error::TooManyBadSamples { most: self.most_bad, sample: Box::new(sample.clone()) };
+        self.is_ended = true;
+        if let Inner::Workers(iter) = &mut self.inner {
+            iter.end();
+        }
+        Err(error)
     }
 }
 

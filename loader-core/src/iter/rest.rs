@@ -113,7 +113,8 @@ impl Resting {
                 Report::Started { .. } => continue,
             };
             let (task, lease, held) = match event {
-                Event::Ready | Event::Bye => continue,
+                // One that ends is noticed when it has.
+                Event::Ready | Event::Bye | Event::Oversized { .. } => continue,
                 Event::NotReady { .. } => {
                     pool.set_unfit(worker);
                     continue;
@@ -133,9 +134,9 @@ impl Resting {
                 Event::Done { task, lease, held, .. } | Event::Failed { task, lease, held, .. } => {
                     (Some(task), lease, held)
                 }
-                Event::Skipped { task, lease } | Event::Exhausted { task, lease } => {
-                    (Some(task), lease, false)
-                }
+                Event::Skipped { task, lease }
+                | Event::Exhausted { task, lease }
+                | Event::LeftOut { task, lease, .. } => (Some(task), lease, false),
                 Event::Unused { lease, .. } => (None, lease, false),
                 Event::Resumed { .. } => {
                     return Err(Error::misbehaved(worker, "it resumed with another epoch than it was told"));

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use loader_ipc::frame::BadSample;
+
 use super::{BatchInfo, shards::Shards};
 use crate::{
     error::Error,
@@ -186,9 +188,16 @@ impl Supply {
     }
 
     /// Notes that the user gets the batch of a task, or its error, which leaves its shard at `end`.
-    pub(super) fn returned(&mut self, task: u64, wanted: Wanted, worker: usize, end: ShardEnd) -> BatchInfo {
+    pub(super) fn returned(
+        &mut self,
+        task: u64,
+        wanted: Wanted,
+        worker: usize,
+        end: ShardEnd,
+        bad: Vec<BadSample>,
+    ) -> BatchInfo {
         match wanted {
-            Wanted::Samples(indices) => BatchInfo::of_indices(task, indices, Some(worker)),
+            Wanted::Samples(indices) => BatchInfo::of_indices(task, indices, Some(worker), bad),
             Wanted::NextOf { shard, .. } => {
                 let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
                 let number = shards.returned();
@@ -196,7 +205,7 @@ impl Supply {
                 if end.is_last {
                     shards.end(shard);
                 }
-                BatchInfo::of_shard(number, shard, samples, Some(worker))
+                BatchInfo::of_shard(number, shard, samples, Some(worker), bad)
             }
         }
     }

@@ -85,6 +85,8 @@ pub(crate) struct Launch {
     pub(crate) handle_sigchld: bool,
     /// How often a worker is started again that is killed before it has answered.
     pub(crate) tries: u32,
+    /// Most bytes of its own that a worker may have in memory.
+    pub(crate) memory_limit: Option<u64>,
 }
 
 impl Launch {
@@ -237,11 +239,12 @@ impl Starter {
     }
 
     fn invite(&self, spawned: Spawned, deadline: Instant) -> Result<Invited, Failed> {
-        let Launch { workers, seed, work, dataset, attached, .. } = &*self.launch;
+        let Launch { workers, seed, work, dataset, attached, memory_limit, .. } = &*self.launch;
         let offer = Offer {
             workers: u32::try_from(*workers).expect("checked by the builder"),
             seed: *seed,
             base_seed: self.base_seed,
+            memory_limit: *memory_limit,
             work,
             control: self.control.as_fd(),
             dataset,

@@ -126,7 +126,8 @@ mod tests {
     use crate::{
         channel::ReceiveError,
         frame::{
-            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, Order, Report, Task,
+            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, MOST_KNOWN_BAD, Order,
+            Report, Task,
         },
     };
 
@@ -168,7 +169,7 @@ mod tests {
 
     fn task(number: u64, indices: Indices) -> Task {
         let lease = Lease { slot: 1, generation: 2, len: 3 };
-        Task { epoch: 0, number, lease, indices, forget: Vec::new(), claim: 0 }
+        Task { epoch: 0, number, lease, indices, forget: Vec::new(), claim: 0, known_bad: Vec::new() }
     }
 
     #[test]
@@ -237,8 +238,8 @@ mod tests {
     fn what_may_be_unanswered_fits_a_task_queue() {
         let (mut ends, _results, _notes) = queues(1);
         let Ends { orders, receiver, .. } = &mut ends[0];
-        let largest =
-            Task { forget: vec![0; MOST_FORGOTTEN], ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
+        let (forget, known_bad) = (vec![0; MOST_FORGOTTEN], vec![0; MOST_KNOWN_BAD]);
+        let largest = Task { forget, known_bad, ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
         // The receiver says once that it sleeps, so that one bell lies in the channel too.
         receiver.asleep().store(1, Ordering::Relaxed);
         for _ in 0..MOST_UNANSWERED {

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
-use loader_ipc::{arena::Arena, frame::Failure, heap::HeapPool};
+use loader_ipc::{
+    arena::Arena,
+    frame::{self, Failure},
+    heap::HeapPool,
+};
 
 use super::{
     super::{BatchInfo, Step},
@@ -12,41 +16,52 @@ use crate::{
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{Fetcher, NoBatch, NoWorkerInit, Unwatched},
+    fetch::{Fetcher, MapStyle, NoBatch, NoWorkerInit, Unwatched},
     plan::{Plan, Planned},
     state::Place,
 };
 
 /// Loads batches of type `B` in this process.
 pub(crate) trait BatchSource<B>: Send + Sync {
-    fn batch(&self, epoch: u64, indices: &[usize]) -> Result<B, Failure>;
+    /// A batch, if not all of it was left out, and what is bad in it.
+    fn batch(&self, epoch: u64, indices: &[usize]) -> (Result<Option<B>, Failure>, Vec<frame::BadSample>);
 }
 
 /// A dataset that is set up when the first batch is asked for, and shared by the loader's iterators.
 pub(crate) struct MapSource<D, C> {
-    open: OpenOnce<(D, C), Fetcher<D, C>>,
+    open: OpenOnce<(MapStyle<D>, C), Fetcher<D, C>>,
     seed: u64,
     /// Memory of batches that the program has dropped.
     memory: HeapPool,
 }
 
 impl<D, C> MapSource<D, C> {
-    pub(crate) fn new(dataset: D, collate: C, seed: u64, memory: HeapPool) -> Self {
-        Self { open: OpenOnce::new((dataset, collate)), seed, memory }
+    pub(crate) fn new(kind: MapStyle<D>, collate: C, seed: u64, memory: HeapPool) -> Self {
+        Self { open: OpenOnce::new((kind, collate)), seed, memory }
     }
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C> {
-    fn batch(&self, epoch: u64, indices: &[usize]) -> Result<C::Batch, Failure> {
-        let open = |(dataset, collate)| Fetcher::open(dataset, collate, self.seed, None, &NoWorkerInit);
-        let fetcher = self.open.get(open)?;
-        match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &Unwatched) {
-            Ok(batch) => Ok(batch),
+    fn batch(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+    ) -> (Result<Option<C::Batch>, Failure>, Vec<frame::BadSample>) {
+        let open = |(kind, collate)| Fetcher::open(kind, collate, self.seed, None, &NoWorkerInit);
+        let fetcher = match self.open.get(open) {
+            Ok(fetcher) => fetcher,
+            Err(failure) => return (Err(failure), Vec::new()),
+        };
+        let watch = Unwatched::default();
+        let batch = match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &watch) {
+            Ok(batch) => Ok(Some(batch)),
+            Err(NoBatch::LeftOut) => Ok(None),
             Err(NoBatch::Failed(failure)) => Err(failure),
             Err(NoBatch::Unwanted | NoBatch::Exhausted) => {
                 unreachable!("nobody watches, and there are no shards")
             }
-        }
+        };
+        (batch, watch.bad.into_inner())
     }
 }
 
@@ -68,15 +83,15 @@ impl<B> LocalBatches<B> {
 
     pub(in super::super) fn step(&mut self) -> Option<Step<B>> {
         let Planned { number, indices, error } = self.plan.next()?;
-        let batch = match error {
-            Some(error) => Err(error),
+        let (batch, bad) = match error {
+            Some(error) => (Err(error), Vec::new()),
             None => {
-                let loaded = self.source.batch(self.plan.epoch(), &indices);
-                loaded.map_err(|failure| Error::from_failure(failure, number, None))
+                let (loaded, bad) = self.source.batch(self.plan.epoch(), &indices);
+                (loaded.map_err(|failure| Error::from_failure(failure, number, None)), bad)
             }
         };
         self.leave_out();
-        Some((Some(BatchInfo::of_indices(number, indices, None)), batch))
+        Some((Some(BatchInfo::of_indices(number, indices, None, bad)), batch))
     }
 
     /// Passes over what the user has got already.

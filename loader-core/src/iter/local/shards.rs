@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use loader_ipc::{arena::Arena, frame::Failure, heap::HeapPool};
+use loader_ipc::{
+    arena::Arena,
+    frame::{self, Failure},
+    heap::HeapPool,
+};
 
 use super::{
     super::{BatchInfo, Step, shards::Shards},
@@ -24,11 +28,19 @@ pub(crate) trait ShardSource<B>: Send + Sync {
 
 /// The shards of one iteration.
 pub(crate) trait ShardReader<B>: Send {
-    /// The next batch of a shard, which is opened at `place` if it is not open, and the place where it ends.
-    fn batch(&mut self, shard: usize, place: &ShardPlace) -> (Result<ShardBatch<B>, NoBatch>, u64);
+    /// The next batch of a shard, which is opened at `place` if it is not open.
+    fn batch(&mut self, shard: usize, place: &ShardPlace) -> Loaded<B>;
 
     /// True when a shard was ended by a panic.
     fn is_broken(&self, shard: usize) -> bool;
+}
+
+/// What was loaded of a shard.
+pub(crate) struct Loaded<B> {
+    batch: Result<ShardBatch<B>, NoBatch>,
+    /// Where it ends.
+    position: u64,
+    bad: Vec<frame::BadSample>,
 }
 
 /// A dataset that is set up when the first batch is asked for, and shared by the loader's iterators.
@@ -59,21 +71,24 @@ struct Reader<O: OpenShard, C> {
 }
 
 impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C> {
-    fn batch(&mut self, shard: usize, place: &ShardPlace) -> (Result<ShardBatch<C::Batch>, NoBatch>, u64) {
+    fn batch(&mut self, shard: usize, place: &ShardPlace) -> Loaded<C::Batch> {
+        let not_opened = |batch| Loaded { batch: Err(batch), position: place.position, bad: Vec::new() };
         let StreamSource { open, seed, memory } = &*self.source;
         let opened =
             open.get(|(iterable, collate)| ShardFetcher::open(iterable, collate, *seed, None, &NoWorkerInit));
         let fetcher = match opened {
             Ok(fetcher) => fetcher,
-            Err(_) if self.is_unfit => return (Err(NoBatch::Exhausted), place.position),
+            Err(_) if self.is_unfit => return not_opened(NoBatch::Exhausted),
             Err(failure) => {
                 self.is_unfit = true;
-                return (Err(NoBatch::Failed(failure)), place.position);
+                return not_opened(NoBatch::Failed(failure));
             }
         };
         let mut arena = Arena::on_heap(memory);
-        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, place, &mut arena, &Unwatched);
-        (batch, self.cursors.position(shard).max(place.position))
+        let watch = Unwatched::default();
+        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, place, &mut arena, &watch);
+        let position = self.cursors.position(shard).max(place.position);
+        Loaded { batch, position, bad: watch.bad.into_inner() }
     }
 
     fn is_broken(&self, shard: usize) -> bool {
@@ -95,7 +110,9 @@ pub(crate) struct LocalShards<B> {
 struct Read<B> {
     shard: usize,
     position: u64,
-    batch: Result<ShardBatch<B>, Failure>,
+    /// `None` when all of it was left out.
+    batch: Result<Option<ShardBatch<B>>, Failure>,
+    bad: Vec<frame::BadSample>,
 }
 
 impl<B> LocalShards<B> {
@@ -105,17 +122,18 @@ impl<B> LocalShards<B> {
     }
 
     pub(in super::super) fn step(&mut self) -> Option<Step<B>> {
-        let Read { shard, position, batch } = self.upcoming.take().or_else(|| self.read())?;
+        let Read { shard, position, batch, bad } = self.upcoming.take().or_else(|| self.read())?;
         let number = self.shards.returned();
         let (snapshot, batch) = match batch {
-            Ok((snapshot, batch)) => (snapshot, Ok(batch)),
+            Ok(Some((snapshot, batch))) => (snapshot, Ok(Some(batch))),
+            Ok(None) => (None, Ok(None)),
             Err(failure) => (None, Err(Error::from_failure(failure, number, None))),
         };
         let samples = self.shards.advance(shard, position, snapshot);
         if batch.is_err() && self.reader.is_broken(shard) {
             self.shards.end(shard);
         }
-        Some((Some(BatchInfo::of_shard(number, shard, samples, None)), batch))
+        Some((Some(BatchInfo::of_shard(number, shard, samples, None, bad)), batch))
     }
 
     /// True when there is another batch; it is then loaded already.
@@ -131,10 +149,12 @@ impl<B> LocalShards<B> {
         let mut turn = self.shards.turn();
         loop {
             let shard = (0..count).map(|step| (turn + step) % count).find(|&shard| self.open[shard])?;
-            let (batch, position) = self.reader.batch(shard, self.shards.place(shard));
+            let Loaded { batch, position, bad } = self.reader.batch(shard, self.shards.place(shard));
+            let read = |batch, bad| Some(Read { shard, position, batch, bad });
             match batch {
-                Ok(batch) => return Some(Read { shard, position, batch: Ok(batch) }),
-                Err(NoBatch::Failed(failure)) => return Some(Read { shard, position, batch: Err(failure) }),
+                Ok(batch) => return read(Ok(Some(batch)), bad),
+                Err(NoBatch::LeftOut) => return read(Ok(None), bad),
+                Err(NoBatch::Failed(failure)) => return read(Err(failure), bad),
                 Err(NoBatch::Exhausted | NoBatch::Unwanted) => {
                     self.open[shard] = false;
                     turn = (shard + 1) % count;

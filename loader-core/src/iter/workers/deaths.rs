@@ -3,13 +3,19 @@
 //!
 //! A batch that ends its worker each time must not end the epoch: it is given up, and its error says which samples it is of.
 
-use loader_ipc::{control::WorkerState, frame::ExitStatus};
+use std::time::Duration;
+
+use loader_ipc::{
+    control::WorkerState,
+    frame::{ExitStatus, Failure, Stage},
+};
 use nix::sys::signal::Signal;
 
 use super::{Arrival, Wanted, WorkerIter};
 use crate::{
     collate::Batch,
     error::{Doing, Error, GivenUp},
+    options::OnBadSample,
     warning::Warning,
 };
 
@@ -27,10 +33,23 @@ pub(super) struct Deaths {
     of_worker: Vec<u32>,
     /// Batches at which workers have died, by number of the task.
     suspects: Vec<Suspect>,
-    /// By worker, why it was killed here.
-    expelled: Vec<Option<String>>,
+    /// By worker, why it ends, if that is known beforehand.
+    causes: Vec<Option<Cause>>,
+    /// By worker, whether its process has answered a task.
+    useful: Vec<bool>,
     /// Deaths after which another process was to take the place.
     pub(super) replaced: u64,
+}
+
+/// Why a worker ends.
+#[derive(Debug)]
+enum Cause {
+    /// It broke the protocol.
+    Expelled { problem: String },
+    /// It was on a sample for too long.
+    Stuck { task: u64, sample: usize },
+    /// It has grown too large, and ends by itself.
+    Oversized,
 }
 
 #[derive(Debug)]
@@ -42,8 +61,14 @@ struct Suspect {
 
 impl Deaths {
     pub(super) fn new(workers: usize, most: u32) -> Self {
-        let (of_worker, expelled) = (vec![0; workers], vec![None; workers]);
-        Self { most, of_worker, suspects: Vec::new(), expelled, replaced: 0 }
+        let causes = (0..workers).map(|_| None).collect();
+        let (of_worker, useful) = (vec![0; workers], vec![false; workers]);
+        Self { most, of_worker, suspects: Vec::new(), causes, useful, replaced: 0 }
+    }
+
+    /// Notes that a worker has answered a task.
+    pub(super) fn note_answer(&mut self, worker: usize) {
+        self.useful[worker] = true;
     }
 
     /// Counts a death; true when it was one too many.
@@ -82,35 +107,126 @@ impl<B: Batch> WorkerIter<B> {
         }
         let doing = self.pool.doing(worker);
         let batches = self.schedule.waiting_at(worker);
-        let expelled = self.deaths.expelled[worker].take();
-        if self.deaths.count(worker) {
-            return Err(match expelled {
-                Some(problem) => Error::WorkerMisbehaved { worker, problem },
-                None => {
+        let was_useful = std::mem::take(&mut self.deaths.useful[worker]);
+        let cause = self.deaths.causes[worker].take();
+        // A worker that stays too large without ever doing anything would be replaced for ever.
+        let is_counted = match &cause {
+            Some(Cause::Stuck { .. }) => false,
+            Some(Cause::Oversized) => !was_useful,
+            _ => true,
+        };
+        if is_counted && self.deaths.count(worker) {
+            return Err(match cause {
+                Some(Cause::Expelled { problem }) => Error::WorkerMisbehaved { worker, problem },
+                _ => {
                     let deaths = self.deaths.of_worker[worker];
                     Error::WorkerExited { worker, pid, status, batches, doing, deaths, given_up: None }
                 }
             });
         }
-        let is_at_task =
-            matches!(doing.state, WorkerState::Fetching | WorkerState::Collating | WorkerState::Sending)
-                && batches.contains(&doing.batch);
-        let blamed = match is_at_task && expelled.is_none() {
-            true => self.deaths.suspect(&doing, status),
-            false => None,
+        let reason = match cause {
+            None => {
+                if let Some(deaths) = self.blame(&doing, status, &batches) {
+                    self.take_blamed(worker, pid, status, deaths, &doing, batches);
+                }
+                status.to_string()
+            }
+            Some(Cause::Expelled { problem }) => format!("broke the protocol ({problem}) and was killed"),
+            Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample),
+            Some(Cause::Oversized) => "ended, for it was too large".to_owned(),
         };
-        if let Some(deaths) = blamed {
-            self.give_up(doing.batch, deaths, |given_up| {
-                let (batches, doing) = (batches.clone(), doing.clone());
-                Error::WorkerExited { worker, pid, status, batches, doing, deaths, given_up: Some(given_up) }
-            });
-        }
-        let reason =
-            expelled.map_or_else(|| status.to_string(), |problem| format!("{problem}, and was killed"));
         self.warn_of_death(worker, pid, reason, doing);
         self.deaths.replaced += 1;
         self.pool.restart(worker)?;
         self.redo(worker)
+    }
+
+    /// A worker says that it ends since it has grown too large.
+    pub(super) fn worker_oversized(&mut self, worker: usize, resident: u64) -> Result<(), Error> {
+        let Some(limit) = self.options.memory_limit else {
+            return Err(Error::misbehaved(worker, "it ended for a limit that it does not have"));
+        };
+        let pid = self.pool.pid(worker);
+        self.warn.warn(&Warning::WorkerOversized { worker, pid, resident, limit });
+        self.deaths.causes[worker].get_or_insert(Cause::Oversized);
+        Ok(())
+    }
+
+    /// Ends workers that are on one sample for too long. Gives how long until that may be so again.
+    pub(super) fn look_for_stuck(&mut self) -> Option<Duration> {
+        let patience = self.options.sample_timeout?;
+        let mut soonest = patience;
+        for worker in 0..self.options.workers {
+            if self.pool.is_down(worker)
+                || self.deaths.causes[worker].is_some()
+                || !self.schedule.is_busy(worker)
+            {
+                continue;
+            }
+            let snapshot = self.pool.snapshot(worker);
+            if snapshot.state != WorkerState::Fetching {
+                continue;
+            }
+            let (task, age) = (snapshot.task, snapshot.age);
+            match patience.checked_sub(age) {
+                Some(left) if !left.is_zero() => soonest = soonest.min(left),
+                _ if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) => {
+                    let sample = usize::try_from(snapshot.sample).unwrap_or(usize::MAX);
+                    self.deaths.causes[worker] = Some(Cause::Stuck { task, sample });
+                    self.pool.kill(worker, true);
+                }
+                _ => {}
+            }
+        }
+        Some(soonest)
+    }
+
+    /// How many workers the task at which one died has ended, when that is enough to blame it.
+    fn blame(&mut self, doing: &Doing, status: ExitStatus, batches: &[u64]) -> Option<u32> {
+        let is_at_task =
+            matches!(doing.state, WorkerState::Fetching | WorkerState::Collating | WorkerState::Sending);
+        (is_at_task && batches.contains(&doing.batch)).then(|| self.deaths.suspect(doing, status)).flatten()
+    }
+
+    /// A task is to blame for deaths: its sample, if bad samples are not to fail their batches, or all of it.
+    fn take_blamed(
+        &mut self,
+        worker: usize,
+        pid: u32,
+        status: ExitStatus,
+        deaths: u32,
+        doing: &Doing,
+        batches: Vec<u64>,
+    ) {
+        let is_sample = doing.state == WorkerState::Fetching && !self.supply.has_shards();
+        if is_sample && self.options.on_bad_sample != OnBadSample::Error {
+            let reason = format!("it has ended {deaths} workers, the last one {status}");
+            self.known_bad.insert(doing.index, reason);
+            return;
+        }
+        let (task, doing) = (doing.batch, doing.clone());
+        self.give_up(task, |indices| {
+            let given_up = Box::new(GivenUp { batch: task, indices, deaths });
+            Error::WorkerExited { worker, pid, status, batches, doing, deaths, given_up: Some(given_up) }
+        });
+    }
+
+    /// A worker was killed since it was on a sample for too long: that sample is bad. Says so.
+    fn take_stuck(&mut self, worker: usize, task: u64, sample: usize) -> String {
+        let patience = self.options.sample_timeout.unwrap_or_default();
+        let reason = format!("it took longer than {patience:?} (sample_timeout)");
+        if self.schedule.is_waiting(task) {
+            if self.options.on_bad_sample == OnBadSample::Error || self.supply.has_shards() {
+                let index = Some(sample as u64);
+                let chain = vec![reason];
+                let failure = Failure { stage: Stage::Fetch, index, chain, panicked: false, backtrace: None };
+                let batch = self.supply.number_of(task);
+                self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)));
+            } else {
+                self.known_bad.insert(sample, reason);
+            }
+        }
+        format!("was killed, since sample {sample} took longer than {patience:?}")
     }
 
     /// The attempt to start a worker again is over.
@@ -132,15 +248,15 @@ impl<B: Batch> WorkerIter<B> {
             Error::WorkerMisbehaved { worker, problem } if self.deaths.most > 0 => {
                 // What else it has said is not believed either.
                 self.pool.kill(worker, false);
-                self.deaths.expelled[worker].get_or_insert(format!("broke the protocol: {problem}"));
+                self.deaths.causes[worker].get_or_insert(Cause::Expelled { problem });
                 Ok(())
             }
             error => Err(error),
         }
     }
 
-    /// Does not try a batch any more: its error takes its place.
-    fn give_up(&mut self, task: u64, deaths: u32, error: impl FnOnce(Box<GivenUp>) -> Error) {
+    /// Does not try a batch any more: an error takes its place, which is made from its indices.
+    fn give_up(&mut self, task: u64, error: impl FnOnce(Vec<usize>) -> Error) {
         let Some(sent) = self.sent_mut(task) else { return };
         let lease = sent.lease.take();
         let (indices, shard) = match &sent.wanted {
@@ -153,8 +269,7 @@ impl<B: Batch> WorkerIter<B> {
         if let Some(shard) = shard {
             self.supply.reached(shard, 0, true);
         }
-        let error = error(Box::new(GivenUp { batch: task, indices, deaths }));
-        let arrived = self.schedule.arrived(task, Arrival::Lost(Box::new(error)));
+        let arrived = self.schedule.arrived(task, Arrival::Lost(Box::new(error(indices))));
         debug_assert!(arrived.is_ok(), "the worker had not answered it");
     }
 

@@ -1,7 +1,7 @@
 //! Tasks on their way out: as many as there is room for, and away from workers that are slow.
 
 use loader_ipc::{
-    frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, Task},
+    frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, MOST_KNOWN_BAD, Task},
     slots::SlotError,
 };
 
@@ -56,7 +56,27 @@ impl<B: Batch> WorkerIter<B> {
     pub(super) fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
         let indices = self.pack(wanted, lease)?;
         // The pool knows what is to be forgotten, and which claim is free.
-        Ok(Task { epoch: self.supply.epoch(), number, lease, indices, forget: Vec::new(), claim: 0 })
+        let known_bad = self.known_bad_for(wanted);
+        Ok(Task {
+            epoch: self.supply.epoch(),
+            number,
+            lease,
+            indices,
+            forget: Vec::new(),
+            claim: 0,
+            known_bad,
+        })
+    }
+
+    /// The samples that a task should not try: its own first, and then others that it may draw.
+    fn known_bad_for(&self, wanted: &Wanted) -> Vec<u64> {
+        if self.known_bad.is_empty() {
+            return Vec::new();
+        }
+        let Wanted::Samples(indices) = wanted else { return Vec::new() };
+        let (own, others): (Vec<usize>, Vec<usize>) =
+            self.known_bad.keys().partition(|index| indices.contains(index));
+        own.into_iter().chain(others).take(MOST_KNOWN_BAD).map(|index| index as u64).collect()
     }
 
     /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the batches

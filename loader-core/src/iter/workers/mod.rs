@@ -15,11 +15,12 @@ use std::{
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{Failure, Lease},
+    frame::{BadSample, Failure, Lease},
     slots::{SlotError, SlotPool},
 };
 
 use deaths::Deaths;
+use reports::Opened;
 
 use super::{
     Step,
@@ -29,6 +30,7 @@ use super::{
 use crate::{
     collate::Batch,
     error::{Doing, Error},
+    options::OnBadSample,
     pool::Pool,
     report::WorkerReport,
     schedule::Schedule,
@@ -50,6 +52,11 @@ pub(crate) struct Epochs {
     pub(crate) warn_after: Option<Duration>,
     /// How often a worker may die in an epoch and be started again.
     pub(crate) most_deaths: u32,
+    pub(crate) on_bad_sample: OnBadSample,
+    /// Longest time for a sample.
+    pub(crate) sample_timeout: Option<Duration>,
+    /// Most bytes of its own that a worker may have in memory.
+    pub(crate) memory_limit: Option<u64>,
 }
 
 /// The batches of one epoch.
@@ -71,6 +78,8 @@ pub(crate) struct WorkerIter<B> {
     /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
     offers: BTreeMap<u64, (usize, Lease)>,
     deaths: Deaths,
+    /// Samples that are not tried any more, and why.
+    known_bad: BTreeMap<usize, String>,
     /// An error that ends the iteration, to be returned after the batch that was whole when it came.
     last_error: Option<Error>,
     /// Set after the end and after an error that ends the iteration.
@@ -104,6 +113,12 @@ enum Arrival {
         encoded: Encoded,
         held: bool,
         position: u64,
+        bad: Vec<BadSample>,
+    },
+    /// All of it was left out.
+    LeftOut {
+        position: u64,
+        bad: Vec<BadSample>,
     },
     Failed {
         failure: Box<Failure>,
@@ -139,12 +154,19 @@ impl<B: Batch> WorkerIter<B> {
             offers: BTreeMap::new(),
             writers: BTreeMap::new(),
             deaths,
+            known_bad: BTreeMap::new(),
             last_error: None,
             ended: false,
             batch: PhantomData,
         };
         iter.dispatch().or_else(|error| iter.survive(error))?;
         Ok(iter)
+    }
+
+    /// Ends before the epoch does.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+        self.shut_down();
     }
 
     pub(super) fn step(&mut self) -> Option<Step<B>> {
@@ -189,8 +211,9 @@ impl<B: Batch> WorkerIter<B> {
         let (number, lane, arrival) = self.schedule.next_ready().expect("waited for");
         let Sent { worker, wanted, .. } = self.take_sent(number);
         debug_assert_eq!(worker, self.schedule.worker_of(lane));
-        let (end, batch) = self.open(self.supply.number_of(number), worker, arrival);
-        let info = self.supply.returned(number, wanted, worker, end);
+        let Opened { end, batch, mut bad } = self.open(self.supply.number_of(number), worker, arrival);
+        self.give_reasons(&mut bad);
+        let info = self.supply.returned(number, wanted, worker, end, bad);
         // The next task before this batch is returned, so that its worker never waits for the user.
         if let Err(error) = self.dispatch().or_else(|error| self.survive(error)) {
             // For want of memory it is tried again at the next call, and told then.
@@ -242,6 +265,7 @@ impl<B: Batch> WorkerIter<B> {
                 self.warn_of_wait();
             }
             let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+            let wake_at = self.look_for_stuck().map_or(wake_at, |left| wake_at.min(now + left));
             let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,

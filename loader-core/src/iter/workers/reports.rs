@@ -1,7 +1,7 @@
 //! What workers say, believed as far as it can be true.
 
 use loader_ipc::{
-    frame::{Event, LEAST_OFFERED, Lease, Report},
+    frame::{BadSample, Event, LEAST_OFFERED, Lease, Report},
     lent,
 };
 
@@ -24,18 +24,24 @@ impl<B: Batch> WorkerIter<B> {
                 self.pool.set_unfit(worker);
                 Ok(())
             }
-            Event::Done { task, lease, encoded, held, position } => {
+            Event::Done { task, lease, encoded, held, position, bad } => {
                 self.check_lease(worker, task, lease)?;
                 if lease.len >= LEAST_OFFERED {
                     self.writers.insert(lease.slot, worker);
                 }
-                self.arrive(worker, task, Arrival::Batch { lease, encoded, held, position })
+                self.arrive(worker, task, Arrival::Batch { lease, encoded, held, position, bad })
             }
             Event::Failed { task, lease, failure, held, position, ended } => {
                 self.check_lease(worker, task, lease)?;
                 self.slots.release(lease, held);
                 self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position, ended })
             }
+            Event::LeftOut { task, lease, position, bad } => {
+                self.check_lease(worker, task, lease)?;
+                self.slots.release(lease, false);
+                self.arrive(worker, task, Arrival::LeftOut { position, bad })
+            }
+            Event::Oversized { resident } => self.worker_oversized(worker, resident),
             Event::Exhausted { task, lease } => self.exhausted(worker, task, lease),
             Event::NeedSlot { task, lease, needed } => {
                 self.check_lease(worker, task, lease)?;
@@ -84,6 +90,7 @@ impl<B: Batch> WorkerIter<B> {
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
         self.pool.answered(worker, task)?;
+        self.deaths.note_answer(worker);
         self.requests.remove(&task);
         self.note_reached(task, &arrival);
         let arrived = self.schedule.arrived(task, arrival);
@@ -105,7 +112,7 @@ impl<B: Batch> WorkerIter<B> {
     /// Notes where a batch leaves its shard: another worker may have to go on from there.
     fn note_reached(&mut self, task: u64, arrival: &Arrival) {
         let (position, is_over) = match arrival {
-            Arrival::Batch { position, .. } => (*position, false),
+            Arrival::Batch { position, .. } | Arrival::LeftOut { position, .. } => (*position, false),
             Arrival::Failed { position, ended, .. } => (*position, *ended),
             Arrival::Lost(_) => return,
         };
@@ -115,22 +122,26 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// The batch in an arrival's slot, and where it leaves its shard.
-    pub(super) fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> (ShardEnd, Result<B, Error>) {
-        let (lease, encoded, held, position) = match arrival {
+    /// The batch in an arrival's slot, where it leaves its shard, and what was bad in it.
+    pub(super) fn open(&self, batch: u64, worker: usize, arrival: Arrival) -> Opened<B> {
+        let without_bad = |end, error| Opened { end, batch: Err(error), bad: Vec::new() };
+        let (lease, encoded, held, position, bad) = match arrival {
             // Nobody knows what of a shard would be behind it.
             Arrival::Lost(mut error) => {
                 if let Error::WorkerExited { given_up: Some(given_up), .. } = &mut *error {
                     // Of a shard's it was not known before.
                     given_up.batch = batch;
                 }
-                return (ShardEnd { is_last: true, ..ShardEnd::default() }, Err(*error));
+                return without_bad(ShardEnd { is_last: true, ..ShardEnd::default() }, *error);
             }
             Arrival::Failed { failure, position, ended } => {
                 let end = ShardEnd { position, snapshot: None, is_last: ended };
-                return (end, Err(Error::from_failure(*failure, batch, Some(worker))));
+                return without_bad(end, Error::from_failure(*failure, batch, Some(worker)));
             }
-            Arrival::Batch { lease, encoded, held, position } => (lease, encoded, held, position),
+            Arrival::LeftOut { position, bad } => {
+                return Opened { end: ShardEnd { position, ..ShardEnd::default() }, batch: Ok(None), bad };
+            }
+            Arrival::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),
         };
         let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
         let loan = self.slots.lend(lease, held).map_err(|error| unreadable(error.to_string()));
@@ -141,9 +152,26 @@ impl<B: Batch> WorkerIter<B> {
             };
             decoded.map_err(|error| unreadable(error.to_string()))
         });
-        match decoded {
-            Ok((snapshot, batch)) => (ShardEnd { position, snapshot, is_last: false }, Ok(batch)),
-            Err(error) => (ShardEnd { position, ..ShardEnd::default() }, Err(error)),
+        let (snapshot, batch) = match decoded {
+            Ok((snapshot, batch)) => (snapshot, Ok(Some(batch))),
+            Err(error) => (None, Err(error)),
+        };
+        Opened { end: ShardEnd { position, snapshot, is_last: false }, batch, bad }
+    }
+
+    /// Says of samples that were bad because main said so what is wrong with them.
+    pub(super) fn give_reasons(&self, bad: &mut [BadSample]) {
+        for sample in bad.iter_mut().filter(|sample| sample.reason.is_empty()) {
+            let known = usize::try_from(sample.index).ok().and_then(|index| self.known_bad.get(&index));
+            sample.reason = known.cloned().unwrap_or_default();
         }
     }
+}
+
+/// What an arrival is to the user.
+pub(super) struct Opened<B> {
+    pub(super) end: ShardEnd,
+    /// `None` when all of it was left out.
+    pub(super) batch: Result<Option<B>, Error>,
+    pub(super) bad: Vec<BadSample>,
 }
