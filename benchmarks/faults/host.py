@@ -7,6 +7,7 @@ Imports PyTorch once for all that it forks, which takes longer than most tries. 
 nothing by then; each is in a session of its own, and leaves as a program does, by the end of this file.
 """
 
+import faulthandler
 import os
 import resource
 import signal
@@ -198,6 +199,9 @@ def settle(folder: str) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["TMPDIR"] = os.path.join(folder, "tmp")
     tempfile.tempdir = None
+    # Who watches asks for it when the program hangs.
+    stack = os.open(os.path.join(folder, "stack"), os.O_WRONLY | os.O_CREAT)
+    faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
     silent, _ = os.pipe()
     os.dup2(silent, 0)
     os.close(silent)

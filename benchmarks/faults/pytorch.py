@@ -3,7 +3,7 @@
 
     python benchmarks/faults/pytorch.py                     # all, 20 tries each; half an hour, most of it waiting
     python benchmarks/faults/pytorch.py --only reaper       # one fault; may be repeated
-    python benchmarks/faults/pytorch.py --json FILE         # keeps every try as well
+    python benchmarks/faults/pytorch.py --json FILE         # keeps every try, and what FILE has of other faults
 
 Needs PyTorch. Prints tables; fails if a try said nothing of the loader.
 """
@@ -28,6 +28,7 @@ def main() -> None:
     finally:
         hosts.end()
     if options.json:
+        tries = {**report.stored(options.json), **tries}
         report.store(options.json, tries, broken, options.jobs)
     print(report.tables(tries))
     if broken:

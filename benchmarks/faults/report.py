@@ -10,7 +10,7 @@ import re
 import statistics
 import time
 
-from faults import BATCH_SIZE, BATCHES, DROP, EPOCH, MAIN, SAMPLE_SECONDS, WORKERS, Fault
+from faults import BATCH_SIZE, BATCHES, DROP, EPOCH, FAULTS, MAIN, SAMPLE_SECONDS, WORKERS, Fault
 from tries import DEADLINE_SECONDS
 
 LONGEST = 110  # characters of a message in a table
@@ -127,7 +127,7 @@ def most_common(messages: list[str | None]) -> str:
     counts = collections.Counter(plain(message) for message in messages)
     (message, count), *others = counts.most_common()
     text = message if len(message) <= LONGEST else message[:LONGEST] + "…"
-    return f"{text} ({count}; {len(others)} others)" if others else text
+    return f"{text} ({count} of {len(messages)})" if others else text
 
 
 def plain(message: str | None) -> str:
@@ -137,6 +137,15 @@ def plain(message: str | None) -> str:
     text = re.sub(r"(pid(?:\(s\))?) [\d, ]*\d", r"\1 N", message.strip())
     text = re.sub(r"listener-\w+", "listener-*", re.sub(r"/\S*/(pymp|tmp)[-_]?\w+", r"\1-*", text))
     return text.removesuffix(":")
+
+
+def stored(path: pathlib.Path) -> dict[str, list[dict]]:
+    """The tries in a file, by fault."""
+    tries = collections.defaultdict(list)
+    if path.exists():
+        for one in json.loads(path.read_text())["tries"]:
+            tries[one["fault"]].append(one)
+    return tries
 
 
 def store(path: pathlib.Path, tries: dict[str, list[dict]], broken: dict[str, list[str]], jobs: int) -> None:
@@ -155,7 +164,7 @@ def store(path: pathlib.Path, tries: dict[str, list[dict]], broken: dict[str, li
         "broken": broken,
     }
     heads = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in about.items()]
-    lines = [f"  {json.dumps(one)}" for of in tries.values() for one in of]
+    lines = [f"  {json.dumps(one)}" for name in FAULTS for one in tries.get(name, [])]
     path.write_text("{\n" + ",\n".join(heads) + ',\n "tries": [\n' + ",\n".join(lines) + "\n ]\n}\n")
 
 

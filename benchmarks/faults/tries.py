@@ -20,6 +20,7 @@ START_SECONDS = 60.0  # until there is a fault
 GRACE_SECONDS = 2.0  # what is there so long after the program is left over
 POLL_SECONDS = 0.005
 SLOW_POLL_SECONDS = 0.05
+STACK_SECONDS = 0.2  # until a program has written where it is
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 HOST = pathlib.Path(__file__).with_name("host.py")
 
@@ -61,12 +62,15 @@ def attempt(fault: Fault, hosts: Hosts) -> dict:
     (folder / "tmp").mkdir()
     before = named_memory()
     main = hosts.start(fault, folder)
+    watched = Watched(fault, main, folder)
     try:
-        watched = Watched(fault, main, folder)
         watched.watch()
         return {"fault": fault.name, **watched.result(), **left_over(watched, before)}
     finally:
         end_session(main)
+        for name in named_memory() - before:
+            if belongs(name, watched.pids()):
+                (SHARED_MEMORY / name).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
 
@@ -88,21 +92,19 @@ class Watched:
             time.sleep(POLL_SECONDS)
 
     def finished(self) -> bool:
-        now = time.monotonic()
         if self.main_gone is None and not runs(self.main):
-            self.main_gone = now
+            self.main_gone = time.monotonic()
         self.read_events()
         if self.acted is None and self.fault.outside and self.events["now"]:
             self.act()
         at = self.fault_at()
         if at is None:
-            self.without_fault(now)
+            self.without_fault()
             return False
-        workers = self.workers()
-        if self.workers_gone is None and not any(map(runs, workers)):
-            self.workers_gone = now
+        if self.workers_gone is None and not any(map(runs, self.workers())):
+            self.workers_gone = time.monotonic()
         ended = self.main_gone is not None and (self.workers_gone is not None or self.fault.part != "main")
-        return ended or now > at + DEADLINE_SECONDS
+        return ended or time.monotonic() > at + DEADLINE_SECONDS
 
     def read_events(self) -> None:
         size = os.path.getsize(self.path) if os.path.exists(self.path) else 0
@@ -121,10 +123,10 @@ class Watched:
         self.acted = time.monotonic()
         self.fault.outside(self.main, self.workers())
 
-    def without_fault(self, now: float) -> None:
+    def without_fault(self) -> None:
         if self.main_gone is not None:
             raise Broken(f"the program ended without a fault: {self.last_words()}")
-        if now > self.started + START_SECONDS:
+        if time.monotonic() > self.started + START_SECONDS:
             raise Broken("no fault")
 
     def fault_at(self) -> float | None:
@@ -132,6 +134,9 @@ class Watched:
 
     def workers(self) -> list[int]:
         return self.events["workers"][-1]["workers"] if self.events["workers"] else []
+
+    def pids(self) -> set[int]:
+        return {self.main, *self.workers()}
 
     def result(self) -> dict:
         of_part = {"epoch": self.of_epoch, "drop": self.of_drop, "main": self.of_main}[self.fault.part]()
@@ -142,7 +147,15 @@ class Watched:
             "exit_status": exit_status(self.main) if self.main_gone else None,
             "stderr_lines": len(words),
             "last_words": self.last_words(),
+            "waits_in": self.waits_in() if self.main_gone is None else None,
         }
+
+    def waits_in(self) -> list[str]:
+        """Where the main thread of a program that does not end is, the innermost call first."""
+        os.kill(self.main, signal.SIGUSR1)
+        time.sleep(STACK_SECONDS)
+        stack = (self.folder / "stack").read_text()
+        return [f"{name} {call}" for name, call in re.findall(r'File ".*?(\w+)\.py", line \d+ in (\S+)', stack)]
 
     def of_epoch(self) -> dict:
         ended, lost = self.last("ended"), self.last("lost")
@@ -206,16 +219,16 @@ def left_over(watched: Watched, before: set[str]) -> dict:
     while watched.main_gone and session(watched.main) and time.monotonic() < give_up:
         time.sleep(SLOW_POLL_SECONDS)
     processes = collections.Counter(watched.role(pid) for pid in session(watched.main))
-    pids = {watched.main, *watched.workers(), *session(watched.main)}
-    new = [name for name in named_memory() - before if belongs(name, pids)]
+    new = [name for name in named_memory() - before if belongs(name, watched.pids())]
     files = [path.name for path in (watched.folder / "tmp").iterdir()]
     return {"left": dict(processes), "named_memory": sorted(map(plain, new)), "temporary": sorted(map(plain, files))}
 
 
 def belongs(name: str, pids: set[int]) -> bool:
-    """PyTorch's files have the process in their names; of a file with another kind of name the owner is not known."""
+    """PyTorch's files have the process in their names. Others are not its own, or semaphores whose names last for
+    microseconds."""
     found = re.match(r"torch_(\d+)_", name)
-    return int(found[1]) in pids if found else True
+    return bool(found) and int(found[1]) in pids
 
 
 def plain(name: str) -> str:
