@@ -90,6 +90,10 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BYTES")]
     worker_memory_limit: Option<u64>,
 
+    /// Give a batch that is late to a second worker too; needs workers [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    hedge: Option<bool>,
+
     /// How many times to go through the dataset
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: u64,
@@ -209,6 +213,7 @@ impl RunArguments {
         options.max_bad_samples = self.max_bad_samples;
         options.sample_timeout = self.sample_timeout;
         options.worker_memory_limit = self.worker_memory_limit;
+        options.hedge = self.hedge;
         options
     }
 }

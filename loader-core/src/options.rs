@@ -280,13 +280,16 @@ pub struct LoaderOptions {
     /// Most bytes that a worker may have in memory of its own; none by default. A larger one is replaced between two batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_memory_limit: Option<u64>,
+    /// Give a batch that is late to a second worker too, if one has nothing to do; off by default. Needs workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hedge: Option<bool>,
 }
 
 impl LoaderOptions {
     /// These options, and where they say nothing, those of `below`.
     ///
-    /// With `num_workers = 0` in these, `prefetch_factor`, `timeout`, `sample_timeout`, `persistent_workers` and `worker_memory_limit` of
-    /// `below` are left out: they need workers, and who switches workers off for a run must not have to take them out of the file.
+    /// With `num_workers = 0` in these, `prefetch_factor`, `timeout`, `sample_timeout`, `persistent_workers`, `worker_memory_limit`
+    /// and `hedge` of `below` are left out: they need workers, and who switches workers off for a run must not have to take them out of the file.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         let below = match self.num_workers {
@@ -296,6 +299,7 @@ impl LoaderOptions {
                 sample_timeout: None,
                 persistent_workers: None,
                 worker_memory_limit: None,
+                hedge: None,
                 ..below
             },
             _ => below,
@@ -321,6 +325,7 @@ impl LoaderOptions {
             max_bad_samples: self.max_bad_samples.or(below.max_bad_samples),
             sample_timeout: self.sample_timeout.or(below.sample_timeout),
             worker_memory_limit: self.worker_memory_limit.or(below.worker_memory_limit),
+            hedge: self.hedge.or(below.hedge),
         }
     }
 
@@ -351,6 +356,7 @@ impl LoaderOptions {
             max_bad_samples: self.max_bad_samples.or(Some(DEFAULT_MAX_BAD_SAMPLES)),
             sample_timeout: self.sample_timeout.or(needs_workers.then_some(0.0)),
             worker_memory_limit: self.worker_memory_limit,
+            hedge: self.hedge.or(needs_workers.then_some(false)),
         }
     }
 }

@@ -27,7 +27,7 @@ impl Dataset for Rotten {
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
         let is_bad = self.bad.contains(&index);
-        assert!(index % 2 == 0 || !is_bad, "sample {index} is odd");
+        assert!(index.is_multiple_of(2) || !is_bad, "sample {index} is odd");
         anyhow::ensure!(!is_bad, "sample {index} is rotten");
         Ok(index as u64)
     }

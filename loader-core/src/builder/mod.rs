@@ -250,6 +250,15 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Gives a batch that is late (the program has waited for it four times as long as a batch takes, and 20 ms) to a second worker too,
+    /// if one has nothing to do; off by default. The first result is taken; order and content are the same. Of map-style datasets; needs
+    /// workers, and shared memory for one more batch.
+    #[must_use]
+    pub fn hedge(mut self, hedge: bool) -> Self {
+        self.settings.options.hedge = Some(hedge);
+        self
+    }
+
     /// Sets every option that `options` has a value for.
     #[must_use]
     pub fn options(mut self, options: LoaderOptions) -> Self {

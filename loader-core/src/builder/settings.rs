@@ -128,6 +128,9 @@ impl Settings {
                 "without workers there is nobody to wait for; set num_workers, or leave it out",
             );
         }
+        if workers == 0 && options.hedge == Some(true) {
+            return invalid("hedge", "there is no second worker; set num_workers, or leave it out");
+        }
         if workers == 0 && sample_timeout.is_some() {
             return invalid(
                 "sample_timeout",
@@ -166,6 +169,7 @@ impl Settings {
             on_bad_sample: options.on_bad_sample.unwrap_or_default(),
             sample_timeout,
             memory_limit: options.worker_memory_limit,
+            hedge: options.hedge.unwrap_or(false),
         })
     }
 

@@ -16,7 +16,7 @@ impl LoaderOptions {
     /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
     /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`, `LOADER_ON_WORKER_DEATH`,
     /// `LOADER_MAX_WORKER_DEATHS`, `LOADER_ON_BAD_SAMPLE`, `LOADER_MAX_BAD_SAMPLES`, `LOADER_SAMPLE_TIMEOUT`,
-    /// `LOADER_WORKER_MEMORY_LIMIT`. Values are
+    /// `LOADER_WORKER_MEMORY_LIMIT`, `LOADER_HEDGE`. Values are
     /// written as in TOML, but strings without quotes and numbers without underscores; 1 and 0 are true and false too.
     ///
     /// # Errors
@@ -97,6 +97,7 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "sample_timeout" => {
             options.sample_timeout = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?);
         }
+        "hedge" => options.hedge = switch()?,
         "worker_memory_limit" => {
             options.worker_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
         }
@@ -146,6 +147,7 @@ mod tests {
             ("LOADER_MAX_BAD_SAMPLES", "100"),
             ("LOADER_SAMPLE_TIMEOUT", "2.5"),
             ("LOADER_WORKER_MEMORY_LIMIT", "2000000"),
+            ("LOADER_HEDGE", "true"),
         ]);
         let expected = LoaderOptions {
             batch_size: Some(64),
@@ -168,6 +170,7 @@ mod tests {
             max_bad_samples: Some(100),
             sample_timeout: Some(2.5),
             worker_memory_limit: Some(2_000_000),
+            hedge: Some(true),
         };
         assert_eq!(options.unwrap(), expected);
         assert_eq!(read(&[("LOADER_NUM_WORKERS", "4")]).unwrap().num_workers, Some(NumWorkers::Fixed(4)));

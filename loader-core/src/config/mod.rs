@@ -103,7 +103,7 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 20] = [
+const OPTIONS: [&str; 21] = [
     "batch_size",
     "shuffle",
     "seed",
@@ -124,6 +124,7 @@ const OPTIONS: [&str; 20] = [
     "max_bad_samples",
     "sample_timeout",
     "worker_memory_limit",
+    "hedge",
 ];
 
 /// The candidate that is most like `name`, of those that are at least as like it as `least` (0: nothing alike, 1: equal).
@@ -170,7 +171,7 @@ mod tests {
                       order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\n\
                       persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
                       on_worker_death = \"fail\"\nmax_worker_deaths = 5\non_bad_sample = \"skip\"\n\
-                      max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\n";
+                      max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\nhedge = true\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
@@ -194,6 +195,7 @@ mod tests {
             max_bad_samples: Some(100),
             sample_timeout: Some(2.5),
             worker_memory_limit: Some(2_000_000),
+            hedge: Some(true),
         };
         assert_eq!(config.loader, expected);
         assert_eq!(photos(DATASET).unwrap().loader, LoaderOptions::default());

@@ -99,6 +99,7 @@ impl<B: Batch> WorkerIter<B> {
     /// A worker's process has ended, and everything that it had said is known.
     pub(super) fn worker_exited(&mut self, worker: usize, pid: u32, status: ExitStatus) -> Result<(), Error> {
         self.take_offers_back(worker);
+        self.forget_hedges(worker);
         // A worker that will get no more tasks is not missed; before that, or with work, it is.
         if self.schedule.is_over(worker) {
             // Its place is empty in the next epoch.
@@ -127,12 +128,12 @@ impl<B: Batch> WorkerIter<B> {
         let reason = match cause {
             None => {
                 if let Some(deaths) = self.blame(&doing, status, &batches) {
-                    self.take_blamed(worker, pid, status, deaths, &doing, batches);
+                    self.take_blamed(worker, pid, status, deaths, &doing, batches)?;
                 }
                 status.to_string()
             }
             Some(Cause::Expelled { problem }) => format!("broke the protocol ({problem}) and was killed"),
-            Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample),
+            Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample)?,
             Some(Cause::Oversized) => "ended, for it was too large".to_owned(),
         };
         self.warn_of_death(worker, pid, reason, doing);
@@ -197,22 +198,22 @@ impl<B: Batch> WorkerIter<B> {
         deaths: u32,
         doing: &Doing,
         batches: Vec<u64>,
-    ) {
+    ) -> Result<(), Error> {
         let is_sample = doing.state == WorkerState::Fetching && !self.supply.has_shards();
         if is_sample && self.options.on_bad_sample != OnBadSample::Error {
             let reason = format!("it has ended {deaths} workers, the last one {status}");
             self.known_bad.insert(doing.index, reason);
-            return;
+            return Ok(());
         }
         let (task, doing) = (doing.batch, doing.clone());
         self.give_up(task, |indices| {
             let given_up = Box::new(GivenUp { batch: task, indices, deaths });
             Error::WorkerExited { worker, pid, status, batches, doing, deaths, given_up: Some(given_up) }
-        });
+        })
     }
 
     /// A worker was killed since it was on a sample for too long: that sample is bad. Says so.
-    fn take_stuck(&mut self, worker: usize, task: u64, sample: usize) -> String {
+    fn take_stuck(&mut self, worker: usize, task: u64, sample: usize) -> Result<String, Error> {
         let patience = self.options.sample_timeout.unwrap_or_default();
         let reason = format!("it took longer than {patience:?} (sample_timeout)");
         if self.schedule.is_waiting(task) {
@@ -221,12 +222,12 @@ impl<B: Batch> WorkerIter<B> {
                 let chain = vec![reason];
                 let failure = Failure { stage: Stage::Fetch, index, chain, panicked: false, backtrace: None };
                 let batch = self.supply.number_of(task);
-                self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)));
+                self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)))?;
             } else {
                 self.known_bad.insert(sample, reason);
             }
         }
-        format!("was killed, since sample {sample} took longer than {patience:?}")
+        Ok(format!("was killed, since sample {sample} took longer than {patience:?}"))
     }
 
     /// The attempt to start a worker again is over.
@@ -256,8 +257,9 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// Does not try a batch any more: an error takes its place, which is made from its indices.
-    fn give_up(&mut self, task: u64, error: impl FnOnce(Vec<usize>) -> Error) {
-        let Some(sent) = self.sent_mut(task) else { return };
+    fn give_up(&mut self, task: u64, error: impl FnOnce(Vec<usize>) -> Error) -> Result<(), Error> {
+        self.give_up_hedge(task)?;
+        let Some(sent) = self.sent_mut(task) else { return Ok(()) };
         let lease = sent.lease.take();
         let (indices, shard) = match &sent.wanted {
             Wanted::Samples(indices) => (indices.clone(), None),
@@ -271,6 +273,7 @@ impl<B: Batch> WorkerIter<B> {
         }
         let arrived = self.schedule.arrived(task, Arrival::Lost(Box::new(error(indices))));
         debug_assert!(arrived.is_ok(), "the worker had not answered it");
+        Ok(())
     }
 
     /// Gives a worker that is being started again the tasks that its last process had not answered.

@@ -91,7 +91,7 @@ impl<B: Batch> WorkerIter<B> {
             if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
                 continue;
             }
-            for (number, busy) in self.schedule.waiting_behind(|worker| self.pool.is_down(worker)) {
+            for (number, busy) in self.schedule.waiting_behind(|worker| self.is_held_up(worker)) {
                 let place = self.place_of(number).expect("every task in the schedule is noted");
                 let Some(lease) = self.tasks[place].lease else { continue };
                 // Another slot that it was offered is given back by the worker it was offered to.
@@ -108,14 +108,20 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
+    /// True when a worker cannot begin any of its tasks for now.
+    fn is_held_up(&self, worker: usize) -> bool {
+        self.pool.is_down(worker) || self.hedges.has_lost(worker)
+    }
+
     /// Ends the workers that have nothing to do and will be given nothing, unless they are to stay.
     pub(super) fn finish_idle_workers(&mut self) {
         // For every batch: what costs more comes last.
         if self.home.is_some() || !self.schedule.has_closed_lanes() {
             return;
         }
-        let is_down = |worker| self.pool.is_down(worker);
-        if !self.supply.has_shards() && !self.schedule.waiting_behind(is_down).is_empty() {
+        if !self.supply.has_shards()
+            && !self.schedule.waiting_behind(|worker| self.is_held_up(worker)).is_empty()
+        {
             return;
         }
         for worker in 0..self.options.workers {

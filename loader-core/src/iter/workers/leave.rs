@@ -3,6 +3,7 @@
 use super::{
     super::rest::{ABANDONED, Home, Resting},
     Arrival, Request, Sent, WorkerIter,
+    hedges::Hedge,
 };
 
 impl<B> WorkerIter<B> {
@@ -15,8 +16,9 @@ impl<B> WorkerIter<B> {
         }
         self.pool.shut_down();
         let offers = std::mem::take(&mut self.offers).into_values();
+        let hedges = self.hedges.take().into_iter().map(|Hedge { worker, lease, .. }| (worker, lease));
         let sent = self.tasks.drain(..).filter_map(|Sent { worker, lease, .. }| Some((worker, lease?)));
-        for (worker, lease) in sent.chain(offers) {
+        for (worker, lease) in sent.chain(offers).chain(hedges) {
             // A worker that could not be killed may still write: then the slot is not used again.
             self.slots.release(lease, !self.pool.has_ended(worker));
         }
@@ -41,6 +43,12 @@ impl<B> WorkerIter<B> {
         for arrival in self.schedule.abandon() {
             if let Arrival::Batch { lease, held, .. } = arrival {
                 self.slots.release(lease, held);
+            }
+        }
+        for Hedge { task, worker, lease } in self.hedges.take() {
+            match pool.withdraw(worker, task) {
+                true => self.slots.release(lease, false),
+                false => unanswered.push((worker, lease)),
             }
         }
         unanswered.extend(std::mem::take(&mut self.offers).into_values());

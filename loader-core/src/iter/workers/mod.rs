@@ -2,6 +2,7 @@
 
 mod deaths;
 mod dispatch;
+mod hedges;
 mod leases;
 mod leave;
 mod reports;
@@ -20,6 +21,7 @@ use loader_ipc::{
 };
 
 use deaths::Deaths;
+use hedges::Hedges;
 use reports::Opened;
 
 use super::{
@@ -57,6 +59,8 @@ pub(crate) struct Epochs {
     pub(crate) sample_timeout: Option<Duration>,
     /// Most bytes of its own that a worker may have in memory.
     pub(crate) memory_limit: Option<u64>,
+    /// Late batches are given to a second worker.
+    pub(crate) hedge: bool,
 }
 
 /// The batches of one epoch.
@@ -77,6 +81,7 @@ pub(crate) struct WorkerIter<B> {
     writers: BTreeMap<u32, usize>,
     /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
     offers: BTreeMap<u64, (usize, Lease)>,
+    hedges: Hedges,
     deaths: Deaths,
     /// Samples that are not tried any more, and why.
     known_bad: BTreeMap<usize, String>,
@@ -153,6 +158,7 @@ impl<B: Batch> WorkerIter<B> {
             requests: BTreeMap::new(),
             offers: BTreeMap::new(),
             writers: BTreeMap::new(),
+            hedges: Hedges::default(),
             deaths,
             known_bad: BTreeMap::new(),
             last_error: None,
@@ -237,6 +243,7 @@ impl<B: Batch> WorkerIter<B> {
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
         let mut warn_at = self.options.warn_after.and_then(|patience| Instant::now().checked_add(patience));
         let mut move_at = None;
+        let waits_since = Instant::now();
         loop {
             if self.schedule.is_ready() {
                 return Ok(true);
@@ -257,14 +264,21 @@ impl<B: Batch> WorkerIter<B> {
             let now = Instant::now();
             let move_at = *move_at.get_or_insert(now + MOVE_AFTER);
             let is_early = now < move_at;
+            let mut late_at = None;
             if !is_early {
                 self.move_tasks()?;
+                late_at = self.late_after().and_then(|patience| waits_since.checked_add(patience));
+                if late_at.is_some_and(|late_at| now >= late_at) {
+                    late_at = None;
+                    self.hedge()?;
+                }
             }
             if warn_at.is_some_and(|warn_at| now >= warn_at) {
                 warn_at = None;
                 self.warn_of_wait();
             }
             let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+            let wake_at = late_at.map_or(wake_at, |late_at| wake_at.min(late_at));
             let wake_at = self.look_for_stuck().map_or(wake_at, |left| wake_at.min(now + left));
             let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {

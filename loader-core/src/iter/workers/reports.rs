@@ -25,6 +25,9 @@ impl<B: Batch> WorkerIter<B> {
                 Ok(())
             }
             Event::Done { task, lease, encoded, held, position, bad } => {
+                if !self.wins(worker, task, lease, held, false)? {
+                    return Ok(());
+                }
                 self.check_lease(worker, task, lease)?;
                 if lease.len >= LEAST_OFFERED {
                     self.writers.insert(lease.slot, worker);
@@ -32,11 +35,17 @@ impl<B: Batch> WorkerIter<B> {
                 self.arrive(worker, task, Arrival::Batch { lease, encoded, held, position, bad })
             }
             Event::Failed { task, lease, failure, held, position, ended } => {
+                if !self.wins(worker, task, lease, held, true)? {
+                    return Ok(());
+                }
                 self.check_lease(worker, task, lease)?;
                 self.slots.release(lease, held);
                 self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position, ended })
             }
             Event::LeftOut { task, lease, position, bad } => {
+                if !self.wins(worker, task, lease, false, false)? {
+                    return Ok(());
+                }
                 self.check_lease(worker, task, lease)?;
                 self.slots.release(lease, false);
                 self.arrive(worker, task, Arrival::LeftOut { position, bad })
@@ -44,6 +53,9 @@ impl<B: Batch> WorkerIter<B> {
             Event::Oversized { resident } => self.worker_oversized(worker, resident),
             Event::Exhausted { task, lease } => self.exhausted(worker, task, lease),
             Event::NeedSlot { task, lease, needed } => {
+                if self.refuses_hedge(worker, task)? {
+                    return Ok(());
+                }
                 self.check_lease(worker, task, lease)?;
                 let needed = usize::try_from(needed).unwrap_or(usize::MAX);
                 self.requests.insert(task, Request { worker, lease, needed });

@@ -1,0 +1,176 @@
+//! Hedging: a batch that the user waits for, and that takes far longer than others do, is also given to a worker that has nothing to do.
+//! The first result wins; the order does not change, and neither does the content, since no sample depends on its worker.
+//!
+//! The one that loses is not stopped. It keeps its lease until it answers, and what it has not begun is withdrawn.
+
+use std::time::Duration;
+
+use loader_ipc::frame::Lease;
+
+use super::{Sent, WorkerIter};
+use crate::{collate::Batch, error::Error};
+
+/// A batch is late when the user has waited for it for so many times as long as a batch takes,
+const LATE: u32 = 4;
+/// and for so long: a shorter wait is not worth a slot.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// Why a worker gets no larger slot for a batch that somebody else loads too.
+const LOST: &str = "another worker loads it too";
+
+/// The second try of a task, or one that has lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hedge {
+    pub(super) task: u64,
+    pub(super) worker: usize,
+    pub(super) lease: Lease,
+}
+
+/// The tries beside those that are in the schedule.
+#[derive(Debug, Default)]
+pub(super) struct Hedges {
+    /// They may still win.
+    running: Vec<Hedge>,
+    /// The batch is there already, or is not wanted any more.
+    lost: Vec<Hedge>,
+}
+
+impl Hedges {
+    /// True while a worker is on a task whose batch is there already.
+    pub(super) fn has_lost(&self, worker: usize) -> bool {
+        self.lost.iter().any(|hedge| hedge.worker == worker)
+    }
+
+    fn is_busy(&self, worker: usize) -> bool {
+        self.running.iter().chain(&self.lost).any(|hedge| hedge.worker == worker)
+    }
+
+    /// All of them, to be given back.
+    pub(super) fn take(&mut self) -> Vec<Hedge> {
+        let mut all = std::mem::take(&mut self.running);
+        all.append(&mut self.lost);
+        all
+    }
+}
+
+/// Takes the one that `is_it` out of `hedges`.
+fn take_if(hedges: &mut Vec<Hedge>, is_it: impl Fn(&Hedge) -> bool) -> Option<Hedge> {
+    hedges.iter().position(is_it).map(|place| hedges.swap_remove(place))
+}
+
+impl<B: Batch> WorkerIter<B> {
+    /// How long the user waits before the batch counts as late; `None` where nothing is hedged.
+    pub(super) fn late_after(&self) -> Option<Duration> {
+        if !self.options.hedge || self.supply.has_shards() {
+            return None;
+        }
+        let reports = self.pool.reports();
+        let batches: u64 = reports.iter().map(|report| report.batches).sum();
+        let busy: Duration = reports.iter().map(|report| report.busy).sum();
+        let batches = u32::try_from(batches).unwrap_or(u32::MAX);
+        // Before the first one nobody knows what is long.
+        (batches > 0).then(|| (busy / batches).saturating_mul(LATE).max(SHORTEST))
+    }
+
+    /// Gives the task that the user waits for to a worker that has nothing to do, if there is one and a slot.
+    pub(super) fn hedge(&mut self) -> Result<(), Error> {
+        let Some((task, busy)) = self.schedule.waiting().next() else { return Ok(()) };
+        if self.pool.is_down(busy) || self.hedges.running.iter().any(|hedge| hedge.task == task) {
+            return Ok(());
+        }
+        let is_free = |worker: &usize| {
+            !self.schedule.is_busy(*worker)
+                && self.pool.takes_moved_tasks(*worker)
+                && !self.hedges.is_busy(*worker)
+        };
+        let Some(worker) = (0..self.options.workers).find(is_free) else { return Ok(()) };
+        let place = self.place_of(task).expect("every task in the schedule is noted");
+        let in_slot = self.tasks[place].wanted.bytes_in_slot();
+        // Memory is for the batches that have not been tried at all.
+        let Ok(lease) = self.slots.lease(in_slot, self.options.workers, |slot| self.pool.knows(worker, slot))
+        else {
+            return Ok(());
+        };
+        let order = self.task(task, &self.tasks[place].wanted, lease)?;
+        self.hedges.running.push(Hedge { task, worker, lease });
+        self.pool.give_task(worker, order)
+    }
+
+    /// A worker has a result. True when it is the one that counts: it is then in the schedule; otherwise its lease has come back.
+    pub(super) fn wins(
+        &mut self,
+        worker: usize,
+        task: u64,
+        lease: Lease,
+        held: bool,
+        failed: bool,
+    ) -> Result<bool, Error> {
+        if self.hedges.running.is_empty() && self.hedges.lost.is_empty() {
+            return Ok(true);
+        }
+        let is_it = |hedge: &Hedge| (hedge.task, hedge.worker, hedge.lease) == (task, worker, lease);
+        let second = take_if(&mut self.hedges.running, is_it);
+        let lost = take_if(&mut self.hedges.lost, is_it);
+        // A second try that fails proves nothing: the first one goes on.
+        if lost.is_some() || (second.is_some() && failed) {
+            self.slots.release(lease, held);
+            self.pool.answered(worker, task)?;
+            return Ok(false);
+        }
+        if second.is_some()
+            && let Some(Sent { worker: first, lease: Some(old), .. }) = self.sent_mut(task)
+        {
+            let loser = Hedge {
+                task,
+                worker: std::mem::replace(first, worker),
+                lease: std::mem::replace(old, lease),
+            };
+            self.requests.remove(&task);
+            self.schedule.moved(task, worker);
+            self.lose(loser)?;
+        } else if let Some(loser) = take_if(&mut self.hedges.running, |hedge| hedge.task == task) {
+            self.lose(loser)?;
+        }
+        Ok(true)
+    }
+
+    /// A worker of a second try, or of one that has lost, asks for a larger slot: true when it was told that there is none.
+    pub(super) fn refuses_hedge(&mut self, worker: usize, task: u64) -> Result<bool, Error> {
+        let mut all = self.hedges.running.iter().chain(&self.hedges.lost);
+        if !all.any(|hedge| (hedge.task, hedge.worker) == (task, worker)) {
+            return Ok(false);
+        }
+        self.pool.grant(worker, task, Err(LOST.to_owned()))?;
+        Ok(true)
+    }
+
+    /// A task is given up: so is its second try.
+    pub(super) fn give_up_hedge(&mut self, task: u64) -> Result<(), Error> {
+        match take_if(&mut self.hedges.running, |hedge| hedge.task == task) {
+            Some(hedge) => self.lose(hedge),
+            None => Ok(()),
+        }
+    }
+
+    /// A worker's process has ended, and with it its second tries.
+    pub(super) fn forget_hedges(&mut self, worker: usize) {
+        for hedges in [&mut self.hedges.running, &mut self.hedges.lost] {
+            while let Some(hedge) = take_if(hedges, |hedge| hedge.worker == worker) {
+                self.slots.release(hedge.lease, false);
+            }
+        }
+    }
+
+    fn lose(&mut self, hedge: Hedge) -> Result<(), Error> {
+        if self.pool.is_down(hedge.worker) || self.pool.withdraw(hedge.worker, hedge.task) {
+            self.slots.release(hedge.lease, false);
+            return Ok(());
+        }
+        // One that waits for a larger slot would wait for ever.
+        self.hedges.lost.push(hedge);
+        match self.requests.remove(&hedge.task) {
+            Some(_) => self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned())),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A batch that is late is also given to a worker that has nothing to do.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use loader_core::{Iter, collate::Batch, prelude::*};
+use loader_tests::{
+    Watchdog,
+    datasets::{Fault, Mortal, Slow, put_lives},
+    processes,
+};
+use nix::sys::signal::Signal;
+
+loader_worker::init_before_main!();
+
+fn digest<B: Batch>(mut batches: Iter<B>) -> (u64, u64) {
+    let mut digest = Digest::new();
+    while let Some(batch) = batches.next() {
+        let batch = batch.unwrap_or_else(|error| panic!("{error}"));
+        digest.add(&batches.last_batch().unwrap().indices, &batch);
+    }
+    (digest.order(), digest.content())
+}
+
+/// Samples that hang when they are tried first.
+fn hesitant(lives: &Path) -> Mortal {
+    Mortal { count: 100, fault: Fault::Hang, lives: lives.to_owned() }
+}
+
+#[test]
+fn a_batch_that_hangs_once_comes_from_another_worker() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4).shuffle(true);
+    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
+    for stays in [false, true] {
+        put_lives(folder.path(), &[(30, 1)]);
+        let loader = builder().num_workers(2).hedge(true).persistent_workers(stays).build().unwrap();
+        let batches = loader.iter().unwrap();
+        let pids = batches.worker_pids();
+        let started = Instant::now();
+        assert_eq!(digest(batches), undisturbed);
+        // One worker is ended hard, the other had to do the rest.
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+        drop(loader);
+        assert!(pids.iter().all(|&pid| !processes::exists(pid)));
+    }
+}
+
+#[test]
+fn a_stopped_worker_holds_nobody_up() {
+    let _watchdog = Watchdog::start();
+    let builder = || DataLoader::builder(Slow { count: 200, delay: Duration::from_millis(1) }).batch_size(2);
+    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
+    let loader = builder().num_workers(3).hedge(true).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let mut digest = Digest::new();
+    let stopped = batches.worker_pids()[1];
+    for step in 0..100 {
+        let batch = batches.next().unwrap().unwrap();
+        digest.add(&batches.last_batch().unwrap().indices, &batch);
+        match step {
+            10 => processes::signal(stopped, Signal::SIGSTOP),
+            // It comes back with what others have done by now.
+            60 => processes::signal(stopped, Signal::SIGCONT),
+            _ => {}
+        }
+    }
+    assert!(batches.next().is_none());
+    assert_eq!((digest.order(), digest.content()), undisturbed);
+}
+
+#[test]
+fn deaths_on_either_side_change_nothing() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4);
+    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
+    for victim in [0, 2] {
+        for delay in [15, 40] {
+            put_lives(folder.path(), &[(30, 1), (70, 1)]);
+            let loader = builder().num_workers(4).hedge(true).on_warning(|_| {}).build().unwrap();
+            let batches = loader.iter().unwrap();
+            let pid = batches.worker_pids()[victim];
+            let killer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(delay));
+                processes::try_signal(pid, Signal::SIGKILL)
+            });
+            assert_eq!(digest(batches), undisturbed, "worker {victim} killed after {delay} ms");
+            killer.join().unwrap();
+        }
+    }
+}
