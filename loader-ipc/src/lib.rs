@@ -18,6 +18,7 @@ pub mod channel;
 pub mod codec;
 pub mod control;
 pub mod entry;
+pub mod fault;
 pub mod frame;
 pub mod handshake;
 pub mod heap;

@@ -17,6 +17,7 @@ use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     channel::SendError,
     control::{ControlPage, WorkerLine, WorkerState},
+    fault::{self, Point},
     frame::{BadSample, Event, Failure, Indices, Lease, MOST_BAD_SAMPLES, Stage, Task},
     lifeline::Lifeline,
 };
@@ -56,7 +57,12 @@ pub(crate) fn follow(
     loop {
         worker.enter(WorkerState::Idle);
         let flow = match inbox.next(&mut worker.session.orders)? {
-            Next::Load(task) => worker.load(task)?,
+            Next::Load(task) => {
+                fault::point(Point::WorkerReceive);
+                let flow = worker.load(task)?;
+                fault::point(Point::WorkerAcknowledge);
+                flow
+            }
             Next::Withdrawn(task) => worker.leave(task)?,
             Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
             Next::Resume { epoch } => worker.resume(epoch)?,
@@ -136,6 +142,7 @@ impl Worker<'_> {
         self.line().set_task(number);
         self.enter(WorkerState::Fetching);
         let work = self.unpack(indices, lease)?;
+        fault::point(Point::WorkerFetch);
         let before = self.position(&work);
         let control = Arc::clone(&self.session.control);
         let watch = PageWatch::new(&control, self.session.worker, &known_bad);
@@ -148,6 +155,7 @@ impl Worker<'_> {
         BadSample::cut_to_frame(&mut bad);
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
+                fault::point(Point::WorkerSend);
                 let samples = match &work {
                     Work::Samples(indices) => indices.len() as u64,
                     Work::NextOf { .. } => position.saturating_sub(before),
@@ -223,6 +231,7 @@ impl Worker<'_> {
             Err(NoBatch::Failed(failure)) => return Ok(Outcome::Failed { lease, failure }),
         };
         self.enter(WorkerState::Sending);
+        fault::point(Point::WorkerWrite);
         match encode(&*batch, &mut arena) {
             Ok(encoded) => Ok(Outcome::Done { lease, encoded }),
             Err(NotSent::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
@@ -385,6 +394,9 @@ impl<'a> PageWatch<'a> {
 
 impl Watch for PageWatch<'_> {
     fn progress(&self, state: WorkerState, index: usize) -> bool {
+        if state == WorkerState::Collating {
+            fault::point(Point::WorkerCollate);
+        }
         match self.untimed.get() {
             0 => {
                 let is_same_tick = self.line.progress(state, index as u64);

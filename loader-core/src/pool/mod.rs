@@ -21,6 +21,7 @@ use std::{
 use loader_ipc::{
     channel::{ReceiveError, SendError},
     control::{ControlPage, WorkerSnapshot},
+    fault::{self, Point},
     frame::{Lease, MOST_FORGOTTEN, MOST_UNANSWERED, Order, Report, Task},
     handshake::Notice,
     lifeline::LifelineError,
@@ -328,6 +329,7 @@ impl Pool {
             mem::take(&mut self.restarts).into_values().for_each(mem::forget);
             return;
         }
+        fault::point(Point::MainDrop);
         self.ask_to_end();
         self.join(Instant::now() + JOIN_DEADLINE);
         mem::take(&mut self.restarts).into_values().for_each(Restart::forget);

@@ -1,6 +1,7 @@
 //! Tasks on their way out: as many as there is room for, and away from workers that are slow.
 
 use loader_ipc::{
+    fault::{self, Point},
     frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, MOST_KNOWN_BAD, Task},
     slots::SlotError,
 };
@@ -45,6 +46,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn send(&mut self, number: u64, lane: usize, wanted: Wanted, lease: Lease) -> Result<(), Error> {
+        fault::point(Point::MainDispatch);
         let task = self.task(number, &wanted, lease)?;
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);

@@ -16,6 +16,7 @@ use std::{
 
 use loader_ipc::{
     arena::Encoded,
+    fault::{self, Point},
     frame::{BadSample, Failure, Lease},
     slots::{SlotError, SlotPool},
 };
@@ -225,6 +226,7 @@ impl<B: Batch> WorkerIter<B> {
             // For want of memory it is tried again at the next call, and told then.
             self.last_error = Some(error).filter(Error::ends_iteration);
         }
+        fault::point(Point::MainReturn);
         Ok(Some((Some(info), batch)))
     }
 

@@ -1,6 +1,7 @@
 //! What workers say, believed as far as it can be true.
 
 use loader_ipc::{
+    fault::{self, Point},
     frame::{BadSample, Event, LEAST_OFFERED, Lease, Report},
     lent,
 };
@@ -10,6 +11,7 @@ use crate::{collate::Batch, error::Error, fetch::ShardBatch};
 
 impl<B: Batch> WorkerIter<B> {
     pub(super) fn handle(&mut self, report: Report) -> Result<(), Error> {
+        fault::point(Point::MainReceive);
         match report {
             Report::Event { worker, event } => self.hear(worker, event),
             Report::Exited { worker, pid, status } => self.worker_exited(worker, pid, status),

@@ -1,0 +1,111 @@
+//! Fault points: the steps of the protocol, at each of which a test can let the process that takes it die.
+//!
+//! Without the feature `fault-points` they are nothing. With it, `FAULT_POINT=worker-send:3` in the environment says that the process which
+//! comes to that step for the third time kills itself, if it can remove the file that `FAULT_LIFE` names: so one process dies, whoever
+//! comes first, and those that are started in its place go on. Two ways were weighed: a crate for fail points, whose actions know
+//! no death and no count that outlives a process; and this, which is a page long.
+
+/// A step of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// A worker has read an order, and not begun it.
+    WorkerReceive,
+    /// A worker is about to ask the dataset for a batch's first sample.
+    WorkerFetch,
+    /// A worker has a batch's samples and is about to put them together.
+    WorkerCollate,
+    /// A worker is about to encode a batch into its slot.
+    WorkerWrite,
+    /// A worker's batch is in its slot, and main does not know.
+    WorkerSend,
+    /// A worker has said that its batch is there.
+    WorkerAcknowledge,
+    /// Main is about to give a task to a worker.
+    MainDispatch,
+    /// Main has read a report.
+    MainReceive,
+    /// Main is about to return a batch to the user.
+    MainReturn,
+    /// Main is about to end its workers.
+    MainDrop,
+}
+
+impl Point {
+    /// The steps of a worker, in their order.
+    pub const OF_WORKER: [Self; 6] = [
+        Self::WorkerReceive,
+        Self::WorkerFetch,
+        Self::WorkerCollate,
+        Self::WorkerWrite,
+        Self::WorkerSend,
+        Self::WorkerAcknowledge,
+    ];
+    /// The steps of main, in their order.
+    pub const OF_MAIN: [Self; 4] = [Self::MainDispatch, Self::MainReceive, Self::MainReturn, Self::MainDrop];
+
+    /// Its name in the environment.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WorkerReceive => "worker-receive",
+            Self::WorkerFetch => "worker-fetch",
+            Self::WorkerCollate => "worker-collate",
+            Self::WorkerWrite => "worker-write",
+            Self::WorkerSend => "worker-send",
+            Self::WorkerAcknowledge => "worker-acknowledge",
+            Self::MainDispatch => "main-dispatch",
+            Self::MainReceive => "main-receive",
+            Self::MainReturn => "main-return",
+            Self::MainDrop => "main-drop",
+        }
+    }
+}
+
+/// This process has come to `point`.
+#[inline]
+pub fn point(point: Point) {
+    #[cfg(feature = "fault-points")]
+    armed::come_to(point);
+    #[cfg(not(feature = "fault-points"))]
+    let _ = point;
+}
+
+#[cfg(feature = "fault-points")]
+mod armed {
+    use std::{
+        env, fs,
+        path::PathBuf,
+        sync::{
+            LazyLock,
+            atomic::{AtomicU64, Ordering},
+        },
+    };
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::Point;
+
+    struct Fault {
+        name: String,
+        /// Times that the process still comes to it alive.
+        left: AtomicU64,
+        life: PathBuf,
+    }
+
+    static FAULT: LazyLock<Option<Fault>> = LazyLock::new(|| {
+        let text = env::var("FAULT_POINT").ok()?;
+        let (name, count) = text.split_once(':')?;
+        let left = AtomicU64::new(count.parse().ok()?);
+        Some(Fault { name: name.to_owned(), left, life: env::var_os("FAULT_LIFE")?.into() })
+    });
+
+    pub(super) fn come_to(point: Point) {
+        let Some(fault) = &*FAULT else { return };
+        // Relaxed: only the count matters.
+        if fault.name == point.name()
+            && fault.left.fetch_sub(1, Ordering::Relaxed) == 1
+            && fs::remove_file(&fault.life).is_ok()
+        {
+            let _ = raise(Signal::SIGKILL);
+        }
+    }
+}

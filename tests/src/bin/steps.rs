@@ -1,0 +1,72 @@
+//! A program that loads an epoch: `test-steps KIND WORKERS`. It prints the pids of its workers as one JSON line, and at the end what the
+//! epoch was and how many workers were started again, as another. The environment says at which step of the protocol a process dies.
+
+use std::io::{self, Write};
+
+use anyhow::bail;
+use loader_core::{collate::Batch, prelude::*};
+use loader_tests::datasets::{Large, Noise, Squares};
+
+fn main() -> anyhow::Result<()> {
+    loader_worker::init();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [kind, workers] = &arguments[..] else { bail!("two arguments, please") };
+    let workers: usize = workers.parse()?;
+    match kind.as_str() {
+        "small" => load(
+            &DataLoader::builder(Noise { count: 120 })
+                .batch_size(4)
+                .shuffle(true)
+                .num_workers(workers)
+                .build()?,
+        ),
+        // Its first batches need larger slots than they have.
+        "large" => load(
+            &DataLoader::builder(Large { count: 60, bytes: 100_000 })
+                .batch_size(3)
+                .num_workers(workers)
+                .build()?,
+        ),
+        "stream" => load(
+            &DataLoader::stream(Squares { count: 120 })
+                .shards(3)
+                .batch_size(4)
+                .collate(squares)
+                .num_workers(workers)
+                .build()?,
+        ),
+        "snapshots" => load(
+            &DataLoader::stream(Squares { count: 120 })
+                .snapshots()
+                .shards(3)
+                .batch_size(4)
+                .collate(squares)
+                .num_workers(workers)
+                .build()?,
+        ),
+        _ => bail!("no such kind: {kind}"),
+    }
+}
+
+/// Without what depends on how often a shard was read.
+fn squares(samples: Vec<(u64, u64)>) -> anyhow::Result<Vec<u64>> {
+    Ok(samples.into_iter().map(|(square, _)| square).collect())
+}
+
+fn load<B: Batch>(loader: &DataLoader<B>) -> anyhow::Result<()> {
+    let mut batches = loader.iter()?;
+    say(&batches.worker_pids())?;
+    let mut digest = Digest::new();
+    while let Some(batch) = batches.next() {
+        let batch = batch?;
+        digest.add(&batches.last_batch().expect("a batch is known").indices, &batch);
+    }
+    let restarts = batches.report().restarts;
+    drop(batches);
+    say(&(digest.order(), digest.content(), restarts))
+}
+
+fn say(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(value)?);
+    Ok(io::stdout().flush()?)
+}
