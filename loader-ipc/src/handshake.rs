@@ -32,6 +32,7 @@ use crate::{
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{Bell, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake},
+    sigpipe::without_sigpipe,
 };
 
 /// Version of this crate; both sides must have the same.
@@ -242,8 +243,7 @@ impl Invitation {
         })?;
         // Connected, nobody needs the name any more; the worker might be killed before it removes it.
         remove_socket(Path::new(&server));
-        connection
-            .send(welcome)
+        without_sigpipe(|| connection.send(welcome))
             .map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
         Ok(self.rings.of_main(bell))
     }

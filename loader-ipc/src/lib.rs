@@ -28,9 +28,11 @@ pub mod pin;
 pub mod process;
 pub mod queue;
 mod ring;
+mod sigpipe;
 pub mod slots;
 mod sys;
 
+pub use sigpipe::ignore_sigpipe;
 pub use sys::{
     Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, default_sigchld, exit_now,
     keep_freed_memory,
