@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwn
 
 use crate::{
     codec::{self, CodecError},
-    sigpipe::without_sigpipe,
+    held::without_sigpipe,
 };
 
 /// Largest message in bytes: far below what one packet takes.

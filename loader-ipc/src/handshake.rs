@@ -25,14 +25,15 @@ use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    advice,
     channel::{Receiver, Sender, channel},
     control::ControlPage,
     entry::Entry,
     frame::Lease,
+    held::without_sigpipe,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{Bell, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake},
-    sigpipe::without_sigpipe,
 };
 
 /// Version of this crate; both sides must have the same.
@@ -134,7 +135,7 @@ pub enum HandshakeError {
     #[error("a stranger connected in the main program's place")]
     WrongNonce,
     /// The queues could not be made.
-    #[error("the queues cannot be made: {0}")]
+    #[error("the queues cannot be made: {0}{advice}", advice = advice(.0))]
     Queue(#[source] io::Error),
 }
 

@@ -10,6 +10,7 @@
 //!
 //! Linux only: memfd, pidfd, `/proc/self/exe`.
 
+mod advice;
 pub mod arena;
 pub mod attach;
 pub mod buffer;
@@ -21,6 +22,7 @@ pub mod entry;
 pub mod frame;
 pub mod handshake;
 pub mod heap;
+mod held;
 pub mod lent;
 pub mod lifeline;
 pub mod memory;
@@ -28,11 +30,11 @@ pub mod pin;
 pub mod process;
 pub mod queue;
 mod ring;
-mod sigpipe;
 pub mod slots;
 mod sys;
 
-pub use sigpipe::ignore_sigpipe;
+pub use advice::advice;
+pub use held::ignore_sigpipe;
 pub use sys::{
     Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, default_sigchld, exit_now,
     keep_freed_memory,

@@ -20,6 +20,7 @@ use std::{
 };
 
 use crate::{
+    advice,
     frame::Lease,
     memory,
     pin::Pinner,
@@ -115,7 +116,7 @@ pub enum SlotError {
         leased: usize,
     },
     /// The system has no more memory, descriptors or mappings.
-    #[error("no shared memory for a slot of {wanted} bytes: {source}")]
+    #[error("no shared memory for a slot of {wanted} bytes: {source}{}", advice(source))]
     System {
         /// Size of the slot that was wanted, in bytes.
         wanted: u64,
