@@ -4,7 +4,8 @@
 use std::{
     any::type_name,
     ffi::OsStr,
-    fs::{self, File},
+    fs::{self, File, Permissions},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, ExitStatus, Stdio},
     thread,
@@ -22,8 +23,8 @@ const ALONE: &str = "LOADER_FAULTS_ALONE";
 /// Names everything that descends from one scenario.
 const TAG: &str = "LOADER_FAULTS_TAG";
 
-/// How long a scenario may take: a little more than its own watchdog gives it.
-const DEADLINE: Duration = Duration::from_secs(65);
+/// How long a scenario may take: less than its watchdogs give it, so that it is ended with all that it started.
+const DEADLINE: Duration = Duration::from_secs(50);
 /// What is promised is a second.
 const GONE: Duration = Duration::from_secs(5);
 
@@ -64,7 +65,12 @@ pub(crate) struct Family {
 impl Family {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join("tmp")).unwrap();
+        let temporary = folder.path().join("tmp");
+        fs::create_dir(&temporary).unwrap();
+        // Some become another user.
+        for path in [folder.path(), &temporary] {
+            fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+        }
         let variable = format!("{TAG}={}", folder.path().display());
         Self { folder, variable }
     }
@@ -131,6 +137,13 @@ impl Family {
             // An error can only mean that it has just ended.
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
+    }
+}
+
+/// A test that fails leaves nobody either.
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

@@ -4,8 +4,11 @@
 //! Real processes, real signals, real limits. Most scenarios run in a process of their own: see [`alone`].
 
 mod alone;
+mod main_deaths;
 mod odd_datasets;
 mod odd_hosts;
+mod resources;
+mod stuck;
 mod threads;
 
 use std::time::{Duration, Instant};

@@ -105,7 +105,8 @@ pub fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn state(pid: u32) -> Option<char> {
+/// The letter that the system has for what a process is in; `None` when there is no such process.
+pub fn state(pid: u32) -> Option<char> {
     stat(pid)?.chars().next()
 }
 
