@@ -31,6 +31,7 @@ pub mod process;
 pub mod queue;
 mod ring;
 pub mod slots;
+pub mod socket_file;
 mod sys;
 
 pub use advice::advice;
