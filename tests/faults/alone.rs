@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_tests::{Watchdog, processes};
+use loader_tests::{Watchdog, processes, traces};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -124,9 +124,10 @@ impl Family {
             thread::sleep(Duration::from_millis(2));
         }
         let took = started.elapsed();
-        let files: Vec<_> = names(&self.folder.path().join("tmp")).collect();
+        let files = traces::files(&self.folder.path().join("tmp"));
         assert!(files.is_empty(), "files are left: {files:?}");
-        let named: Vec<_> = names(Path::new("/dev/shm")).filter(|name| name.contains("loader")).collect();
+        let mut named = traces::files(Path::new("/dev/shm"));
+        named.retain(|name| name.contains("loader"));
         assert!(named.is_empty(), "memory with a name is left: {named:?}");
         took
     }
@@ -145,9 +146,4 @@ impl Drop for Family {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn names(folder: &Path) -> impl Iterator<Item = String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
 }

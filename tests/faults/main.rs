@@ -10,6 +10,7 @@ mod odd_hosts;
 mod resources;
 mod stuck;
 mod threads;
+mod worker_deaths;
 
 use std::time::{Duration, Instant};
 

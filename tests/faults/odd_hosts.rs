@@ -33,7 +33,8 @@ fn load_and_lose_a_worker() -> ExitStatus {
     assert_eq!(digests[0], digests[1]);
 
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(2) };
-    let mut batches = DataLoader::builder(dataset).num_workers(2).build().unwrap().iter().unwrap();
+    let builder = DataLoader::builder(dataset).num_workers(2).on_worker_death(OnWorkerDeath::Fail);
+    let mut batches = builder.build().unwrap().iter().unwrap();
     batches.next().unwrap().unwrap();
     processes::signal(batches.worker_pids()[0], Signal::SIGKILL);
     let killed = Instant::now();

@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeSet,
-    fs, thread,
+    fs,
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -74,7 +76,7 @@ impl Traces {
             mappings: maps.lines().filter(is_shared).count(),
             threads: names("/proc/self/task").len(),
             children: processes::children(std::process::id()),
-            temporary: names(std::env::temp_dir()),
+            temporary: files(&std::env::temp_dir()),
         }
     }
 
@@ -87,7 +89,16 @@ impl Traces {
     }
 }
 
-fn names(folder: impl AsRef<std::path::Path>) -> BTreeSet<String> {
+/// What is in a folder, but for empty folders: who is killed between making one and putting something in it leaves that.
+///
+/// (A worker makes a folder for its socket; nobody but it knows what it is called.)
+pub fn files(folder: &Path) -> BTreeSet<String> {
+    let is_empty =
+        |name: &String| fs::read_dir(folder.join(name)).is_ok_and(|mut entries| entries.next().is_none());
+    names(folder).into_iter().filter(|name| !is_empty(name)).collect()
+}
+
+fn names(folder: impl AsRef<Path>) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }

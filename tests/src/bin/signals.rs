@@ -61,7 +61,7 @@ fn slow(count: usize) -> Builder<MapStyle<Slow>> {
 
 /// Kills a worker and waits until the loader says so; gives how long that took.
 fn notice_a_death() -> Duration {
-    let mut batches = slow(100_000).build().unwrap().iter().unwrap();
+    let mut batches = slow(100_000).on_worker_death(OnWorkerDeath::Fail).build().unwrap().iter().unwrap();
     batches.next().unwrap().unwrap();
     let victim = batches.worker_pids()[1];
     processes::signal(victim, Signal::SIGKILL);
