@@ -74,13 +74,15 @@ fn killed_in_any_state_and_at_any_moment() {
 }
 
 #[test]
-fn killed_while_workers_start_and_end() {
+fn killed_while_workers_start_die_and_end() {
     let _watchdog = Watchdog::start();
-    for delay in (0..40).step_by(3) {
-        let mut host = Host::start("churn");
-        thread::sleep(Duration::from_micros(1000 * delay + 137 * delay));
-        host.main.kill().unwrap();
-        host.assert_leaves_nothing();
+    for way in ["churn", "dying"] {
+        for delay in (0..40).step_by(3) {
+            let mut host = Host::start(way);
+            thread::sleep(Duration::from_micros(1137 * delay));
+            host.main.kill().unwrap();
+            host.assert_leaves_nothing();
+        }
     }
 }
 

@@ -24,13 +24,23 @@ use crate::{
     assert_soon,
 };
 
-/// Loads an epoch, which must be right, and lets a worker die, which must be noticed; gives the status that is told.
-fn load_and_lose_a_worker() -> ExitStatus {
+/// Loads an epoch in which every worker dies, which must be right, and lets a worker die where none takes its place, which must be
+/// noticed; gives the status that is told.
+fn load_and_lose_workers() -> ExitStatus {
     let build = |workers| {
-        DataLoader::builder(Noise { count: 60 }).shuffle(true).num_workers(workers).build().unwrap()
+        let builder = DataLoader::builder(Noise { count: 400 }).shuffle(true).num_workers(workers);
+        builder.on_warning(|_| {}).build().unwrap()
     };
-    let digests = [0, 2].map(|workers| digest(build(workers).iter().unwrap()).unwrap());
-    assert_eq!(digests[0], digests[1]);
+    let mut batches = build(2).iter().unwrap();
+    let mut content = Digest::new();
+    while let Some(batch) = batches.next() {
+        content.add(&batches.last_batch().unwrap().indices, &batch.unwrap());
+        if batches.report().batches == 50 {
+            batches.worker_pids().iter().for_each(|&pid| processes::signal(pid, Signal::SIGKILL));
+        }
+    }
+    assert_eq!(batches.report().restarts, 2);
+    assert_eq!((content.order(), content.content()), digest(build(0).iter().unwrap()).unwrap());
 
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(2) };
     let builder = DataLoader::builder(dataset).num_workers(2).on_worker_death(OnWorkerDeath::Fail);
@@ -51,7 +61,7 @@ const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core_dumped: false };
 fn nothing_odd() {
     alone(|| {
         let before = Before::take();
-        assert_eq!(load_and_lose_a_worker(), KILLED);
+        assert_eq!(load_and_lose_workers(), KILLED);
         before.assert_nothing_left();
     });
 }
@@ -60,7 +70,7 @@ fn nothing_odd() {
 fn sigchld_is_ignored() {
     alone_under(&["env", "--ignore-signal=CHLD"], || {
         let before = Before::take();
-        assert_eq!(load_and_lose_a_worker(), ExitStatus::Unknown, "the kernel has reaped it");
+        assert_eq!(load_and_lose_workers(), ExitStatus::Unknown, "the kernel has reaped it");
         before.assert_nothing_left();
     });
 }
@@ -71,7 +81,7 @@ fn every_signal_is_blocked() {
         // The reaper's thread inherits it.
         SigSet::all().thread_block().unwrap();
         let before = Before::take();
-        assert_eq!(load_and_lose_a_worker(), KILLED);
+        assert_eq!(load_and_lose_workers(), KILLED);
         before.assert_nothing_left();
     });
 }
@@ -89,7 +99,7 @@ fn a_thread_reaps_every_child() {
         });
         let before = Before::take();
         for _ in 0..5 {
-            let status = load_and_lose_a_worker();
+            let status = load_and_lose_workers();
             assert!([KILLED, ExitStatus::Unknown].contains(&status), "{status:?}");
         }
         before.assert_nothing_left();
@@ -102,7 +112,7 @@ fn standard_input_is_closed_and_the_number_given_away() {
         let before = Before::take();
         nix::unistd::close(0).unwrap();
         // Among what the loader opens is now descriptor 0.
-        assert_eq!(load_and_lose_a_worker(), KILLED);
+        assert_eq!(load_and_lose_workers(), KILLED);
         before.assert_nothing_left();
     });
 }
@@ -111,7 +121,7 @@ fn standard_input_is_closed_and_the_number_given_away() {
 fn started_without_standard_streams() {
     alone_under(&["sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"], || {
         let before = Before::take();
-        assert_eq!(load_and_lose_a_worker(), KILLED);
+        assert_eq!(load_and_lose_workers(), KILLED);
         before.assert_nothing_left();
     });
 }
@@ -123,7 +133,7 @@ fn its_folder_is_gone() {
         let folder = tempfile::tempdir().unwrap();
         std::env::set_current_dir(folder.path()).unwrap();
         drop(folder);
-        assert_eq!(load_and_lose_a_worker(), KILLED);
+        assert_eq!(load_and_lose_workers(), KILLED);
         before.assert_nothing_left();
     });
 }

@@ -3,6 +3,8 @@
 use std::{
     fs,
     io::{self, Read},
+    os::unix::process::CommandExt,
+    process::{self, Command},
     sync::{Arc, atomic::AtomicBool},
     thread,
     time::Duration,
@@ -11,7 +13,7 @@ use std::{
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Faulty},
+    datasets::{Fault, Faulty, Slow},
     processes,
     traces::Before,
 };
@@ -111,6 +113,29 @@ fn a_worker_stopped_from_outside_and_continued_again_and_again() {
     });
 }
 
+#[test]
+fn main_and_its_workers_stopped_and_continued_together() {
+    alone(|| {
+        let before = Before::take();
+        let dataset = Slow { count: 1500, delay: Duration::from_millis(1) };
+        let loader = DataLoader::builder(dataset).num_workers(2).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        assert_eq!(batches.next().unwrap().unwrap().as_slice(), [0]);
+        let mut all = batches.worker_pids();
+        all.push(process::id());
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        // As by Ctrl-Z and `fg`.
+        let script = "kill -STOP \"$@\"; sleep 0.5; kill -CONT \"$@\"";
+        let mut shell = Command::new("sh").args(["-c", script, "sh"]).args(all).spawn().unwrap();
+        let (numbers, took) = timed(|| batches.map(|batch| batch.unwrap().as_slice()[0]).collect::<Vec<_>>());
+        assert!(numbers.into_iter().eq(1..1500));
+        assert!(took > Duration::from_millis(450), "they were stopped: {took:?}");
+        assert!(shell.wait().unwrap().success());
+        drop(loader);
+        before.assert_nothing_left();
+    });
+}
+
 /// Where a worker is stuck.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Where {
@@ -126,6 +151,8 @@ enum Where {
     Spins,
     /// Reading what nobody writes.
     Reads,
+    /// It is another program now, with the same process id.
+    OtherProgram,
     /// In the destructor of the dataset, at the end of the epoch.
     Destructor,
 }
@@ -150,6 +177,7 @@ impl Stuck {
                 let (mut reader, _writer) = io::pipe()?;
                 reader.read_exact(&mut [0])?;
             }
+            Where::OtherProgram => return Err(Command::new("sleep").arg("1000").exec().into()),
             Where::Destructor => return Ok(()),
         }
         loop {
@@ -200,6 +228,7 @@ fn a_drop_ends_a_worker_wherever_it_is_stuck() {
             Where::BlocksSignals,
             Where::Spins,
             Where::Reads,
+            Where::OtherProgram,
             Where::Destructor,
         ];
         thread::scope(|scope| {

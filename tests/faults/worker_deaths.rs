@@ -24,7 +24,7 @@ use nix::{
         resource::{Resource, getrlimit, setrlimit},
         signal::{Signal, kill, raise},
     },
-    unistd::Pid,
+    unistd::{Pid, Uid, setuid},
 };
 use serde::{Deserialize, Serialize};
 
@@ -295,7 +295,7 @@ fn assert_same_when_hunted<K, C, W, B>(
 fn again_and_again_with_small_batches() {
     alone(|| {
         let before = Before::take();
-        assert_same_when_hunted(|| noise(20_000).num_workers(2), |builder| builder.build());
+        assert_same_when_hunted(|| noise(3000).num_workers(2), |builder| builder.build());
         before.assert_nothing_left();
     });
 }
@@ -315,7 +315,7 @@ fn again_and_again_with_long_lists_of_indices() {
     alone(|| {
         let before = Before::take();
         let build =
-            || DataLoader::builder(Noise { count: 60_000 }).batch_size(700).shuffle(true).num_workers(2);
+            || DataLoader::builder(Noise { count: 14_000 }).batch_size(700).shuffle(true).num_workers(2);
         assert_same_when_hunted(build, |builder| builder.build());
         before.assert_nothing_left();
     });
@@ -325,9 +325,9 @@ fn again_and_again_with_long_lists_of_indices() {
 fn again_and_again_with_streams() {
     alone(|| {
         let before = Before::take();
-        let build = || DataLoader::stream(Counting { count: 20_000 }).batch_size(4).shards(5).num_workers(2);
+        let build = || DataLoader::stream(Counting { count: 4000 }).batch_size(4).shards(5).num_workers(2);
         assert_same_when_hunted(build, |builder| builder.build());
-        let counting = || Mortal { count: 5000, fault: Fault::Hang, lives: "/nowhere".into() };
+        let counting = || Mortal { count: 1500, fault: Fault::Hang, lives: "/nowhere".into() };
         let build = || DataLoader::stream(counting()).snapshots().batch_size(4).shards(3).num_workers(2);
         assert_same_when_hunted(build, |builder| builder.build());
         before.assert_nothing_left();
@@ -575,6 +575,19 @@ fn and_no_descriptor_is_left_for_another() {
         };
         assert_told_that_none_can_be_started(spoil, "`ulimit -n`");
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    });
+}
+
+#[test]
+fn and_no_thread_is_left_to_start_another() {
+    alone(|| {
+        // Root has no such limit, and nobody else is the user that it becomes here.
+        if setuid(Uid::from_raw(54_322)).is_err() {
+            return println!("skipped: only root can become a user who has no other processes");
+        }
+        let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
+        let spoil = || setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
+        assert_told_that_none_can_be_started(spoil, "`ulimit -u`");
     });
 }
 

@@ -23,6 +23,7 @@ fn main() -> anyhow::Result<()> {
         "fork-load" => return load_after_fork(workers),
         "rest" => return rest(workers),
         "churn" => return churn(workers),
+        "dying" => return dying(workers),
         "stopped" => {
             let dataset = Faulty { count: 1000, at: 0, fault: Fault::Stop };
             return die(&way, DataLoader::builder(dataset).num_workers(workers).build()?);
@@ -87,6 +88,23 @@ fn churn(workers: usize) -> anyhow::Result<()> {
         batches.take(length).for_each(drop);
     }
     Ok(())
+}
+
+/// Workers that die all the time, and are started again.
+fn dying(workers: usize) -> anyhow::Result<()> {
+    let dataset = Slow { count: 1_000_000, delay: Duration::from_micros(200) };
+    let builder = DataLoader::builder(dataset).num_workers(workers).max_worker_deaths(1_000_000);
+    let mut batches = builder.on_warning(|_| {}).build()?.iter()?;
+    loop {
+        let pids = batches.worker_pids();
+        say(&pids)?;
+        for pid in pids {
+            // It may have ended and not been replaced yet.
+            let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            batches.by_ref().take(5).for_each(drop);
+        }
+    }
 }
 
 fn say(pids: &[u32]) -> anyhow::Result<()> {
