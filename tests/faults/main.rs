@@ -4,6 +4,7 @@
 //! Real processes, real signals, real limits. Most scenarios run in a process of their own: see [`alone`].
 
 mod alone;
+mod combinations;
 mod main_deaths;
 mod odd_datasets;
 mod odd_hosts;

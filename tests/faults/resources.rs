@@ -1,6 +1,11 @@
 //! Limits that are reached: a typed error that says what to do, nothing left, and it goes on when there is room again.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    env,
+    fs::{self, File},
+    path::PathBuf,
+};
 
 use loader_core::{Error, prelude::*};
 use loader_tests::{
@@ -9,9 +14,14 @@ use loader_tests::{
     traces::Before,
 };
 use nix::{
-    sys::resource::{Resource, getrlimit, setrlimit},
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal, raise},
+    },
     unistd::{Uid, setuid},
 };
+
+use serde::{Deserialize, Serialize};
 
 use crate::{
     alone::{alone, alone_under},
@@ -171,6 +181,43 @@ fn shared_memory_limit() {
         assert!(refused > 0);
         assert_eq!((noise.order(), noise.content()), expected, "nothing is lost");
         drop((held, batches));
+        before.assert_nothing_left();
+    });
+}
+
+/// Kills its process when it is dropped in a worker, once.
+#[derive(Debug, Serialize, Deserialize)]
+struct Bomb(Vec<u8>);
+
+impl Bomb {
+    fn fuse() -> PathBuf {
+        env::temp_dir().join("fuse")
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if loader_ipc::process::is_worker() && fs::remove_file(Self::fuse()).is_ok() {
+            raise(Signal::SIGKILL).unwrap();
+        }
+    }
+}
+
+/// The batch is dropped in its worker when the larger slot that it needs is refused.
+#[test]
+fn a_slot_that_cannot_grow_and_a_worker_that_dies_of_it() {
+    alone(|| {
+        let before = Before::take();
+        let builder = DataLoader::builder(Noise { count: 10 }).num_workers(1).on_warning(|_| {});
+        let loader = builder.collate(|_| Ok(Bomb(vec![1; 300_000]))).build().unwrap();
+        File::create(Bomb::fuse()).unwrap();
+        let mut batches = loader.iter().unwrap();
+        let refused = || batches.by_ref().map(|batch| batch.unwrap_err().to_string()).collect::<Vec<_>>();
+        let (errors, took) = limited(Resource::RLIMIT_FSIZE, 200_000, || timed(refused));
+        assert_soon(took);
+        assert!(errors.len() == 10 && errors.iter().all(|text| text.contains("`ulimit -f`")), "{errors:?}");
+        assert_eq!(batches.report().restarts, 1);
+        drop((batches, loader));
         before.assert_nothing_left();
     });
 }

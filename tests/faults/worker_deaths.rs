@@ -233,7 +233,7 @@ fn small_group() -> Option<PathBuf> {
 }
 
 /// Sends SIGKILL to a process, which may be gone.
-fn shoot(pid: u32) {
+pub(crate) fn shoot(pid: u32) {
     let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
 }
 
@@ -247,7 +247,7 @@ impl Drop for Over<'_> {
 }
 
 /// Kills `most` workers of this process, one every `pause`, while `action` runs.
-fn hunting<T>(pause: Duration, most: usize, action: impl FnOnce() -> T) -> (T, usize) {
+pub(crate) fn hunting<T>(pause: Duration, most: usize, action: impl FnOnce() -> T) -> (T, usize) {
     let (over, killed) = (AtomicBool::new(false), AtomicUsize::new(0));
     let is_worker = |pid: &u32| {
         processes::is_running(*pid) && processes::command_line(*pid).starts_with("loader-worker-")
