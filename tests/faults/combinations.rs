@@ -10,7 +10,7 @@ use loader_tests::{
 };
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
-use crate::{alone::alone, worker_deaths::hunting};
+use crate::{alone::alone, hunted::hunting};
 
 /// What one round is like.
 #[derive(Debug)]

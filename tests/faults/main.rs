@@ -5,7 +5,9 @@
 
 mod alone;
 mod combinations;
+mod hunted;
 mod main_deaths;
+mod no_replacement;
 mod odd_datasets;
 mod odd_hosts;
 mod resources;

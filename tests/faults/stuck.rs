@@ -20,7 +20,7 @@ use loader_tests::{
 use nix::sys::signal::{SigSet, Signal, raise};
 use serde::{Deserialize, Serialize};
 
-use crate::{alone::alone, timed};
+use crate::{alone::alone, assert_soon, timed};
 
 /// What a drop may take when a worker needs SIGTERM or SIGKILL: 5 s, 1 s and 1 s are what it waits.
 const DROP: Duration = Duration::from_secs(15);
@@ -249,6 +249,39 @@ fn a_drop_ends_a_worker_wherever_it_is_stuck() {
                 });
             }
         });
+        before.assert_nothing_left();
+    });
+}
+
+/// With a longest time for a sample, the worker is replaced, and only that sample's batch is lost.
+#[test]
+fn a_worker_that_is_stuck_in_a_sample_is_replaced() {
+    alone(|| {
+        let before = Before::take();
+        let all = [
+            Where::Stopped,
+            Where::HandlesSigterm,
+            Where::BlocksSignals,
+            Where::Spins,
+            Where::Reads,
+            Where::OtherProgram,
+        ];
+        for stuck in all {
+            let builder = DataLoader::builder(Stuck(stuck)).num_workers(2).sample_timeout(TIMEOUT);
+            let batches = builder.on_warning(|_| {}).build().unwrap().iter().unwrap();
+            let (batches, took) = timed(|| batches.collect::<Vec<_>>());
+            println!("{stuck:?}: the epoch took {took:?}");
+            assert_soon(took);
+            for (index, batch) in batches.into_iter().enumerate() {
+                match batch {
+                    Ok(batch) => assert_eq!(batch.as_slice(), [index as u64]),
+                    Err(error) => {
+                        let is_it = matches!(error, Error::DatasetFailed { index: Some(2), .. });
+                        assert!(is_it && index == 2, "{stuck:?}: {error:?}");
+                    }
+                }
+            }
+        }
         before.assert_nothing_left();
     });
 }

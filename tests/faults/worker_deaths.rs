@@ -1,30 +1,23 @@
-//! Workers that end in every way and at every moment: the epoch is that of an undisturbed run, or the error says why it cannot be.
+//! Workers that end in every way: the epoch is that of an undisturbed run, or the error says why it cannot be.
 
 use std::{
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
     process,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    thread,
-    time::{Duration, Instant},
+    sync::Mutex,
+    time::Duration,
 };
 
-use loader_core::{Builder, Error, MapStyle, Warning, collate::Batch, fetch::DatasetKind, prelude::*};
+use loader_core::{Builder, Error, MapStyle, Warning, prelude::*};
 use loader_tests::{
-    datasets::{Counting, Fault, Large, Mortal, Noise, NoiseSample, Slow},
-    digest, processes,
+    datasets::{Noise, NoiseSample},
+    digest,
     traces::Before,
 };
-use nix::{
-    sys::{
-        resource::{Resource, getrlimit, setrlimit},
-        signal::{Signal, kill, raise},
-    },
-    unistd::{Pid, Uid, setuid},
+use nix::sys::{
+    resource::{Resource, setrlimit},
+    signal::{Signal, raise},
 };
 use serde::{Deserialize, Serialize};
 
@@ -112,12 +105,12 @@ impl Dataset for Doomed {
     }
 }
 
-fn noise(count: usize) -> Builder<MapStyle<Noise>> {
+pub(crate) fn noise(count: usize) -> Builder<MapStyle<Noise>> {
     DataLoader::builder(Noise { count }).batch_size(4).shuffle(true)
 }
 
 /// The digest of an epoch without workers.
-fn undisturbed(count: usize, epoch: u64) -> (u64, u64) {
+pub(crate) fn undisturbed(count: usize, epoch: u64) -> (u64, u64) {
     digest(noise(count).build().unwrap().epoch(epoch).unwrap()).unwrap()
 }
 
@@ -232,243 +225,6 @@ fn small_group() -> Option<PathBuf> {
     })
 }
 
-/// Sends SIGKILL to a process, which may be gone.
-pub(crate) fn shoot(pid: u32) {
-    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
-}
-
-/// Ends a hunt, also when what it is for panics.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Kills `most` workers of this process, one every `pause`, while `action` runs.
-pub(crate) fn hunting<T>(pause: Duration, most: usize, action: impl FnOnce() -> T) -> (T, usize) {
-    let (over, killed) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let is_worker = |pid: &u32| {
-        processes::is_running(*pid) && processes::command_line(*pid).starts_with("loader-worker-")
-    };
-    let outcome = thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) && killed.load(Ordering::Relaxed) < most {
-                let workers: Vec<u32> =
-                    processes::children(process::id()).into_iter().filter(is_worker).collect();
-                let kills = killed.load(Ordering::Relaxed);
-                if let Some(&pid) = workers.get(kills % workers.len().max(1)) {
-                    shoot(pid);
-                    killed.store(kills + 1, Ordering::Relaxed);
-                }
-                thread::sleep(pause);
-            }
-        });
-        let _over = Over(&over);
-        action()
-    });
-    println!("{killed:?} workers were killed");
-    (outcome, killed.into_inner())
-}
-
-/// All batches of two epochs while workers are killed again and again, and of an undisturbed run.
-fn assert_same_when_hunted<K, C, W, B>(
-    build: impl Fn() -> Builder<K, C, W>,
-    finish: impl Fn(Builder<K, C, W>) -> Result<DataLoader<B>, Error>,
-) where
-    K: DatasetKind,
-    B: Batch,
-{
-    let load = |loader: &DataLoader<B>| [0, 1].map(|epoch| digest(loader.epoch(epoch).unwrap()).unwrap());
-    let expected = load(&finish(build()).unwrap());
-    for stays in [false, true] {
-        let builder = build().max_worker_deaths(1000).persistent_workers(stays);
-        let loader = finish(builder.on_warning(|_| {})).unwrap();
-        let (digests, kills) = hunting(Duration::from_millis(7), 30, || load(&loader));
-        assert_eq!(digests, expected, "stays: {stays}");
-        assert!(kills > 3);
-    }
-}
-
-#[test]
-fn again_and_again_with_small_batches() {
-    alone(|| {
-        let before = Before::take();
-        assert_same_when_hunted(|| noise(3000).num_workers(2), |builder| builder.build());
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn again_and_again_with_batches_that_need_larger_slots() {
-    alone(|| {
-        let before = Before::take();
-        let build = || DataLoader::builder(Large { count: 400, bytes: 300_000 }).batch_size(2).num_workers(2);
-        assert_same_when_hunted(build, |builder| builder.build());
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn again_and_again_with_long_lists_of_indices() {
-    alone(|| {
-        let before = Before::take();
-        let build =
-            || DataLoader::builder(Noise { count: 14_000 }).batch_size(700).shuffle(true).num_workers(2);
-        assert_same_when_hunted(build, |builder| builder.build());
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn again_and_again_with_streams() {
-    alone(|| {
-        let before = Before::take();
-        let build = || DataLoader::stream(Counting { count: 4000 }).batch_size(4).shards(5).num_workers(2);
-        assert_same_when_hunted(build, |builder| builder.build());
-        let counting = || Mortal { count: 1500, fault: Fault::Hang, lives: "/nowhere".into() };
-        let build = || DataLoader::stream(counting()).snapshots().batch_size(4).shards(3).num_workers(2);
-        assert_same_when_hunted(build, |builder| builder.build());
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn again_and_again_with_batches_in_any_order_that_are_held() {
-    alone(|| {
-        let before = Before::take();
-        let builder = DataLoader::builder(Large { count: 200, bytes: 50_000 }).num_workers(2).in_order(false);
-        let loader = builder.max_worker_deaths(1000).on_warning(|_| {}).build().unwrap();
-        let (mut held, _) = hunting(Duration::from_millis(5), 20, || {
-            loader.iter().unwrap().map(Result::unwrap).collect::<Vec<Tensor<u8>>>()
-        });
-        held.sort_unstable_by_key(|batch| batch.as_slice()[0]);
-        assert_eq!(held.len(), 200);
-        for (index, batch) in held.iter().enumerate() {
-            assert!(batch.as_slice().iter().all(|&byte| byte == index as u8), "batch {index}");
-        }
-        drop((held, loader));
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn while_they_start() {
-    alone(|| {
-        let before = Before::take();
-        let expected = undisturbed(40, 0);
-        let loader = noise(40).num_workers(2).on_warning(|_| {}).build().unwrap();
-        let (mut right, mut refused) = (0, 0);
-        // Seldom enough that some come through.
-        for pause in [200, 1000, 3000, 9000] {
-            let rounds = || {
-                for _ in 0..10 {
-                    let (outcome, took) = timed(|| loader.epoch(0).and_then(digest));
-                    assert_soon(took);
-                    match outcome {
-                        Ok(digest) => {
-                            assert_eq!(digest, expected);
-                            right += 1;
-                        }
-                        Err(Error::WorkerNotStarted { .. } | Error::WorkerExited { .. }) => refused += 1,
-                        Err(error) => panic!("{error:?}"),
-                    }
-                }
-            };
-            hunting(Duration::from_micros(pause), 10_000, rounds);
-        }
-        println!("{right} epochs are right, {refused} were refused");
-        assert!(right > 0);
-        assert_eq!(digest(loader.epoch(0).unwrap()).unwrap(), expected);
-        drop(loader);
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn at_the_sentinel() {
-    alone(|| {
-        let before = Before::take();
-        for (stays, in_order) in [(false, true), (false, false), (true, true)] {
-            let dataset = Slow { count: 20, delay: Duration::ZERO };
-            let builder = DataLoader::builder(dataset).num_workers(2).persistent_workers(stays);
-            let loader = builder.in_order(in_order).on_warning(|_| {}).build().unwrap();
-            for round in 0..10 {
-                let mut batches = loader.iter().unwrap();
-                for _ in 0..20 {
-                    batches.next().unwrap().unwrap();
-                }
-                thread::sleep(Duration::from_micros(200 * round));
-                batches.worker_pids().into_iter().for_each(shoot);
-                let (end, took) = timed(|| batches.next());
-                assert!(end.is_none(), "{end:?}");
-                assert_soon(took);
-            }
-        }
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn all_at_once() {
-    alone(|| {
-        let before = Before::take();
-        let mut batches = noise(2000).num_workers(4).on_warning(|_| {}).build().unwrap().epoch(0).unwrap();
-        let mut content = Digest::new();
-        let mut number = 0;
-        while let Some(batch) = batches.next() {
-            content.add(&batches.last_batch().unwrap().indices, &batch.unwrap());
-            if number % 150 == 0 && number < 450 {
-                let pids = batches.worker_pids();
-                pids.iter().for_each(|&pid| shoot(pid));
-                // Nobody is left to load anything.
-                processes::wait_until_gone(&pids, Duration::from_secs(5)).unwrap();
-            }
-            number += 1;
-        }
-        assert_eq!((content.order(), content.content()), undisturbed(2000, 0));
-        assert_eq!(batches.report().restarts, 12);
-        drop(batches);
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn the_same_one_too_often() {
-    alone(|| {
-        let before = Before::take();
-        let dataset = Slow { count: 100_000, delay: Duration::from_millis(1) };
-        let builder = DataLoader::builder(dataset).num_workers(2).max_worker_deaths(4).on_warning(|_| {});
-        let mut batches = builder.build().unwrap().iter().unwrap();
-        let (mut last, mut next) = (0, 0);
-        let error = loop {
-            let pid = batches.worker_pids()[1];
-            if pid != last {
-                // Let it load something, so that it is no batch's fault.
-                for _ in 0..5 {
-                    assert_eq!(batches.next().unwrap().unwrap().as_slice(), [next]);
-                    next += 1;
-                }
-                shoot(pid);
-                last = pid;
-            }
-            match batches.next().unwrap() {
-                Ok(batch) => assert_eq!(batch.as_slice(), [next]),
-                Err(error) => break error,
-            }
-            next += 1;
-        };
-        let Error::WorkerExited { worker: 1, deaths: 5, given_up: None, .. } = &error else {
-            panic!("{error:?}");
-        };
-        assert!(error.ends_iteration() && batches.next().is_none());
-        assert!(error.to_string().contains("it has died 5 times in this epoch"), "{error}");
-        drop(batches);
-        before.assert_nothing_left();
-    });
-}
-
 /// The same sample each time, in every epoch and worker.
 #[derive(Debug, Serialize, Deserialize)]
 struct Poisoned {
@@ -500,10 +256,10 @@ fn always_at_the_same_sample() {
         for end in ends {
             let dataset = Poisoned { count: 60, at: 21, end: end.clone() };
             let builder = DataLoader::builder(dataset).batch_size(4).shuffle(true).num_workers(2);
-            let mut batches = builder.on_warning(|_| {}).build().unwrap().epoch(0).unwrap();
+            let batches = builder.on_warning(|_| {}).build().unwrap().epoch(0).unwrap();
             let mut plain = noise(60).build().unwrap().epoch(0).unwrap();
             let mut given_up = 0;
-            while let Some(batch) = batches.next() {
+            for batch in batches {
                 let expected = plain.next().unwrap().unwrap();
                 match batch {
                     Ok(batch) => assert_eq!(batch.1.as_slice(), expected.1.as_slice()),
@@ -543,115 +299,6 @@ fn each_end_is_told_without_restarts() {
             assert!(error.to_string().contains(reason), "{error}");
             assert!(error.to_string().contains("sample 21"), "{error}");
         }
-        before.assert_nothing_left();
-    });
-}
-
-/// Lets a worker die after `spoil`, which makes it impossible to start another one.
-fn assert_told_that_none_can_be_started(spoil: impl FnOnce(), way_out: &str) {
-    let before = Before::take();
-    let dataset = Slow { count: 100_000, delay: Duration::from_millis(1) };
-    let mut batches =
-        DataLoader::builder(dataset).num_workers(2).on_warning(|_| {}).build().unwrap().iter().unwrap();
-    batches.next().unwrap().unwrap();
-    spoil();
-    shoot(batches.worker_pids()[0]);
-    let (error, took) = timed(|| batches.by_ref().find_map(Result::err).unwrap());
-    println!("{error} after {took:?}");
-    assert_soon(took);
-    assert!(error.ends_iteration() && batches.next().is_none());
-    assert!(error.to_string().contains(way_out), "{error}");
-    drop(batches);
-    before.assert_nothing_left();
-}
-
-#[test]
-fn and_no_descriptor_is_left_for_another() {
-    alone(|| {
-        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        let spoil = || {
-            let used = processes::open_descriptors() as u64;
-            setrlimit(Resource::RLIMIT_NOFILE, used, hard).unwrap();
-        };
-        assert_told_that_none_can_be_started(spoil, "`ulimit -n`");
-        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
-    });
-}
-
-#[test]
-fn and_no_thread_is_left_to_start_another() {
-    alone(|| {
-        // Root has no such limit, and nobody else is the user that it becomes here.
-        if setuid(Uid::from_raw(54_322)).is_err() {
-            return println!("skipped: only root can become a user who has no other processes");
-        }
-        let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
-        let spoil = || setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
-        assert_told_that_none_can_be_started(spoil, "`ulimit -u`");
-    });
-}
-
-#[test]
-fn and_the_folder_for_temporary_files_is_gone() {
-    alone(|| {
-        let spoil = || fs::remove_dir(std::env::temp_dir()).unwrap();
-        assert_told_that_none_can_be_started(spoil, "set TMPDIR to a folder that exists");
-    });
-}
-
-/// Opens the dataset in workers that may have few files open.
-#[derive(Debug, Serialize, Deserialize)]
-struct FewFiles;
-
-impl Dataset for FewFiles {
-    type Sample = u64;
-
-    fn len(&self) -> usize {
-        100
-    }
-
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
-        // All that there are have higher numbers.
-        Ok(setrlimit(Resource::RLIMIT_NOFILE, 3, 3)?)
-    }
-
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
-        Ok(index as u64)
-    }
-}
-
-#[test]
-fn without_descriptors_for_its_slots() {
-    alone(|| {
-        let before = Before::take();
-        let loader = DataLoader::builder(FewFiles).num_workers(2).on_warning(|_| {}).build().unwrap();
-        let (errors, took) = timed(|| loader.iter().unwrap().filter_map(Result::err).collect::<Vec<_>>());
-        println!("{errors:?} after {took:?}");
-        assert_soon(took);
-        assert!(matches!(errors[..], [Error::WorkerExited { .. }]), "{errors:?}");
-        drop(loader);
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn and_the_iterator_is_dropped_before_another_has_come() {
-    alone(|| {
-        let before = Before::take();
-        let loader = noise(4000).num_workers(2).on_warning(|_| {}).build().unwrap();
-        for round in 0..30 {
-            let mut batches = loader.iter().unwrap();
-            batches.next().unwrap().unwrap();
-            batches.worker_pids().into_iter().for_each(shoot);
-            let started = Instant::now();
-            // Long enough that it is noticed, and another one is on its way.
-            while started.elapsed() < Duration::from_micros(400 * round) {
-                batches.next().unwrap().unwrap();
-            }
-            let ((), took) = timed(|| drop(batches));
-            assert_soon(took);
-        }
-        drop(loader);
         before.assert_nothing_left();
     });
 }
