@@ -3,6 +3,7 @@
 use std::{fmt, io, path::PathBuf, time::Duration};
 
 use loader_ipc::{
+    advice,
     control::{WorkerSnapshot, WorkerState},
     frame::{ExitStatus, Failure, Stage},
 };
@@ -79,7 +80,7 @@ pub enum Error {
         problem: String,
     },
     /// The operating system refused something that the loader cannot do without.
-    #[error("{what}: {source}")]
+    #[error("{what}: {source}{}", advice(source))]
     System {
         /// What was tried.
         what: &'static str,

@@ -3,6 +3,7 @@
 //! - A message never exceeds [`MAX_MESSAGE`], checked before sending. Above one packet (about 200 KiB) ipc-channel splits a message,
 //!   and then a killed sender looks like a closed channel and a stopped one blocks every receiver.
 //! - Receiving has a deadline; a signal does not end it.
+//! - A receiver that is gone is an error, whatever the program does with SIGPIPE.
 //! - No channels and no memory travel inside messages.
 //! - `send` may block while the channel is full (about 270 small messages): whoever sends must not wait for the receiver in
 //!   any other way, and what is outstanding stays far below that.
@@ -21,7 +22,10 @@ use ipc_channel::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 
-use crate::codec::{self, CodecError};
+use crate::{
+    codec::{self, CodecError},
+    held::without_sigpipe,
+};
 
 /// Largest message in bytes: far below what one packet takes.
 pub const MAX_MESSAGE: usize = 4 * 1024;
@@ -114,7 +118,7 @@ impl<T: Serialize> Sender<T> {
         if bytes.len() > MAX_MESSAGE {
             return Err(SendError::TooLarge { len: bytes.len() });
         }
-        self.inner.send(Packet(bytes)).map_err(|error| match error {
+        without_sigpipe(|| self.inner.send(Packet(bytes))).map_err(|error| match error {
             IpcError::Disconnected => SendError::Closed,
             IpcError::Io(error) if is_closed(&error) => SendError::Closed,
             IpcError::Io(error) => SendError::Io(error),

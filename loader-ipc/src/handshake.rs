@@ -13,7 +13,7 @@
 //! waiting and removes the name.
 
 use std::{
-    env, fs, io,
+    env, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     panic::catch_unwind,
     path::{Path, PathBuf},
@@ -21,17 +21,23 @@ use std::{
     time::Instant,
 };
 
-use ipc_channel::ipc::{IpcOneShotServer, IpcSender};
+use ipc_channel::{
+    IpcError,
+    ipc::{IpcOneShotServer, IpcSender},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    advice,
     channel::{Receiver, Sender, channel},
     control::ControlPage,
     entry::Entry,
     frame::Lease,
+    held::without_sigpipe,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{Bell, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake},
+    socket_file::remove_socket,
 };
 
 /// Version of this crate; both sides must have the same.
@@ -133,7 +139,7 @@ pub enum HandshakeError {
     #[error("a stranger connected in the main program's place")]
     WrongNonce,
     /// The queues could not be made.
-    #[error("the queues cannot be made: {0}")]
+    #[error("the queues cannot be made: {0}{advice}", advice = advice(.0))]
     Queue(#[source] io::Error),
 }
 
@@ -233,20 +239,33 @@ impl Invitation {
             }
             Answer::Listening { server } => server,
         };
+        let connection = connect_to(&server, lifeline);
+        // Nobody needs the name any more; the worker might be killed before it removes it.
+        remove_socket(Path::new(&server));
+        let connection = connection?;
         let (bell, rung) = channel().map_err(HandshakeError::Queue)?;
         let welcome = Welcome { nonce: self.nonce, bell: rung, wake: wake.clone() };
-        let connection = IpcSender::connect(server.clone()).map_err(|error| match error.raw_os_error() {
-            // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
-            Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
-            _ => HandshakeError::Queue(error),
+        without_sigpipe(|| connection.send(welcome)).map_err(|error| {
+            HandshakeError::Queue(match error {
+                IpcError::Io(error) => error,
+                error => io::Error::other(error.to_string()),
+            })
         })?;
-        // Connected, nobody needs the name any more; the worker might be killed before it removes it.
-        remove_socket(Path::new(&server));
-        connection
-            .send(welcome)
-            .map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
         Ok(self.rings.of_main(bell))
     }
+}
+
+/// Connects to a worker's one-shot server.
+fn connect_to(server: &str, lifeline: &Lifeline) -> Result<IpcSender<Welcome>, HandshakeError> {
+    // ipc-channel loses a descriptor each time that nobody is there.
+    if lifeline.is_closed() {
+        return Err(LifelineError::Closed.into());
+    }
+    IpcSender::connect(server.to_owned()).map_err(|error| match error.raw_os_error() {
+        // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
+        Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
+        _ => HandshakeError::Queue(error),
+    })
 }
 
 /// What a worker has after the handshake.
@@ -391,12 +410,6 @@ pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> Handsha
         Ok(()) => HandshakeError::Refused(reason),
         Err(error) => error.into(),
     }
-}
-
-/// Removes a one-shot server's socket and the folder made for it. What is gone already, or cannot be removed, is left.
-pub fn remove_socket(socket: &Path) {
-    drop(fs::remove_file(socket));
-    drop(socket.parent().map(fs::remove_dir));
 }
 
 fn fresh_nonce() -> u64 {

@@ -10,6 +10,7 @@
 //!
 //! Linux only: memfd, pidfd, `/proc/self/exe`.
 
+mod advice;
 pub mod arena;
 pub mod attach;
 pub mod buffer;
@@ -22,6 +23,7 @@ pub mod fault;
 pub mod frame;
 pub mod handshake;
 pub mod heap;
+mod held;
 pub mod lent;
 pub mod lifeline;
 pub mod memory;
@@ -30,8 +32,11 @@ pub mod process;
 pub mod queue;
 mod ring;
 pub mod slots;
+pub mod socket_file;
 mod sys;
 
+pub use advice::advice;
+pub use held::ignore_sigpipe;
 pub use sys::{
     Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, default_sigchld, exit_now,
     keep_freed_memory,

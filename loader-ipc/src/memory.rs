@@ -3,13 +3,18 @@
 use std::{fs::File, io, io::Write, num::NonZeroUsize, os::fd::OwnedFd};
 
 use nix::{
-    errno::Errno,
     fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
-    sys::memfd::{MFdFlags, memfd_create},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        signal::Signal,
+    },
     unistd::ftruncate,
 };
 
-use crate::sys::{SealedMap, SharedWords};
+use crate::{
+    held::{uninterrupted, without},
+    sys::{SealedMap, SharedWords},
+};
 
 /// Bytes written once and shared read-only by every process: a dataset's encoding, the rows of a shared vector.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl SealedWriter {
 
 impl Write for SealedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        without(Signal::SIGXFSZ, || self.file.write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -95,13 +100,12 @@ impl Write for SealedWriter {
 pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
     let fd = memfd(c"loader-slot")?;
     let size = i64::try_from(len.get()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    ftruncate(&fd, size)?;
-    loop {
-        match fallocate(&fd, FallocateFlags::empty(), 0, size) {
-            Err(Errno::EINTR) => {}
-            other => break other?,
-        }
-    }
+    // A limit on the size of files (`ulimit -f`) holds for memory too. And the system gives back all pages when a signal interrupts
+    // it: a profiler's timer could do that for ever.
+    without(Signal::SIGXFSZ, || {
+        ftruncate(&fd, size)?;
+        uninterrupted(|| fallocate(&fd, FallocateFlags::empty(), 0, size))
+    })?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(fd)
 }

@@ -20,6 +20,7 @@ use std::{
 };
 
 use crate::{
+    advice,
     frame::Lease,
     memory,
     pin::Pinner,
@@ -115,7 +116,7 @@ pub enum SlotError {
         leased: usize,
     },
     /// The system has no more memory, descriptors or mappings.
-    #[error("no shared memory for a slot of {wanted} bytes: {source}")]
+    #[error("no shared memory for a slot of {wanted} bytes: {source}{}", advice(source))]
     System {
         /// Size of the slot that was wanted, in bytes.
         wanted: u64,
@@ -162,8 +163,7 @@ impl SlotPool {
     /// Gives `lease` back and leases a slot of at least `needed` bytes instead; `others` as in [`lease`](Self::lease).
     ///
     /// # Errors
-    /// [`SlotError::LimitReached`] and [`SlotError::NotLeased`], with nothing changed; [`SlotError::System`], with `lease` given
-    /// back.
+    /// [`SlotError`]; `lease` is then still what it was.
     pub fn regrow(&self, lease: Lease, needed: usize, others: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.leased(lease)?;
@@ -173,12 +173,17 @@ impl SlotPool {
         if !fits(needed) {
             return Err(inner.limit_reached(needed));
         }
-        // Its worker still copies the batch out of it, and a slot that proved too small is of no use to others either.
-        inner.destroy(lease.slot);
         // Slack only where it fits.
         let wanted = Some(with_slack(needed)).filter(|&roomy| fits(roomy)).unwrap_or(needed);
+        // The limit holds for what there will be. The old one goes only when there is another: without, its worker answers under it,
+        // or its task is given to another worker with it.
+        inner.bytes -= lease.len;
+        let found = inner.find_or_create(wanted, |_| false);
+        inner.bytes += lease.len;
+        let number = found?;
         inner.expected = inner.expected.max(wanted);
-        let number = inner.find_or_create(wanted, |_| false)?;
+        // Its worker still copies the batch out of it, and a slot that proved too small is of no use to others either.
+        inner.destroy(lease.slot);
         Ok(inner.start_lease(number))
     }
 

@@ -16,7 +16,7 @@ use loader_ipc::{
     default_sigchld,
     frame::{Failure, Stage},
     handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
-    keep_freed_memory,
+    ignore_sigpipe, keep_freed_memory,
     lifeline::Lifeline,
     process::take_lifeline_from_stdin,
     queue::{OrderReceiver, ReportSender},
@@ -86,6 +86,7 @@ fn prepare_process() -> anyhow::Result<()> {
     // A handler, not "ignore": programs that the dataset starts would inherit the latter.
     signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
     default_sigchld();
+    ignore_sigpipe();
     keep_freed_memory();
     Ok(())
 }

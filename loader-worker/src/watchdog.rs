@@ -11,8 +11,8 @@ use std::{
 
 use loader_ipc::{
     exit_now,
-    handshake::remove_socket,
     lifeline::{Lifeline, poll_until},
+    socket_file::remove_socket,
 };
 use nix::unistd::{Pid, getppid};
 use rustix::{

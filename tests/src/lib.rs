@@ -3,6 +3,7 @@
 pub mod datasets;
 pub mod driver_log;
 pub mod processes;
+pub mod traces;
 mod watchdog;
 
 pub use watchdog::Watchdog;

@@ -53,6 +53,27 @@ pub fn wait_until_gone(pids: &[u32], deadline: Duration) -> Result<Duration, Vec
     }
 }
 
+/// Processes whose parent is `parent`; zombies too.
+pub fn children(parent: u32) -> Vec<u32> {
+    let field = |pid: &u32| stat(*pid)?.split(' ').nth(1)?.parse::<u32>().ok();
+    all().filter(|pid| field(pid) == Some(parent)).collect()
+}
+
+/// Running processes that have `variable`, as `NAME=value`, in their environment.
+pub fn with_variable(variable: &str) -> Vec<u32> {
+    let has_it = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|entry| entry == variable.as_bytes())
+    };
+    all().filter(has_it).collect()
+}
+
+/// The program and its arguments, for people.
+pub fn command_line(pid: u32) -> String {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
+}
+
 /// Number of open descriptors of this process.
 ///
 /// # Panics
@@ -78,8 +99,20 @@ pub fn own_memory(pid: u32) -> Option<u64> {
     Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
 }
 
-fn state(pid: u32) -> Option<char> {
+/// Every process of the machine.
+pub fn all() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The letter that the system has for what a process is in; `None` when there is no such process.
+pub fn state(pid: u32) -> Option<char> {
+    stat(pid)?.chars().next()
+}
+
+/// What the system says of a process, from its state on.
+fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
     // The name in parentheses may hold anything; the state follows the last one.
-    stat.rsplit_once(") ")?.1.chars().next()
+    Some(stat.rsplit_once(") ")?.1.to_owned())
 }

@@ -125,21 +125,10 @@ fn a_forked_child_leaves_its_parents_batches_and_workers_alone() {
 
 /// Processes whose environment has the tag.
 fn tagged(tag: &str) -> Vec<u32> {
-    let entry = format!("LOADER_TEST_TAG={tag}");
-    all_pids().filter(|pid| file_of(*pid, "environ").split('\0').any(|variable| variable == entry)).collect()
+    processes::with_variable(&format!("LOADER_TEST_TAG={tag}"))
 }
 
 fn running_hosts(way: &str) -> Vec<u32> {
     let is_host = |line: &str| line.contains("test-host") && line.contains(way);
-    all_pids().filter(|pid| is_host(&file_of(*pid, "cmdline").replace('\0', " "))).collect()
-}
-
-fn all_pids() -> impl Iterator<Item = u32> {
-    std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
-fn file_of(pid: u32, name: &str) -> String {
-    std::fs::read(format!("/proc/{pid}/{name}"))
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default()
+    processes::all().filter(|&pid| is_host(&processes::command_line(pid))).collect()
 }

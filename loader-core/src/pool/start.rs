@@ -20,6 +20,7 @@ use loader_ipc::{
     process::{self, WorkerProcess},
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
+    socket_file::remove_abandoned_sockets,
 };
 use nix::sys::signal::Signal;
 
@@ -171,23 +172,31 @@ impl Starter {
     /// Starts all workers at once, then waits for each one's answer. On a failure, ends them all.
     fn start_all(&self, wake: &Sender<Wake>) -> Result<Fresh, Error> {
         let deadline = Instant::now() + START_DEADLINE;
+        let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
+        let mut tries = self.launch.tries;
+        // Whoever killed one would have been forgiven a moment later too.
+        let mut is_tried_again = |failed: &Failed| {
+            let is_forgiven = failed.was_killed && tries > 0;
+            tries -= u32::from(is_forgiven);
+            is_forgiven
+        };
         let mut invited = VecDeque::with_capacity(self.launch.workers);
         for number in 0..self.launch.workers {
-            match self.spawn(number).and_then(|spawned| self.invite(spawned, deadline)) {
+            let mut started = start(number);
+            while started.as_ref().is_err_and(&mut is_tried_again) {
+                started = start(number);
+            }
+            match started {
                 Ok(worker) => invited.push_back(worker),
                 Err(failed) => return Err(end_after(failed.error, invited, Fresh::default())),
             }
         }
         let mut fresh = Fresh::default();
-        let mut tries = self.launch.tries;
         while let Some(worker) = invited.pop_front() {
             let number = worker.spawned.number;
             let mut greeted = greet(worker, wake, deadline);
-            // Whoever killed it would have been forgiven a moment later too.
-            while tries > 0 && greeted.as_ref().is_err_and(|failed| failed.was_killed) {
-                tries -= 1;
-                let again = self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
-                greeted = again.and_then(|invited| greet(invited, wake, deadline));
+            while greeted.as_ref().is_err_and(&mut is_tried_again) {
+                greeted = start(number).and_then(|worker| greet(worker, wake, deadline));
             }
             match greeted {
                 Ok(Greeted { worker, watched, reader }) => {
@@ -302,6 +311,9 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
     let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };
     let own_end = reap_until(&process, Instant::now() + grace);
     kill_and_reap(&process);
+    if error.is_gone() {
+        remove_abandoned_sockets();
+    }
     output.last_words();
     let problem = match own_end {
         Some(status) if error.is_gone() => format!(
@@ -326,6 +338,7 @@ fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
         reap_until(process, deadline);
     }
     processes.iter().for_each(|process| kill_and_reap(process));
+    remove_abandoned_sockets();
 }
 
 fn kill_and_reap(process: &WorkerProcess) {

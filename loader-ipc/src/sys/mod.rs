@@ -11,7 +11,7 @@
 //! | `pinner.rs` | [`Pinner`] | the driver is called in the process that opened it, and outlives its registrations |
 //! | `driver.rs` | `Driver` | calls have the types of cuda.h, and leave the thread's context as it was |
 //! | `pages.rs` | `Pages` | one owner |
-//! | `signals.rs` | [`default_sigchld`] | only a default action is set |
+//! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no code is installed |
 //! | `exit.rs` | [`exit_now`] | |
 #![allow(unsafe_code)]
 
@@ -35,6 +35,7 @@ pub use exit::{exit_now, keep_freed_memory};
 pub use pinner::Pinner;
 pub use sealed::SealedMap;
 pub use signals::default_sigchld;
+pub(crate) use signals::{ignore_sigpipe, take_pending};
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory};
 pub use words::SharedWords;
 pub use zero_sized::ZeroSized;

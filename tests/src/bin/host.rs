@@ -21,6 +21,13 @@ fn main() -> anyhow::Result<()> {
     match way.as_str() {
         "chatty" => return chatty(workers),
         "fork-load" => return load_after_fork(workers),
+        "rest" => return rest(workers),
+        "churn" => return churn(workers),
+        "dying" => return dying(workers),
+        "stopped" => {
+            let dataset = Faulty { count: 1000, at: 0, fault: Fault::Stop };
+            return die(&way, DataLoader::builder(dataset).num_workers(workers).build()?);
+        }
         _ => {}
     }
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(5) };
@@ -29,18 +36,22 @@ fn main() -> anyhow::Result<()> {
 
 fn die<B: loader_core::collate::Batch>(way: &str, loader: DataLoader<B>) -> anyhow::Result<()> {
     let mut batches = loader.iter()?;
-    println!("{}", serde_json::to_string(&batches.worker_pids())?);
-    std::io::stdout().flush()?;
+    say(&batches.worker_pids())?;
     match way {
         // To be killed from outside: busy in `next`, or in the training step.
         "wait" => batches.by_ref().for_each(drop),
-        "step" | "hung" => thread::sleep(Duration::from_secs(60)),
+        "step" | "hung" | "stopped" => thread::sleep(Duration::from_secs(60)),
         "exit" => std::process::exit(3),
         "abort" => std::process::abort(),
         "panic" => panic!("the training step panics"),
         "return" => return Ok(()),
         "leak" => std::mem::forget(batches),
         "exec" => return Err(Command::new("sleep").arg("60").exec().into()),
+        "program" => {
+            // It lives on, in a session of its own, with whatever it inherited.
+            Command::new("setsid").args(["sleep", "60"]).spawn()?;
+            std::process::abort();
+        }
         "fork" => {
             // SAFETY: the child only sleeps, and calls nothing that another thread may hold a lock of.
             if let ForkResult::Child = unsafe { fork() }? {
@@ -52,6 +63,53 @@ fn die<B: loader_core::collate::Batch>(way: &str, loader: DataLoader<B>) -> anyh
         _ => anyhow::bail!("no such way to die: {way}"),
     }
     Ok(())
+}
+
+/// Persistent workers, at rest between two epochs.
+fn rest(workers: usize) -> anyhow::Result<()> {
+    let dataset = Slow { count: 40, delay: Duration::ZERO };
+    let loader = DataLoader::builder(dataset).num_workers(workers).persistent_workers(true).build()?;
+    let mut batches = loader.iter()?;
+    let pids = batches.worker_pids();
+    batches.by_ref().for_each(drop);
+    drop(batches);
+    say(&pids)?;
+    thread::sleep(Duration::from_secs(60));
+    Ok(())
+}
+
+/// Epochs that start and end all the time.
+fn churn(workers: usize) -> anyhow::Result<()> {
+    let dataset = Slow { count: 10_000, delay: Duration::from_micros(200) };
+    let loader = DataLoader::builder(dataset).num_workers(workers).build()?;
+    for length in (0..40).cycle() {
+        let batches = loader.iter()?;
+        say(&batches.worker_pids())?;
+        batches.take(length).for_each(drop);
+    }
+    Ok(())
+}
+
+/// Workers that die all the time, and are started again.
+fn dying(workers: usize) -> anyhow::Result<()> {
+    let dataset = Slow { count: 1_000_000, delay: Duration::from_micros(200) };
+    let builder = DataLoader::builder(dataset).num_workers(workers).max_worker_deaths(1_000_000);
+    let mut batches = builder.on_warning(|_| {}).build()?.iter()?;
+    loop {
+        let pids = batches.worker_pids();
+        say(&pids)?;
+        for pid in pids {
+            // It may have ended and not been replaced yet.
+            let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            batches.by_ref().take(5).for_each(drop);
+        }
+    }
+}
+
+fn say(pids: &[u32]) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(pids)?);
+    Ok(std::io::stdout().flush()?)
 }
 
 /// Workers that print without end, while nobody reads this process's standard error.

@@ -1,0 +1,81 @@
+//! The socket that main and a fresh worker meet at has a name in the file system, for a moment. It is the worker's, which removes it;
+//! these are for whoever sees that the worker cannot.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+    time::{Duration, SystemTime},
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+    process::geteuid,
+};
+
+/// What ipc-channel calls its folders, and the sockets in them.
+const FOLDER: &str = ".tmp";
+const SOCKET: &str = "socket";
+
+/// Older ones are not of a start that has just failed.
+const RECENT: Duration = Duration::from_secs(60);
+
+/// Removes a one-shot server's socket and the folder made for it. What is gone already, or cannot be removed, is left.
+pub fn remove_socket(socket: &Path) {
+    drop(fs::remove_file(socket));
+    drop(socket.parent().map(fs::remove_dir));
+}
+
+/// Removes what workers have left that were killed before they could say what their socket is called. They must be reaped: until then
+/// they may have it open.
+pub fn remove_abandoned_sockets() {
+    remove_abandoned_since(SystemTime::now() - RECENT);
+}
+
+fn remove_abandoned_since(since: SystemTime) {
+    let entries = fs::read_dir(env::temp_dir()).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_name().as_encoded_bytes().starts_with(FOLDER.as_bytes()) {
+            let socket = entry.path().join(SOCKET);
+            if is_abandoned(&socket, since).unwrap_or(false) {
+                remove_socket(&socket);
+            }
+        }
+    }
+}
+
+/// True for a socket of this user, made since then, that no process has open.
+fn is_abandoned(path: &Path, since: SystemTime) -> io::Result<bool> {
+    let metadata = fs::symlink_metadata(path)?;
+    let is_new = metadata.modified()? >= since;
+    if !is_new || !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() {
+        return Ok(false);
+    }
+    // Of another type than its own, so that a server that is alive refuses, and is not disturbed.
+    let probe = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(connect(&probe, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixListener, process};
+
+    use super::*;
+
+    #[test]
+    fn only_a_new_socket_that_nobody_has_open_is_abandoned() {
+        let folder = env::temp_dir().join(format!("{FOLDER}-{}", process::id()));
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join(SOCKET);
+        let server = UnixListener::bind(&path).unwrap();
+        remove_abandoned_sockets();
+        assert!(path.exists());
+        // It leaves the name behind, as a killed process does.
+        drop(server);
+        remove_abandoned_since(SystemTime::now() + RECENT);
+        assert!(path.exists());
+        remove_abandoned_sockets();
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,149 @@
+//! A scenario in a process of its own: what it does to signals, limits and descriptors disturbs nobody, and what is left of it can
+//! be counted.
+
+use std::{
+    any::type_name,
+    ffi::OsStr,
+    fs::{self, File, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use loader_tests::{Watchdog, processes, traces};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// Set in the process of the scenario.
+const ALONE: &str = "LOADER_FAULTS_ALONE";
+/// Names everything that descends from one scenario.
+const TAG: &str = "LOADER_FAULTS_TAG";
+
+/// How long a scenario may take: less than its watchdogs give it, so that it is ended with all that it started.
+const DEADLINE: Duration = Duration::from_secs(50);
+/// What is promised is a second.
+const GONE: Duration = Duration::from_secs(5);
+
+/// Runs the test that `scenario` is the body of again, in a process of its own, and checks that it is left by nothing: no process,
+/// no socket, no file. There `scenario` runs.
+pub(crate) fn alone<F: FnOnce()>(scenario: F) {
+    alone_under(&[], scenario);
+}
+
+/// As [`alone`]; `starter` is the program, with its arguments, that starts the other process.
+pub(crate) fn alone_under<F: FnOnce()>(starter: &[&str], scenario: F) {
+    let _watchdog = Watchdog::start();
+    if std::env::var_os(ALONE).is_some() {
+        return scenario();
+    }
+    let this = std::env::current_exe().unwrap();
+    let words = starter.iter().map(OsStr::new).chain([this.as_os_str()]);
+    let words: Vec<&OsStr> = words.collect();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).args([test_of::<F>(), "--exact", "--include-ignored", "--nocapture"]);
+    command.env(ALONE, "1");
+    let status = Family::new().watch(&mut command);
+    assert!(status.success(), "the scenario failed: {status}");
+}
+
+/// The name of the test whose body a closure of type `F` is.
+fn test_of<F>() -> &'static str {
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    path.split_once("::").expect("the closure is in a module").1
+}
+
+/// A process and all that descend from it, with a folder of their own for temporary files.
+pub(crate) struct Family {
+    folder: tempfile::TempDir,
+    variable: String,
+}
+
+impl Family {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let temporary = folder.path().join("tmp");
+        fs::create_dir(&temporary).unwrap();
+        // Some become another user.
+        for path in [folder.path(), &temporary] {
+            fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
+        }
+        let variable = format!("{TAG}={}", folder.path().display());
+        Self { folder, variable }
+    }
+
+    /// Makes a process that `command` starts the first of the family.
+    pub(crate) fn adopt(&self, command: &mut Command) {
+        command.env(TAG, self.folder.path()).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+        command.env("TMPDIR", self.folder.path().join("tmp"));
+    }
+
+    /// Those that run.
+    pub(crate) fn running(&self) -> Vec<u32> {
+        processes::with_variable(&self.variable)
+    }
+
+    /// Runs `command` to its end, shows what it printed, and checks that it left nothing.
+    pub(crate) fn watch(&self, command: &mut Command) -> ExitStatus {
+        self.adopt(command);
+        // Files, not pipes: whoever is left would hold a pipe open.
+        let path = self.folder.path().join("output");
+        let output = File::create(&path).unwrap();
+        command.stdout(output.try_clone().unwrap()).stderr(output);
+        let mut first = command.spawn().unwrap();
+        let deadline = Instant::now() + DEADLINE;
+        let status = loop {
+            if let Some(status) = first.try_wait().unwrap() {
+                break Some(status);
+            }
+            if Instant::now() >= deadline {
+                self.kill();
+                break first.wait().map(|_| None).unwrap();
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        print!("{}", String::from_utf8_lossy(&fs::read(path).unwrap()));
+        let status = status.expect("it ends in time");
+        self.assert_gone();
+        status
+    }
+
+    /// Waits until none of them runs, and checks that they left no file and no socket.
+    pub(crate) fn assert_gone(&self) -> Duration {
+        let started = Instant::now();
+        while !self.running().is_empty() {
+            if started.elapsed() >= GONE {
+                let left = self.running();
+                let lines: Vec<_> = left.iter().map(|&pid| processes::command_line(pid)).collect();
+                self.kill();
+                panic!("processes are left: {left:?} {lines:?}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let took = started.elapsed();
+        let files = traces::files(&self.folder.path().join("tmp"));
+        assert!(files.is_empty(), "files are left: {files:?}");
+        let mut named = traces::files(Path::new("/dev/shm"));
+        named.retain(|name| name.contains("loader"));
+        assert!(named.is_empty(), "memory with a name is left: {named:?}");
+        took
+    }
+
+    /// Kills what runs.
+    pub(crate) fn kill(&self) {
+        for pid in self.running() {
+            // An error can only mean that it has just ended.
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
+    }
+}
+
+/// A test that fails leaves nobody either.
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

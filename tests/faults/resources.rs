@@ -1,0 +1,223 @@
+//! Limits that are reached: a typed error that says what to do, nothing left, and it goes on when there is room again.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    fs::{self, File},
+    path::PathBuf,
+};
+
+use loader_core::{Error, prelude::*};
+use loader_tests::{
+    datasets::{Large, Noise},
+    digest, processes,
+    traces::Before,
+};
+use nix::{
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        signal::{Signal, raise},
+    },
+    unistd::{Uid, setuid},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    alone::{alone, alone_under},
+    assert_soon, timed,
+};
+
+/// Runs `action` with a lower limit on a resource.
+fn limited<T>(resource: Resource, limit: u64, action: impl FnOnce() -> T) -> T {
+    let (soft, hard) = getrlimit(resource).unwrap();
+    setrlimit(resource, limit.min(hard), hard).unwrap();
+    let outcome = action();
+    setrlimit(resource, soft, hard).unwrap();
+    outcome
+}
+
+/// Loads an epoch and holds its batches, so that each needs memory of its own; drops them at an error, and goes on. Gives the errors.
+fn load_and_hold() -> Vec<Error> {
+    let loader = DataLoader::builder(Large { count: 20, bytes: 10 }).num_workers(2).build();
+    let batches = match loader.and_then(|loader| loader.iter()) {
+        Ok(batches) => batches,
+        Err(error) => return vec![error],
+    };
+    let (mut held, mut errors) = (Vec::new(), Vec::new());
+    for batch in batches {
+        match batch {
+            Ok(batch) => held.push(batch),
+            Err(error) => {
+                errors.push(error);
+                held.clear();
+            }
+        }
+        assert!(errors.len() < 100, "it goes on for ever: {:?}", errors[0]);
+    }
+    errors
+}
+
+/// Loads with each of `limits`. Each error must name `way_out`, and there must be one; gives the kinds.
+fn assert_told(
+    resource: Resource,
+    limits: impl IntoIterator<Item = u64>,
+    way_out: &str,
+) -> BTreeSet<&'static str> {
+    let before = Before::take();
+    let mut kinds = BTreeSet::new();
+    for limit in limits {
+        let (errors, took) = timed(|| limited(resource, limit, load_and_hold));
+        assert_soon(took);
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(way_out), "with {limit}: {error:?}: {text}");
+            kinds.insert(error.kind());
+        }
+        before.assert_nothing_left();
+    }
+    assert!(load_and_hold().is_empty(), "it works again with room");
+    before.assert_nothing_left();
+    println!("{kinds:?}");
+    assert!(!kinds.is_empty(), "the limits were never reached");
+    kinds
+}
+
+#[test]
+fn descriptors_at_the_start_and_in_the_epoch() {
+    alone(|| {
+        let used = processes::open_descriptors() as u64 - 1;
+        let kinds = assert_told(Resource::RLIMIT_NOFILE, used..used + 50, "`ulimit -n`");
+        assert!(kinds.contains("WorkerNotStarted") && kinds.contains("System"), "{kinds:?}");
+    });
+}
+
+#[test]
+fn processes_and_threads_of_the_user() {
+    alone(|| {
+        // Root has no such limit, and nobody else is the user that it becomes here.
+        if setuid(Uid::from_raw(54_321)).is_err() {
+            return println!("skipped: only root can become a user who has no other processes");
+        }
+        assert_told(Resource::RLIMIT_NPROC, 0..14, "`ulimit -u`");
+    });
+}
+
+#[test]
+fn address_space() {
+    alone(|| {
+        drop(load_and_hold());
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let size: u64 = size.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        // Nothing that a Rust program allocates on its heap may be what fails, so not too little.
+        assert_told(
+            Resource::RLIMIT_AS,
+            (0..4000).step_by(250).map(|room| 1024 * (size + room)),
+            "`ulimit -v`",
+        );
+    });
+}
+
+#[test]
+fn size_of_files() {
+    alone(|| {
+        let limits = [0, 100, 4096, 100_000, 140_000];
+        assert_told(Resource::RLIMIT_FSIZE, limits, "`ulimit -f`");
+    });
+}
+
+fn without_folder(variable: &str) {
+    alone_under(&["env", variable], || {
+        let refused = || {
+            let (errors, took) = timed(load_and_hold);
+            assert_soon(took);
+            let Error::WorkerNotStarted { problem, .. } = &errors[0] else { panic!("{errors:?}") };
+            assert!(problem.contains("set TMPDIR to a folder that exists, can be written"), "{problem}");
+        };
+        refused();
+        let before = Before::now();
+        (0..2).for_each(|_| refused());
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn no_folder_for_temporary_files() {
+    without_folder("TMPDIR=/nowhere");
+}
+
+#[test]
+fn a_folder_for_temporary_files_that_cannot_be_written() {
+    // Root could write in any other.
+    without_folder("TMPDIR=/proc");
+}
+
+#[test]
+fn shared_memory_limit() {
+    alone(|| {
+        let before = Before::take();
+        let build = |workers| {
+            let builder = DataLoader::builder(Noise { count: 60 }).batch_size(4).num_workers(workers);
+            builder.shared_memory_limit(6 << 16).build().unwrap()
+        };
+        let expected = digest(build(0).iter().unwrap()).unwrap();
+        let mut batches = build(2).iter().unwrap();
+        let (mut held, mut refused, mut noise) = (Vec::new(), 0, Digest::new());
+        while let Some(batch) = batches.next() {
+            match batch {
+                Ok(batch) => {
+                    noise.add(&batches.last_batch().unwrap().indices, &batch);
+                    held.push(batch);
+                }
+                Err(Error::SharedMemoryExhausted { problem }) => {
+                    assert!(problem.contains("batches are held by the program"), "{problem}");
+                    refused += 1;
+                    held.clear();
+                }
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        assert!(refused > 0);
+        assert_eq!((noise.order(), noise.content()), expected, "nothing is lost");
+        drop((held, batches));
+        before.assert_nothing_left();
+    });
+}
+
+/// Kills its process when it is dropped in a worker, once.
+#[derive(Debug, Serialize, Deserialize)]
+struct Bomb(Vec<u8>);
+
+impl Bomb {
+    fn fuse() -> PathBuf {
+        env::temp_dir().join("fuse")
+    }
+}
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if loader_ipc::process::is_worker() && fs::remove_file(Self::fuse()).is_ok() {
+            raise(Signal::SIGKILL).unwrap();
+        }
+    }
+}
+
+/// The batch is dropped in its worker when the larger slot that it needs is refused.
+#[test]
+fn a_slot_that_cannot_grow_and_a_worker_that_dies_of_it() {
+    alone(|| {
+        let before = Before::take();
+        let builder = DataLoader::builder(Noise { count: 10 }).num_workers(1).on_warning(|_| {});
+        let loader = builder.collate(|_| Ok(Bomb(vec![1; 300_000]))).build().unwrap();
+        File::create(Bomb::fuse()).unwrap();
+        let mut batches = loader.iter().unwrap();
+        let refused = || batches.by_ref().map(|batch| batch.unwrap_err().to_string()).collect::<Vec<_>>();
+        let (errors, took) = limited(Resource::RLIMIT_FSIZE, 200_000, || timed(refused));
+        assert_soon(took);
+        assert!(errors.len() == 10 && errors.iter().all(|text| text.contains("`ulimit -f`")), "{errors:?}");
+        assert_eq!(batches.report().restarts, 1);
+        drop((batches, loader));
+        before.assert_nothing_left();
+    });
+}

@@ -1,0 +1,304 @@
+//! Workers that do not go on: stopped, or stuck in a sample in every way. They are named, the others go on, and a drop ends them.
+
+use std::{
+    fs,
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    process::{self, Command},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::Duration,
+};
+
+use loader_core::{Error, prelude::*};
+use loader_tests::{
+    Watchdog,
+    datasets::{Fault, Faulty, Slow},
+    processes,
+    traces::Before,
+};
+use nix::sys::signal::{SigSet, Signal, raise};
+use serde::{Deserialize, Serialize};
+
+use crate::{alone::alone, assert_soon, timed};
+
+/// What a drop may take when a worker needs SIGTERM or SIGKILL: 5 s, 1 s and 1 s are what it waits.
+const DROP: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+/// 40 batches of two, and the worker stops itself in the middle of batch 10.
+fn stops(in_order: bool) -> DataLoader<Tensor<u64>> {
+    let dataset = Faulty { count: 80, at: 21, fault: Fault::Stop };
+    let builder = DataLoader::builder(dataset).batch_size(2).num_workers(2).in_order(in_order);
+    builder.timeout(TIMEOUT).build().unwrap()
+}
+
+#[test]
+fn a_stopped_worker_is_named_the_other_goes_on_and_nothing_is_lost() {
+    alone(|| {
+        let before = Before::take();
+        let loader = stops(true);
+        let mut batches = loader.iter().unwrap();
+        let mut numbers: Vec<u64> = Vec::new();
+        let (error, took) = loop {
+            match timed(|| batches.next().unwrap()) {
+                (Ok(batch), _) => numbers.extend(batch.as_slice()),
+                (Err(error), took) => break (error, took),
+            }
+        };
+        assert!((TIMEOUT..10 * TIMEOUT).contains(&took), "{took:?}");
+        let Error::TimedOut { waiting_for: doing, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((doing.batch, doing.index, numbers.len()), (10, 21, 20), "{error}");
+        assert_eq!(doing.pid, batches.worker_pids()[doing.worker]);
+        // The other has loaded all that may be ahead, the tasks that waited behind the stopped one too.
+        let loaded: u64 = batches.report().workers.iter().map(|worker| worker.batches).sum();
+        assert_eq!(loaded, 10 + 3);
+        assert!(matches!(batches.next(), Some(Err(Error::TimedOut { .. }))), "it can be asked again");
+        processes::signal(doing.pid, Signal::SIGCONT);
+        numbers.extend(batches.by_ref().flat_map(|batch| batch.unwrap().as_slice().to_vec()));
+        assert!(numbers.into_iter().eq(0..80));
+        drop((batches, loader));
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn batches_as_they_arrive_flow_past_a_stopped_worker() {
+    alone(|| {
+        let before = Before::take();
+        let loader = stops(false);
+        let mut batches = loader.iter().unwrap();
+        let mut numbers: Vec<u64> = Vec::new();
+        let error = loop {
+            match batches.next().unwrap() {
+                Ok(batch) => numbers.extend(batch.as_slice()),
+                Err(error) => break error,
+            }
+        };
+        let Error::TimedOut { waiting_for: doing, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((doing.batch, numbers.len()), (10, 78), "all but one");
+        processes::signal(doing.pid, Signal::SIGCONT);
+        numbers.extend(batches.by_ref().flat_map(|batch| batch.unwrap().as_slice().to_vec()));
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..80));
+        drop((batches, loader));
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_worker_stopped_from_outside_and_continued_again_and_again() {
+    alone(|| {
+        let before = Before::take();
+        let dataset = Faulty { count: 2000, at: usize::MAX, fault: Fault::Hang };
+        let loader = DataLoader::builder(dataset).num_workers(2).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let pids = batches.worker_pids();
+        let mut numbers = Vec::new();
+        for round in 0..20 {
+            // Whatever it is in: a sample, a report, asleep.
+            processes::signal(pids[round % 2], Signal::SIGSTOP);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(10));
+                    processes::signal(pids[round % 2], Signal::SIGCONT);
+                });
+                numbers.extend(batches.by_ref().take(50).map(|batch| batch.unwrap().as_slice()[0]));
+            });
+        }
+        numbers.extend(batches.by_ref().map(|batch| batch.unwrap().as_slice()[0]));
+        assert!(numbers.into_iter().eq(0..2000));
+        drop((batches, loader));
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn main_and_its_workers_stopped_and_continued_together() {
+    alone(|| {
+        let before = Before::take();
+        let dataset = Slow { count: 1500, delay: Duration::from_millis(1) };
+        let loader = DataLoader::builder(dataset).num_workers(2).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        assert_eq!(batches.next().unwrap().unwrap().as_slice(), [0]);
+        let mut all = batches.worker_pids();
+        all.push(process::id());
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        // As by Ctrl-Z and `fg`.
+        let script = "kill -STOP \"$@\"; sleep 0.5; kill -CONT \"$@\"";
+        let mut shell = Command::new("sh").args(["-c", script, "sh"]).args(all).spawn().unwrap();
+        let (numbers, took) = timed(|| batches.map(|batch| batch.unwrap().as_slice()[0]).collect::<Vec<_>>());
+        assert!(numbers.into_iter().eq(1..1500));
+        assert!(took > Duration::from_millis(450), "they were stopped: {took:?}");
+        assert!(shell.wait().unwrap().success());
+        drop(loader);
+        before.assert_nothing_left();
+    });
+}
+
+/// Where a worker is stuck.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+enum Where {
+    /// Stopped.
+    Stopped,
+    /// Stopped while it opens the dataset.
+    StoppedInSetup,
+    /// Asleep, with a handler for SIGTERM that does nothing.
+    HandlesSigterm,
+    /// Asleep, with every signal blocked in this thread and all that it has made.
+    BlocksSignals,
+    /// Computing.
+    Spins,
+    /// Reading what nobody writes.
+    Reads,
+    /// It is another program now, with the same process id.
+    OtherProgram,
+    /// In the destructor of the dataset, at the end of the epoch.
+    Destructor,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Stuck(Where);
+
+impl Stuck {
+    fn hang(&self) -> anyhow::Result<()> {
+        match self.0 {
+            Where::Stopped | Where::StoppedInSetup => raise(Signal::SIGSTOP)?,
+            Where::HandlesSigterm => {
+                for signal in [Signal::SIGTERM, Signal::SIGINT] {
+                    signal_hook::flag::register(signal as i32, Arc::<AtomicBool>::default())?;
+                }
+            }
+            Where::BlocksSignals => SigSet::all().thread_set_mask()?,
+            Where::Spins => loop {
+                std::hint::spin_loop();
+            },
+            Where::Reads => {
+                let (mut reader, _writer) = io::pipe()?;
+                reader.read_exact(&mut [0])?;
+            }
+            Where::OtherProgram => return Err(Command::new("sleep").arg("1000").exec().into()),
+            Where::Destructor => return Ok(()),
+        }
+        loop {
+            thread::sleep(Duration::from_secs(1));
+        }
+    }
+}
+
+impl Dataset for Stuck {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        4
+    }
+
+    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+        if let Where::StoppedInSetup = self.0 { self.hang() } else { Ok(()) }
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        if index == 2 {
+            self.hang()?;
+        }
+        Ok(index as u64)
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        // In main there is nothing to be stuck in: it has sent its dataset away.
+        if let Where::Destructor = self.0
+            && loader_ipc::process::is_worker()
+        {
+            thread::sleep(Duration::from_secs(1000));
+        }
+    }
+}
+
+/// All at once, each dropped by a thread of its own: this takes as long as the slowest.
+#[test]
+fn a_drop_ends_a_worker_wherever_it_is_stuck() {
+    alone(|| {
+        let before = Before::take();
+        let all = [
+            Where::Stopped,
+            Where::StoppedInSetup,
+            Where::HandlesSigterm,
+            Where::BlocksSignals,
+            Where::Spins,
+            Where::Reads,
+            Where::OtherProgram,
+            Where::Destructor,
+        ];
+        thread::scope(|scope| {
+            for stuck in all {
+                scope.spawn(move || {
+                    let builder = DataLoader::builder(Stuck(stuck)).num_workers(1).timeout(TIMEOUT);
+                    let mut batches = builder.build().unwrap().iter().unwrap();
+                    let pid = batches.worker_pids()[0];
+                    // All four, where the worker is stuck only behind them.
+                    let error = batches.by_ref().take(4).find_map(Result::err);
+                    match stuck {
+                        Where::Destructor => assert!(error.is_none(), "{error:?}"),
+                        _ => assert!(matches!(error, Some(Error::TimedOut { .. })), "{stuck:?}: {error:?}"),
+                    }
+                    let ((), took) = timed(|| drop(batches));
+                    println!("{stuck:?}: dropped in {took:?}");
+                    assert!(took < DROP && !processes::exists(pid), "{stuck:?}: {took:?}");
+                });
+            }
+        });
+        before.assert_nothing_left();
+    });
+}
+
+/// With a longest time for a sample, the worker is replaced, and only that sample's batch is lost.
+#[test]
+fn a_worker_that_is_stuck_in_a_sample_is_replaced() {
+    alone(|| {
+        let before = Before::take();
+        let all = [
+            Where::Stopped,
+            Where::HandlesSigterm,
+            Where::BlocksSignals,
+            Where::Spins,
+            Where::Reads,
+            Where::OtherProgram,
+        ];
+        for stuck in all {
+            let builder = DataLoader::builder(Stuck(stuck)).num_workers(2).sample_timeout(TIMEOUT);
+            let batches = builder.on_warning(|_| {}).build().unwrap().iter().unwrap();
+            let (batches, took) = timed(|| batches.collect::<Vec<_>>());
+            println!("{stuck:?}: the epoch took {took:?}");
+            assert_soon(took);
+            for (index, batch) in batches.into_iter().enumerate() {
+                match batch {
+                    Ok(batch) => assert_eq!(batch.as_slice(), [index as u64]),
+                    Err(error) => {
+                        let is_it = matches!(error, Error::DatasetFailed { index: Some(2), .. });
+                        assert!(is_it && index == 2, "{stuck:?}: {error:?}");
+                    }
+                }
+            }
+        }
+        before.assert_nothing_left();
+    });
+}
+
+/// A worker program that never answers. Takes the 30 s that a start may: `cargo test -p loader-tests --test faults -- --ignored`.
+#[test]
+#[ignore = "takes 30 seconds"]
+fn a_program_that_never_answers() {
+    let _watchdog = Watchdog::start();
+    let before = fs::read_dir("/proc/self/fd").unwrap().count();
+    // It reads the bootstrap, prints it, and waits for more.
+    let builder = DataLoader::builder(Faulty { count: 1, at: 1, fault: Fault::Hang }).num_workers(2);
+    let loader = builder.worker_program("/bin/cat").build().unwrap();
+    let (started, took) = timed(|| loader.iter());
+    let error = started.unwrap_err();
+    assert!(error.to_string().contains("did not answer"), "{error}");
+    assert!((25..45).contains(&took.as_secs()), "{took:?}");
+    drop(loader);
+    assert!(fs::read_dir("/proc/self/fd").unwrap().count() <= before);
+}
