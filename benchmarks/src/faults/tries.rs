@@ -1,0 +1,125 @@
+//! One try of a fault, watched from outside.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    host::{BATCHES, Said},
+    list::{Fault, What},
+};
+
+/// A try that has come to nothing by then hangs.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// What is still there so long after the program is left over.
+const LEFT_OVER: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Every batch came; a drop returned; no worker was left after main.
+    Survived,
+    /// An error.
+    Lost,
+    /// Nothing before the deadline.
+    Hung,
+    /// Batches missing or wrong, without an error.
+    Wrong,
+}
+
+#[derive(Debug)]
+pub(crate) struct Try {
+    pub(crate) outcome: Outcome,
+    /// From the fault to the outcome.
+    pub(crate) milliseconds: f64,
+    pub(crate) left_over: bool,
+    pub(crate) text: Option<String>,
+}
+
+pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
+    let folder = tempfile::tempdir()?;
+    let mut command = match fault.what {
+        What::SigchldIgnored => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(env::current_exe()?);
+            shell
+        }
+        _ => Command::new(env::current_exe()?),
+    };
+    let mut host = command
+        .args(["--host", fault.name])
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let lines = lines(&mut host)?;
+    let workers: Vec<u32> = serde_json::from_str(&lines.recv_timeout(DEADLINE)?)?;
+    let mut done = match fault.what {
+        What::Main(..) => main_ends(&lines, &workers)?,
+        _ => epoch_ends(&lines)?,
+    };
+    if done.outcome == Outcome::Hung {
+        host.kill()?;
+    }
+    host.wait()?;
+    let ended = Instant::now();
+    while workers.iter().any(|&pid| is_running(pid)) && ended.elapsed() < LEFT_OVER {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // The file that says that the fault has not happened yet is this program's own.
+    let files = fs::read_dir(folder.path())?.filter_map(Result::ok).filter(|file| file.file_name() != "life");
+    done.left_over = workers.iter().any(|&pid| is_running(pid)) || files.count() > 0;
+    Ok(done)
+}
+
+fn epoch_ends(lines: &mpsc::Receiver<String>) -> anyhow::Result<Try> {
+    let line = match lines.recv_timeout(DEADLINE) {
+        Ok(line) => line,
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            let milliseconds = DEADLINE.as_secs_f64() * 1e3;
+            return Ok(Try { outcome: Outcome::Hung, milliseconds, left_over: false, text: None });
+        }
+        Err(error) => return Err(error).context("the program failed for a reason of its own"),
+    };
+    let Said { milliseconds, right, error, wrong, .. } = serde_json::from_str(&line)?;
+    let is_drop =
+        right < BATCHES && error.is_none() && milliseconds > 0.0 && !wrong && right == crate::host::AT;
+    let outcome = match (&error, wrong) {
+        (_, true) => Outcome::Wrong,
+        (Some(_), _) => Outcome::Lost,
+        (None, _) if right == BATCHES || is_drop => Outcome::Survived,
+        (None, _) => Outcome::Wrong,
+    };
+    Ok(Try { outcome, milliseconds, left_over: false, text: error })
+}
+
+fn main_ends(lines: &mpsc::Receiver<String>, workers: &[u32]) -> anyhow::Result<Try> {
+    if lines.recv_timeout(DEADLINE)? != "now" {
+        bail!("the program says something else than that it is about to end");
+    }
+    let since = Instant::now();
+    while workers.iter().any(|&pid| is_running(pid)) && since.elapsed() < DEADLINE {
+        thread::sleep(Duration::from_micros(200));
+    }
+    let outcome = if since.elapsed() < DEADLINE { Outcome::Survived } else { Outcome::Hung };
+    Ok(Try { outcome, milliseconds: since.elapsed().as_secs_f64() * 1e3, left_over: false, text: None })
+}
+
+fn lines(host: &mut Child) -> anyhow::Result<mpsc::Receiver<String>> {
+    let output = BufReader::new(host.stdout.take().context("it has an output")?);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    Ok(receiver)
+}
+
+/// False of a process that only waits for its parent to look at it.
+fn is_running(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
