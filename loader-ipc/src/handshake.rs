@@ -37,7 +37,7 @@ use crate::{
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{Bell, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake},
-    socket_file::remove_socket,
+    socket_file::{is_served, remove_socket},
 };
 
 /// Version of this crate; both sides must have the same.
@@ -239,7 +239,7 @@ impl Invitation {
             }
             Answer::Listening { server } => server,
         };
-        let connection = connect_to(&server, lifeline);
+        let connection = connect_to(&server);
         // Nobody needs the name any more; the worker might be killed before it removes it.
         remove_socket(Path::new(&server));
         let connection = connection?;
@@ -256,9 +256,9 @@ impl Invitation {
 }
 
 /// Connects to a worker's one-shot server.
-fn connect_to(server: &str, lifeline: &Lifeline) -> Result<IpcSender<Welcome>, HandshakeError> {
+fn connect_to(server: &str) -> Result<IpcSender<Welcome>, HandshakeError> {
     // ipc-channel loses a descriptor each time that nobody is there.
-    if lifeline.is_closed() {
+    if !is_served(Path::new(server)) {
         return Err(LifelineError::Closed.into());
     }
     IpcSender::connect(server.to_owned()).map_err(|error| match error.raw_os_error() {

@@ -155,12 +155,6 @@ impl Lifeline {
         Ok((open(&bytes[..message.bytes])?, fds))
     }
 
-    /// True when the other side is gone, whatever it had sent before.
-    pub fn is_closed(&self) -> bool {
-        let ends = &mut [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        poll_until(ends, Instant::now()).unwrap_or(true)
-    }
-
     fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), LifelineError> {
         if poll_until(&mut [PollFd::new(&self.socket, what)], deadline)? {
             Ok(())

@@ -52,9 +52,18 @@ fn is_abandoned(path: &Path, since: SystemTime) -> io::Result<bool> {
     if !is_new || !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() {
         return Ok(false);
     }
-    // Of another type than its own, so that a server that is alive refuses, and is not disturbed.
-    let probe = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    Ok(connect(&probe, &SocketAddrUnix::new(path)?) == Err(Errno::CONNREFUSED))
+    Ok(probe(path)? == Err(Errno::CONNREFUSED))
+}
+
+/// False when a one-shot server is surely gone.
+pub(crate) fn is_served(socket: &Path) -> bool {
+    !matches!(probe(socket), Ok(Err(Errno::CONNREFUSED | Errno::NOENT)))
+}
+
+/// Connects with a socket of another type than the server's: one that is alive refuses that, and is not disturbed.
+fn probe(path: &Path) -> io::Result<Result<(), Errno>> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(connect(&socket, &SocketAddrUnix::new(path)?))
 }
 
 #[cfg(test)]
@@ -70,9 +79,10 @@ mod tests {
         let path = folder.join(SOCKET);
         let server = UnixListener::bind(&path).unwrap();
         remove_abandoned_sockets();
-        assert!(path.exists());
+        assert!(path.exists() && is_served(&path));
         // It leaves the name behind, as a killed process does.
         drop(server);
+        assert!(!is_served(&path));
         remove_abandoned_since(SystemTime::now() + RECENT);
         assert!(path.exists());
         remove_abandoned_sockets();

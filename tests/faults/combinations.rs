@@ -20,6 +20,7 @@ struct Combination {
     batch_size: usize,
     stays: bool,
     shuffle: bool,
+    hedge: bool,
     limit: u64,
     shards: usize,
     pause: Duration,
@@ -34,6 +35,7 @@ impl Combination {
             batch_size: rng.random_range(1..=9),
             stays: rng.random(),
             shuffle: rng.random(),
+            hedge: rng.random(),
             limit: if rng.random() { 1 << 30 } else { 12 << 20 },
             shards: rng.random_range(1..=5),
             pause: Duration::from_millis(rng.random_range(2..12)),
@@ -47,7 +49,7 @@ impl Combination {
         if workers == 0 {
             return builder;
         }
-        let builder = builder.prefetch_factor(self.prefetch).persistent_workers(self.stays);
+        let builder = builder.prefetch_factor(self.prefetch).persistent_workers(self.stays).hedge(self.hedge);
         builder.shared_memory_limit(self.limit).max_worker_deaths(1000)
     }
 
