@@ -212,7 +212,8 @@ pub enum Error {
         /// Sizes and counts.
         problem: String,
     },
-    /// A worker broke the protocol. The iterator ends with this error.
+    /// A worker broke the protocol, and none was to take its place: it has died too often in this epoch, or `on_worker_death` is `Fail`. The
+    /// iterator ends with this error.
     #[error("worker {worker} broke the protocol: {problem}")]
     WorkerMisbehaved {
         /// Number of the worker.
@@ -286,6 +287,12 @@ impl fmt::Display for Doing {
         match state {
             WorkerState::Fetching | WorkerState::Collating => {
                 write!(f, "worker {worker} (pid {pid}), {state} sample {index} of batch {batch} for {age}")
+            }
+            WorkerState::FetchingMany => {
+                write!(
+                    f,
+                    "worker {worker} (pid {pid}), fetching all samples of batch {batch} at once for {age}"
+                )
             }
             WorkerState::Sending => write!(f, "worker {worker} (pid {pid}), sending batch {batch} for {age}"),
             _ => write!(f, "worker {worker} (pid {pid}), {state} for {age}"),
@@ -417,6 +424,7 @@ pub(crate) fn while_doing(doing: &Doing) -> String {
     match doing.state {
         WorkerState::Starting => " before it was ready".to_owned(),
         WorkerState::Idle => String::new(),
+        WorkerState::FetchingMany => format!(" while fetching all samples of batch {} at once", doing.batch),
         _ => format!(" while {} sample {} of batch {}", doing.state, doing.index, doing.batch),
     }
 }

@@ -186,7 +186,8 @@ pub enum OnBadSample {
     Error,
     /// Its batch is a sample shorter. A batch without any sample left is left out.
     Skip,
-    /// Another sample takes its place, drawn by seed, epoch and index: the same one in every run. Of map-style datasets only.
+    /// Another sample takes its place, drawn by seed, epoch and index: the same one in every run. Any sample of the dataset may be; with a
+    /// sampler or ranks, which leave samples out on purpose, one of its own batch. Of map-style datasets only.
     Replace,
 }
 
@@ -277,7 +278,7 @@ pub struct LoaderOptions {
     /// workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_timeout: Option<f64>,
-    /// Most bytes that a worker may have in memory of its own; none by default. A larger one is replaced between two batches.
+    /// Most bytes that a worker may have in memory of its own; none by default. A larger one is replaced between two batches. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_memory_limit: Option<u64>,
     /// Give a batch that is late to a second worker too, if one has nothing to do; off by default. Needs workers.

@@ -46,6 +46,8 @@ pub enum WorkerState {
     Collating,
     /// Encoding and sending.
     Sending,
+    /// In the dataset, on several samples at once.
+    FetchingMany,
 }
 
 /// A worker's line of the control page, read once.
@@ -147,6 +149,7 @@ impl ControlPage {
             2 => WorkerState::Fetching,
             3 => WorkerState::Collating,
             4 => WorkerState::Sending,
+            5 => WorkerState::FetchingMany,
             _ => WorkerState::Starting,
         };
         WorkerSnapshot {
@@ -241,6 +244,7 @@ impl std::fmt::Display for WorkerState {
             Self::Fetching => "fetching",
             Self::Collating => "collating",
             Self::Sending => "sending",
+            Self::FetchingMany => "fetching at once",
         })
     }
 }

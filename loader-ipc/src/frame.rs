@@ -42,6 +42,7 @@ pub struct Task {
     /// Which of the queue's [`MOST_UNANSWERED`] claims says whether it has been begun, or withdrawn before.
     pub claim: u32,
     /// Samples that count as bad without being tried, for trying them has ended a worker; at most [`MOST_KNOWN_BAD`].
+    /// [`ONE_BY_ONE`] says that samples are not to be loaded many at once.
     pub known_bad: Vec<u64>,
 }
 
@@ -49,6 +50,8 @@ pub struct Task {
 pub const MOST_FORGOTTEN: usize = 64;
 /// Most samples that a task says are bad, so that its frame stays small.
 pub const MOST_KNOWN_BAD: usize = 64;
+/// In place of a sample that is known to be bad: it is one of them, and will come out when each is loaded on its own.
+pub const ONE_BY_ONE: u64 = u64::MAX;
 /// Most bad samples that a frame tells of.
 pub const MOST_BAD_SAMPLES: usize = 256;
 /// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a ring well

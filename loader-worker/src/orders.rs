@@ -18,7 +18,7 @@ use loader_ipc::{
     channel::SendError,
     control::{ControlPage, WorkerLine, WorkerState},
     fault::{self, Point},
-    frame::{BadSample, Event, Failure, Indices, Lease, MOST_BAD_SAMPLES, Stage, Task},
+    frame::{BadSample, Event, Failure, Indices, Lease, MOST_BAD_SAMPLES, ONE_BY_ONE, Stage, Task},
     lifeline::Lifeline,
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -140,8 +140,12 @@ impl Worker<'_> {
         }
         let started = Instant::now();
         self.line().set_task(number);
-        self.enter(WorkerState::Fetching);
         let work = self.unpack(indices, lease)?;
+        let first = match &work {
+            Work::Samples(indices) => indices.first().map_or(0, |&index| index as u64),
+            Work::NextOf { .. } => self.position(&work),
+        };
+        self.line().progress(WorkerState::Fetching, first);
         fault::point(Point::WorkerFetch);
         let before = self.position(&work);
         let control = Arc::clone(&self.session.control);
@@ -149,9 +153,7 @@ impl Worker<'_> {
         let outcome = self.fetch_and_send(epoch, number, lease, &work, &watch)?;
         let position = self.position(&work);
         let mut bad = watch.bad.into_inner();
-        if bad.len() > MOST_BAD_SAMPLES {
-            return self.fail_for_bad(number, lease, &bad, position);
-        }
+        bad.truncate(MOST_BAD_SAMPLES);
         BadSample::cut_to_frame(&mut bad);
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
@@ -268,20 +270,6 @@ impl Worker<'_> {
                 Outcome::Failed { lease, failure: Failure::to_send(text) }
             }
         })
-    }
-
-    /// A batch with more bad samples than a frame tells of fails.
-    fn fail_for_bad(
-        &mut self,
-        task: u64,
-        lease: Lease,
-        bad: &[BadSample],
-        position: u64,
-    ) -> anyhow::Result<Flow> {
-        let mut failure = Failure::to_send(format!("{} of its samples are bad", bad.len()));
-        failure.chain.extend(bad.first().map(|sample| sample.reason.clone()));
-        let (failure, held) = (failure.cut_to_frame(), self.is_held(lease));
-        self.report(Event::Failed { task, lease, failure, held, position, ended: false })
     }
 
     /// Bytes that this process has in memory of its own, when they are more than it may have.
@@ -417,6 +405,14 @@ impl Watch for PageWatch<'_> {
 
     fn bad(&self, sample: BadSample) {
         self.bad.borrow_mut().push(sample);
+    }
+
+    fn bad_samples(&self) -> usize {
+        self.bad.borrow().len()
+    }
+
+    fn is_one_by_one(&self) -> bool {
+        self.known_bad.contains(&ONE_BY_ONE)
     }
 
     fn is_known_bad(&self, index: usize) -> bool {

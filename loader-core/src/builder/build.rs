@@ -35,6 +35,7 @@ where
     pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
         let epochs = self.check()?;
         let samples = self.kind.dataset.len();
+        self.kind.draws_from_all = self.settings.loads_all();
         // First what excludes each other.
         let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         if samples == 0 {

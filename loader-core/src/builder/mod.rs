@@ -42,7 +42,7 @@ impl<K> Builder<K> {
 
 impl<D: Dataset> Builder<MapStyle<D>> {
     pub(crate) fn map_style(dataset: D) -> Self {
-        Self::new(MapStyle { dataset, on_bad_sample: OnBadSample::Error })
+        Self::new(MapStyle { dataset, on_bad_sample: OnBadSample::Error, draws_from_all: false })
     }
 }
 

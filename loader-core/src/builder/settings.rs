@@ -173,6 +173,11 @@ impl Settings {
         })
     }
 
+    /// True when an epoch is the whole dataset, as far as is known.
+    pub(super) fn loads_all(&self) -> bool {
+        self.sampler.is_none() && self.batch_sampler.is_none() && self.options.rank.is_none()
+    }
+
     /// The order that the options ask for.
     pub(super) fn make_batch_sampler(&mut self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
         let options = &self.options;

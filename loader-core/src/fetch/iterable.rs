@@ -16,7 +16,7 @@ use loader_ipc::{
     arena::Arena,
     codec,
     control::WorkerState,
-    frame::{BadSample, Failure, Stage},
+    frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -378,6 +378,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             at.set((Stage::Collate, index));
             // The batch is read to its end all the same, so that the next one begins where it would have.
             misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
+        }
+        if bad > MOST_BAD_SAMPLES {
+            return Err(NoBatch::LeftOut);
         }
         if count == 0 || (count < batch_size && drop_last) {
             // What was bad is to be told before the end.

@@ -9,7 +9,7 @@ use std::{
 use loader_ipc::{
     arena::Arena,
     control::WorkerState,
-    frame::{BadSample, Failure, Stage},
+    frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
 };
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ const MOST_DRAWS: usize = 16;
 pub struct MapStyle<D> {
     pub(crate) dataset: D,
     pub(crate) on_bad_sample: OnBadSample,
+    /// A bad sample's place may be taken by any other; only by those of its batch otherwise.
+    pub(crate) draws_from_all: bool,
 }
 
 impl<D: Dataset> DatasetKind for MapStyle<D> {
@@ -60,6 +62,7 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
 pub(crate) struct Fetcher<D, C> {
     dataset: D,
     on_bad_sample: OnBadSample,
+    draws_from_all: bool,
     collate: C,
     seed: u64,
     worker: Option<WorkerInfo>,
@@ -76,9 +79,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let MapStyle { mut dataset, on_bad_sample } = kind;
+        let MapStyle { mut dataset, on_bad_sample, draws_from_all } = kind;
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
-        Ok(Self { dataset, on_bad_sample, collate, seed, worker, has_many: AtomicBool::new(true) })
+        Ok(Self {
+            dataset,
+            on_bad_sample,
+            draws_from_all,
+            collate,
+            seed,
+            worker,
+            has_many: AtomicBool::new(true),
+        })
     }
 
     /// Loads the batch of the samples `indices`.
@@ -115,7 +126,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         let mut stack = self.collate.stack(indices.len());
         // Relaxed: a hint that saves a call; nothing else depends on it.
         if self.has_many.load(Ordering::Relaxed)
-            && !watch.progress(WorkerState::Fetching, indices.first().copied().unwrap_or(0))
+            && !watch.progress(WorkerState::FetchingMany, indices.first().copied().unwrap_or(0))
         {
             return Err(NoBatch::Unwanted);
         }
@@ -136,7 +147,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                     cx.set_index(index);
                     self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
                 }
-                (None, _) => match self.get_good(place, index, &mut cx, watch)? {
+                (None, _) => match self.get_good(place, indices, &mut cx, watch)? {
                     Some(sample) => sample,
                     None => {
                         left_out += 1;
@@ -147,7 +158,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             at.set((Stage::Collate, Some(index as u64)));
             push(&mut stack, sample, arena).map_err(|error| failed(&error))?;
         }
-        if left_out > 0 && left_out == indices.len() {
+        if (left_out > 0 && left_out == indices.len()) || watch.bad_samples() > MOST_BAD_SAMPLES {
             return Err(NoBatch::LeftOut);
         }
         at.set((Stage::Collate, None));
@@ -162,21 +173,35 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         cx: &mut Context,
         watch: &(impl Watch + ?Sized),
     ) -> Option<Vec<D::Sample>> {
-        if indices.iter().any(|&index| watch.is_known_bad(index)) {
+        if watch.is_one_by_one() || indices.iter().any(|&index| watch.is_known_bad(index)) {
             return None;
         }
         // Which one is bad is found out one by one.
-        catch_unwind(AssertUnwindSafe(|| self.get_many(indices, cx))).ok()?.ok()?
+        self.caught(cx, |cx| self.get_many(indices, cx)).ok()?.ok()?
+    }
+
+    /// Runs user code that may panic. What it was doing to the context is then undone.
+    fn caught<R>(
+        &self,
+        cx: &mut Context,
+        call: impl FnOnce(&mut Context) -> R,
+    ) -> Result<R, Box<dyn std::any::Any + Send>> {
+        let result = catch_unwind(AssertUnwindSafe(|| call(cx)));
+        if result.is_err() {
+            *cx = Context::for_epoch(self.worker.clone(), self.seed, cx.epoch());
+        }
+        result
     }
 
     /// The sample of an index, or the one that takes its place if it is bad; `None` when it is left out.
     fn get_good(
         &self,
         place: usize,
-        index: usize,
+        indices: &[usize],
         cx: &mut Context,
         watch: &(impl Watch + ?Sized),
     ) -> Result<Option<D::Sample>, NoBatch> {
+        let index = indices[place];
         let mut draws = None;
         let mut asked = index;
         for draws_left in (0..MOST_DRAWS).rev() {
@@ -188,7 +213,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 OnBadSample::Replace if draws_left > 0 => {
                     let key = random::key(Purpose::Replacement, self.seed, cx.epoch());
                     let draws = draws.get_or_insert_with(|| random::generator(key, index as u64));
-                    Some(random::below(draws, self.dataset.len() as u64) as usize)
+                    let choices = if self.draws_from_all { self.dataset.len() } else { indices.len() };
+                    let choice = random::below(draws, choices as u64) as usize;
+                    // A sampler may have left others out on purpose.
+                    Some(if self.draws_from_all { choice } else { indices[choice] })
                 }
                 _ => None,
             };
@@ -213,14 +241,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         if watch.is_known_bad(index) {
             return Err(String::new());
         }
-        let get = || match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop()) {
+        let get = |cx: &mut Context| match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop())
+        {
             Some(sample) => Ok(sample),
             None => {
                 cx.set_index(index);
                 self.dataset.get(index, cx)
             }
         };
-        let failure = match catch_unwind(AssertUnwindSafe(get)) {
+        let failure = match self.caught(cx, get) {
             Ok(Ok(sample)) => return Ok(sample),
             Ok(Err(error)) => error_to_failure(&error, Stage::Fetch, Some(index as u64)),
             Err(payload) => to_failure(&*payload, Stage::Fetch, Some(index as u64)),

@@ -15,7 +15,7 @@ use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     attach,
     control::WorkerState,
-    frame::{BadSample, Failure, Stage},
+    frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
     memory::SealedMemory,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -65,6 +65,14 @@ pub trait Watch {
     /// A sample could not be loaded, and is left out or replaced.
     fn bad(&self, sample: BadSample);
 
+    /// How many samples were bad so far.
+    fn bad_samples(&self) -> usize;
+
+    /// True when samples are not to be loaded many at once.
+    fn is_one_by_one(&self) -> bool {
+        false
+    }
+
     /// True when sample `index` counts as bad without being tried.
     fn is_known_bad(&self, index: usize) -> bool {
         let _ = index;
@@ -85,6 +93,19 @@ impl Watch for Unwatched {
 
     fn bad(&self, sample: BadSample) {
         self.bad.borrow_mut().push(sample);
+    }
+
+    fn bad_samples(&self) -> usize {
+        self.bad.borrow().len()
+    }
+}
+
+impl Unwatched {
+    /// What was bad in the batch, as far as a worker could have told.
+    pub(crate) fn into_bad(self) -> Vec<BadSample> {
+        let mut bad = self.bad.into_inner();
+        bad.truncate(MOST_BAD_SAMPLES);
+        bad
     }
 }
 

@@ -239,13 +239,12 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
 
 impl<B: crate::collate::Batch> Iter<B> {
     fn step(&mut self) -> Option<Step<B>> {
-        if self.is_ended {
-            return None;
-        }
         match &mut self.inner {
+            // Ended itself, with workers to wait for.
+            Inner::Workers(iter) => iter.step(),
+            _ if self.is_ended => None,
             Inner::Batches(iter) => iter.step(),
             Inner::Shards(iter) => iter.step(),
-            Inner::Workers(iter) => iter.step(),
         }
     }
 

@@ -262,14 +262,17 @@ impl Pool {
     }
 
     /// Begins to start a worker that has ended again. It has no tasks; those that it is given meanwhile wait for it.
-    pub(crate) fn restart(&mut self, worker: usize) -> Result<(), Error> {
+    ///
+    /// `pause` comes before, for what kept it from starting to pass.
+    pub(crate) fn restart(&mut self, worker: usize, pause: Duration) -> Result<(), Error> {
         self.control.reset(worker);
-        let restart = Restart::begin(worker, Arc::clone(&self.starter), self.notes.clone())?;
+        let (starter, notes) = (Arc::clone(&self.starter), self.notes.clone());
+        let restart = Restart::begin(worker, starter, notes, pause)?;
         self.restarts.insert(worker, restart);
         Ok(())
     }
 
-    /// Takes a worker in that has been started again, after [`Report::Started`], and gives it the tasks that have waited.
+    /// Takes a worker in that has been started again, after [`Report::Started`]. [`go_on`](Self::go_on) follows.
     ///
     /// # Errors
     /// Why it could not be started; it can be tried again.
@@ -281,6 +284,11 @@ impl Pool {
         if let Some(reaper) = &self.reaper {
             reaper.watch(worker, watched);
         }
+        Ok(())
+    }
+
+    /// Gives a worker that has been started again the tasks that have waited for it.
+    pub(crate) fn go_on(&mut self, worker: usize) -> Result<(), Error> {
         self.send_backlog(worker)
     }
 

@@ -34,19 +34,37 @@ struct Attempt {
     is_called_off: bool,
 }
 
+/// Tells main that an attempt is over.
+struct Told {
+    notes: NoteSender,
+    worker: usize,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.notes.send(Report::Started { worker: self.worker });
+    }
+}
+
 impl Restart {
     /// Starts a worker in the place of the one that had the number. [`Report::Started`] says that [`finish`](Self::finish) will not wait.
-    pub(super) fn begin(worker: usize, starter: Arc<Starter>, notes: NoteSender) -> Result<Self, Error> {
+    pub(super) fn begin(
+        worker: usize,
+        starter: Arc<Starter>,
+        notes: NoteSender,
+        pause: Duration,
+    ) -> Result<Self, Error> {
         let attempt = Arc::new(Mutex::new(Attempt::default()));
         let ours = Arc::clone(&attempt);
         let thread = thread::Builder::new().name("loader-restart".into()).spawn(move || {
-            let started = starter.start_one(worker, notes.wake(), |process| {
+            // Sent at the end of all, a panic included: main waits for it.
+            let told = Told { notes, worker };
+            thread::sleep(pause);
+            starter.start_one(worker, told.notes.wake(), |process| {
                 let mut attempt = ours.lock().unwrap_or_else(PoisonError::into_inner);
                 attempt.process = Some(Arc::clone(process));
                 !attempt.is_called_off
-            });
-            notes.send(Report::Started { worker });
-            started
+            })
         });
         let thread = thread.map_err(|source| Error::System { what: "starting a thread", source })?;
         Ok(Self { worker, thread, attempt })

@@ -61,7 +61,8 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
                 unreachable!("nobody watches, and there are no shards")
             }
         };
-        (batch, watch.bad.into_inner())
+        let bad = if batch.is_ok() { watch.into_bad() } else { Vec::new() };
+        (batch, bad)
     }
 }
 

@@ -88,7 +88,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
         let watch = Unwatched::default();
         let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, place, &mut arena, &watch);
         let position = self.cursors.position(shard).max(place.position);
-        Loaded { batch, position, bad: watch.bad.into_inner() }
+        let bad = if let Err(NoBatch::Failed(_)) = batch { Vec::new() } else { watch.into_bad() };
+        Loaded { batch, position, bad }
     }
 
     fn is_broken(&self, shard: usize) -> bool {

@@ -24,6 +24,9 @@ const MOST_CRASHES: u32 = 2;
 /// or by a signal that somebody else may have sent, each time at the same sample. Such a signal can hit a batch twice by accident.
 const MOST_KILLS: u32 = 3;
 
+/// How long to wait before a worker is started again that could not be started: for descriptors or processes to come free.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What is known of the deaths of an epoch.
 #[derive(Debug)]
 pub(super) struct Deaths {
@@ -46,8 +49,10 @@ pub(super) struct Deaths {
 enum Cause {
     /// It broke the protocol.
     Expelled { problem: String },
-    /// It was on a sample for too long.
-    Stuck { task: u64, sample: usize },
+    /// It was on a sample for too long: on one of several if that is not known.
+    Stuck { task: u64, sample: Option<usize> },
+    /// It was for too long on a task that another worker has, or has done.
+    Late,
     /// It has grown too large, and ends by itself.
     Oversized,
 }
@@ -91,7 +96,17 @@ impl Deaths {
         }
         suspect.sample = doing.index;
         suspect.deaths += 1;
-        (suspect.deaths >= most).then_some(suspect.deaths)
+        let deaths = suspect.deaths;
+        (deaths >= most).then(|| {
+            // Explained: what else is wrong with the task, or with its worker, is told by others.
+            self.suspects.swap_remove(place);
+            deaths
+        })
+    }
+
+    /// Deaths that turned out to be a batch's fault are not the worker's.
+    fn forgive(&mut self, worker: usize, deaths: u32) {
+        self.of_worker[worker] = self.of_worker[worker].saturating_sub(deaths);
     }
 }
 
@@ -112,7 +127,11 @@ impl<B: Batch> WorkerIter<B> {
         let cause = self.deaths.causes[worker].take();
         // A worker that stays too large without ever doing anything would be replaced for ever.
         let is_counted = match &cause {
-            Some(Cause::Stuck { .. }) => false,
+            // The worker of a sample that it should not even have tried.
+            Some(Cause::Stuck { sample, .. }) => {
+                sample.is_some_and(|sample| self.known_bad.contains_key(&sample))
+            }
+            Some(Cause::Late) => false,
             Some(Cause::Oversized) => !was_useful,
             _ => true,
         };
@@ -128,17 +147,21 @@ impl<B: Batch> WorkerIter<B> {
         let reason = match cause {
             None => {
                 if let Some(deaths) = self.blame(&doing, status, &batches) {
+                    self.deaths.forgive(worker, deaths);
                     self.take_blamed(worker, pid, status, deaths, &doing, batches)?;
                 }
                 status.to_string()
             }
             Some(Cause::Expelled { problem }) => format!("broke the protocol ({problem}) and was killed"),
             Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample)?,
+            Some(Cause::Late) => {
+                "was killed, since it was on a batch for too long that another has".to_owned()
+            }
             Some(Cause::Oversized) => "ended, for it was too large".to_owned(),
         };
         self.warn_of_death(worker, pid, reason, doing);
         self.deaths.replaced += 1;
-        self.pool.restart(worker)?;
+        self.pool.restart(worker, Duration::ZERO)?;
         self.redo(worker)
     }
 
@@ -158,21 +181,24 @@ impl<B: Batch> WorkerIter<B> {
         let patience = self.options.sample_timeout?;
         let mut soonest = patience;
         for worker in 0..self.options.workers {
-            if self.pool.is_down(worker)
-                || self.deaths.causes[worker].is_some()
-                || !self.schedule.is_busy(worker)
-            {
+            let has_work = self.schedule.is_busy(worker) || self.hedges.is_busy(worker);
+            if self.pool.is_down(worker) || self.deaths.causes[worker].is_some() || !has_work {
                 continue;
             }
             let snapshot = self.pool.snapshot(worker);
-            if snapshot.state != WorkerState::Fetching {
+            if !matches!(snapshot.state, WorkerState::Fetching | WorkerState::FetchingMany) {
                 continue;
             }
             let (task, age) = (snapshot.task, snapshot.age);
             match patience.checked_sub(age) {
                 Some(left) if !left.is_zero() => soonest = soonest.min(left),
+                _ if self.hedges.task_of(worker) == Some(task) => {
+                    self.deaths.causes[worker] = Some(Cause::Late);
+                    self.pool.kill(worker, true);
+                }
                 _ if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) => {
-                    let sample = usize::try_from(snapshot.sample).unwrap_or(usize::MAX);
+                    let sample = usize::try_from(snapshot.sample).ok();
+                    let sample = sample.filter(|_| snapshot.state == WorkerState::Fetching);
                     self.deaths.causes[worker] = Some(Cause::Stuck { task, sample });
                     self.pool.kill(worker, true);
                 }
@@ -184,8 +210,15 @@ impl<B: Batch> WorkerIter<B> {
 
     /// How many workers the task at which one died has ended, when that is enough to blame it.
     fn blame(&mut self, doing: &Doing, status: ExitStatus, batches: &[u64]) -> Option<u32> {
-        let is_at_task =
-            matches!(doing.state, WorkerState::Fetching | WorkerState::Collating | WorkerState::Sending);
+        let is_at_task = match doing.state {
+            WorkerState::Fetching | WorkerState::Collating | WorkerState::Sending => true,
+            WorkerState::FetchingMany if self.options.on_bad_sample != OnBadSample::Error => {
+                // Which one it is comes out when they are tried one by one.
+                !self.one_by_one.insert(doing.batch)
+            }
+            WorkerState::FetchingMany => true,
+            _ => false,
+        };
         (is_at_task && batches.contains(&doing.batch)).then(|| self.deaths.suspect(doing, status)).flatten()
     }
 
@@ -213,32 +246,34 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// A worker was killed since it was on a sample for too long: that sample is bad. Says so.
-    fn take_stuck(&mut self, worker: usize, task: u64, sample: usize) -> Result<String, Error> {
+    fn take_stuck(&mut self, worker: usize, task: u64, sample: Option<usize>) -> Result<String, Error> {
         let patience = self.options.sample_timeout.unwrap_or_default();
         let reason = format!("it took longer than {patience:?} (sample_timeout)");
         if self.schedule.is_waiting(task) {
             if self.options.on_bad_sample == OnBadSample::Error || self.supply.has_shards() {
-                let index = Some(sample as u64);
+                let index = sample.map(|sample| sample as u64);
                 let chain = vec![reason];
                 let failure = Failure { stage: Stage::Fetch, index, chain, panicked: false, backtrace: None };
                 let batch = self.supply.number_of(task);
                 self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)))?;
-            } else {
+            } else if let Some(sample) = sample {
                 self.known_bad.insert(sample, reason);
+            } else {
+                self.one_by_one.insert(task);
             }
         }
-        Ok(format!("was killed, since sample {sample} took longer than {patience:?}"))
+        Ok(format!("was killed, since a sample took longer than {patience:?}"))
     }
 
     /// The attempt to start a worker again is over.
     pub(super) fn worker_started(&mut self, worker: usize) -> Result<(), Error> {
         match self.pool.adopt(worker) {
-            Ok(()) => Ok(()),
+            Ok(()) => self.pool.go_on(worker),
             Err(error) if self.deaths.count(worker) => Err(error),
             Err(error) => {
                 let doing = self.pool.doing(worker);
                 self.warn_of_death(worker, doing.pid, error.to_string(), doing);
-                self.pool.restart(worker)
+                self.pool.restart(worker, PAUSE)
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, MOST_KNOWN_BAD, Task},
+    frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, MOST_KNOWN_BAD, ONE_BY_ONE, Task},
     slots::SlotError,
 };
 
@@ -58,7 +58,11 @@ impl<B: Batch> WorkerIter<B> {
     pub(super) fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
         let indices = self.pack(wanted, lease)?;
         // The pool knows what is to be forgotten, and which claim is free.
-        let known_bad = self.known_bad_for(wanted);
+        let mut known_bad = self.known_bad_for(wanted);
+        if self.one_by_one.contains(&number) {
+            known_bad.insert(0, ONE_BY_ONE);
+            known_bad.truncate(MOST_KNOWN_BAD);
+        }
         Ok(Task {
             epoch: self.supply.epoch(),
             number,
@@ -90,7 +94,8 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(());
         }
         for idle in 0..self.options.workers {
-            if self.schedule.is_busy(idle) || !self.pool.takes_moved_tasks(idle) {
+            if self.schedule.is_busy(idle) || self.hedges.is_busy(idle) || !self.pool.takes_moved_tasks(idle)
+            {
                 continue;
             }
             for (number, busy) in self.schedule.waiting_behind(|worker| self.is_held_up(worker)) {
@@ -119,6 +124,10 @@ impl<B: Batch> WorkerIter<B> {
     pub(super) fn finish_idle_workers(&mut self) {
         // For every batch: what costs more comes last.
         if self.home.is_some() || !self.schedule.has_closed_lanes() {
+            return;
+        }
+        // The last batches may be late too.
+        if self.options.hedge && !self.supply.has_shards() && !self.schedule.is_empty() {
             return;
         }
         if !self.supply.has_shards()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use loader_ipc::frame::Lease;
 
-use super::{Sent, WorkerIter};
+use super::{Request, Sent, WorkerIter};
 use crate::{collate::Batch, error::Error};
 
 /// A batch is late when the user has waited for it for so many times as long as a batch takes,
@@ -33,6 +33,8 @@ pub(super) struct Hedges {
     running: Vec<Hedge>,
     /// The batch is there already, or is not wanted any more.
     lost: Vec<Hedge>,
+    /// The task that was tried twice last: once is enough.
+    tried: Option<u64>,
 }
 
 impl Hedges {
@@ -41,8 +43,15 @@ impl Hedges {
         self.lost.iter().any(|hedge| hedge.worker == worker)
     }
 
-    fn is_busy(&self, worker: usize) -> bool {
+    /// True while a worker is on a task that is not its in the schedule.
+    pub(super) fn is_busy(&self, worker: usize) -> bool {
         self.running.iter().chain(&self.lost).any(|hedge| hedge.worker == worker)
+    }
+
+    /// The task that is not the worker's in the schedule, and that it is on.
+    pub(super) fn task_of(&self, worker: usize) -> Option<u64> {
+        let mut all = self.running.iter().chain(&self.lost);
+        all.find(|hedge| hedge.worker == worker).map(|hedge| hedge.task)
     }
 
     /// All of them, to be given back.
@@ -65,8 +74,8 @@ impl<B: Batch> WorkerIter<B> {
             return None;
         }
         let reports = self.pool.reports();
-        let batches: u64 = reports.iter().map(|report| report.batches).sum();
-        let busy: Duration = reports.iter().map(|report| report.busy).sum();
+        let batches = reports.iter().fold(0u64, |sum, report| sum.saturating_add(report.batches));
+        let busy = reports.iter().fold(Duration::ZERO, |sum, report| sum.saturating_add(report.busy));
         let batches = u32::try_from(batches).unwrap_or(u32::MAX);
         // Before the first one nobody knows what is long.
         (batches > 0).then(|| (busy / batches).saturating_mul(LATE).max(SHORTEST))
@@ -75,7 +84,7 @@ impl<B: Batch> WorkerIter<B> {
     /// Gives the task that the user waits for to a worker that has nothing to do, if there is one and a slot.
     pub(super) fn hedge(&mut self) -> Result<(), Error> {
         let Some((task, busy)) = self.schedule.waiting().next() else { return Ok(()) };
-        if self.pool.is_down(busy) || self.hedges.running.iter().any(|hedge| hedge.task == task) {
+        if self.pool.is_down(busy) || self.hedges.tried == Some(task) {
             return Ok(());
         }
         let is_free = |worker: &usize| {
@@ -92,6 +101,7 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(());
         };
         let order = self.task(task, &self.tasks[place].wanted, lease)?;
+        self.hedges.tried = Some(task);
         self.hedges.running.push(Hedge { task, worker, lease });
         self.pool.give_task(worker, order)
     }
@@ -125,10 +135,11 @@ impl<B: Batch> WorkerIter<B> {
                 worker: std::mem::replace(first, worker),
                 lease: std::mem::replace(old, lease),
             };
-            self.requests.remove(&task);
             self.schedule.moved(task, worker);
             self.lose(loser)?;
-        } else if let Some(loser) = take_if(&mut self.hedges.running, |hedge| hedge.task == task) {
+        } else if self.check_lease(worker, task, lease).is_ok()
+            && let Some(loser) = take_if(&mut self.hedges.running, |hedge| hedge.task == task)
+        {
             self.lose(loser)?;
         }
         Ok(true)
@@ -162,15 +173,18 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn lose(&mut self, hedge: Hedge) -> Result<(), Error> {
-        if self.pool.is_down(hedge.worker) || self.pool.withdraw(hedge.worker, hedge.task) {
+        // Also from one that is being started again, for which the task waits.
+        if self.pool.withdraw(hedge.worker, hedge.task) || self.pool.is_down(hedge.worker) {
             self.slots.release(hedge.lease, false);
             return Ok(());
         }
-        // One that waits for a larger slot would wait for ever.
         self.hedges.lost.push(hedge);
-        match self.requests.remove(&hedge.task) {
-            Some(_) => self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned())),
-            None => Ok(()),
+        // One that waits for a larger slot would wait for ever.
+        let is_waiting = |request: &Request| request.worker == hedge.worker;
+        if self.requests.get(&hedge.task).is_some_and(is_waiting) {
+            self.requests.remove(&hedge.task);
+            return self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned()));
         }
+        Ok(())
     }
 }

@@ -24,6 +24,7 @@ impl<B: Batch> WorkerIter<B> {
             let answer = match self.slots.regrow(lease, needed, ahead) {
                 Ok(lease) => Ok(lease),
                 Err(SlotError::NotLeased(_)) => {
+                    self.requests.remove(&task);
                     return Err(Error::misbehaved(worker, "it asked to grow a slot that is not its own"));
                 }
                 Err(SlotError::LimitReached { .. }) if !too_large && !self.is_stuck() => return Ok(()),
@@ -73,10 +74,13 @@ impl<B: Batch> WorkerIter<B> {
             }
             let own = |slot| self.writers.get(&slot) == Some(&worker);
             let Some(warmer) = self.slots.lease_warmer(lease, own) else { continue };
-            if self.pool.offer(worker, task, warmer)? {
-                self.offers.insert(task, (worker, warmer));
-            } else {
-                self.slots.release(warmer, false);
+            match self.pool.offer(worker, task, warmer) {
+                Ok(true) => drop(self.offers.insert(task, (worker, warmer))),
+                Ok(false) => self.slots.release(warmer, false),
+                Err(error) => {
+                    self.slots.release(warmer, false);
+                    return Err(error);
+                }
             }
         }
         Ok(())
@@ -84,7 +88,8 @@ impl<B: Batch> WorkerIter<B> {
 
     /// A task has two leases, and its worker says which one it does not use.
     pub(super) fn take_unused(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
-        let Some((_, offered)) = self.offers.remove(&task).filter(|&(to, _)| to == worker) else {
+        let offered = self.offers.get(&task).copied();
+        let Some((_, offered)) = offered.filter(|&(to, _)| to == worker) else {
             return Err(Error::misbehaved(
                 worker,
                 format!("it gave back a slot for task {task}, for which it had only one"),
@@ -94,6 +99,7 @@ impl<B: Batch> WorkerIter<B> {
             self.check_lease(worker, task, lease)?;
             self.sent_mut(task).expect("checked with its lease").lease = Some(offered);
         }
+        self.offers.remove(&task);
         self.slots.release(lease, false);
         Ok(())
     }

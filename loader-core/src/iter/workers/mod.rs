@@ -8,7 +8,7 @@ mod leave;
 mod reports;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     marker::PhantomData,
     time::{Duration, Instant},
@@ -86,6 +86,8 @@ pub(crate) struct WorkerIter<B> {
     deaths: Deaths,
     /// Samples that are not tried any more, and why.
     known_bad: BTreeMap<usize, String>,
+    /// Tasks whose samples are not to be loaded many at once: one of them has ended a worker.
+    one_by_one: BTreeSet<u64>,
     /// An error that ends the iteration, to be returned after the batch that was whole when it came.
     last_error: Option<Error>,
     /// Set after the end and after an error that ends the iteration.
@@ -162,6 +164,7 @@ impl<B: Batch> WorkerIter<B> {
             hedges: Hedges::default(),
             deaths,
             known_bad: BTreeMap::new(),
+            one_by_one: BTreeSet::new(),
             last_error: None,
             ended: false,
             batch: PhantomData,
@@ -173,7 +176,8 @@ impl<B: Batch> WorkerIter<B> {
     /// Ends before the epoch does.
     pub(super) fn end(&mut self) {
         self.ended = true;
-        self.shut_down();
+        self.home = None;
+        self.pool.ask_to_end();
     }
 
     pub(super) fn step(&mut self) -> Option<Step<B>> {
@@ -281,7 +285,9 @@ impl<B: Batch> WorkerIter<B> {
             }
             let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
             let wake_at = late_at.map_or(wake_at, |late_at| wake_at.min(late_at));
-            let wake_at = self.look_for_stuck().map_or(wake_at, |left| wake_at.min(now + left));
+            let wake_at = self.look_for_stuck().map_or(wake_at, |left| {
+                now.checked_add(left).map_or(wake_at, |stuck_at| wake_at.min(stuck_at))
+            });
             let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,

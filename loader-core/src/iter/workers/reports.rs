@@ -88,8 +88,8 @@ impl<B: Batch> WorkerIter<B> {
                 format!("it has no more samples for task {task}, which has indices"),
             ));
         }
-        self.pool.answered(worker, task)?;
         self.bring_nothing(task, lease);
+        self.pool.answered(worker, task)?;
         self.finish_idle_workers();
         self.dispatch()
     }
@@ -103,12 +103,13 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
-        self.pool.answered(worker, task)?;
         self.deaths.note_answer(worker);
         self.requests.remove(&task);
         self.note_reached(task, &arrival);
         let arrived = self.schedule.arrived(task, arrival);
         debug_assert!(arrived.is_ok(), "the caller has seen that it waits");
+        // Last: it sends other tasks, which may fail, and this one is through all the same.
+        self.pool.answered(worker, task)?;
         self.finish_idle_workers();
         Ok(())
     }
@@ -142,9 +143,11 @@ impl<B: Batch> WorkerIter<B> {
         let (lease, encoded, held, position, bad) = match arrival {
             // Nobody knows what of a shard would be behind it.
             Arrival::Lost(mut error) => {
-                if let Error::WorkerExited { given_up: Some(given_up), .. } = &mut *error {
-                    // Of a shard's it was not known before.
-                    given_up.batch = batch;
+                // Of a shard's it was not known before.
+                match &mut *error {
+                    Error::WorkerExited { given_up: Some(given_up), .. } => given_up.batch = batch,
+                    Error::DatasetFailed { batch: number, .. } => *number = batch,
+                    _ => {}
                 }
                 return without_bad(ShardEnd { is_last: true, ..ShardEnd::default() }, *error);
             }
