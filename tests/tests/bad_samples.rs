@@ -8,6 +8,7 @@ use loader_tests::{
     datasets::{Fault, Faulty, Mortal, Uneven, put_lives},
     processes,
 };
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
@@ -272,4 +273,134 @@ fn what_cannot_be_is_refused() {
             "{refused:?}"
         );
     }
+}
+
+/// Loaded many at once, and one of them ends the process.
+#[derive(Debug, Serialize, Deserialize)]
+struct Poisoned {
+    at: u64,
+    hangs: bool,
+}
+
+impl Dataset for Poisoned {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        40
+    }
+
+    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        anyhow::bail!("get_many is there")
+    }
+
+    fn get_many(&self, indices: &[usize], _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+        let load = |&index: &usize| match index as u64 {
+            index if index == self.at && self.hangs => loop {
+                std::thread::sleep(Duration::from_secs(1));
+            },
+            index if index == self.at => std::process::abort(),
+            index => Ok(index),
+        };
+        indices.iter().map(load).collect()
+    }
+}
+
+#[test]
+fn of_many_at_once_the_right_one_is_blamed() {
+    let _watchdog = Watchdog::start();
+    for hangs in [false, true] {
+        let builder = DataLoader::builder(Poisoned { at: 22, hangs }).batch_size(4).num_workers(2);
+        let builder = builder.on_bad_sample(OnBadSample::Skip).sample_timeout(Duration::from_millis(200));
+        let loader = builder.on_warning(|_| {}).build().unwrap();
+        let (batches, bad) = load(loader.iter().unwrap());
+        let seen = batches.into_iter().flat_map(|(_, _, samples)| samples);
+        assert!(seen.eq((0..40).filter(|&number| number != 22)), "hangs: {hangs}");
+        assert!(matches!(&bad[..], [BadSample { index: 22, .. }]), "{bad:?}");
+    }
+}
+
+/// Draws, and panics at one sample.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Drawn {
+    panics: bool,
+}
+
+impl Dataset for Drawn {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        12
+    }
+
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<u64> {
+        assert!(!(self.panics && index == 5), "five");
+        Ok(cx.rng().random::<u64>())
+    }
+}
+
+#[test]
+fn a_panic_changes_no_other_sample() {
+    let _watchdog = Watchdog::start();
+    let samples = |panics| {
+        let parts = Drawn { panics: false }
+            .concat(Drawn { panics })
+            .map(|sample, cx| Ok(sample ^ cx.rng().random::<u64>()));
+        let loader =
+            DataLoader::builder(parts).batch_size(24).on_bad_sample(OnBadSample::Skip).on_warning(|_| {});
+        load(loader.build().unwrap().iter().unwrap()).0.remove(0).2
+    };
+    let mut undisturbed = samples(false);
+    undisturbed.remove(12 + 5);
+    assert_eq!(samples(true), undisturbed);
+}
+
+#[test]
+fn more_bad_samples_than_a_frame_tells_of() {
+    let _watchdog = Watchdog::start();
+    #[derive(Debug, Clone, Serialize, Deserialize)]
+    struct AllBad;
+    impl Dataset for AllBad {
+        type Sample = u64;
+
+        fn len(&self) -> usize {
+            900
+        }
+
+        fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+            anyhow::ensure!(index >= 600, "bad");
+            Ok(index as u64)
+        }
+    }
+    for workers in 0..=2 {
+        let builder = || DataLoader::builder(AllBad).batch_size(300).num_workers(workers).on_warning(|_| {});
+        let few = builder().on_bad_sample(OnBadSample::Skip).build().unwrap();
+        let error = few.iter().unwrap().next().unwrap().unwrap_err();
+        assert!(matches!(error, Error::TooManyBadSamples { most: 10, .. }), "{error:?}");
+        let many = builder().on_bad_sample(OnBadSample::Skip).max_bad_samples(1_000).build().unwrap();
+        let (batches, bad) = load(many.iter().unwrap());
+        assert_eq!((batches.len(), batches[0].0, bad.len()), (1, 2, 2 * 256));
+    }
+}
+
+#[test]
+fn a_state_behind_too_many_is_in_the_same_epoch() {
+    let _watchdog = Watchdog::start();
+    let bad: Vec<usize> = (20..40).collect();
+    let builder = DataLoader::builder(rotten(&bad)).batch_size(4).num_workers(2).persistent_workers(true);
+    let loader = builder.on_bad_sample(OnBadSample::Skip).on_warning(|_| {}).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    assert!(batches.by_ref().any(|batch| batch.is_err()));
+    assert_eq!(batches.state().epoch(), 0);
+    assert!(batches.next().is_none());
+}
+
+#[test]
+fn replacements_stay_among_what_the_sampler_chose() {
+    let _watchdog = Watchdog::start();
+    let chosen: Vec<usize> = (0..60).step_by(3).collect();
+    let builder = DataLoader::builder(rotten(&[6, 30])).batch_size(4).sampler(chosen.clone());
+    let loader = builder.on_bad_sample(OnBadSample::Replace).on_warning(|_| {}).build().unwrap();
+    let (batches, bad) = load(loader.iter().unwrap());
+    assert!(bad.len() >= 2);
+    assert!(batches.iter().flat_map(|(_, indices, _)| indices).all(|index| chosen.contains(index)));
 }

@@ -93,3 +93,40 @@ fn deaths_on_either_side_change_nothing() {
         }
     }
 }
+
+#[test]
+fn the_last_batch_may_be_late_too() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4);
+    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
+    put_lives(folder.path(), &[(99, 1)]);
+    assert_eq!(digest(builder().num_workers(2).hedge(true).build().unwrap().iter().unwrap()), undisturbed);
+}
+
+#[test]
+fn the_first_try_dies_while_nobody_waits() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4);
+    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
+    put_lives(folder.path(), &[(30, 1)]);
+    let loader = builder().num_workers(2).hedge(true).timeout(Duration::from_millis(40)).on_warning(|_| {});
+    let loader = loader.build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let mut digest = Digest::new();
+    let mut killed = false;
+    while let Some(batch) = batches.next() {
+        match batch {
+            Ok(batch) => digest.add(&batches.last_batch().unwrap().indices, &batch),
+            Err(Error::TimedOut { waiting_for, .. }) => {
+                if !std::mem::replace(&mut killed, true) {
+                    processes::try_signal(waiting_for.pid, Signal::SIGKILL);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((digest.order(), digest.content()), undisturbed);
+}
