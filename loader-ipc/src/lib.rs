@@ -11,6 +11,7 @@
 //! Linux only: memfd, pidfd, `/proc/self/exe`.
 
 pub mod arena;
+mod atomic;
 pub mod attach;
 pub mod buffer;
 pub mod build_id;

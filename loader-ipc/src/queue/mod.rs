@@ -8,6 +8,7 @@
 //! Main's own threads put notes into the result queue: the reaper exits, each behind everything that its worker had sent, and those
 //! who start a worker again that they have. Notes lie in this process's memory, where no worker can forge one.
 
+mod claims;
 mod orders;
 mod reports;
 mod wait;
@@ -20,13 +21,13 @@ use crate::{
     channel::{self, SendError},
     codec,
     control::ControlPage,
-    frame::MOST_UNANSWERED,
     memory,
     ring::{RING_WORDS, RingReader, RingWriter},
     sys::SharedWords,
 };
 
 pub use crate::ring::MAX_FRAME;
+use claims::CLAIM_WORDS;
 pub use orders::{OrderReceiver, OrderSender};
 pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
 
@@ -37,7 +38,7 @@ const REPORTS: usize = RING_WORDS;
 const ASLEEP: usize = 2 * RING_WORDS;
 /// A word for each task that may be unanswered.
 const CLAIMS: usize = ASLEEP + 1;
-const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + MOST_UNANSWERED).unwrap();
+const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + CLAIM_WORDS).unwrap();
 
 /// Wakes a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -118,15 +119,12 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use super::{
-        orders::{BEGUN, take},
-        wait::Receive,
-        *,
-    };
+    use super::{claims::Claims, wait::Receive, *};
     use crate::{
         channel::ReceiveError,
         frame::{
-            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, Order, Report, Task,
+            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, MOST_UNANSWERED, Order,
+            Report, Task,
         },
     };
 
@@ -258,7 +256,7 @@ mod tests {
         for number in 0..2_000 {
             orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
             let (by_worker, by_main) = thread::scope(|scope| {
-                let worker = scope.spawn(|| take(&at_worker, 0, BEGUN));
+                let worker = scope.spawn(|| Claims::new(&at_worker, CLAIMS).begin(0));
                 let by_main = orders.withdraw(0);
                 (worker.join().unwrap(), by_main)
             });

@@ -1,29 +1,20 @@
 //! The task queue: orders from main to one worker, and whose a task is.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::{io, sync::Arc, time::Instant};
 
 use super::{
-    ASLEEP, Bell, CLAIMS, encode_frame, read_frame,
+    ASLEEP, Bell, CLAIMS,
+    claims::Claims,
+    encode_frame, read_frame,
     wait::{Receive, must_wake, wait},
 };
 use crate::{
+    atomic::AtomicU64,
     channel::{self, ReceiveError, SendError},
     frame::{MOST_UNANSWERED, Order},
     ring::{RingReader, RingWriter},
     sys::SharedWords,
 };
-
-// What a claim says: whoever changes it first, the worker that begins the task or main that withdraws it, has the task.
-const OPEN: u64 = 0;
-pub(super) const BEGUN: u64 = 1;
-const WITHDRAWN: u64 = 2;
 
 /// Main's end of a worker's task queue.
 #[derive(Debug)]
@@ -51,8 +42,7 @@ impl OrderSender {
     pub fn send(&mut self, order: &Option<Order>) -> Result<(), SendError> {
         encode_frame(order, &mut self.frame)?;
         if let Some(Order::Task(task)) = order {
-            // Relaxed: it becomes visible with the frame.
-            claim(&self.memory, task.claim).store(OPEN, Ordering::Relaxed);
+            Claims::new(&self.memory, CLAIMS).open(task.claim);
         }
         if !self.ring.write(&self.frame) {
             let problem = format!("more than {MOST_UNANSWERED} tasks do not fit");
@@ -64,7 +54,7 @@ impl OrderSender {
 
     /// Takes back the task that was sent with `claim`. False when the worker has begun it.
     pub fn withdraw(&self, claim: u32) -> bool {
-        take(&self.memory, claim, WITHDRAWN)
+        Claims::new(&self.memory, CLAIMS).withdraw(claim)
     }
 }
 
@@ -79,7 +69,7 @@ impl OrderReceiver {
 
     /// Begins the task that came with `claim`. False when main has withdrawn it.
     pub fn begin(&self, claim: u32) -> bool {
-        take(&self.memory, claim, BEGUN)
+        Claims::new(&self.memory, CLAIMS).begin(claim)
     }
 }
 
@@ -98,14 +88,4 @@ impl Receive for OrderReceiver {
     fn asleep(&self) -> &AtomicU64 {
         &self.memory.words()[ASLEEP]
     }
-}
-
-/// Turns an open claim into `taken`.
-pub(super) fn take(memory: &SharedWords, number: u32, taken: u64) -> bool {
-    // Relaxed: it decides who has the task; the task itself came with its frame, and its slot's memory is of nobody yet.
-    claim(memory, number).compare_exchange(OPEN, taken, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-}
-
-fn claim(memory: &SharedWords, number: u32) -> &AtomicU64 {
-    &memory.words()[CLAIMS + number as usize % MOST_UNANSWERED]
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicU64, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +12,7 @@ use super::{
     wait::{Receive, must_wake, wait},
 };
 use crate::{
+    atomic::AtomicU64,
     channel::{self, ReceiveError, SendError},
     control::ControlPage,
     frame::{Event, Report},
