@@ -3,14 +3,16 @@
 use std::{io, sync::Arc, time::Instant};
 
 use super::{
-    ASLEEP, Bell, CLAIMS,
+    ASLEEP, CLAIMS, HEARD,
+    bell::{Ear, Ringer},
+    bells::{Bells, note_heard},
     claims::Claims,
     encode_frame, read_frame,
-    wait::{Receive, must_wake, wait},
+    wait::{Receive, wait},
 };
 use crate::{
     atomic::AtomicU64,
-    channel::{self, ReceiveError, SendError},
+    channel::{ReceiveError, SendError},
     frame::{MOST_UNANSWERED, Order},
     ring::{RingReader, RingWriter},
     sys::SharedWords,
@@ -21,7 +23,8 @@ use crate::{
 pub struct OrderSender {
     pub(super) ring: RingWriter,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: channel::Sender<Bell>,
+    pub(super) bell: Ringer,
+    pub(super) bells: Bells,
     pub(super) frame: Vec<u8>,
 }
 
@@ -30,12 +33,13 @@ pub struct OrderSender {
 pub struct OrderReceiver {
     pub(super) ring: RingReader,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: channel::Receiver<Bell>,
+    pub(super) bell: Ear,
     pub(super) frame: Vec<u8>,
 }
 
 impl OrderSender {
-    /// Sends an order, or the sentinel. Never waits: what is unanswered is kept so small ([`MOST_UNANSWERED`]) that it fits.
+    /// Sends an order, or the sentinel. Never waits: what is unanswered is kept so small ([`MOST_UNANSWERED`]) that it fits,
+    /// and a worker that does not hear its bell is rung for once.
     ///
     /// # Errors
     /// [`SendError`]; that there is no room is a defect of the loader. The frame was then not sent.
@@ -48,8 +52,8 @@ impl OrderSender {
             let problem = format!("more than {MOST_UNANSWERED} tasks do not fit");
             return Err(SendError::Io(io::Error::other(problem)));
         }
-        let asleep = &self.memory.words()[ASLEEP];
-        if must_wake(asleep) { self.bell.send(&Bell) } else { Ok(()) }
+        let words = self.memory.words();
+        self.bells.next(&words[ASLEEP], &words[HEARD]).map_or(Ok(()), |number| self.bell.ring(number))
     }
 
     /// Takes back the task that was sent with `claim`. False when the worker has begun it.
@@ -82,7 +86,9 @@ impl Receive for OrderReceiver {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {
-        self.bell.receive(deadline).map(drop)
+        let number = self.bell.hear(deadline)?;
+        note_heard(&self.memory.words()[HEARD], number);
+        Ok(())
     }
 
     fn asleep(&self) -> &AtomicU64 {

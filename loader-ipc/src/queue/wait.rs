@@ -43,8 +43,8 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
             thread::yield_now();
             continue;
         }
-        // Relaxed, with the fence: either the sender sees this, or we see its frame.
-        receiver.asleep().store(1, Ordering::Relaxed);
+        // With the fence: either the sender sees this, or we see its frame. Release: who sees it sees what we have heard.
+        receiver.asleep().store(1, Ordering::Release);
         fence(Ordering::SeqCst);
         let looked = receiver.look();
         let slept = match looked {
@@ -63,11 +63,16 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
     }
 }
 
-/// True for the one sender that finds the receiver asleep after its frame became visible.
-pub(super) fn must_wake(asleep: &AtomicU64) -> bool {
+/// True when the receiver sleeps, or is about to, and may not have seen the frame that was sent last.
+pub(super) fn is_asleep(asleep: &AtomicU64) -> bool {
     // Pairs with the fence in `wait`: either we see that it sleeps, or it sees our frame.
     fence(Ordering::SeqCst);
-    // Not `swap`, which writes also when another sender was first, or the receiver woke up by itself.
-    asleep.load(Ordering::Relaxed) != 0
-        && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    // Acquire: pairs with the Release there.
+    asleep.load(Ordering::Acquire) != 0
+}
+
+/// True for the one of several senders that finds the receiver asleep.
+pub(super) fn must_wake(asleep: &AtomicU64) -> bool {
+    // Relaxed: it decides who wakes it. Not `swap`, which writes also when another sender was first, or the receiver woke up by itself.
+    is_asleep(asleep) && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }

@@ -21,6 +21,8 @@ mod ring;
 
 /// As in `src/queue/mod.rs`, less what needs a system.
 mod queue {
+    #[path = "../../../src/queue/bells.rs"]
+    mod bells;
     #[path = "../../../src/queue/claims.rs"]
     mod claims;
     #[path = "../../../src/queue/wait.rs"]

@@ -8,7 +8,10 @@ use std::{
 
 use loom::{sync::mpsc, thread};
 
-use super::wait::{Receive, must_wake, wait};
+use super::{
+    bells::{Bells, note_heard},
+    wait::{Receive, must_wake, wait},
+};
 use crate::{
     atomic::AtomicU64,
     channel::ReceiveError,
@@ -18,12 +21,16 @@ use crate::{
 };
 
 const ASLEEP: usize = RING_WORDS;
+const HEARD: usize = ASLEEP + 1;
+/// Where the ring of a second sender begins.
+const SECOND: usize = HEARD + 1;
+const WORDS: usize = SECOND + RING_WORDS;
 
-/// Main as it waits for reports: a ring, and a channel that anybody rings.
+/// One that waits for frames of its rings. What wakes it is a bell with a number, as a worker's is, or 0 from anybody, as for main.
 struct Sleeper {
     memory: Arc<SharedWords>,
     rings: Vec<RingReader>,
-    woken: mpsc::Receiver<()>,
+    woken: mpsc::Receiver<u64>,
 }
 
 impl Receive for Sleeper {
@@ -41,7 +48,11 @@ impl Receive for Sleeper {
     }
 
     fn sleep(&mut self, _: Instant) -> Result<(), ReceiveError> {
-        self.woken.recv().map_err(|_| ReceiveError::Closed)
+        let number = self.woken.recv().map_err(|_| ReceiveError::Closed)?;
+        if number != 0 {
+            note_heard(&self.memory.words()[HEARD], number);
+        }
+        Ok(())
     }
 
     fn asleep(&self) -> &AtomicU64 {
@@ -56,7 +67,7 @@ fn never() -> Instant {
 #[test]
 fn no_wake_up_is_lost() {
     check(5, || {
-        let memory = Arc::new(SharedWords::new(RING_WORDS + 1));
+        let memory = Arc::new(SharedWords::new(WORDS));
         let (wake, woken) = mpsc::channel();
         let mut ring = RingWriter::new(Arc::clone(&memory), 0);
         let rings = vec![RingReader::new(Arc::clone(&memory), 0)];
@@ -67,7 +78,7 @@ fn no_wake_up_is_lost() {
                     thread::yield_now();
                 }
                 if must_wake(&memory.words()[ASLEEP]) {
-                    wake.send(()).unwrap();
+                    wake.send(0).unwrap();
                 }
             }
             // Kept open: an end would wake as well.
@@ -82,17 +93,17 @@ fn no_wake_up_is_lost() {
 #[test]
 fn no_wake_up_is_lost_between_two_senders() {
     check(4, || {
-        let memory = Arc::new(SharedWords::new(2 * RING_WORDS + 1));
+        let memory = Arc::new(SharedWords::new(WORDS));
         let (wake, woken) = mpsc::channel();
-        let rings = [0, RING_WORDS + 1].map(|first| RingReader::new(Arc::clone(&memory), first)).into();
+        let rings = [0, SECOND].map(|first| RingReader::new(Arc::clone(&memory), first)).into();
         let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
-        let senders = [(0, 1), (RING_WORDS + 1, 2)].map(|(first, number)| {
+        let senders = [(0, 1), (SECOND, 2)].map(|(first, number)| {
             let (memory, wake) = (Arc::clone(&memory), wake.clone());
             thread::spawn(move || {
                 let mut ring = RingWriter::new(Arc::clone(&memory), first);
                 assert!(ring.write(&[number]));
                 if must_wake(&memory.words()[ASLEEP]) {
-                    wake.send(()).unwrap();
+                    wake.send(0).unwrap();
                 }
             })
         });
@@ -101,5 +112,35 @@ fn no_wake_up_is_lost_between_two_senders() {
         assert_eq!(seen, [1, 2]);
         senders.into_iter().for_each(|sender| sender.join().unwrap());
         drop(wake);
+    });
+}
+
+/// Main sends a worker three orders and rings only when the last bell was heard: none is lost, and no second bell lies in the channel.
+#[test]
+fn an_unheard_bell_is_enough() {
+    check(3, || {
+        let memory = Arc::new(SharedWords::new(WORDS));
+        let (ring, woken) = mpsc::channel();
+        let mut orders = RingWriter::new(Arc::clone(&memory), 0);
+        let rings = vec![RingReader::new(Arc::clone(&memory), 0)];
+        let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
+        let sending = thread::spawn(move || {
+            let mut bells = Bells::default();
+            for number in 1..=3 {
+                while !orders.write(&[number]) {
+                    thread::yield_now();
+                }
+                let words = memory.words();
+                if let Some(number) = bells.next(&words[ASLEEP], &words[HEARD]) {
+                    ring.send(number).unwrap();
+                }
+            }
+            ring
+        });
+        for number in 1..=3 {
+            assert_eq!(wait(&mut sleeper, never()), Ok(number));
+        }
+        drop(sending.join().unwrap());
+        assert!(sleeper.woken.try_recv().is_err() || sleeper.woken.try_recv().is_err());
     });
 }
