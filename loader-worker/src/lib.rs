@@ -32,6 +32,7 @@
 
 mod bootstrap;
 mod inbox;
+mod inherited;
 mod orders;
 mod registry;
 mod slots;

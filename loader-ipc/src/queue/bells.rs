@@ -26,7 +26,8 @@ pub(super) struct Bells {
 impl Bells {
     /// The number to ring with for a frame that was just sent; `None` when the worker is awake, or has a bell that it has not heard.
     pub(super) fn next(&mut self, asleep: &AtomicU64, heard: &AtomicU64) -> Option<u64> {
-        // Relaxed: who sees that it sleeps has seen what it had heard before. What it hears later makes it look again.
+        // Relaxed: behind the fence in `is_asleep`, so either the worker will see the frame before it sleeps, or what it had heard
+        // before it said so is seen here. What it hears later makes it look again.
         if !is_asleep(asleep) || heard.load(Ordering::Relaxed) != self.last {
             return None;
         }
@@ -38,6 +39,6 @@ impl Bells {
 
 /// The worker's side: it has taken the bell `number` out of the channel.
 pub(super) fn note_heard(heard: &AtomicU64, number: u64) {
-    // Relaxed: it becomes visible when the worker says that it sleeps again.
+    // Relaxed: it becomes visible with the fence, when the worker says that it sleeps again.
     heard.store(number, Ordering::Relaxed);
 }

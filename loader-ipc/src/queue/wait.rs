@@ -43,8 +43,8 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
             thread::yield_now();
             continue;
         }
-        // With the fence: either the sender sees this, or we see its frame. Release: who sees it sees what we have heard.
-        receiver.asleep().store(1, Ordering::Release);
+        // Relaxed, with the fence: either the sender sees this, and what we have heard before, or we see its frame.
+        receiver.asleep().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let looked = receiver.look();
         let slept = match looked {
@@ -67,8 +67,7 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
 pub(super) fn is_asleep(asleep: &AtomicU64) -> bool {
     // Pairs with the fence in `wait`: either we see that it sleeps, or it sees our frame.
     fence(Ordering::SeqCst);
-    // Acquire: pairs with the Release there.
-    asleep.load(Ordering::Acquire) != 0
+    asleep.load(Ordering::Relaxed) != 0
 }
 
 /// True for the one of several senders that finds the receiver asleep.
