@@ -167,7 +167,8 @@ impl SlotPool {
     pub fn regrow(&self, lease: Lease, needed: usize, others: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.leased(lease)?;
-        let needed = needed.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+        // A worker that asks for next to nothing gets no less than others.
+        let needed = needed.max(FIRST_LEN).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
         let available = inner.available() + lease.len;
         let fits = |len: usize| available >= (len as u64).saturating_mul(1 + others as u64);
         if !fits(needed) {

@@ -59,6 +59,15 @@ fn growing_replaces_the_small_slot() {
 }
 
 #[test]
+fn no_slot_is_smaller_than_the_first() {
+    let pool = SlotPool::new(1 << 20);
+    let lease = pool.lease(1, 0, ANY).unwrap();
+    // A worker may ask for anything.
+    let again = pool.regrow(lease, 0, 0).unwrap();
+    assert_eq!(again.len, FIRST_LEN as u64);
+}
+
+#[test]
 fn room_is_kept_for_those_that_are_ahead() {
     let pool = SlotPool::new(3 << 20);
     let leases = [(); 3].map(|()| pool.lease(1, 0, ANY).unwrap());
