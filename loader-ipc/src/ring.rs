@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn frames_between_two_threads_arrive_whole_and_in_order() {
-        const FRAMES: u64 = if cfg!(miri) { 300 } else { 50_000 };
+        const FRAMES: u64 = 50_000;
         let (mut writer, mut reader, _) = ring();
         let frame = |number: u64| -> Vec<u8> { (0..number % 97).map(|byte| (byte ^ number) as u8).collect() };
         let writing = thread::spawn(move || {
@@ -232,7 +232,6 @@ mod tests {
 
     proptest! {
         #[test]
-        #[cfg_attr(miri, ignore = "hundreds of large frames take minutes there")]
         fn a_ring_is_a_bounded_queue(steps in prop::collection::vec((any::<bool>(), 0usize..MAX_FRAME), 1..200)) {
             let (mut writer, mut reader, _) = ring();
             let (mut model, mut used, mut read) = (VecDeque::new(), 0, Vec::new());
