@@ -164,6 +164,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "its megabytes take minutes there")]
     fn buffers_are_used_again_for_such_as_need_nearly_as_much() {
         let pool = HeapPool::default();
         let mut arena = arena::Arena::on_heap(&pool);

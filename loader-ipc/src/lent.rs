@@ -46,9 +46,10 @@ pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B
             CURRENT.set(self.0.take());
         }
     }
-    let meta = loan.take(to_range(encoded.start, encoded.len)?)?;
+    // Copied: a worker that still writes there could change a text between the look whether it is one and its use.
+    let meta = loan.take(to_range(encoded.start, encoded.len)?)?.as_bytes().to_vec();
     let _restore = Restore(CURRENT.replace(Some(Lent { loan, adopted: BTreeMap::new() })));
-    Ok(codec::decode(meta.as_bytes())?)
+    Ok(codec::decode(&meta)?)
 }
 
 /// The buffer at `offset` of the slot that this thread is decoding; `None` when no slot is being decoded, so that the bytes

@@ -12,6 +12,7 @@
 
 mod advice;
 pub mod arena;
+mod atomic;
 pub mod attach;
 pub mod buffer;
 pub mod build_id;

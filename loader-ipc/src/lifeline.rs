@@ -23,7 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::codec;
 
 /// Number of this protocol; both sides must have the same.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 /// Most descriptors in one message.
 pub const MAX_FDS: usize = 64;
 
@@ -121,9 +121,28 @@ impl Lifeline {
         &self,
         deadline: Instant,
     ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
-        let mut bytes = vec![0; MAX_MESSAGE];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let what =
+            "a message or its descriptors were cut; this process may be out of descriptors (see `ulimit -n`)";
+        self.receive_with(&mut space, what, deadline)
+    }
+
+    /// As [`receive`](Self::receive), from whom no descriptors are taken: a message with some is malformed, and they are closed by the
+    /// system.
+    pub(crate) fn receive_alone<T: DeserializeOwned>(&self, deadline: Instant) -> Result<T, LifelineError> {
+        let what = "a message was cut, or came with descriptors, which this side takes none of";
+        self.receive_with(&mut [], what, deadline).map(|(body, _)| body)
+    }
+
+    /// `space` is room for descriptors, `cut` what it means that there was not enough.
+    fn receive_with<T: DeserializeOwned>(
+        &self,
+        space: &mut [MaybeUninit<u8>],
+        cut: &str,
+        deadline: Instant,
+    ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
+        let mut bytes = vec![0; MAX_MESSAGE];
+        let mut control = RecvAncillaryBuffer::new(space);
         let message = loop {
             let mut parts = [IoSliceMut::new(&mut bytes)];
             match recvmsg(
@@ -149,8 +168,7 @@ impl Lifeline {
             return Err(LifelineError::Closed);
         }
         if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            let what = "a message or its descriptors were cut; this process may be out of descriptors (see `ulimit -n`)";
-            return Err(LifelineError::Malformed(what.into()));
+            return Err(LifelineError::Malformed(cut.into()));
         }
         Ok((open(&bytes[..message.bytes])?, fds))
     }

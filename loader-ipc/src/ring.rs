@@ -6,18 +6,18 @@
 //!
 //! A frame becomes visible at once and as a whole, by one store: a writer that is killed half-way has written nothing.
 
-use std::sync::{
-    Arc,
+use std::sync::Arc;
+
+use crate::{
     atomic::{AtomicU64, Ordering},
+    sys::SharedWords,
 };
 
-use crate::sys::SharedWords;
-
 /// Largest frame in bytes.
-pub const MAX_FRAME: usize = 40 * 1024;
+pub const MAX_FRAME: usize = if cfg!(loom) { 16 } else { 40 * 1024 };
 
-/// Words of frames in a ring: 64 KiB. A power of two.
-const CAPACITY: u64 = 8 * 1024;
+/// Words of frames in a ring: 64 KiB, or so few that a model goes round soon. A power of two.
+const CAPACITY: u64 = if cfg!(loom) { 4 } else { 8 * 1024 };
 /// Words that a ring takes: two lines of cache for the positions, one for each side, then the frames.
 pub(crate) const RING_WORDS: usize = FRAMES + CAPACITY as usize;
 
@@ -165,18 +165,17 @@ const fn words_of(len: usize) -> u64 {
     1 + len.div_ceil(size_of::<u64>()) as u64
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::{collections::VecDeque, num::NonZeroUsize, thread};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory::reserve_words;
 
     fn ring() -> (RingWriter, RingReader, Arc<SharedWords>) {
         let words = NonZeroUsize::new(RING_WORDS).unwrap();
-        let memory = Arc::new(reserve_words(words).unwrap().0);
+        let memory = Arc::new(SharedWords::of_this_process(words).unwrap());
         (RingWriter::new(Arc::clone(&memory), 0), RingReader::new(Arc::clone(&memory), 0), memory)
     }
 

@@ -24,7 +24,9 @@ use loader_ipc::{
 use nix::sys::signal::SigSet;
 use signal_hook::consts::SIGINT;
 
-use crate::{memory::limit_memory, orders, registry::Registry, watchdog::Watchdog};
+use crate::{
+    inherited::close_inherited, memory::limit_memory, orders, registry::Registry, watchdog::Watchdog,
+};
 
 /// How long the handshake may take, from the start of the process.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -81,6 +83,7 @@ fn meet(
 
 /// Everything that user code in this process should find as in a fresh one, but for Ctrl-C, which is main's business.
 fn prepare_process() -> anyhow::Result<()> {
+    close_inherited();
     // A mask is inherited through exec: the thread that started us may have had signals blocked.
     SigSet::empty().thread_set_mask()?;
     // A handler, not "ignore": programs that the dataset starts would inherit the latter.

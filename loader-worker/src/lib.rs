@@ -32,6 +32,7 @@
 
 mod bootstrap;
 mod inbox;
+mod inherited;
 mod memory;
 mod orders;
 mod registry;

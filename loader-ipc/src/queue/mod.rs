@@ -2,31 +2,36 @@
 //!
 //! Frames lie in shared memory, in a ring (`ring.rs`) for each worker and direction, so that a busy receiver takes them without
 //! a system call and a dead sender's last ones are not lost. A receiver that finds nothing looks for a moment, then says that it
-//! sleeps and waits on a [channel]; whoever sends it something next finds it asleep, and wakes it through that
-//! channel.
+//! sleeps and waits on a channel; whoever sends it something next finds it asleep, and wakes it through that: a worker by its bell
+//! (`bell.rs`), main by a socket of each worker's ([`channel`](crate::channel)).
 //!
 //! Main's own threads put notes into the result queue: the reaper exits, each behind everything that its worker had sent, and those
 //! who start a worker again that they have. Notes lie in this process's memory, where no worker can forge one.
 
+pub(crate) mod bell;
+mod bells;
+mod claims;
 mod orders;
 mod reports;
 mod wait;
 
 use std::{io, num::NonZeroUsize, os::fd::OwnedFd, sync::Arc};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    channel::{self, SendError},
+    channel::{SendError, Waker},
     codec,
     control::ControlPage,
-    frame::MOST_UNANSWERED,
     memory,
     ring::{RING_WORDS, RingReader, RingWriter},
     sys::SharedWords,
 };
 
 pub use crate::ring::MAX_FRAME;
+pub use bell::{Ear, Ringer};
+use bells::Bells;
+use claims::CLAIM_WORDS;
 pub use orders::{OrderReceiver, OrderSender};
 pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
 
@@ -35,17 +40,15 @@ const ORDERS: usize = 0;
 const REPORTS: usize = RING_WORDS;
 /// Nonzero while the worker sleeps.
 const ASLEEP: usize = 2 * RING_WORDS;
+/// The last bell that the worker has heard.
+const HEARD: usize = ASLEEP + 1;
 /// A word for each task that may be unanswered.
-const CLAIMS: usize = ASLEEP + 1;
-const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + MOST_UNANSWERED).unwrap();
+const CLAIMS: usize = HEARD + 1;
+const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + CLAIM_WORDS).unwrap();
 
-/// Wakes a worker.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Bell;
-
-/// Wakes main.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Wake;
+/// Whom the [`channel`](crate::channel) of the result queue wakes: main.
+#[derive(Debug)]
+pub enum Wake {}
 
 /// The shared memory of both queues of one worker.
 #[derive(Debug)]
@@ -72,17 +75,23 @@ impl Rings {
     }
 
     /// Main's ends.
-    pub fn of_main(self, bell: channel::Sender<Bell>) -> (OrderSender, ReportReader) {
+    pub fn of_main(self, bell: Ringer) -> (OrderSender, ReportReader) {
         let ring = RingWriter::new(Arc::clone(&self.memory), ORDERS);
-        let orders = OrderSender { ring, memory: Arc::clone(&self.memory), bell, frame: Vec::new() };
+        let orders = OrderSender {
+            ring,
+            memory: Arc::clone(&self.memory),
+            bell,
+            bells: Bells::default(),
+            frame: Vec::new(),
+        };
         (orders, ReportReader(RingReader::new(self.memory, REPORTS)))
     }
 
     /// The worker's ends.
     pub fn of_worker(
         self,
-        bell: channel::Receiver<Bell>,
-        wake: channel::Sender<Wake>,
+        bell: Ear,
+        wake: Waker,
         control: Arc<ControlPage>,
     ) -> (OrderReceiver, ReportSender) {
         let ring = RingReader::new(Arc::clone(&self.memory), ORDERS);
@@ -118,16 +127,12 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use super::{
-        orders::{BEGUN, take},
-        wait::Receive,
-        *,
-    };
+    use super::{claims::Claims, wait::Receive, *};
     use crate::{
-        channel::ReceiveError,
+        channel::{ReceiveError, channel},
         frame::{
-            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, MOST_KNOWN_BAD, Order,
-            Report, Task,
+            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, MOST_KNOWN_BAD,
+            MOST_UNANSWERED, Order, Report, Task,
         },
     };
 
@@ -144,14 +149,15 @@ mod tests {
     /// Queues between this thread and workers that are threads of this process.
     fn queues(workers: usize) -> (Vec<Ends>, ReportReceiver, NoteSender) {
         let (control, control_fd) = ControlPage::create(workers).unwrap();
-        let (wake, woken) = channel::channel().unwrap();
+        let (wake, woken) = channel().unwrap();
         let (mut ends, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..workers {
-            let (bell, rung) = channel::channel().unwrap();
+            let (bell, rung) = bell::bell().unwrap();
             let (rings, fd) = Rings::create().unwrap();
             let (orders, reader) = rings.of_main(bell);
+            let waker = Waker::from_socket(wake.end_for_other().unwrap());
             let control = Arc::new(ControlPage::map(&control_fd, workers).unwrap());
-            let (receiver, sender) = Rings::map(&fd).unwrap().of_worker(rung, wake.clone(), control);
+            let (receiver, sender) = Rings::map(&fd).unwrap().of_worker(Ear::new(rung), waker, control);
             ends.push(Ends { orders, receiver, sender });
             readers.push(reader);
         }
@@ -251,6 +257,31 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_hears_no_bell_never_makes_main_wait() {
+        // What it claims to have heard: nothing, anything, and what main rang for it before.
+        let lies: [fn(u64) -> u64; 3] = [|_| 0, |turn| turn, |_| u64::MAX];
+        for lie in lies {
+            let (mut ends, _results, _notes) = queues(1);
+            let Ends { mut orders, mut receiver, .. } = ends.remove(0);
+            let lying = thread::spawn(move || {
+                // Far more than a channel takes.
+                for turn in 0..2_000 {
+                    receiver.asleep().store(1, Ordering::Relaxed);
+                    orders.send(&Some(Order::Resume { epoch: turn })).unwrap();
+                    assert!(receiver.look().unwrap().is_some());
+                    receiver.memory.words()[HEARD].store(lie(turn), Ordering::Relaxed);
+                }
+            });
+            let deadline = soon();
+            while !lying.is_finished() && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(lying.is_finished(), "main waits for a worker that hears nothing");
+            lying.join().unwrap();
+        }
+    }
+
+    #[test]
     fn a_task_is_begun_or_withdrawn_but_never_both() {
         let (mut ends, _results, _notes) = queues(1);
         let Ends { mut orders, receiver, .. } = ends.remove(0);
@@ -259,7 +290,7 @@ mod tests {
         for number in 0..2_000 {
             orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
             let (by_worker, by_main) = thread::scope(|scope| {
-                let worker = scope.spawn(|| take(&at_worker, 0, BEGUN));
+                let worker = scope.spawn(|| Claims::new(&at_worker, CLAIMS).begin(0));
                 let by_main = orders.withdraw(0);
                 (worker.join().unwrap(), by_main)
             });

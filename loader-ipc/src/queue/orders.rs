@@ -1,36 +1,30 @@
 //! The task queue: orders from main to one worker, and whose a task is.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::{io, sync::Arc, time::Instant};
 
 use super::{
-    ASLEEP, Bell, CLAIMS, encode_frame, read_frame,
-    wait::{Receive, must_wake, wait},
+    ASLEEP, CLAIMS, HEARD,
+    bell::{Ear, Ringer},
+    bells::{Bells, note_heard},
+    claims::Claims,
+    encode_frame, read_frame,
+    wait::{Receive, wait},
 };
 use crate::{
-    channel::{self, ReceiveError, SendError},
+    atomic::AtomicU64,
+    channel::{ReceiveError, SendError},
     frame::{MOST_UNANSWERED, Order},
     ring::{RingReader, RingWriter},
     sys::SharedWords,
 };
-
-// What a claim says: whoever changes it first, the worker that begins the task or main that withdraws it, has the task.
-const OPEN: u64 = 0;
-pub(super) const BEGUN: u64 = 1;
-const WITHDRAWN: u64 = 2;
 
 /// Main's end of a worker's task queue.
 #[derive(Debug)]
 pub struct OrderSender {
     pub(super) ring: RingWriter,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: channel::Sender<Bell>,
+    pub(super) bell: Ringer,
+    pub(super) bells: Bells,
     pub(super) frame: Vec<u8>,
 }
 
@@ -39,32 +33,32 @@ pub struct OrderSender {
 pub struct OrderReceiver {
     pub(super) ring: RingReader,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: channel::Receiver<Bell>,
+    pub(super) bell: Ear,
     pub(super) frame: Vec<u8>,
 }
 
 impl OrderSender {
-    /// Sends an order, or the sentinel. Never waits: what is unanswered is kept so small ([`MOST_UNANSWERED`]) that it fits.
+    /// Sends an order, or the sentinel. Never waits: what is unanswered is kept so small ([`MOST_UNANSWERED`]) that it fits,
+    /// and a worker that does not hear its bell is rung for once.
     ///
     /// # Errors
     /// [`SendError`]; that there is no room is a defect of the loader. The frame was then not sent.
     pub fn send(&mut self, order: &Option<Order>) -> Result<(), SendError> {
         encode_frame(order, &mut self.frame)?;
         if let Some(Order::Task(task)) = order {
-            // Relaxed: it becomes visible with the frame.
-            claim(&self.memory, task.claim).store(OPEN, Ordering::Relaxed);
+            Claims::new(&self.memory, CLAIMS).open(task.claim);
         }
         if !self.ring.write(&self.frame) {
             let problem = format!("more than {MOST_UNANSWERED} tasks do not fit");
             return Err(SendError::Io(io::Error::other(problem)));
         }
-        let asleep = &self.memory.words()[ASLEEP];
-        if must_wake(asleep) { self.bell.send(&Bell) } else { Ok(()) }
+        let words = self.memory.words();
+        self.bells.next(&words[ASLEEP], &words[HEARD]).map_or(Ok(()), |number| self.bell.ring(number))
     }
 
     /// Takes back the task that was sent with `claim`. False when the worker has begun it.
     pub fn withdraw(&self, claim: u32) -> bool {
-        take(&self.memory, claim, WITHDRAWN)
+        Claims::new(&self.memory, CLAIMS).withdraw(claim)
     }
 }
 
@@ -79,7 +73,7 @@ impl OrderReceiver {
 
     /// Begins the task that came with `claim`. False when main has withdrawn it.
     pub fn begin(&self, claim: u32) -> bool {
-        take(&self.memory, claim, BEGUN)
+        Claims::new(&self.memory, CLAIMS).begin(claim)
     }
 }
 
@@ -92,20 +86,12 @@ impl Receive for OrderReceiver {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {
-        self.bell.receive(deadline).map(drop)
+        let number = self.bell.hear(deadline)?;
+        note_heard(&self.memory.words()[HEARD], number);
+        Ok(())
     }
 
     fn asleep(&self) -> &AtomicU64 {
         &self.memory.words()[ASLEEP]
     }
-}
-
-/// Turns an open claim into `taken`.
-pub(super) fn take(memory: &SharedWords, number: u32, taken: u64) -> bool {
-    // Relaxed: it decides who has the task; the task itself came with its frame, and its slot's memory is of nobody yet.
-    claim(memory, number).compare_exchange(OPEN, taken, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-}
-
-fn claim(memory: &SharedWords, number: u32) -> &AtomicU64 {
-    &memory.words()[CLAIMS + number as usize % MOST_UNANSWERED]
 }

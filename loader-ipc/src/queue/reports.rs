@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicU64, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -12,7 +12,8 @@ use super::{
     wait::{Receive, must_wake, wait},
 };
 use crate::{
-    channel::{self, ReceiveError, SendError},
+    atomic::AtomicU64,
+    channel::{self, ReceiveError, SendError, Waker},
     control::ControlPage,
     frame::{Event, Report},
     ring::{RingReader, RingWriter},
@@ -25,7 +26,7 @@ const ROOM_INTERVAL: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub struct ReportSender {
     pub(super) ring: RingWriter,
-    pub(super) wake: channel::Sender<Wake>,
+    pub(super) wake: Waker,
     pub(super) control: Arc<ControlPage>,
     pub(super) frame: Vec<u8>,
 }
@@ -67,12 +68,12 @@ impl ReportSender {
         while !self.ring.write(&self.frame) {
             thread::sleep(ROOM_INTERVAL);
         }
-        if must_wake(self.control.main_asleep()) { self.wake.send(&Wake) } else { Ok(()) }
+        if must_wake(self.control.main_asleep()) { self.wake.wake() } else { Ok(()) }
     }
 }
 
 impl ReportReceiver {
-    /// The result queue of workers whose parts are `readers`, by number. `wake` is the channel that they were given the sending end
+    /// The result queue of workers whose parts are `readers`, by number. `wake` is the channel that they were given their ends
     /// of; `control` their control page.
     pub fn new(
         readers: Vec<ReportReader>,
@@ -124,7 +125,7 @@ impl NoteSender {
     /// Puts a note into the queue. Nobody may be interested any more; then it is lost.
     pub fn send(&self, note: Report) {
         if self.notes.send(note).is_ok() && must_wake(self.control.main_asleep()) {
-            drop(self.wake.send(&Wake));
+            drop(self.wake.wake());
         }
     }
 
@@ -183,7 +184,7 @@ impl Receive for ReportReceiver {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {
-        self.wake.receive(deadline).map(drop)
+        self.wake.receive(deadline)
     }
 
     fn asleep(&self) -> &AtomicU64 {

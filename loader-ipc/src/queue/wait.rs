@@ -1,16 +1,18 @@
 //! How a receiver waits, and how it is woken.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering, fence},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::channel::ReceiveError;
+use crate::{
+    atomic::{AtomicU64, Ordering, fence},
+    channel::ReceiveError,
+};
 
 /// How long a receiver looks again and again before it sleeps: a sleeping processor takes longer to wake than a small batch takes
-/// to load.
-const LOOKING: Duration = Duration::from_micros(20);
+/// to load. Not at all in a model, where no time passes.
+const LOOKING: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_micros(20) };
 
 /// A receiver: what it looks at, and how it sleeps.
 pub(super) trait Receive {
@@ -41,7 +43,7 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
             thread::yield_now();
             continue;
         }
-        // Relaxed, with the fence: either the sender sees this, or we see its frame.
+        // Relaxed, with the fence: either the sender sees this, and what we have heard before, or we see its frame.
         receiver.asleep().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let looked = receiver.look();
@@ -61,9 +63,15 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
     }
 }
 
-/// True for the one sender that finds the receiver asleep after its frame became visible.
-pub(super) fn must_wake(asleep: &AtomicU64) -> bool {
+/// True when the receiver sleeps, or is about to, and may not have seen the frame that was sent last.
+pub(super) fn is_asleep(asleep: &AtomicU64) -> bool {
     // Pairs with the fence in `wait`: either we see that it sleeps, or it sees our frame.
     fence(Ordering::SeqCst);
-    asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
+    asleep.load(Ordering::Relaxed) != 0
+}
+
+/// True for the one of several senders that finds the receiver asleep.
+pub(super) fn must_wake(asleep: &AtomicU64) -> bool {
+    // Relaxed: it decides who wakes it. Not `swap`, which writes also when another sender was first, or the receiver woke up by itself.
+    is_asleep(asleep) && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }

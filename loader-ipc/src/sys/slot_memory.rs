@@ -49,6 +49,12 @@ impl SlotMemory {
         Ok(Arc::new(Self { mapping, lent: AtomicBool::new(false) }))
     }
 
+    /// Memory that only threads of this process share: what Miri can map.
+    #[cfg(test)]
+    pub(crate) fn of_this_process(len: NonZeroUsize) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { mapping: Mapping::anonymous(len)?, lent: AtomicBool::new(false) }))
+    }
+
     /// Size in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -219,5 +225,57 @@ impl Chunk {
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_bytes`; `&mut self` makes the access unique.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn slot() -> Arc<SlotMemory> {
+        SlotMemory::of_this_process(NonZeroUsize::new(4096).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_byte_has_one_owner() {
+        let slot = slot();
+        let mut loan = slot.lend(()).unwrap();
+        assert!(slot.lend(()).is_none(), "it is lent");
+        let (mut first, mut second) = (loan.take(0..64).unwrap(), loan.take(64..128).unwrap());
+        for (range, error) in [
+            (63..65, ChunkError::Overlap { start: 63, end: 65 }),
+            (0..4096, ChunkError::Overlap { start: 0, end: 4096 }),
+            (4000..4097, ChunkError::OutOfBounds { start: 4000, end: 4097 }),
+        ] {
+            assert_eq!(loan.take(range).unwrap_err(), error);
+        }
+        assert!(matches!(loan.put(usize::MAX, b"far"), Err(ChunkError::OutOfBounds { .. })));
+        assert_eq!(loan.take(4096..4096).unwrap().as_bytes(), b"");
+        // Two threads write side by side.
+        thread::scope(|scope| {
+            scope.spawn(|| first.as_bytes_mut().unwrap().fill(1));
+            scope.spawn(|| second.as_bytes_mut().unwrap().fill(2));
+        });
+        assert_eq!((first.as_bytes(), second.as_bytes()), (&[1; 64][..], &[2; 64][..]));
+        assert!(loan.owns(&first));
+    }
+
+    #[test]
+    fn what_was_frozen_can_be_read_and_put_beside() {
+        let slot = slot();
+        let mut loan = slot.lend(()).unwrap();
+        let mut chunk = loan.take(0..8).unwrap();
+        chunk.as_bytes_mut().unwrap().copy_from_slice(b"content.");
+        loan.freeze();
+        assert!(chunk.as_bytes_mut().is_none());
+        loan.put(8, b"encoding").unwrap();
+        drop(loan);
+        assert!(slot.is_lent(), "a chunk keeps it");
+        assert_eq!(chunk.as_bytes(), b"content.");
+        drop(chunk);
+        let mut again = slot.lend(()).unwrap();
+        assert_eq!(again.take(0..16).unwrap().as_bytes(), b"content.encoding");
     }
 }

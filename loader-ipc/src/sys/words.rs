@@ -22,6 +22,13 @@ impl SharedWords {
         Ok(Self { mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)? })
     }
 
+    /// Words that only threads of this process share: what Miri can map.
+    #[cfg(test)]
+    pub(crate) fn of_this_process(len: NonZeroUsize) -> io::Result<Self> {
+        let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
+        Ok(Self { mapping: Mapping::anonymous(bytes.ok_or(io::ErrorKind::InvalidInput)?)? })
+    }
+
     /// The words.
     pub fn words(&self) -> &[AtomicU64] {
         let first = self.mapping.start().cast::<AtomicU64>();

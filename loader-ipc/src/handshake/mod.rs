@@ -5,40 +5,42 @@
 //!   Bootstrap (lifeline, with descriptors)  ------->    compares protocol, version, build
 //!                                                       makes a one-shot server
 //!   <-------  Answer::Listening or ::Refused (lifeline)
-//!   connects there: Welcome, with the channels ---->    accepts, checks the nonce; ready for tasks
+//!   WakeEnd (lifeline, with a descriptor) ---------->   accepts
+//!   connects there: Welcome, with the bell  -------->   checks the nonce; ready for tasks
 //! ```
 //!
 //! ipc-channel can neither make a channel over a socket that exists already nor wait for a connection until a deadline. So the
 //! socket, which has a name in the file system for a moment, is the worker's: when main dies, the worker's watchdog ends the
 //! waiting and removes the name.
+//!
+//! The answer is all that main ever reads from a lifeline, and it takes no descriptors.
+
+mod server;
 
 use std::{
     env, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    panic::catch_unwind,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Instant,
 };
 
-use ipc_channel::{
-    IpcError,
-    ipc::{IpcOneShotServer, IpcSender},
-};
+use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver};
+use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     advice,
-    channel::{Receiver, Sender, channel},
+    channel::{Sender, Waker},
     control::ControlPage,
     entry::Entry,
     frame::Lease,
-    held::without_sigpipe,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
-    queue::{Bell, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake},
-    socket_file::{is_served, remove_socket},
+    queue::{Ear, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake, bell::bell},
 };
+
+use server::Address;
 
 /// Version of this crate; both sides must have the same.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -98,12 +100,15 @@ enum Answer {
     },
 }
 
+/// What the worker wakes main with (one descriptor).
+#[derive(Debug, Serialize, Deserialize)]
+struct WakeEnd;
+
 /// What main sends to the one-shot server.
 #[derive(Serialize, Deserialize)]
 struct Welcome {
     nonce: u64,
-    bell: Receiver<Bell>,
-    wake: Sender<Wake>,
+    bell: IpcReceiver<u64>,
 }
 
 /// Main to worker, over the lifeline, after the handshake.
@@ -196,7 +201,7 @@ impl Invitation {
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
-        let nonce = fresh_nonce();
+        let nonce = fresh_nonce().map_err(HandshakeError::Queue)?;
         let (rings, rings_fd) = Rings::create().map_err(HandshakeError::Queue)?;
         let bootstrap = Bootstrap {
             worker,
@@ -232,40 +237,16 @@ impl Invitation {
         wake: &Sender<Wake>,
         deadline: Instant,
     ) -> Result<(OrderSender, ReportReader), HandshakeError> {
-        let server = match lifeline.receive::<Answer>(deadline)?.0 {
+        let server = match lifeline.receive_alone::<Answer>(deadline)? {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
-            Answer::Listening { server } if server.contains('\0') => {
-                return Err(LifelineError::Malformed("a name with a zero byte".into()).into());
-            }
-            Answer::Listening { server } => server,
+            Answer::Listening { server } => Address::check(server)?,
         };
-        let connection = connect_to(&server);
-        // Nobody needs the name any more; the worker might be killed before it removes it.
-        remove_socket(Path::new(&server));
-        let connection = connection?;
-        let (bell, rung) = channel().map_err(HandshakeError::Queue)?;
-        let welcome = Welcome { nonce: self.nonce, bell: rung, wake: wake.clone() };
-        without_sigpipe(|| connection.send(welcome)).map_err(|error| {
-            HandshakeError::Queue(match error {
-                IpcError::Io(error) => error,
-                error => io::Error::other(error.to_string()),
-            })
-        })?;
+        let (bell, rung) = bell().map_err(HandshakeError::Queue)?;
+        let waker = wake.end_for_other().map_err(HandshakeError::Queue)?;
+        lifeline.send(&WakeEnd, &[waker.as_fd()], deadline)?;
+        server.greet(Welcome { nonce: self.nonce, bell: rung }, deadline)?;
         Ok(self.rings.of_main(bell))
     }
-}
-
-/// Connects to a worker's one-shot server.
-fn connect_to(server: &str) -> Result<IpcSender<Welcome>, HandshakeError> {
-    // ipc-channel loses a descriptor each time that nobody is there.
-    if !is_served(Path::new(server)) {
-        return Err(LifelineError::Closed.into());
-    }
-    IpcSender::connect(server.to_owned()).map_err(|error| match error.raw_os_error() {
-        // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
-        Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
-        _ => HandshakeError::Queue(error),
-    })
 }
 
 /// What a worker has after the handshake.
@@ -321,7 +302,7 @@ impl Bootstrap {
         if let Err(reason) = accepts(&self.work) {
             return Err(refuse(lifeline, reason, deadline));
         }
-        make_server().map_err(|problem| {
+        let (server, name) = server::make().map_err(|problem| {
             let folder = env::temp_dir();
             let reason = format!(
                 "no socket can be made in {} ({problem}); set TMPDIR to a folder that exists, can be written, and has a path \
@@ -329,7 +310,8 @@ impl Bootstrap {
                 folder.display()
             );
             refuse(lifeline, reason, deadline)
-        })
+        })?;
+        Ok(Listening { server, name })
     }
 }
 
@@ -340,7 +322,7 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should [remove](remove_socket) it.
+    /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should [remove](crate::socket_file::remove_socket) it.
     pub fn socket(&self) -> PathBuf {
         PathBuf::from(&self.name)
     }
@@ -374,13 +356,16 @@ impl Listening {
 
         let Self { server, name } = self;
         lifeline.send(&Answer::Listening { server: name }, &[], deadline)?;
+        let (WakeEnd, fds) = lifeline.receive(deadline)?;
+        let missing = || LifelineError::Malformed("what wakes main is missing".into());
+        let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);
         let accepted = server.accept();
         let (_, welcome) =
             accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
         if welcome.nonce != bootstrap.nonce {
             return Err(HandshakeError::WrongNonce);
         }
-        let (orders, results) = rings.of_worker(welcome.bell, welcome.wake, Arc::clone(&control));
+        let (orders, results) = rings.of_worker(Ear::new(welcome.bell), waker, Arc::clone(&control));
         Ok(Connected { bootstrap, control, dataset, attached, orders, results })
     }
 }
@@ -388,19 +373,6 @@ impl Listening {
 impl std::fmt::Debug for Listening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Listening").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// ipc-channel's way to make the socket panics where its folder is missing or read-only.
-fn make_server() -> Result<Listening, String> {
-    if !env::temp_dir().is_dir() {
-        return Err("it is not there".to_owned());
-    }
-    match catch_unwind(IpcOneShotServer::new) {
-        Ok(Ok((server, name))) if Path::new(&name).exists() => Ok(Listening { server, name }),
-        Ok(Ok(_)) => Err("its path is too long".to_owned()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("it cannot be written".to_owned()),
     }
 }
 
@@ -412,8 +384,132 @@ pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> Handsha
     }
 }
 
-fn fresh_nonce() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    // Keys of `RandomState` come from the system's generator.
-    std::collections::hash_map::RandomState::new().build_hasher().finish()
+fn fresh_nonce() -> io::Result<u64> {
+    let mut bytes = [0; size_of::<u64>()];
+    // So few are never cut, and do not wait once the system is up.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        num::NonZeroUsize,
+        thread::{self, JoinHandle},
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::{channel::channel, frame::Order, memory};
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    /// Invites a worker that is a thread, over a real socket pair.
+    fn meet<R: Send + 'static>(
+        worker: impl FnOnce(Lifeline) -> R + Send + 'static,
+        deadline: Instant,
+    ) -> (Result<(OrderSender, ReportReader), HandshakeError>, JoinHandle<R>) {
+        let (wake, _woken) = channel().unwrap();
+        let (ours, theirs) = Lifeline::pair().unwrap();
+        let (_page, control) = ControlPage::create(1).unwrap();
+        let dataset = SealedMemory::new(b"dataset").unwrap();
+        let work = Work::Registered { name: "rows".into(), types: "u8".into() };
+        let offer = Offer {
+            workers: 1,
+            seed: 1,
+            base_seed: 2,
+            memory_limit: None,
+            work: &work,
+            control: control.as_fd(),
+            dataset: &dataset,
+            attached: &[],
+        };
+        let worker = thread::spawn(move || worker(Lifeline::from_socket(theirs)));
+        let invitation = Invitation::send(0, &offer, &ours, deadline).unwrap();
+        (invitation.connect(&ours, &wake, deadline), worker)
+    }
+
+    fn read_bootstrap(lifeline: &Lifeline) -> (Bootstrap, Vec<OwnedFd>) {
+        Bootstrap::receive(lifeline, soon()).unwrap()
+    }
+
+    #[test]
+    fn main_and_worker_come_together() {
+        let worker = |lifeline: Lifeline| {
+            let (bootstrap, fds) = read_bootstrap(&lifeline);
+            let listening = bootstrap.listen(&lifeline, |_| Ok(()), soon()).unwrap();
+            let mut connected = listening.accept(bootstrap, fds, &lifeline, soon()).unwrap();
+            (connected.dataset.bytes().to_vec(), connected.orders.receive(soon()).unwrap())
+        };
+        let (met, worker) = meet(worker, soon());
+        let (mut orders, _reader) = met.unwrap();
+        orders.send(&Some(Order::Resume { epoch: 3 })).unwrap();
+        assert_eq!(worker.join().unwrap(), (b"dataset".to_vec(), Some(Order::Resume { epoch: 3 })));
+    }
+
+    #[test]
+    fn answers_that_are_none_are_errors_within_the_deadline() {
+        let malformed =
+            |error: &HandshakeError| matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_)));
+        type Check = fn(&HandshakeError) -> bool;
+        type Answering = fn(&Lifeline);
+        let cases: [(Answering, Check); 7] = [
+            (
+                |_| thread::sleep(Duration::from_millis(300)),
+                |error| matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)),
+            ),
+            (|_| {}, HandshakeError::is_gone),
+            (
+                |lifeline| write(lifeline, b"Hello, who is there?"),
+                |error| matches!(error, HandshakeError::Lifeline(LifelineError::NotOurs(_))),
+            ),
+            (
+                |lifeline| write(lifeline, b"LOADER"),
+                |error| matches!(error, HandshakeError::Lifeline(LifelineError::NotOurs(_))),
+            ),
+            (|lifeline| lifeline.send(&u64::MAX, &[], soon()).unwrap(), malformed),
+            (|lifeline| answer(lifeline, &"x/".repeat(20_000), &[]), malformed),
+            (
+                |lifeline| {
+                    let files: Vec<_> = (0..40).map(|_| File::open("/dev/null").unwrap()).collect();
+                    let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                    answer(lifeline, "/tmp/socket", &fds);
+                },
+                malformed,
+            ),
+        ];
+        for (number, (answering, check)) in cases.into_iter().enumerate() {
+            let worker = move |lifeline: Lifeline| {
+                read_bootstrap(&lifeline);
+                answering(&lifeline);
+            };
+            let started = Instant::now();
+            let (met, worker) = meet(worker, started + Duration::from_millis(200));
+            let error = met.err().unwrap();
+            assert!(check(&error), "case {number}: {error}");
+            assert!(started.elapsed() < Duration::from_secs(2));
+            worker.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn memory_that_could_shrink_is_refused_by_a_worker() {
+        let fd = memory::reserve(NonZeroUsize::new(4096).unwrap()).unwrap();
+        // Too small for a page of so many workers, or for rings.
+        assert!(ControlPage::map(&fd, 1000).is_err());
+        assert!(Rings::map(&fd).is_err());
+        let plain = OwnedFd::from(File::open("/dev/zero").unwrap());
+        assert!(ControlPage::map(&plain, 1).is_err());
+    }
+
+    fn answer(lifeline: &Lifeline, server: &str, fds: &[BorrowedFd<'_>]) {
+        lifeline.send(&Answer::Listening { server: server.to_owned() }, fds, soon()).unwrap();
+    }
+
+    fn write(lifeline: &Lifeline, bytes: &[u8]) {
+        rustix::io::write(lifeline, bytes).unwrap();
+    }
 }

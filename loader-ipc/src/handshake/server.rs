@@ -1,0 +1,244 @@
+//! The one-shot server that a worker makes and main connects to: the only thing of the loader with a name in the file system.
+//!
+//! The name is what a worker says, so main looks first whether it can be true: connecting somewhere else would give a stranger the worker's
+//! queues, and afterwards the socket is removed. ipc-channel's `connect` waits without a deadline where a server does not accept, so
+//! it is done by a thread that can be left behind; it ends with the worker.
+//!
+//! Two ways were weighed for that. A connection of our own could be made without waiting, but the server accepts one only, and
+//! ipc-channel does not take over a socket. The thread costs some tens of microseconds a worker.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    panic::catch_unwind,
+    path::Path,
+    sync::mpsc,
+    thread,
+    time::Instant,
+};
+
+use ipc_channel::{
+    IpcError,
+    ipc::{IpcOneShotServer, IpcSender},
+};
+use nix::sys::stat::{Mode, umask};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use super::HandshakeError;
+use crate::{
+    held::without_sigpipe,
+    lifeline::LifelineError,
+    socket_file::{is_served, remove_socket},
+};
+
+/// Longest name that fits a socket's address.
+const LONGEST_NAME: usize = 107;
+
+/// Makes a server in a folder that is this user's alone.
+pub(super) fn make<T>() -> Result<(IpcOneShotServer<T>, String), String>
+where
+    T: for<'de> Deserialize<'de> + Serialize,
+{
+    if !env::temp_dir().is_dir() {
+        return Err("it is not there".to_owned());
+    }
+    // ipc-channel makes folder and socket with whatever rights the user gives new files, and its way to make them panics where the
+    // folder is missing or read-only.
+    let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
+    let made = catch_unwind(IpcOneShotServer::new);
+    umask(before);
+    match made {
+        Ok(Ok((server, name))) if Path::new(&name).exists() => Ok((server, name)),
+        Ok(Ok(_)) => Err("its path is too long".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("it cannot be written".to_owned()),
+    }
+}
+
+/// A server's name that can be true.
+#[derive(Debug)]
+pub(super) struct Address(String);
+
+impl Address {
+    /// Believes `name`, unless it is anything but a socket of this user's in a folder that is this user's alone.
+    pub(super) fn check(name: String) -> Result<Self, HandshakeError> {
+        let refused = |what: &str| Err(LifelineError::Malformed(format!("{what} as its server")).into());
+        let path = Path::new(&name);
+        if name.len() > LONGEST_NAME || name.contains('\0') || !path.is_absolute() {
+            return refused("it names no path");
+        }
+        let Some(folder) = path.parent() else { return refused("it names no file") };
+        // It may be gone, perhaps with its worker.
+        let socket = fs::symlink_metadata(path).map_err(HandshakeError::Queue)?;
+        let folder = fs::symlink_metadata(folder).map_err(HandshakeError::Queue)?;
+        let user = geteuid().as_raw();
+        let others = (Mode::S_IRWXG | Mode::S_IRWXO).bits();
+        if !socket.file_type().is_socket() || socket.uid() != user {
+            return refused("it names what is no socket of this user's");
+        }
+        if !folder.is_dir() || folder.uid() != user || folder.mode() & others != 0 {
+            return refused("it names a socket where others have rights");
+        }
+        Ok(Self(name))
+    }
+
+    /// Connects and sends `welcome`, until `deadline`. Nobody needs the name afterwards, and it is removed.
+    pub(super) fn greet<T>(self, welcome: T, deadline: Instant) -> Result<(), HandshakeError>
+    where
+        T: Serialize + Send + 'static,
+    {
+        let name = self.0;
+        let (done, outcome) = mpsc::channel();
+        let greeting = move || {
+            // Nobody listens when it took too long.
+            drop(done.send(connect(name, welcome)));
+        };
+        thread::Builder::new()
+            .name("loader-connect".into())
+            .spawn(greeting)
+            .map_err(HandshakeError::Queue)?;
+        match outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(greeted) => greeted,
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(LifelineError::TimedOut.into()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(HandshakeError::Queue(io::Error::other("the thread that connects panicked")))
+            }
+        }
+    }
+}
+
+fn connect<T: Serialize>(name: String, welcome: T) -> Result<(), HandshakeError> {
+    let path = Path::new(&name);
+    // ipc-channel loses a descriptor each time that nobody is there.
+    if !is_served(path) {
+        // Left by a worker that was killed before it could remove it.
+        remove_socket(path);
+        return Err(LifelineError::Closed.into());
+    }
+    let connection = IpcSender::connect(name.clone()).map_err(|error| match error.raw_os_error() {
+        // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
+        Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
+        _ => HandshakeError::Queue(error),
+    })?;
+    // The worker might be killed before it removes it.
+    remove_socket(path);
+    without_sigpipe(|| connection.send(welcome)).map_err(|error| {
+        HandshakeError::Queue(match error {
+            IpcError::Io(error) => error,
+            error => io::Error::other(error.to_string()),
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::{
+            fd::OwnedFd,
+            unix::{fs::PermissionsExt, net::UnixListener},
+        },
+        path::PathBuf,
+        time::Duration,
+    };
+
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    };
+
+    use super::*;
+
+    fn greet(name: String, welcome: u64, deadline: Instant) -> Result<(), HandshakeError> {
+        Address::check(name)?.greet(welcome, deadline)
+    }
+
+    /// A folder of this test's own.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str, mode: u32) -> Self {
+            let path = env::temp_dir().join(format!("loader-{}-{name}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            // Not with the folder: other tests change what the user gives new files.
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Self(path)
+        }
+
+        fn join(&self, name: &str) -> String {
+            self.0.join(name).to_str().unwrap().to_owned()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            drop(fs::remove_dir_all(&self.0));
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[test]
+    fn a_server_is_this_users_alone() {
+        let (server, name) = make::<u64>().unwrap();
+        let path = Path::new(&name);
+        assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o077, 0);
+        greet(name.clone(), 7, soon()).unwrap();
+        assert_eq!(server.accept().unwrap().1, 7u64);
+        assert!(!path.exists() && !path.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn what_is_no_socket_of_ours_is_refused_and_left() {
+        let (own, open) = (Folder::new("own", 0o700), Folder::new("open", 0o755));
+        fs::write(own.join("file"), "kept").unwrap();
+        let _listener = UnixListener::bind(open.join("socket")).unwrap();
+        let names = [
+            "relative/socket".to_owned(),
+            "/tmp/with\0zero".to_owned(),
+            "/".to_owned(),
+            String::new(),
+            format!("/{}", "long/".repeat(10_000)),
+            own.join("file"),
+            own.0.to_str().unwrap().to_owned(),
+            open.join("socket"),
+        ];
+        for name in names {
+            let error = greet(name, 7, soon()).unwrap_err();
+            assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
+        }
+        assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept");
+        assert!(Path::new(&open.join("socket")).exists());
+        let error = greet(own.join("gone"), 7, soon()).unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        // Of another kind, so that connecting fails: it stays.
+        let _listener = UnixListener::bind(own.join("stream")).unwrap();
+        assert!(matches!(greet(own.join("stream"), 7, soon()), Err(HandshakeError::Queue(_))));
+        assert!(Path::new(&own.join("stream")).exists());
+    }
+
+    #[test]
+    fn a_server_that_does_not_accept_ends_with_the_deadline() {
+        let folder = Folder::new("full", 0o700);
+        let name = folder.join("socket");
+        let address = SocketAddrUnix::new(&name).unwrap();
+        let new = |flags| -> OwnedFd {
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let server = new(SocketFlags::CLOEXEC);
+        bind(&server, &address).unwrap();
+        listen(&server, 0).unwrap();
+        // Until its queue is full.
+        let waiting: Vec<_> = (0..8)
+            .map(|_| new(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
+            .take_while(|client| connect(client, &address).is_ok())
+            .collect();
+        assert!(waiting.len() < 8);
+        let started = Instant::now();
+        let error = greet(name, 7, started + Duration::from_millis(50)).unwrap_err();
+        assert!(matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,305 @@
+//! Tests of the slots: one by one, and as a state machine.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::sys::Chunk;
+
+const ANY: fn(u32) -> bool = |_| false;
+
+#[test]
+fn a_slot_goes_round() {
+    let pool = SlotPool::new(1 << 20);
+    let lease = pool.lease(100, 0, ANY).unwrap();
+    let mut loan = pool.lend(lease, false).unwrap();
+    assert_eq!(pool.held(), 1);
+    let chunk = loan.take(0..8).unwrap();
+    drop(loan);
+    assert_eq!(pool.held(), 1, "a chunk keeps the slot");
+    drop(chunk);
+    assert_eq!(pool.held(), 0);
+    let again = pool.lease(100, 0, ANY).unwrap();
+    assert_eq!((again.slot, again.generation), (lease.slot, lease.generation + 1));
+}
+
+#[test]
+fn old_and_made_up_leases_are_refused() {
+    let pool = SlotPool::new(1 << 20);
+    let lease = pool.lease(100, 0, ANY).unwrap();
+    pool.release(lease, false);
+    assert!(matches!(pool.lend(lease, false), Err(SlotError::NotLeased(_))));
+    let made_up = Lease { slot: 99, generation: 1, len: 4096 };
+    assert!(matches!(pool.lend(made_up, false), Err(SlotError::NotLeased(_))));
+    assert!(matches!(pool.regrow(made_up, 1, 0), Err(SlotError::NotLeased(_))));
+}
+
+#[test]
+fn the_limit_is_hard_and_names_what_is_held() {
+    let pool = SlotPool::new(2 * FIRST_LEN as u64);
+    let first = pool.lease(1, 0, ANY).unwrap();
+    let loan = pool.lend(first, false).unwrap();
+    let _second = pool.lease(1, 0, ANY).unwrap();
+    let error = pool.lease(1, 0, ANY).unwrap_err();
+    assert!(matches!(error, SlotError::LimitReached { held: 1, leased: 1, .. }), "{error}");
+    drop(loan);
+    pool.lease(1, 0, ANY).unwrap();
+}
+
+#[test]
+fn growing_replaces_the_small_slot() {
+    let pool = SlotPool::new(1 << 30);
+    let small = pool.lease(1, 0, ANY).unwrap();
+    let large = pool.regrow(small, 1_000_000, 0).unwrap();
+    assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
+    assert!(!pool.exists(small.slot));
+    pool.release(large, false);
+    assert_eq!(pool.lease(1, 0, ANY).unwrap().slot, large.slot, "the next batch is expected to be as large");
+}
+
+#[test]
+fn no_slot_is_smaller_than_the_first() {
+    let pool = SlotPool::new(1 << 20);
+    let lease = pool.lease(1, 0, ANY).unwrap();
+    // A worker may ask for anything.
+    let again = pool.regrow(lease, 0, 0).unwrap();
+    assert_eq!(again.len, FIRST_LEN as u64);
+}
+
+#[test]
+fn room_is_kept_for_those_that_are_ahead() {
+    let pool = SlotPool::new(3 << 20);
+    let leases = [(); 3].map(|()| pool.lease(1, 0, ANY).unwrap());
+    assert!(matches!(pool.regrow(leases[2], 1 << 20, 2), Err(SlotError::LimitReached { .. })));
+    let grown = pool.regrow(leases[0], 1 << 20, 1).unwrap();
+    assert_eq!(grown.len, 1 << 20, "no slack where it would take the others' room");
+    assert!(matches!(pool.lease(1, 1, ANY), Err(SlotError::LimitReached { .. })));
+    pool.lease(1, 0, ANY).unwrap();
+}
+
+#[test]
+fn a_warmer_slot_is_one_that_was_used_later() {
+    let pool = SlotPool::new(1 << 20);
+    let (first, second) = (pool.lease(1, 0, ANY).unwrap(), pool.lease(1, 0, ANY).unwrap());
+    assert_eq!(pool.lease_warmer(first, |_| true), None, "nothing is free");
+    drop(pool.lend(second, false).unwrap());
+    assert_eq!(pool.lease_warmer(first, |_| true).unwrap().slot, second.slot);
+    assert_eq!(pool.lease_warmer(first, |_| true), None, "it is leased now");
+}
+
+#[test]
+fn a_spoilt_slot_is_destroyed_when_it_comes_home() {
+    let pool = SlotPool::new(1 << 20);
+    let lease = pool.lease(1, 0, ANY).unwrap();
+    drop(pool.lend(lease, true).unwrap());
+    assert!(!pool.exists(lease.slot));
+    assert_eq!(pool.bytes(), 0);
+}
+
+/// What main, its workers and the program may do next. Whom it is done to is a number among those that there are.
+#[derive(Debug, Clone)]
+enum Step {
+    Lease {
+        min_len: usize,
+        others: usize,
+    },
+    Regrow {
+        which: usize,
+        needed: usize,
+        others: usize,
+    },
+    LeaseWarmer {
+        which: usize,
+    },
+    Release {
+        which: usize,
+        spoilt: bool,
+    },
+    Lend {
+        which: usize,
+        spoilt: bool,
+    },
+    /// The program drops a batch, or all of it but one tensor.
+    Drop {
+        which: usize,
+        all: bool,
+    },
+    /// A worker answers under a lease that is over.
+    AnswerLate {
+        which: usize,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0usize..100;
+    let len = prop_oneof![0usize..100, 50_000usize..300_000, Just(usize::MAX)];
+    prop_oneof![
+        4 => (len.clone(), 0usize..4).prop_map(|(min_len, others)| Step::Lease { min_len: min_len.min(1 << 40), others }),
+        2 => (which.clone(), len, 0usize..4)
+            .prop_map(|(which, needed, others)| Step::Regrow { which, needed, others }),
+        2 => which.clone().prop_map(|which| Step::LeaseWarmer { which }),
+        2 => (which.clone(), any::<bool>()).prop_map(|(which, spoilt)| Step::Release { which, spoilt }),
+        4 => (which.clone(), any::<bool>()).prop_map(|(which, spoilt)| Step::Lend { which, spoilt }),
+        4 => (which.clone(), any::<bool>()).prop_map(|(which, all)| Step::Drop { which, all }),
+        1 => which.prop_map(|which| Step::AnswerLate { which }),
+    ]
+}
+
+/// A batch that the program holds, with what its worker wrote.
+struct Held {
+    lease: Lease,
+    loan: Option<Loan>,
+    tensor: Chunk,
+    written: u64,
+}
+
+/// The pool beside what must be true of it.
+struct World {
+    pool: SlotPool,
+    leases: Vec<Lease>,
+    held: Vec<Held>,
+    over: Vec<Lease>,
+    /// Every lease that there ever was.
+    known: BTreeSet<(u32, u32)>,
+    written: u64,
+}
+
+const LIMIT: u64 = 8 * FIRST_LEN as u64;
+
+impl World {
+    fn new() -> Self {
+        let (leases, held, over, known) = (Vec::new(), Vec::new(), Vec::new(), BTreeSet::new());
+        Self { pool: SlotPool::new(LIMIT), leases, held, over, known, written: 0 }
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Lease { min_len, others } => match self.pool.lease(min_len, others, ANY) {
+                Ok(lease) => {
+                    prop_assert!(lease.len >= min_len as u64);
+                    self.start(lease)?;
+                }
+                Err(error) => self.is_full(&error)?,
+            },
+            Step::Regrow { which, needed, others } => {
+                let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
+                match self.pool.regrow(lease, needed, others) {
+                    Ok(larger) => {
+                        prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
+                        self.over.push(lease);
+                        self.start(larger)?;
+                    }
+                    Err(error) => {
+                        // Nothing has changed.
+                        self.leases.push(lease);
+                        self.is_full(&error)?;
+                    }
+                }
+            }
+            Step::LeaseWarmer { which } => {
+                let Some(&lease) = self.leases.get(which % self.leases.len().max(1)) else { return Ok(()) };
+                if let Some(warmer) = self.pool.lease_warmer(lease, |_| true) {
+                    prop_assert!(warmer.len >= lease.len && warmer.slot != lease.slot);
+                    self.start(warmer)?;
+                }
+            }
+            Step::Release { which, spoilt } => {
+                let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
+                self.pool.release(lease, spoilt);
+                prop_assert_eq!(self.pool.exists(lease.slot), !spoilt);
+                self.over.push(lease);
+            }
+            Step::Lend { which, spoilt } => {
+                let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
+                self.written += 1;
+                self.pool.write(lease, &self.written.to_le_bytes()).unwrap();
+                let mut loan = self.pool.lend(lease, spoilt).unwrap();
+                let tensor = loan.take(0..8).unwrap();
+                self.held.push(Held { lease, loan: Some(loan), tensor, written: self.written });
+            }
+            Step::Drop { which, all } => {
+                let Some(place) = which.checked_rem(self.held.len()) else { return Ok(()) };
+                self.held[place].loan = None;
+                if all {
+                    self.over.push(self.held.swap_remove(place).lease);
+                }
+            }
+            Step::AnswerLate { which } => {
+                let late = self.over.get(which % self.over.len().max(1)).copied();
+                let lent = self.held.get(which % self.held.len().max(1)).map(|held| held.lease);
+                let lies = self
+                    .leases
+                    .get(which % self.leases.len().max(1))
+                    .map(|lease| Lease { len: u64::MAX, ..*lease });
+                for lease in late.into_iter().chain(lent).chain(lies) {
+                    prop_assert!(matches!(self.pool.lend(lease, false), Err(SlotError::NotLeased(_))));
+                    prop_assert!(matches!(self.pool.regrow(lease, 1, 0), Err(SlotError::NotLeased(_))));
+                    prop_assert!(matches!(self.pool.write(lease, b"late"), Err(SlotError::NotLeased(_))));
+                    self.pool.release(lease, true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, lease: Lease) -> Result<(), TestCaseError> {
+        prop_assert!(self.known.insert((lease.slot, lease.generation)), "leased twice: {:?}", lease);
+        let in_use = self.leases.iter().chain(self.held.iter().map(|held| &held.lease));
+        prop_assert!(in_use.clone().all(|other| other.slot != lease.slot), "somebody else's: {:?}", lease);
+        // As its worker may, at once. Whoever holds a batch must not see it.
+        self.pool.write(lease, &[255; 64]).unwrap();
+        self.leases.push(lease);
+        Ok(())
+    }
+
+    fn is_full(&self, error: &SlotError) -> Result<(), TestCaseError> {
+        let SlotError::LimitReached { held, leased, limit, .. } = error else {
+            return Err(TestCaseError::fail(error.to_string()));
+        };
+        prop_assert_eq!((*held, *leased, *limit), (self.held.len(), self.leases.len(), LIMIT));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        for held in &self.held {
+            prop_assert_eq!(held.tensor.as_bytes(), held.written.to_le_bytes(), "a lent slot was written");
+        }
+        let inner = self.pool.lock();
+        let len_of = |wanted: fn(State) -> bool| -> u64 {
+            inner.slots.values().filter(|slot| wanted(slot.state)).map(|slot| slot.memory.len() as u64).sum()
+        };
+        prop_assert_eq!(inner.bytes, len_of(|_| true));
+        prop_assert!(inner.bytes <= LIMIT);
+        prop_assert_eq!(inner.in_use, len_of(|state| state != State::Free));
+        let free =
+            inner.slots.iter().filter(|(_, slot)| slot.state == State::Free).map(|(number, _)| *number);
+        prop_assert!(free.eq(inner.free.iter().copied()));
+        prop_assert_eq!(inner.count(State::Leased), self.leases.len());
+        prop_assert_eq!(inner.count(State::Lent), self.held.len());
+        prop_assert_eq!(inner.destroyed + inner.slots.len() as u64, u64::from(inner.next));
+        Ok(())
+    }
+}
+
+fn pick(leases: &mut Vec<Lease>, which: usize) -> Option<Lease> {
+    let place = which.checked_rem(leases.len())?;
+    Some(leases.swap_remove(place))
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_done_no_slot_is_twos_and_no_byte_is_lost(steps in prop::collection::vec(step(), 1..80)) {
+        let mut world = World::new();
+        for step in steps {
+            world.take(step)?;
+            world.check()?;
+        }
+        world.held.clear();
+        for lease in world.leases.drain(..) {
+            world.pool.release(lease, false);
+        }
+        world.check()?;
+        prop_assert_eq!(world.pool.lock().in_use, 0);
+    }
+}

@@ -1,0 +1,92 @@
+//! Replays the corpus of the fuzz targets (`fuzz/`), and mutations of it that are the same each time.
+
+#[path = "../fuzz/harness.rs"]
+mod harness;
+
+use std::{fs, path::PathBuf};
+
+use nix::sys::resource::{Resource, setrlimit};
+
+type Target = fn(&[u8]);
+const TARGETS: [(&str, Target); 5] = [
+    ("report", harness::report),
+    ("order", harness::order),
+    ("lifeline", harness::lifeline),
+    ("batch", harness::batch),
+    ("attached", harness::attached),
+];
+/// Mutations of each input.
+const MUTATIONS: u32 = 400;
+/// Far more than anything here needs, far less than a length that lies asks for.
+const MOST_MEMORY: u64 = 2 << 30;
+
+#[test]
+fn nothing_that_was_found_is_found_again() {
+    setrlimit(Resource::RLIMIT_AS, MOST_MEMORY, MOST_MEMORY).unwrap();
+    for (name, target) in TARGETS {
+        let mut inputs = harness::seeds().remove(name).unwrap();
+        let files = fs::read_dir(corpus(name)).unwrap();
+        inputs.extend(files.map(|file| fs::read(file.unwrap().path()).unwrap()));
+        let mut random = Random(0);
+        for input in &inputs {
+            target(input);
+            (0..MUTATIONS).for_each(|_| target(&random.mutate(input)));
+        }
+    }
+}
+
+/// The corpus begins with what honest processes write: `LOADER_WRITE_CORPUS=1 cargo test -p loader-ipc --test corpus` writes it.
+#[test]
+fn the_corpus_has_what_honest_processes_write() {
+    for (name, seeds) in harness::seeds() {
+        for (number, seed) in seeds.iter().enumerate() {
+            let path = corpus(name).join(format!("honest-{number:02}"));
+            if std::env::var_os("LOADER_WRITE_CORPUS").is_some() {
+                fs::create_dir_all(corpus(name)).unwrap();
+                fs::write(&path, seed).unwrap();
+            }
+            let stored = fs::read(&path).unwrap_or_default();
+            assert_eq!(&stored, seed, "{} is of another version: write the corpus again", path.display());
+        }
+    }
+}
+
+fn corpus(target: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", target].iter().collect()
+}
+
+/// Numbers that are the same each time (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    fn mutate(&mut self, input: &[u8]) -> Vec<u8> {
+        let mut bytes = input.to_vec();
+        for _ in 0..=self.below(4) {
+            let place = self.below(bytes.len());
+            match self.below(6) {
+                0 => bytes.truncate(place),
+                1 => bytes.extend((0..self.below(40)).map(|byte| byte as u8)),
+                2 => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= 1 << (place % 8)),
+                // Numbers at the edges, where lengths and offsets lie.
+                kind => {
+                    let edges = [0, 1, 63, 64, 4095, 4096, 4097, 1 << 32, 1 << 60, u64::MAX - 63, u64::MAX];
+                    let number = edges[self.below(edges.len())].to_le_bytes();
+                    let place = if kind == 3 { place } else { place / 8 * 8 };
+                    bytes.iter_mut().skip(place).zip(number).for_each(|(byte, new)| *byte = new);
+                }
+            }
+        }
+        bytes
+    }
+}

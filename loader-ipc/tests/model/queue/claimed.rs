@@ -1,0 +1,39 @@
+//! Claims: a task is begun or withdrawn, never both and never neither, also when its claim was another task's before.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::claims::{CLAIM_WORDS, Claims};
+use crate::{
+    check,
+    ring::{RING_WORDS, RingReader, RingWriter},
+    sys::SharedWords,
+};
+
+#[test]
+fn a_task_is_begun_or_withdrawn() {
+    check(5, || {
+        let memory = Arc::new(SharedWords::new(RING_WORDS + CLAIM_WORDS));
+        let mut orders = RingWriter::new(Arc::clone(&memory), 0);
+        let mut reader = RingReader::new(Arc::clone(&memory), 0);
+        // Of a task before.
+        assert!(Claims::new(&memory, RING_WORDS).begin(0));
+        let at_worker = Arc::clone(&memory);
+        let worker = thread::spawn(move || {
+            let claims = Claims::new(&at_worker, RING_WORDS);
+            let mut frame = Vec::new();
+            // Nobody can have withdrawn it yet, or it has; `None` when it has not come yet.
+            reader.read(&mut frame).unwrap().then(|| claims.begin(0))
+        });
+        let claims = Claims::new(&memory, RING_WORDS);
+        claims.open(0);
+        assert!(orders.write(b"task"));
+        let by_main = claims.withdraw(0);
+        let by_worker = worker.join().unwrap();
+        match by_worker {
+            Some(by_worker) => assert!(by_worker != by_main),
+            None => assert!(by_main),
+        }
+    });
+}

@@ -1,0 +1,146 @@
+//! Sleeping and waking: a frame that is sent to a receiver that goes to sleep is either seen or rung for. A wake-up that is lost shows
+//! as a deadlock, since no time passes in a model.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use loom::{sync::mpsc, thread};
+
+use super::{
+    bells::{Bells, note_heard},
+    wait::{Receive, must_wake, wait},
+};
+use crate::{
+    atomic::AtomicU64,
+    channel::ReceiveError,
+    check,
+    ring::{RING_WORDS, RingReader, RingWriter},
+    sys::SharedWords,
+};
+
+const ASLEEP: usize = RING_WORDS;
+const HEARD: usize = ASLEEP + 1;
+/// Where the ring of a second sender begins.
+const SECOND: usize = HEARD + 1;
+const WORDS: usize = SECOND + RING_WORDS;
+
+/// One that waits for frames of its rings. What wakes it is a bell with a number, as a worker's is, or 0 from anybody, as for main.
+struct Sleeper {
+    memory: Arc<SharedWords>,
+    rings: Vec<RingReader>,
+    woken: mpsc::Receiver<u64>,
+}
+
+impl Receive for Sleeper {
+    type Frame = u8;
+    type Error = ReceiveError;
+
+    fn look(&mut self) -> Result<Option<u8>, ReceiveError> {
+        let mut frame = Vec::new();
+        for ring in &mut self.rings {
+            if ring.read(&mut frame).unwrap() {
+                return Ok(Some(frame[0]));
+            }
+        }
+        Ok(None)
+    }
+
+    fn sleep(&mut self, _: Instant) -> Result<(), ReceiveError> {
+        let number = self.woken.recv().map_err(|_| ReceiveError::Closed)?;
+        if number != 0 {
+            note_heard(&self.memory.words()[HEARD], number);
+        }
+        Ok(())
+    }
+
+    fn asleep(&self) -> &AtomicU64 {
+        &self.memory.words()[ASLEEP]
+    }
+}
+
+fn never() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    check(5, || {
+        let memory = Arc::new(SharedWords::new(WORDS));
+        let (wake, woken) = mpsc::channel();
+        let mut ring = RingWriter::new(Arc::clone(&memory), 0);
+        let rings = vec![RingReader::new(Arc::clone(&memory), 0)];
+        let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
+        let sending = thread::spawn(move || {
+            for number in 1..=2 {
+                while !ring.write(&[number]) {
+                    thread::yield_now();
+                }
+                if must_wake(&memory.words()[ASLEEP]) {
+                    wake.send(0).unwrap();
+                }
+            }
+            // Kept open: an end would wake as well.
+            wake
+        });
+        assert_eq!(wait(&mut sleeper, never()), Ok(1));
+        assert_eq!(wait(&mut sleeper, never()), Ok(2));
+        drop(sending.join().unwrap());
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost_between_two_senders() {
+    check(4, || {
+        let memory = Arc::new(SharedWords::new(WORDS));
+        let (wake, woken) = mpsc::channel();
+        let rings = [0, SECOND].map(|first| RingReader::new(Arc::clone(&memory), first)).into();
+        let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
+        let senders = [(0, 1), (SECOND, 2)].map(|(first, number)| {
+            let (memory, wake) = (Arc::clone(&memory), wake.clone());
+            thread::spawn(move || {
+                let mut ring = RingWriter::new(Arc::clone(&memory), first);
+                assert!(ring.write(&[number]));
+                if must_wake(&memory.words()[ASLEEP]) {
+                    wake.send(0).unwrap();
+                }
+            })
+        });
+        let mut seen = [(); 2].map(|()| wait(&mut sleeper, never()).unwrap());
+        seen.sort();
+        assert_eq!(seen, [1, 2]);
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        drop(wake);
+    });
+}
+
+/// Main sends a worker three orders and rings only when the last bell was heard: none is lost, and no second bell lies in the channel.
+#[test]
+fn an_unheard_bell_is_enough() {
+    check(3, || {
+        let memory = Arc::new(SharedWords::new(WORDS));
+        let (ring, woken) = mpsc::channel();
+        let mut orders = RingWriter::new(Arc::clone(&memory), 0);
+        let rings = vec![RingReader::new(Arc::clone(&memory), 0)];
+        let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
+        let sending = thread::spawn(move || {
+            let mut bells = Bells::default();
+            for number in 1..=3 {
+                while !orders.write(&[number]) {
+                    thread::yield_now();
+                }
+                let words = memory.words();
+                if let Some(number) = bells.next(&words[ASLEEP], &words[HEARD]) {
+                    ring.send(number).unwrap();
+                }
+            }
+            ring
+        });
+        for number in 1..=3 {
+            assert_eq!(wait(&mut sleeper, never()), Ok(number));
+        }
+        drop(sending.join().unwrap());
+        assert!(sleeper.woken.try_recv().is_err() || sleeper.woken.try_recv().is_err());
+    });
+}
