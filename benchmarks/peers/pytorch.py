@@ -7,10 +7,14 @@ descriptors), which are its fast ones. Samples are tensors, so that nothing is c
 
 import json
 import os
+import signal
+import statistics
+import tempfile
+import threading
 import time
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from workloads import (
     IMAGE,
@@ -20,14 +24,25 @@ from workloads import (
     ImageFiles,
     Integers,
     NotApplicable,
+    Paced,
     Peer,
     Repeated,
+    Sticky,
+    alive,
+    next_checksum,
     pages,
     repeated_sample,
+    shutdown,
     spread,
+    verify,
 )
 
 RESUME_AT = 10_000  # batches
+KILL_WITHIN = 0.01  # seconds after the epoch's middle
+WATCHED = 0.05  # seconds after a kill in which a gap counts if it begins
+GOLDEN = 0.618_033_988_749_895  # its multiples lie evenly between whole numbers
+DROP_AFTER = 10  # batches
+PATIENCE = 2.0  # seconds that a worker may outlive the drop
 
 
 class PyTorch(Peer):
@@ -172,7 +187,153 @@ def as_text(value):
     return bytes(value.tolist()).hex()
 
 
-PyTorch.further_workloads = {"steady": steady, "resume": resume}
+class Epoch:
+    """An epoch in which a worker may be killed, and what a program does about it, as PyTorch leaves that to its user."""
+
+    def __init__(self, peer, options, after, delay, victim, number):
+        self.peer, self.options = peer, options
+        self.after, self.delay, self.victim, self.number = after, delay, victim, number
+        self.killer, self.moment = None, None
+        self.taken = []
+        self.lost = 0  # batches that the first iterator did not return
+
+    def read(self, loader, anew):
+        """To its end: after an error it goes on with the loader and the batches to pass over that `anew` gives."""
+        called = time.perf_counter()
+        passed_over = 0
+        while True:
+            iterator = iter(loader)
+            try:
+                workers = [worker.pid for worker in iterator._workers]
+                for place, batch in enumerate(iterator):
+                    if place >= passed_over:
+                        self.take(batch, workers)
+                break
+            except Exception:  # of several types, at any place of the program, since a signal's handler raises it
+                self.lost = self.options.batches - len(self.taken)
+            del iterator
+            loader, passed_over = anew(len(self.taken))
+        self.seconds = time.perf_counter() - called
+        self.killer.join()
+        return self
+
+    def take(self, batch, workers):
+        self.taken.append((batch, time.perf_counter()))
+        if len(self.taken) == self.after and self.killer is None:
+            self.killer = threading.Thread(target=self.kill, args=[workers[self.victim]])
+            self.killer.start()
+
+    def kill(self, worker):
+        time.sleep(self.delay)
+        self.moment = time.perf_counter()
+        os.kill(worker, self.number)
+
+    def checksum(self):
+        checksum = 0
+        for batch, _ in self.taken:
+            checksum = next_checksum(checksum, self.peer.array_of(batch))
+        return f"{checksum:016x}"
+
+    def beyond_usual(self):
+        """The longest gap around the kill less the usual one, as in `killed.rs`, and the usual one; milliseconds."""
+        arrivals = [arrived for _, arrived in self.taken]
+        pairs = list(zip(arrivals, arrivals[1:]))
+        around = [late - early for early, late in pairs if late > self.moment and early < self.moment + WATCHED]
+        before = [late - early for early, late in pairs[self.options.batches // 5 :] if late < self.moment]
+        workers = self.options.workers
+        usual = statistics.median(max(before[at : at + workers]) for at in range(len(before) - workers + 1))
+        return (max(around) - usual) * 1e3, usual * 1e3
+
+
+def killed(peer, options):
+    """A dead worker ends the epoch with an error. What its user does is measured in two ways: to iterate anew and pass over
+    the batches that there were, which are loaded once more; and a loader over what is missing, for who knows the order."""
+    dataset = Paced(options.batches * options.batch_size)
+    check = verify(peer, options, dataset)
+    loader = peer.open(dataset, options, False)
+
+    def rest(seen):
+        missing = range(seen * options.batch_size, len(dataset))
+        return peer.open(Subset(dataset, missing), options, False), 0
+
+    figures = {name: [] for name in ("recovery_ms", "undisturbed_ms", "usual_gap_ms", "epoch_longer_ms", "lost_batches")}
+    by_index = []
+    for number in range(options.epochs):
+        place = (number * GOLDEN) % 1 * KILL_WITHIN
+        fault = (peer, options, options.batches // 2, place, number % options.workers)
+        quiet = Epoch(*fault, 0).read(loader, None)
+        again = Epoch(*fault, signal.SIGKILL).read(loader, lambda seen: (loader, seen))
+        indexed = Epoch(*fault, signal.SIGKILL).read(loader, rest)
+        for epoch in (quiet, again, indexed):
+            assert epoch.checksum() == check["checksum"], "the epoch is another one"
+        assert quiet.lost == 0, "an epoch ended with an error though nobody was killed"
+        recovery, usual = again.beyond_usual()
+        figures["recovery_ms"].append(recovery)
+        figures["usual_gap_ms"].append(usual)
+        figures["undisturbed_ms"].append(quiet.beyond_usual()[0])
+        figures["epoch_longer_ms"].append((again.seconds - quiet.seconds) * 1e3)
+        figures["lost_batches"].append(again.lost)
+        by_index.append(indexed.beyond_usual()[0])
+    peer.line(
+        options,
+        **{name: spread(of) for name, of in figures.items()},
+        recovery_by_index_ms=spread(by_index),
+        check=check,
+    )
+
+
+def shutdown_with_fault(peer, options):
+    """With `--fault`, something is wrong with one worker at the drop. One that is still there some time after it is ended
+    by this program, and counted as left."""
+    if options.fault == "none":
+        return shutdown(peer, options)
+    gone, returned, left = [], [], 0
+    for _ in range(options.epochs + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            note = os.path.join(folder, "stuck")
+            sticks = options.fault in ("stuck", "blocked")
+            at = (DROP_AFTER + 1) * options.batch_size if sticks else -1
+            dataset = Sticky(1_000_000, at, options.fault == "blocked", note)
+            held = [iter(peer.open(dataset, options, options.shuffle))]
+            workers = [worker.pid for worker in held[0]._workers]
+            for _ in range(DROP_AFTER):
+                next(held[0])
+            begin(options.fault, workers[0], note)
+            called = time.perf_counter()
+            held.clear()
+            returned.append((time.perf_counter() - called) * 1e3)
+            while any(map(alive, workers)) and time.perf_counter() < called + returned[-1] / 1e3 + PATIENCE:
+                time.sleep(0.0005)
+            gone.append((time.perf_counter() - called) * 1e3)
+            for worker in filter(alive, workers):
+                left += 1
+                os.kill(worker, signal.SIGKILL)
+    peer.line(options, drop_ms=spread(gone[1:]), returned_ms=spread(returned[1:]), left=left, drops=len(gone))
+
+
+def begin(fault, victim, note):
+    """Returns when it has come about."""
+    if fault == "stopped":
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(0.01)
+    elif fault == "killed":
+        try:
+            os.kill(victim, signal.SIGKILL)
+            time.sleep(1)
+        except RuntimeError:
+            return  # the program has just been told
+        raise AssertionError("the worker's death was not noticed")
+    else:
+        while not os.path.exists(note):
+            time.sleep(0.001)
+
+
+PyTorch.further_workloads = {
+    "steady": steady,
+    "resume": resume,
+    "killed": killed,
+    "shutdown": shutdown_with_fault,
+}
 
 
 if __name__ == "__main__":

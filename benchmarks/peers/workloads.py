@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import resource
+import signal
 import statistics
 import sys
 import time
@@ -28,10 +29,10 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
-DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 200, "steady": 80}
+DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 200, "steady": 80, "killed": 200}
 DEFAULT_BANDWIDTH_BATCHES = {"image": 60, "row": 1000, "short-row": 2000}
 MOST_TOKEN_BATCHES = 1000
-DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16}
+DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16, "killed": 4}
 CHECKED = {"overhead": 64, "bandwidth": 3, "tokens": 16, "stragglers": 4}
 NOT_APPLICABLE = 3
 
@@ -131,6 +132,41 @@ class Stragglers:
 
 def straggler_seconds(index):
     return 0.2 if index * 2654435761 % 2**32 % 100 == 7 else 0.004
+
+
+class Paced:
+    """Each sample is its index, and takes a millisecond."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return index
+
+
+class Sticky:
+    """Each sample is its index; one may make a file and then take 30 seconds, with all signals blocked or not."""
+
+    def __init__(self, count, at, blocks_signals, note):
+        self.count = count
+        self.at = at
+        self.blocks_signals = blocks_signals
+        self.note = note
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index == self.at:
+            if self.blocks_signals:
+                signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            open(self.note, "w").close()
+            time.sleep(30)
+        return index
 
 
 class ImageFiles:
@@ -275,7 +311,7 @@ class Peer:
 
     def parse(self):
         parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-        parser.add_argument("workload", choices=[*WORKLOADS, *self.further_workloads])
+        parser.add_argument("workload", choices=[*{**WORKLOADS, **self.further_workloads}])
         parser.add_argument("--workers", type=int, default=1)
         parser.add_argument("--batch-size", type=int)
         parser.add_argument("--batches", type=int)
@@ -286,6 +322,7 @@ class Peer:
         parser.add_argument("--sample", choices=SHAPES, default="image")
         parser.add_argument("--dtype", choices=["f32", "u8"], default="f32")
         parser.add_argument("--dataset", choices=["trivial", "names", "memory"], default="trivial")
+        parser.add_argument("--fault", choices=["none", "stuck", "stopped", "killed", "blocked"], default="none")
         parser.add_argument("--file")
         parser.add_argument("--folder")
         parser.add_argument("--pipeline", choices=["pillow", "torchvision"], default="torchvision")
@@ -296,7 +333,7 @@ class Peer:
         if options.batch_size is None:
             options.batch_size = DEFAULT_BATCH_SIZE.get(options.workload, 64)
         if options.epochs is None:
-            options.epochs = 1 if options.workload == "stragglers" else 3
+            options.epochs = {"stragglers": 1, "killed": 20}.get(options.workload, 3)
         if options.batches is None:
             options.batches = default_batches(options)
         return options
@@ -371,14 +408,19 @@ def verify(peer, options, dataset):
     iterator = iter(peer.open(dataset, options, False))
     for batch in iterator:
         array = peer.array_of(batch)
-        flat = numpy.ascontiguousarray(array).reshape(-1)
-        values = flat.view(f"u{flat.itemsize}").astype(numpy.uint64)
-        places = numpy.arange(1, len(values) + 1, dtype=numpy.uint64)
-        total = int((values * places).sum(dtype=numpy.uint64))
-        checksum = (checksum * 1_000_003 + total) % 2**64
+        checksum = next_checksum(checksum, array)
         shape, dtype, batches = list(array.shape), str(array.dtype), batches + 1
     peer.close(iterator)
     return {"batches": batches, "shape": shape, "dtype": dtype, "checksum": f"{checksum:016x}"}
+
+
+def next_checksum(checksum, array):
+    """That of the batches up to this one."""
+    flat = numpy.ascontiguousarray(array).reshape(-1)
+    values = flat.view(f"u{flat.itemsize}").astype(numpy.uint64)
+    places = numpy.arange(1, len(values) + 1, dtype=numpy.uint64)
+    total = int((values * places).sum(dtype=numpy.uint64))
+    return (checksum * 1_000_003 + total) % 2**64
 
 
 def ends(array):
@@ -455,6 +497,8 @@ def start(peer, options):
 
 
 def shutdown(peer, options):
+    if options.fault != "none":
+        raise NotApplicable("`--fault` is not made for it")
     loader = peer.open(Integers(START_SAMPLES), options, options.shuffle)
     drops = []
     for _ in range(options.epochs + 1):

@@ -77,9 +77,8 @@ def plan() -> Iterator[Case]:
     yield from shutdown()
     yield from steady()
     yield from resume()
-    # To come, with a workload of the same name on every side:
-    # `killed`: a worker is killed in mid-epoch. The line says `recovery_ms` (until the next batch), `lost_batches` and
-    #   a `check` over the epoch; a peer whose epoch ends with an error exits with status 3 and says so.
+    yield from killed()
+    yield from shutdown_faults()
 
 
 def overhead() -> Iterator[Case]:
@@ -225,3 +224,42 @@ def resume() -> Iterator[Case]:
         ]
         options = ["--workers", str(workers), "--shuffle"]
         yield Case("resume", options, rows, peers=["--epochs", "3"], sides=(OURS, STANDARD))
+
+
+def killed() -> Iterator[Case]:
+    workers = 2
+    rows = [
+        Row(f"until the batches go on, {count(workers)}", "ms", median_of("recovery_ms"), overview="worker killed"),
+        Row("the same where nobody is killed", "ms", median_of("undisturbed_ms"), compare=False),
+        Row("how much longer the epoch takes", "ms", median_of("epoch_longer_ms"), compare=False),
+        Row("batches of 200 that the iterator does not return", "", median_of("lost_batches"), compare=False),
+    ]
+    options = ["--workers", str(workers), "--batches", "200"]
+    # A peer's epoch takes longer, and it has three for each kill: in three rounds there are 20 kills all the same.
+    yield Case("killed", options, rows, ours=["--epochs", "20"], peers=["--epochs", "7"], sides=(OURS, STANDARD))
+
+
+def until_gone(line: dict) -> float:
+    if line.get("left"):
+        seconds = line["returned_ms"]["median"] / 1e3
+        raise NoFigure(f"the drop returns after {seconds:.1f} s and leaves a worker")
+    return line["drop_ms"]["median"]
+
+
+def shutdown_faults() -> Iterator[Case]:
+    workers = 2
+    faults = {
+        "none": "nothing wrong",
+        "stuck": "one is 30 s in a sample",
+        "stopped": "one is stopped",
+        "killed": "one was just killed",
+        "blocked": "one is 30 s in a sample, with all signals blocked",
+    }
+    for fault, what in faults.items():
+        row = Row(f"until all are gone, {count(workers)}, {what}", "ms", until_gone)
+        is_quick = fault in ("none", "killed")
+        ours, peers = (["--epochs", "20"], ["--epochs", "5"]) if is_quick else (["--epochs", "1"], ["--epochs", "1"])
+        options = ["--workers", str(workers), "--fault", fault]
+        yield Case(
+            "shutdown-faults", options, [row], command="shutdown", ours=ours, peers=peers, sides=(OURS, STANDARD)
+        )

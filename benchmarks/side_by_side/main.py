@@ -25,7 +25,7 @@ def main(about: str) -> None:
     if options.install:
         sides.install()
     python = (options.python or sides.VENV / "bin/python").absolute()
-    taking_part, missing = sides.find(python)
+    taking_part, missing = sides.find(python, cases)
     for name, reason in missing.items():
         print(f"without {name}: {reason}", file=sys.stderr)
     cases = with_data(cases, python)

@@ -89,18 +89,22 @@ def install() -> None:
             print(f"{', '.join(packages)}: not installed", file=sys.stderr)
 
 
-def find(python: pathlib.Path) -> tuple[list[Side], dict[str, str]]:
-    """All that can take part, this loader first, and why the others cannot."""
+def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str, str]]:
+    """All that can take part in the cases, this loader first, and why others that should cannot."""
+    wanted = {name for case in cases for name in (TITLES if case.sides is None else case.sides)}
     sides, missing = [ours()], {}
     for peer in PYTHON_PEERS:
+        if peer.name not in wanted:
+            continue
         try:
             sides.append(python_side(python, peer))
         except Missing as reason:
             missing[peer.title] = str(reason)
-    try:
-        sides.append(rust_side())
-    except Missing as reason:
-        missing["dataloader-rs"] = str(reason)
+    if "dataloader-rs" in wanted:
+        try:
+            sides.append(rust_side())
+        except Missing as reason:
+            missing["dataloader-rs"] = str(reason)
     return sides, missing
 
 

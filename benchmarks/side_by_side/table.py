@@ -17,6 +17,8 @@ HEADINGS = {
     "shutdown": "Shutdown",
     "steady": "Steady state",
     "resume": "Resume in mid-epoch",
+    "killed": "A worker is killed in mid-epoch",
+    "shutdown-faults": "Shutdown when something is wrong",
 }
 
 

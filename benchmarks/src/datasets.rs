@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use loader_core::{Element, prelude::*};
+use nix::sys::signal::SigSet;
 use serde::{Deserialize, Serialize};
 use stats_alloc::INSTRUMENTED_SYSTEM;
 
@@ -210,6 +211,61 @@ impl Dataset for Stragglers {
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
         thread::sleep(Self::pause(index));
+        Ok(index as i64)
+    }
+}
+
+/// [`Integers`] of which each takes a millisecond.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Paced {
+    pub(crate) count: usize,
+}
+
+impl Dataset for Paced {
+    type Sample = i64;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+        thread::sleep(Duration::from_millis(1));
+        Ok(index as i64)
+    }
+}
+
+/// [`Integers`] of which one may take 30 seconds.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Sticky {
+    pub(crate) count: usize,
+    pub(crate) sticks: Option<Sticks>,
+}
+
+/// The sample that takes so long.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Sticks {
+    pub(crate) at: usize,
+    /// It blocks all signals before.
+    pub(crate) blocks_signals: bool,
+    /// A file that it makes then.
+    pub(crate) note: PathBuf,
+}
+
+impl Dataset for Sticky {
+    type Sample = i64;
+
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+        if let Some(sticks) = self.sticks.as_ref().filter(|sticks| sticks.at == index) {
+            if sticks.blocks_signals {
+                SigSet::all().thread_block()?;
+            }
+            File::create(&sticks.note)?;
+            thread::sleep(Duration::from_secs(30));
+        }
         Ok(index as i64)
     }
 }

@@ -7,6 +7,7 @@
 mod bandwidth;
 mod datasets;
 mod images;
+mod killed;
 mod memcpy;
 mod memory;
 mod options;
@@ -41,5 +42,6 @@ pub fn run() -> anyhow::Result<()> {
         Workload::Shutdown => shutdown::run(&options),
         Workload::Steady => steady::run(&options),
         Workload::Resume => resume::run(&options),
+        Workload::Killed => killed::run(&options),
     }
 }

@@ -14,13 +14,13 @@ pub(crate) struct Options {
     /// Worker processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Samples per batch; 16 in `tokens` and `stragglers`, else 64.
+    /// Samples per batch; 16 in `tokens` and `stragglers`, 4 in `killed`, else 64.
     #[arg(long)]
     batch_size: Option<usize>,
     /// Batches per epoch; each workload has its own default.
     #[arg(long)]
     pub(crate) batches: Option<usize>,
-    /// Epochs, starts or drops to measure; 1 in `stragglers`, else 5.
+    /// Epochs, starts, drops or kills to measure; 1 in `stragglers`, 20 in `killed`, else 5.
     #[arg(long)]
     epochs: Option<usize>,
     /// A random order instead of 0, 1, 2...
@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// The dataset of `start` and `memory`.
     #[arg(long, value_enum, default_value_t = Kind::Trivial)]
     pub(crate) dataset: Kind,
+    /// What is wrong with one worker when the iterator of `shutdown` is dropped.
+    #[arg(long, value_enum, default_value_t = Fault::None)]
+    pub(crate) fault: Fault,
     /// The file of `tokens`: 16-bit numbers, little-endian.
     #[arg(long, required_if_eq("workload", "tokens"))]
     pub(crate) file: Option<PathBuf>,
@@ -77,6 +80,8 @@ pub(crate) enum Workload {
     Steady,
     /// A run that ends in mid-epoch and is taken up again, with one worker more.
     Resume,
+    /// A worker is killed in the middle of an epoch.
+    Killed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -119,6 +124,21 @@ pub(crate) enum Kind {
     Memory,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Fault {
+    /// Nothing.
+    None,
+    /// It is in a sample that takes 30 seconds.
+    Stuck,
+    /// It was stopped, by SIGSTOP.
+    Stopped,
+    /// It was killed, and another one is being started in its place.
+    Killed,
+    /// It has blocked all signals, and is in a sample that takes 30 seconds.
+    Blocked,
+}
+
 impl Shape {
     /// As numbers.
     pub(crate) fn dimensions(self) -> &'static [usize] {
@@ -135,14 +155,19 @@ impl Options {
     pub(crate) fn batch_size(&self) -> usize {
         let default = match self.workload {
             Workload::Tokens | Workload::Stragglers => 16,
+            Workload::Killed => 4,
             _ => 64,
         };
         self.batch_size.unwrap_or(default)
     }
 
-    /// Epochs, starts or drops to measure.
+    /// Epochs, starts, drops or kills to measure.
     pub(crate) fn epochs(&self) -> usize {
-        let default = if self.workload == Workload::Stragglers { 1 } else { 5 };
+        let default = match self.workload {
+            Workload::Stragglers => 1,
+            Workload::Killed => 20,
+            _ => 5,
+        };
         self.epochs.unwrap_or(default)
     }
 

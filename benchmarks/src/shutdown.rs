@@ -1,54 +1,178 @@
-//! From the drop of an iterator in the middle of an epoch until its workers are gone.
+//! From the drop of an iterator in the middle of an epoch until its workers are gone, also when something is wrong with one of them.
 
 use std::{
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
-use loader_core::DataLoader;
+use loader_core::{DataLoader, Iter, Tensor, Warning};
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
+};
 use serde::Serialize;
+use tempfile::TempDir;
 
 use crate::{
-    datasets::{Integers, SAMPLES},
-    options::Options,
+    datasets::{SAMPLES, Sticks, Sticky},
+    options::{Fault, Options},
     system::{self, Spread},
 };
 
 /// Batches before the drop.
 const BATCHES: usize = 10;
-/// No worker may take longer.
+/// No worker may take longer, to get into its state or to be gone.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
-    /// One figure a drop, the first one left out.
+    /// Until no process is left; one figure a drop, the first one left out.
     drop_ms: Spread,
+    /// Until the drop has returned.
+    returned_ms: Spread,
+    /// Drops while a worker was being started.
+    while_starting: usize,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let batches = options.batches.unwrap_or(BATCHES);
-    let loader = DataLoader::builder(Integers { count: SAMPLES }).options(options.loader()).build()?;
-    let mut drops = Vec::new();
-    for _ in 0..=options.epochs() {
-        let mut iter = loader.iter()?;
-        for _ in 0..batches {
-            std::hint::black_box(iter.next().context("the epoch is too short")??.as_slice()[0]);
-        }
-        let workers: Vec<PathBuf> =
-            iter.worker_pids().into_iter().map(|pid| PathBuf::from(format!("/proc/{pid}"))).collect();
+    let (mut gone, mut returned, mut while_starting) = (Vec::new(), Vec::new(), 0);
+    for number in 0..=options.epochs() {
+        let epoch = Faulty::new(options)?;
+        let mut iter = epoch.loader.iter()?;
+        epoch.read(&mut iter)?;
+        let is_starting = epoch.begin(&mut iter)?;
         let called = Instant::now();
         drop(iter);
+        let until_returned = called.elapsed();
         // A process that nobody has waited for yet is still there.
-        while workers.iter().any(|worker| worker.exists()) {
+        while has_children()? {
             ensure!(called.elapsed() < LIMIT, "workers are left");
             thread::sleep(Duration::from_micros(50));
         }
-        drops.push(called.elapsed().as_secs_f64() * 1e3);
+        let until_gone = called.elapsed();
+        if number > 0 {
+            gone.push(until_gone.as_secs_f64() * 1e3);
+            returned.push(until_returned.as_secs_f64() * 1e3);
+            while_starting += usize::from(is_starting);
+        }
     }
-    drops.remove(0);
-    system::print(&Line { loader: "ours", options, drop_ms: Spread::of(drops) })
+    let (drop_ms, returned_ms) = (Spread::of(gone), Spread::of(returned));
+    system::print(&Line { loader: "ours", options, drop_ms, returned_ms, while_starting })
+}
+
+/// A loader with a worker of which something will be wrong.
+struct Faulty {
+    fault: Fault,
+    batches: usize,
+    loader: DataLoader<Tensor<i64>>,
+    replaced: Arc<AtomicUsize>,
+    folder: TempDir,
+}
+
+impl Faulty {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let (fault, batches) = (options.fault, options.batches.unwrap_or(BATCHES));
+        ensure!(fault == Fault::None || options.workers > 1, "the fault is one worker's, of several");
+        let folder = tempfile::tempdir()?;
+        let replaced = Arc::new(AtomicUsize::new(0));
+        // In a batch that is on its way when the last one has been read, and not the next one.
+        let sticks = matches!(fault, Fault::Stuck | Fault::Blocked).then(|| Sticks {
+            at: (batches + 1) * options.batch_size(),
+            blocks_signals: fault == Fault::Blocked,
+            note: note(folder.path()),
+        });
+        // Enough to read on until a death is noticed.
+        let dataset = Sticky { count: 100 * SAMPLES, sticks };
+        let mut builder = DataLoader::builder(dataset).options(options.loader());
+        if fault == Fault::Killed {
+            let replaced = Arc::clone(&replaced);
+            builder = builder.in_order(false).on_warning(move |warning| {
+                if matches!(warning, Warning::WorkerReplaced { .. }) {
+                    replaced.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        Ok(Self { fault, batches, loader: builder.build()?, replaced, folder })
+    }
+
+    fn read(&self, iter: &mut Iter<Tensor<i64>>) -> anyhow::Result<()> {
+        for _ in 0..self.batches {
+            next(iter)?;
+        }
+        Ok(())
+    }
+
+    /// Returns when the fault has come about; true if a worker is being started by then.
+    fn begin(&self, iter: &mut Iter<Tensor<i64>>) -> anyhow::Result<bool> {
+        match self.fault {
+            Fault::None => {}
+            Fault::Stuck | Fault::Blocked => {
+                let note = note(self.folder.path());
+                wait_until(|| Ok(note.exists()))?;
+            }
+            Fault::Stopped => {
+                let victim = iter.worker_pids()[0];
+                kill(Pid::from_raw(victim.cast_signed()), Signal::SIGSTOP)?;
+                wait_until(|| Ok(state(victim)? == 'T'))?;
+            }
+            Fault::Killed => {
+                let victim = iter.worker_pids()[0];
+                kill(Pid::from_raw(victim.cast_signed()), Signal::SIGKILL)?;
+                // The other worker's batches, until it is told that another one takes the place of this one.
+                while self.replaced.load(Ordering::Relaxed) == 0 {
+                    next(iter)?;
+                }
+                return Ok(iter.worker_pids()[0] == victim);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn next(iter: &mut Iter<Tensor<i64>>) -> anyhow::Result<()> {
+    std::hint::black_box(iter.next().context("the epoch is too short")??.as_slice()[0]);
+    Ok(())
+}
+
+fn note(folder: &Path) -> PathBuf {
+    folder.join("stuck")
+}
+
+fn wait_until(is_so: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    let called = Instant::now();
+    while !is_so()? {
+        ensure!(called.elapsed() < LIMIT, "the fault did not come about");
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The letter that the kernel has for what a process does.
+fn state(pid: u32) -> anyhow::Result<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let behind_name = stat.rsplit_once(") ").context("a process without a name")?.1;
+    behind_name.chars().next().context("a process without a state")
+}
+
+/// Whether this process has any, ended or not: its workers are all that it ever starts.
+fn has_children() -> anyhow::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    match waitid(Id::All, flags) {
+        Ok(_) => Ok(true),
+        Err(Errno::ECHILD) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }

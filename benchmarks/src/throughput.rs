@@ -39,7 +39,7 @@ pub(crate) struct Check {
     batches: usize,
     shape: Vec<usize>,
     dtype: &'static str,
-    checksum: String,
+    pub(crate) checksum: String,
 }
 
 /// Times epochs of `batches` batches and prints a line. `open` makes a dataset of so many samples; `look` is what the training
