@@ -153,7 +153,7 @@ fn while_they_start() {
         let loader = noise(40).num_workers(2).on_warning(|_| {}).build().unwrap();
         let (mut right, mut refused) = (0, 0);
         // Seldom enough that some come through.
-        for pause in [200, 1000, 3000, 9000] {
+        for pause in [200, 1000, 3000, 9000, 40_000] {
             let rounds = || {
                 for _ in 0..10 {
                     let (outcome, took) = timed(|| loader.epoch(0).and_then(digest));
