@@ -70,7 +70,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "restart|fail")]
     on_worker_death: Option<OnWorkerDeath>,
 
-    /// How often a worker is started again in an epoch [default: 3]
+    /// How often a worker is started again in an epoch; needs workers [default: 1000]
     #[arg(long, value_name = "N")]
     max_worker_deaths: Option<u32>,
 
