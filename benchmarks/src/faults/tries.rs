@@ -10,6 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::{
     host::{BATCHES, Said},
@@ -74,7 +78,12 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     }
     // The file that says that the fault has not happened yet is this program's own.
     let files = fs::read_dir(folder.path())?.filter_map(Result::ok).filter(|file| file.file_name() != "life");
-    done.left_over = workers.iter().any(|&pid| is_running(pid)) || files.count() > 0;
+    let left: Vec<u32> = workers.into_iter().filter(|&pid| is_running(pid)).collect();
+    done.left_over = !left.is_empty() || files.count() > 0;
+    // One that the fault has stopped cannot see that its main process is gone.
+    for pid in left {
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+    }
     Ok(done)
 }
 
