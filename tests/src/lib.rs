@@ -27,6 +27,11 @@ use loader_core::{DataLoader, Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.
 pub fn digest<B: Batch>(mut batches: Iter<B>) -> Result<(u64, u64), Error> {
+    digest_rest(&mut batches)
+}
+
+/// The same of the batches that are still to come, where the iterator is to be asked afterwards.
+pub fn digest_rest<B: Batch>(batches: &mut Iter<B>) -> Result<(u64, u64), Error> {
     let mut digest = Digest::new();
     while let Some(batch) = batches.next() {
         let batch = batch?;

@@ -15,13 +15,8 @@ use nix::sys::signal::Signal;
 
 loader_worker::init_before_main!();
 
-fn digest<B: Batch>(mut batches: Iter<B>) -> (u64, u64) {
-    let mut digest = Digest::new();
-    while let Some(batch) = batches.next() {
-        let batch = batch.unwrap_or_else(|error| panic!("{error}"));
-        digest.add(&batches.last_batch().unwrap().indices, &batch);
-    }
-    (digest.order(), digest.content())
+fn digest<B: Batch>(batches: Iter<B>) -> (u64, u64) {
+    loader_tests::digest(batches).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Samples that hang when they are tried first.

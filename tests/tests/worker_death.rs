@@ -10,7 +10,7 @@ use loader_core::{ExitStatus, Iter, Warning, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Faulty, Large, Mortal, NoiseSample, Slow, put_lives},
-    processes,
+    digest_rest, processes,
 };
 use nix::sys::signal::Signal;
 
@@ -18,12 +18,8 @@ loader_worker::init_before_main!();
 
 /// All that an epoch is, and how many workers were started again.
 fn digest<B: Batch>(mut batches: Iter<B>) -> ((u64, u64), u64) {
-    let mut digest = Digest::new();
-    while let Some(batch) = batches.next() {
-        let batch = batch.unwrap_or_else(|error| panic!("{error}"));
-        digest.add(&batches.last_batch().unwrap().indices, &batch);
-    }
-    ((digest.order(), digest.content()), batches.report().restarts)
+    let digest = digest_rest(&mut batches).unwrap_or_else(|error| panic!("{error}"));
+    (digest, batches.report().restarts)
 }
 
 fn mortal(lives: &Path, fault: Fault) -> Mortal {

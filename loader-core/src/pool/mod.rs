@@ -152,7 +152,7 @@ impl Pool {
     }
 
     /// Sends waiting tasks while the worker's queue surely has room, each after the memory of its slot.
-    fn send_backlog(&mut self, worker: usize) -> Result<(), Error> {
+    pub(crate) fn send_backlog(&mut self, worker: usize) -> Result<(), Error> {
         while self.workers[worker].exited.is_none() && self.workers[worker].unanswered.len() < MOST_UNANSWERED
         {
             let Some(mut task) = self.workers[worker].backlog.pop_front() else { break };
@@ -272,7 +272,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a worker in that has been started again, after [`Report::Started`]. [`go_on`](Self::go_on) follows.
+    /// Takes a worker in that has been started again, after [`Report::Started`]. [`send_backlog`](Self::send_backlog) follows.
     ///
     /// # Errors
     /// Why it could not be started; it can be tried again.
@@ -285,11 +285,6 @@ impl Pool {
             reaper.watch(worker, watched);
         }
         Ok(())
-    }
-
-    /// Gives a worker that has been started again the tasks that have waited for it.
-    pub(crate) fn go_on(&mut self, worker: usize) -> Result<(), Error> {
-        self.send_backlog(worker)
     }
 
     /// True while the worker's process is gone and it has none, or is about to have one.

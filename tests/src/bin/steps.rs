@@ -5,7 +5,10 @@ use std::io::{self, Write};
 
 use anyhow::bail;
 use loader_core::{collate::Batch, prelude::*};
-use loader_tests::datasets::{Large, Noise, Squares};
+use loader_tests::{
+    datasets::{Large, Noise, Squares},
+    digest_rest,
+};
 
 fn main() -> anyhow::Result<()> {
     loader_worker::init();
@@ -56,14 +59,10 @@ fn squares(samples: Vec<(u64, u64)>) -> anyhow::Result<Vec<u64>> {
 fn load<B: Batch>(loader: &DataLoader<B>) -> anyhow::Result<()> {
     let mut batches = loader.iter()?;
     say(&batches.worker_pids())?;
-    let mut digest = Digest::new();
-    while let Some(batch) = batches.next() {
-        let batch = batch?;
-        digest.add(&batches.last_batch().expect("a batch is known").indices, &batch);
-    }
+    let (order, content) = digest_rest(&mut batches)?;
     let restarts = batches.report().restarts;
     drop(batches);
-    say(&(digest.order(), digest.content(), restarts))
+    say(&(order, content, restarts))
 }
 
 fn say(value: &impl serde::Serialize) -> anyhow::Result<()> {

@@ -268,7 +268,7 @@ impl<B: Batch> WorkerIter<B> {
     /// The attempt to start a worker again is over.
     pub(super) fn worker_started(&mut self, worker: usize) -> Result<(), Error> {
         match self.pool.adopt(worker) {
-            Ok(()) => self.pool.go_on(worker),
+            Ok(()) => self.pool.send_backlog(worker),
             Err(error) if self.deaths.count(worker) => Err(error),
             Err(error) => {
                 let doing = self.pool.doing(worker);
