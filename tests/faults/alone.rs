@@ -4,8 +4,7 @@
 use std::{
     any::type_name,
     ffi::OsStr,
-    fs::{self, File, Permissions},
-    os::unix::fs::PermissionsExt,
+    fs::{self, File},
     path::Path,
     process::{Command, ExitStatus, Stdio},
     thread,
@@ -15,7 +14,11 @@ use std::{
 use loader_tests::{Watchdog, processes, traces};
 use nix::{
     sys::signal::{Signal, kill},
-    unistd::Pid,
+    unistd::{Pid, Uid, setuid},
+};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set, set_capabilities,
+    set_keep_capabilities,
 };
 
 /// Set in the process of the scenario.
@@ -50,6 +53,23 @@ pub(crate) fn alone_under<F: FnOnce()>(starter: &[&str], scenario: F) {
     assert!(status.success(), "the scenario failed: {status}");
 }
 
+/// Makes a scenario one of user `uid`, who has no other processes: a limit on their number binds nobody who is root. It may use every
+/// file still, as this program, the worker program and the folder for temporary files may lie where only root may look. Gives `false`,
+/// and changes nothing, where it may not: where it is not root.
+pub(crate) fn become_user(uid: u32) -> bool {
+    let files = CapabilitySet::DAC_OVERRIDE;
+    if !capabilities(None).unwrap().permitted.contains(files | CapabilitySet::SETUID) {
+        return false;
+    }
+    set_keep_capabilities(true).unwrap();
+    setuid(Uid::from_raw(uid)).unwrap();
+    set_capabilities(None, CapabilitySets { effective: files, permitted: files, inheritable: files })
+        .unwrap();
+    // Workers have it too.
+    configure_capability_in_ambient_set(files, true).unwrap();
+    true
+}
+
 /// The name of the test whose body a closure of type `F` is.
 fn test_of<F>() -> &'static str {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
@@ -67,10 +87,6 @@ impl Family {
         let folder = tempfile::tempdir().unwrap();
         let temporary = folder.path().join("tmp");
         fs::create_dir(&temporary).unwrap();
-        // Some become another user.
-        for path in [folder.path(), &temporary] {
-            fs::set_permissions(path, Permissions::from_mode(0o777)).unwrap();
-        }
         let variable = format!("{TAG}={}", folder.path().display());
         Self { folder, variable }
     }

@@ -4,13 +4,15 @@ use std::{fs, time::Duration};
 
 use loader_core::{Error, prelude::*};
 use loader_tests::{datasets::Slow, processes, traces::Before};
-use nix::{
-    sys::resource::{Resource, getrlimit, setrlimit},
-    unistd::{Uid, setuid},
-};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::{alone::alone, assert_soon, hunted::shoot, timed};
+use crate::{
+    alone::{alone, become_user},
+    assert_soon,
+    hunted::shoot,
+    timed,
+};
 
 #[test]
 fn the_same_one_dies_too_often() {
@@ -81,8 +83,7 @@ fn no_descriptor_is_left_for_another() {
 #[test]
 fn no_thread_is_left_to_start_another() {
     alone(|| {
-        // Root has no such limit, and nobody else is the user that it becomes here.
-        if setuid(Uid::from_raw(54_322)).is_err() {
+        if !become_user(54_322) {
             return println!("skipped: only root can become a user who has no other processes");
         }
         let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();

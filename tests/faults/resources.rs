@@ -13,18 +13,15 @@ use loader_tests::{
     digest, processes,
     traces::Before,
 };
-use nix::{
-    sys::{
-        resource::{Resource, getrlimit, setrlimit},
-        signal::{Signal, raise},
-    },
-    unistd::{Uid, setuid},
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::{Signal, raise},
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    alone::{alone, alone_under},
+    alone::{alone, alone_under, become_user},
     assert_soon, timed,
 };
 
@@ -95,8 +92,7 @@ fn descriptors_at_the_start_and_in_the_epoch() {
 #[test]
 fn processes_and_threads_of_the_user() {
     alone(|| {
-        // Root has no such limit, and nobody else is the user that it becomes here.
-        if setuid(Uid::from_raw(54_321)).is_err() {
+        if !become_user(54_321) {
             return println!("skipped: only root can become a user who has no other processes");
         }
         assert_told(Resource::RLIMIT_NPROC, 0..14, "`ulimit -u`");
