@@ -179,7 +179,7 @@ pub enum Error {
     /// A worker's process ended while it had work, and no other one was to take its place: `on_worker_death` is `Fail`, or it has died too
     /// often in this epoch. The iterator ends with this error. Or, with `given_up`, one batch has ended its worker twice: that batch is
     /// lost, and the iterator goes on.
-    #[error("{}", exited(*.worker, *.pid, .status, .batches, .doing, *.deaths, .given_up.as_deref()))]
+    #[error("{}", exited(.doing, .status, .reason.as_deref(), .batches, *.deaths, .given_up.as_deref()))]
     WorkerExited {
         /// Number of the worker.
         worker: usize,
@@ -187,10 +187,12 @@ pub enum Error {
         pid: u32,
         /// How it ended.
         status: ExitStatus,
+        /// Why, where the loader itself has ended it.
+        reason: Option<String>,
         /// Batches that it had been given.
         batches: Vec<u64>,
         /// What it was doing.
-        doing: Doing,
+        doing: Box<Doing>,
         /// How often this worker has died in this epoch.
         deaths: u32,
         /// The batch that is to blame, if one is.
@@ -388,15 +390,16 @@ fn failed(
 }
 
 fn exited(
-    worker: usize,
-    pid: u32,
-    status: &ExitStatus,
-    batches: &[u64],
     doing: &Doing,
+    status: &ExitStatus,
+    reason: Option<&str>,
+    batches: &[u64],
     deaths: u32,
     given_up: Option<&GivenUp>,
 ) -> String {
-    let mut text = format!("worker {worker} (pid {pid}) {status}{}", while_doing(doing));
+    let Doing { worker, pid, .. } = doing;
+    let ended = reason.map_or_else(|| status.to_string(), str::to_owned);
+    let mut text = format!("worker {worker} (pid {pid}) {ended}{}", while_doing(doing));
     match given_up {
         Some(GivenUp { batch, indices, deaths }) => {
             text.push_str(&format!("; batch {batch} has ended {deaths} workers and is given up"));
@@ -413,7 +416,7 @@ fn exited(
             }
         }
     }
-    if matches!(status, ExitStatus::Signal { signal: 9, .. }) {
+    if reason.is_none() && matches!(status, ExitStatus::Signal { signal: 9, .. }) {
         text.push_str("; a SIGKILL that nobody sent is the kernel's, out of memory: fewer workers or smaller batches help");
     }
     text

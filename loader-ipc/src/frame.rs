@@ -229,6 +229,31 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// What cannot be right in it, whatever its worker was told.
+    ///
+    /// # Errors
+    /// The problem.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if let Self::Done { lease, encoded, .. } = self
+            && encoded.start.checked_add(encoded.len).is_none_or(|end| end > lease.len)
+        {
+            return Err("it says that its batch reaches beyond its slot");
+        }
+        if let Self::NeedSlot { lease, needed, .. } = self
+            && *needed <= lease.len
+        {
+            return Err("it asks for a slot that is no larger than the one it has");
+        }
+        match self {
+            Self::Done { bad, .. } | Self::LeftOut { bad, .. } if bad.len() > MOST_BAD_SAMPLES => {
+                Err("it names more bad samples than a batch may have")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A sample that could not be loaded and did not fail its batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSample {

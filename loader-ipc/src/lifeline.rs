@@ -23,7 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::codec;
 
 /// Number of this protocol; both sides must have the same.
-pub const PROTOCOL: u32 = 6;
+pub const PROTOCOL: u32 = 7;
 /// Most descriptors in one message.
 pub const MAX_FDS: usize = 64;
 
@@ -127,11 +127,16 @@ impl Lifeline {
         self.receive_with(&mut space, what, deadline)
     }
 
-    /// As [`receive`](Self::receive), from whom no descriptors are taken: a message with some is malformed, and they are closed by the
-    /// system.
-    pub(crate) fn receive_alone<T: DeserializeOwned>(&self, deadline: Instant) -> Result<T, LifelineError> {
-        let what = "a message was cut, or came with descriptors, which this side takes none of";
-        self.receive_with(&mut [], what, deadline).map(|(body, _)| body)
+    /// As [`receive`](Self::receive), from whom one descriptor is taken at most: a message with more is malformed, and they are closed by
+    /// the system.
+    pub(crate) fn receive_with_one<T: DeserializeOwned>(
+        &self,
+        deadline: Instant,
+    ) -> Result<(T, Option<OwnedFd>), LifelineError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let what = "a message was cut, or came with more descriptors than one";
+        let (body, fds) = self.receive_with(&mut space, what, deadline)?;
+        Ok((body, fds.into_iter().next()))
     }
 
     /// `space` is room for descriptors, `cut` what it means that there was not enough.
@@ -260,8 +265,9 @@ mod tests {
         let (ours, theirs) = pair();
         rustix::io::write(&ours.socket, b"hello, is this the shell?").unwrap();
         assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::NotOurs(_))));
-        rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &7u32.to_le_bytes()].concat()).unwrap();
-        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::OtherProtocol { theirs: 7 })));
+        rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &(PROTOCOL + 1).to_le_bytes()].concat()).unwrap();
+        let result = theirs.receive::<String>(soon());
+        assert!(matches!(result, Err(LifelineError::OtherProtocol { theirs }) if theirs == PROTOCOL + 1));
         rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &PROTOCOL.to_le_bytes(), &[1]].concat()).unwrap();
         assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::Malformed(_))));
     }

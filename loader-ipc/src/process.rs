@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    fs::File,
+    fs::{self, File},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::process::CommandExt,
@@ -137,6 +137,14 @@ impl WorkerProcess {
         }
     }
 
+    /// True while the process is stopped by a signal (SIGSTOP, or one from a terminal); not by a debugger.
+    pub fn is_stopped(&self) -> bool {
+        // The state is the first word behind the program's name, which may hold anything, parentheses too.
+        let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let behind_name = stat.iter().rposition(|&byte| byte == b')').map(|place| &stat[place + 1..]);
+        behind_name.is_some_and(|rest| rest.starts_with(b" T "))
+    }
+
     fn is_running(&self) -> bool {
         match &self.pidfd {
             // Readable means ended; the number may be another process's by now.
@@ -186,5 +194,5 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
 /// # Errors
 /// `NotFound` when there is no such file.
 pub fn locate(program: &Path) -> io::Result<PathBuf> {
-    std::fs::canonicalize(program)
+    fs::canonicalize(program)
 }

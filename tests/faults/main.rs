@@ -6,6 +6,7 @@
 mod alone;
 mod combinations;
 mod hunted;
+mod liars;
 mod main_deaths;
 mod no_replacement;
 mod odd_datasets;

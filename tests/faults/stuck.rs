@@ -1,16 +1,17 @@
 //! Workers that do not go on: stopped, or stuck in a sample in every way. They are named, the others go on, and a drop ends them.
 
 use std::{
-    fs,
+    env,
+    fs::{self, File},
     io::{self, Read},
     os::unix::process::CommandExt,
     process::{self, Command},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool, mpsc},
     thread,
     time::Duration,
 };
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Builder, Error, MapStyle, Warning, collate::Collate, fetch::WorkerInit, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Faulty, Slow},
@@ -118,7 +119,9 @@ fn main_and_its_workers_stopped_and_continued_together() {
     alone(|| {
         let before = Before::take();
         let dataset = Slow { count: 1500, delay: Duration::from_millis(1) };
-        let loader = DataLoader::builder(dataset).num_workers(2).build().unwrap();
+        // No sample is late that was not loaded meanwhile.
+        let builder = DataLoader::builder(dataset).num_workers(2).sample_timeout(Duration::from_millis(100));
+        let loader = builder.build().unwrap();
         let mut batches = loader.iter().unwrap();
         assert_eq!(batches.next().unwrap().unwrap().as_slice(), [0]);
         let mut all = batches.worker_pids();
@@ -132,6 +135,96 @@ fn main_and_its_workers_stopped_and_continued_together() {
         assert!(took > Duration::from_millis(450), "they were stopped: {took:?}");
         assert!(shell.wait().unwrap().success());
         drop(loader);
+        before.assert_nothing_left();
+    });
+}
+
+fn forty() -> Slow {
+    Slow { count: 40, delay: Duration::from_millis(1) }
+}
+
+/// Whoever collates the fourth sample first is stopped at that.
+fn stop_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
+    let mark = env::temp_dir().join("stopped");
+    if samples.contains(&3) {
+        match File::create_new(&mark) {
+            Ok(_) => raise(Signal::SIGSTOP)?,
+            Err(_) => fs::remove_file(mark)?,
+        }
+    }
+    Ok(Tensor::from_slice(&samples, [samples.len()])?)
+}
+
+/// Loads an epoch of 40 samples, in which one worker is stopped by somebody, and is replaced after `patience`. Gives what is said of it.
+fn assert_replaced<C, W>(
+    builder: Builder<MapStyle<Slow>, C, W>,
+    patience: Duration,
+    stop: impl FnOnce(&[u32]),
+) -> String
+where
+    C: Collate<u64, Batch = Tensor<u64>>,
+    W: WorkerInit,
+{
+    let before = Before::take();
+    let (said, heard) = mpsc::channel();
+    let hear = move |warning: &Warning| said.send(warning.to_string()).unwrap();
+    let loader = builder.num_workers(2).on_warning(hear).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    stop(&batches.worker_pids());
+    let (numbers, took) =
+        timed(|| batches.by_ref().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect::<Vec<_>>());
+    println!("the epoch took {took:?}");
+    assert!(numbers.into_iter().eq(0..40));
+    assert!((patience..patience + Duration::from_secs(5)).contains(&took), "{took:?}");
+    assert_eq!(batches.report().restarts, 1);
+    drop((batches, loader));
+    before.assert_nothing_left();
+    heard.recv().unwrap()
+}
+
+#[test]
+fn a_worker_that_stays_stopped_is_replaced() {
+    alone(|| {
+        let builder = DataLoader::builder(forty()).collate(stop_once);
+        let warning = assert_replaced(builder, Duration::from_secs(10), |_| ());
+        assert!(warning.contains("was killed, since it had been stopped for 10"), "{warning}");
+    });
+}
+
+#[test]
+fn a_worker_that_does_not_move_outside_of_samples_is_replaced() {
+    alone(|| {
+        let builder = DataLoader::builder(forty()).collate(stop_once).sample_timeout(TIMEOUT);
+        let warning = assert_replaced(builder, Duration::from_secs(5), |_| ());
+        assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+    });
+}
+
+#[test]
+fn a_worker_stopped_while_it_has_nothing_to_do_is_replaced() {
+    alone(|| {
+        let builder = DataLoader::builder(forty()).sample_timeout(TIMEOUT);
+        let warning = assert_replaced(builder, Duration::from_secs(5), |pids| {
+            // All that may be ahead is loaded by then.
+            thread::sleep(Duration::from_millis(300));
+            processes::signal(pids[1], Signal::SIGSTOP);
+        });
+        assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+    });
+}
+
+#[test]
+fn a_drop_continues_workers_that_are_stopped() {
+    alone(|| {
+        let before = Before::take();
+        let loader =
+            DataLoader::builder(Slow { count: 1000, delay: Duration::from_millis(1) }).num_workers(2);
+        let mut batches = loader.build().unwrap().iter().unwrap();
+        batches.next().unwrap().unwrap();
+        batches.worker_pids().iter().for_each(|&pid| processes::signal(pid, Signal::SIGSTOP));
+        let ((), took) = timed(|| drop(batches));
+        println!("dropped in {took:?}");
+        assert!(took < Duration::from_secs(4), "they were killed: {took:?}");
         before.assert_nothing_left();
     });
 }

@@ -235,6 +235,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
 
     /// Longest time for one sample, after which it counts as bad and its worker is replaced; zero, the default, is none. Noticed while
     /// the program waits for a batch. Where a dataset has a `get_many`, it is the time for that. Needs workers.
+    ///
+    /// With it, a worker that has work and does not move outside of samples, in collation or since it is stopped, is replaced too, after
+    /// that time or 5 seconds, whichever is longer. This counts as a death ([`max_worker_deaths`](Self::max_worker_deaths)).
     #[must_use]
     pub fn sample_timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.sample_timeout = Some(timeout.as_secs_f64());

@@ -113,10 +113,17 @@ impl Resting {
                 Report::Started { .. } => continue,
             };
             let (task, lease, held) = match event {
-                // One that ends is noticed when it has.
-                Event::Ready | Event::Bye | Event::Oversized { .. } => continue,
+                Event::Ready => {
+                    pool.note_opened(worker, true)?;
+                    continue;
+                }
                 Event::NotReady { .. } => {
-                    pool.set_unfit(worker);
+                    pool.note_opened(worker, false)?;
+                    continue;
+                }
+                // One that ends is noticed when it has.
+                Event::Bye | Event::Oversized { .. } => {
+                    pool.note_last_word(worker)?;
                     continue;
                 }
                 Event::Resumed { epoch: told } if told == epoch => {

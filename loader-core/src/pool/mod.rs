@@ -40,6 +40,8 @@ use worker::Worker;
 
 /// How long workers get to end by themselves before they are asked by signal, as in PyTorch.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a worker may take to end before it is continued, in case it was stopped.
+const CONTINUE_AFTER: Duration = Duration::from_millis(100);
 /// How long a signal gets to end a worker.
 const SIGNAL_DEADLINE: Duration = Duration::from_secs(1);
 /// How long a descriptor may take to be taken by a worker's lifeline before the worker counts as stuck.
@@ -141,9 +143,39 @@ impl Pool {
         !worker.is_unfit && !worker.sentinel_sent && worker.exited.is_none()
     }
 
-    /// Notes that a worker fails every task: those of others are not moved to it.
-    pub(crate) fn set_unfit(&mut self, worker: usize) {
-        self.workers[worker].is_unfit = true;
+    /// Notes that a worker has opened the dataset, or that it could not: it then fails every task, and those of others are not moved
+    /// to it.
+    ///
+    /// # Errors
+    /// When it has said that before: what a worker may say without end would hold up main.
+    pub(crate) fn note_opened(&mut self, worker: usize, is_fit: bool) -> Result<(), Error> {
+        let running = &mut self.workers[worker];
+        running.is_unfit = !is_fit;
+        match mem::replace(&mut running.has_opened, true) {
+            false => Ok(()),
+            true => Err(Error::misbehaved(worker, "it said twice whether it is ready")),
+        }
+    }
+
+    /// True once the worker has said whether it could open the dataset.
+    pub(crate) fn has_opened(&self, worker: usize) -> bool {
+        self.workers[worker].has_opened
+    }
+
+    /// True once the worker has said that it ends.
+    pub(crate) fn has_said_bye(&self, worker: usize) -> bool {
+        self.workers[worker].has_said_bye
+    }
+
+    /// Notes that a worker says that it ends.
+    ///
+    /// # Errors
+    /// When it has said that before.
+    pub(crate) fn note_last_word(&mut self, worker: usize) -> Result<(), Error> {
+        match mem::replace(&mut self.workers[worker].has_said_bye, true) {
+            false => Ok(()),
+            true => Err(Error::misbehaved(worker, "it said twice that it ends")),
+        }
     }
 
     /// Tells a worker that has no tasks that none come.
@@ -261,6 +293,11 @@ impl Pool {
         self.workers[worker].process.signal(Signal::SIGKILL);
     }
 
+    /// True while the worker's process is stopped, by SIGSTOP or a terminal.
+    pub(crate) fn is_stopped(&self, worker: usize) -> bool {
+        self.workers[worker].process.is_stopped()
+    }
+
     /// Begins to start a worker that has ended again. It has no tasks; those that it is given meanwhile wait for it.
     ///
     /// `pause` comes before, for what kept it from starting to pass.
@@ -334,17 +371,22 @@ impl Pool {
         }
         fault::point(Point::MainDrop);
         self.ask_to_end();
-        self.join(Instant::now() + JOIN_DEADLINE);
+        let deadline = Instant::now() + JOIN_DEADLINE;
+        self.join(Instant::now() + CONTINUE_AFTER);
+        // One that was stopped ends by itself then; nothing but SIGKILL would end it as it is. The others do not notice.
+        self.signal_running(Signal::SIGCONT);
+        self.join(deadline);
         mem::take(&mut self.restarts).into_values().for_each(Restart::forget);
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-            let running: Vec<_> = self.workers.iter().filter(|worker| worker.exited.is_none()).collect();
-            if running.is_empty() {
-                break;
-            }
-            running.iter().for_each(|worker| worker.process.signal(signal));
+            self.signal_running(signal);
             self.join(Instant::now() + SIGNAL_DEADLINE);
         }
         reaper.stop();
+    }
+
+    fn signal_running(&self, signal: Signal) {
+        let running = self.workers.iter().filter(|worker| worker.exited.is_none());
+        running.for_each(|worker| worker.process.signal(signal));
     }
 
     /// Reads reports until every worker has exited. Reading also frees those that are blocked on a full queue.

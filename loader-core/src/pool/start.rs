@@ -325,7 +325,9 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
         }
         _ => error.to_string(),
     };
-    let was_killed = error.is_gone() && matches!(own_end, Some(ExitStatus::Signal { .. }));
+    // Where the host lets nobody see how it ended, it may have been.
+    let was_killed =
+        error.is_gone() && matches!(own_end, Some(ExitStatus::Signal { .. } | ExitStatus::Unknown));
     Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed }
 }
 

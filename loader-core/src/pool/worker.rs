@@ -28,8 +28,12 @@ pub(super) struct Worker {
     pub(super) unanswered: VecDeque<Unanswered>,
     /// The next task's claim: they are used in turn, and there are as many as tasks may be unanswered.
     next_claim: u32,
-    /// It could not open the dataset, and fails every task.
+    /// It has said whether it could open the dataset.
+    pub(super) has_opened: bool,
+    /// It could not, and fails every task.
     pub(super) is_unfit: bool,
+    /// It has said that it ends.
+    pub(super) has_said_bye: bool,
     pub(super) sentinel_sent: bool,
     pub(super) exited: Option<ExitStatus>,
 }
@@ -53,7 +57,9 @@ impl Worker {
             backlog: VecDeque::new(),
             unanswered: VecDeque::new(),
             next_claim: 0,
+            has_opened: false,
             is_unfit: false,
+            has_said_bye: false,
             sentinel_sent: false,
             exited: None,
         }

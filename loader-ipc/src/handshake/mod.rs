@@ -91,7 +91,7 @@ struct More;
 /// What the worker says over the lifeline.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// Main may connect to the one-shot server of this name.
+    /// Main may connect to the one-shot server of this name (one descriptor: its socket).
     Listening {
         server: String,
     },
@@ -237,9 +237,10 @@ impl Invitation {
         wake: &Sender<Wake>,
         deadline: Instant,
     ) -> Result<(OrderSender, ReportReader), HandshakeError> {
-        let server = match lifeline.receive_alone::<Answer>(deadline)? {
+        let (answer, socket) = lifeline.receive_with_one::<Answer>(deadline)?;
+        let server = match answer {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
-            Answer::Listening { server } => Address::check(server)?,
+            Answer::Listening { server } => Address::check(server, socket)?,
         };
         let (bell, rung) = bell().map_err(HandshakeError::Queue)?;
         let waker = wake.end_for_other().map_err(HandshakeError::Queue)?;
@@ -302,7 +303,7 @@ impl Bootstrap {
         if let Err(reason) = accepts(&self.work) {
             return Err(refuse(lifeline, reason, deadline));
         }
-        let (server, name) = server::make().map_err(|problem| {
+        let (server, name, socket) = server::make().map_err(|problem| {
             let folder = env::temp_dir();
             let reason = format!(
                 "no socket can be made in {} ({problem}); set TMPDIR to a folder that exists, can be written, and has a path \
@@ -311,7 +312,7 @@ impl Bootstrap {
             );
             refuse(lifeline, reason, deadline)
         })?;
-        Ok(Listening { server, name })
+        Ok(Listening { server, name, socket })
     }
 }
 
@@ -319,6 +320,8 @@ impl Bootstrap {
 pub struct Listening {
     server: IpcOneShotServer<Welcome>,
     name: String,
+    /// The server's.
+    socket: OwnedFd,
 }
 
 impl Listening {
@@ -354,8 +357,9 @@ impl Listening {
             .map(|_| SealedMemory::open(next()?).map(Arc::new).map_err(io))
             .collect::<Result<_, HandshakeError>>()?;
 
-        let Self { server, name } = self;
-        lifeline.send(&Answer::Listening { server: name }, &[], deadline)?;
+        let Self { server, name, socket } = self;
+        lifeline.send(&Answer::Listening { server: name }, &[socket.as_fd()], deadline)?;
+        drop(socket);
         let (WakeEnd, fds) = lifeline.receive(deadline)?;
         let missing = || LifelineError::Malformed("what wakes main is missing".into());
         let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);

@@ -1,15 +1,19 @@
 //! The one-shot server that a worker makes and main connects to: the only thing of the loader with a name in the file system.
 //!
 //! The name is what a worker says, so main looks first whether it can be true: connecting somewhere else would give a stranger the worker's
-//! queues, and afterwards the socket is removed. ipc-channel's `connect` waits without a deadline where a server does not accept, so
-//! it is done by a thread that can be left behind; it ends with the worker.
+//! queues, and afterwards the socket is removed. ipc-channel's `connect` has two traps. It waits without a deadline where a server does
+//! not accept, so it is done by a thread that can be left behind; it ends with the worker. And it loses a descriptor where nobody
+//! listens: the worker sends its socket along, and while main holds that, somebody does, even if the worker is dead by then.
 //!
 //! Two ways were weighed for that. A connection of our own could be made without waiting, but the server accepts one only, and
 //! ipc-channel does not take over a socket. The thread costs some tens of microseconds a worker.
 
 use std::{
     env, fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileTypeExt, MetadataExt},
+    },
     panic::catch_unwind,
     path::Path,
     sync::mpsc,
@@ -22,21 +26,23 @@ use ipc_channel::{
     ipc::{IpcOneShotServer, IpcSender},
 };
 use nix::sys::stat::{Mode, umask};
-use rustix::process::geteuid;
+use rustix::{
+    net::{
+        SocketAddrUnix, SocketType, getsockname,
+        sockopt::{socket_acceptconn, socket_type},
+    },
+    process::geteuid,
+};
 use serde::{Deserialize, Serialize};
 
 use super::HandshakeError;
-use crate::{
-    held::without_sigpipe,
-    lifeline::LifelineError,
-    socket_file::{is_served, remove_socket},
-};
+use crate::{held::without_sigpipe, lifeline::LifelineError, socket_file::remove_socket, sys::duplicate_all};
 
 /// Longest name that fits a socket's address.
 const LONGEST_NAME: usize = 107;
 
-/// Makes a server in a folder that is this user's alone.
-pub(super) fn make<T>() -> Result<(IpcOneShotServer<T>, String), String>
+/// Makes a server in a folder that is this user's alone; gives its name and its socket too.
+pub(super) fn make<T>() -> Result<(IpcOneShotServer<T>, String, OwnedFd), String>
 where
     T: for<'de> Deserialize<'de> + Serialize,
 {
@@ -49,20 +55,41 @@ where
     let made = catch_unwind(IpcOneShotServer::new);
     umask(before);
     match made {
-        Ok(Ok((server, name))) if Path::new(&name).exists() => Ok((server, name)),
+        Ok(Ok((server, name))) if Path::new(&name).exists() => {
+            let socket = socket_of(&name).map_err(|error| error.to_string())?;
+            Ok((server, name, socket))
+        }
         Ok(Ok(_)) => Err("its path is too long".to_owned()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("it cannot be written".to_owned()),
     }
 }
 
+/// The socket of this process that listens at `name`: ipc-channel keeps it to itself.
+fn socket_of(name: &str) -> io::Result<OwnedFd> {
+    let listening = duplicate_all()?.into_iter().find(|fd| listens_at(fd, name));
+    listening.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its socket is not found"))
+}
+
+fn listens_at(socket: &OwnedFd, name: &str) -> bool {
+    let address = || SocketAddrUnix::try_from(getsockname(socket).ok()?).ok();
+    socket_acceptconn(socket).unwrap_or(false)
+        && socket_type(socket).is_ok_and(|kind| kind == SocketType::SEQPACKET)
+        && address().is_some_and(|address| address.path_bytes() == Some(name.as_bytes()))
+}
+
 /// A server's name that can be true.
 #[derive(Debug)]
-pub(super) struct Address(String);
+pub(super) struct Address {
+    name: String,
+    /// Held so that somebody listens there.
+    socket: OwnedFd,
+}
 
 impl Address {
-    /// Believes `name`, unless it is anything but a socket of this user's in a folder that is this user's alone.
-    pub(super) fn check(name: String) -> Result<Self, HandshakeError> {
+    /// Believes `name`, unless it is anything but a socket of this user's in a folder that is this user's alone, and `socket` what
+    /// listens there.
+    pub(super) fn check(name: String, socket: Option<OwnedFd>) -> Result<Self, HandshakeError> {
         let refused = |what: &str| Err(LifelineError::Malformed(format!("{what} as its server")).into());
         let path = Path::new(&name);
         if name.len() > LONGEST_NAME || name.contains('\0') || !path.is_absolute() {
@@ -70,17 +97,20 @@ impl Address {
         }
         let Some(folder) = path.parent() else { return refused("it names no file") };
         // It may be gone, perhaps with its worker.
-        let socket = fs::symlink_metadata(path).map_err(HandshakeError::Queue)?;
+        let file = fs::symlink_metadata(path).map_err(HandshakeError::Queue)?;
         let folder = fs::symlink_metadata(folder).map_err(HandshakeError::Queue)?;
         let user = geteuid().as_raw();
         let others = (Mode::S_IRWXG | Mode::S_IRWXO).bits();
-        if !socket.file_type().is_socket() || socket.uid() != user {
+        if !file.file_type().is_socket() || file.uid() != user {
             return refused("it names what is no socket of this user's");
         }
         if !folder.is_dir() || folder.uid() != user || folder.mode() & others != 0 {
             return refused("it names a socket where others have rights");
         }
-        Ok(Self(name))
+        match socket.filter(|socket| listens_at(socket, &name)) {
+            Some(socket) => Ok(Self { name, socket }),
+            None => refused("it names another socket than it has"),
+        }
     }
 
     /// Connects and sends `welcome`, until `deadline`. Nobody needs the name afterwards, and it is removed.
@@ -88,11 +118,10 @@ impl Address {
     where
         T: Serialize + Send + 'static,
     {
-        let name = self.0;
         let (done, outcome) = mpsc::channel();
         let greeting = move || {
             // Nobody listens when it took too long.
-            drop(done.send(connect(name, welcome)));
+            drop(done.send(connect(self, welcome)));
         };
         thread::Builder::new()
             .name("loader-connect".into())
@@ -108,21 +137,16 @@ impl Address {
     }
 }
 
-fn connect<T: Serialize>(name: String, welcome: T) -> Result<(), HandshakeError> {
-    let path = Path::new(&name);
-    // ipc-channel loses a descriptor each time that nobody is there.
-    if !is_served(path) {
-        // Left by a worker that was killed before it could remove it.
-        remove_socket(path);
-        return Err(LifelineError::Closed.into());
-    }
+fn connect<T: Serialize>(Address { name, socket }: Address, welcome: T) -> Result<(), HandshakeError> {
     let connection = IpcSender::connect(name.clone()).map_err(|error| match error.raw_os_error() {
         // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
         Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
         _ => HandshakeError::Queue(error),
     })?;
+    // A worker that is gone does not accept, and what is sent to it is lost with the last who holds the socket.
+    drop(socket);
     // The worker might be killed before it removes it.
-    remove_socket(path);
+    remove_socket(Path::new(&name));
     without_sigpipe(|| connection.send(welcome)).map_err(|error| {
         HandshakeError::Queue(match error {
             IpcError::Io(error) => error,
@@ -135,21 +159,19 @@ fn connect<T: Serialize>(name: String, welcome: T) -> Result<(), HandshakeError>
 mod tests {
     use std::{
         os::{
-            fd::OwnedFd,
+            fd::AsFd,
             unix::{fs::PermissionsExt, net::UnixListener},
         },
         path::PathBuf,
         time::Duration,
     };
 
-    use rustix::net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
-    };
+    use rustix::net::{AddressFamily, SocketFlags, bind, listen, socket_with};
 
     use super::*;
 
-    fn greet(name: String, welcome: u64, deadline: Instant) -> Result<(), HandshakeError> {
-        Address::check(name)?.greet(welcome, deadline)
+    fn greet(name: String, socket: impl AsFd, deadline: Instant) -> Result<(), HandshakeError> {
+        Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.greet(7u64, deadline)
     }
 
     /// A folder of this test's own.
@@ -179,13 +201,25 @@ mod tests {
         Instant::now() + Duration::from_secs(5)
     }
 
+    fn new_socket(flags: SocketFlags) -> OwnedFd {
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    /// A socket that listens there, like a one-shot server's, with no room for anybody who waits.
+    fn server_at(name: &str) -> OwnedFd {
+        let server = new_socket(SocketFlags::CLOEXEC);
+        bind(&server, &SocketAddrUnix::new(name).unwrap()).unwrap();
+        listen(&server, 0).unwrap();
+        server
+    }
+
     #[test]
     fn a_server_is_this_users_alone() {
-        let (server, name) = make::<u64>().unwrap();
+        let (server, name, socket) = make::<u64>().unwrap();
         let path = Path::new(&name);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o077, 0);
-        greet(name.clone(), 7, soon()).unwrap();
+        greet(name.clone(), socket, soon()).unwrap();
         assert_eq!(server.accept().unwrap().1, 7u64);
         assert!(!path.exists() && !path.parent().unwrap().exists());
     }
@@ -194,7 +228,7 @@ mod tests {
     fn what_is_no_socket_of_ours_is_refused_and_left() {
         let (own, open) = (Folder::new("own", 0o700), Folder::new("open", 0o755));
         fs::write(own.join("file"), "kept").unwrap();
-        let _listener = UnixListener::bind(open.join("socket")).unwrap();
+        let listener = UnixListener::bind(open.join("socket")).unwrap();
         let names = [
             "relative/socket".to_owned(),
             "/tmp/with\0zero".to_owned(),
@@ -206,38 +240,52 @@ mod tests {
             open.join("socket"),
         ];
         for name in names {
-            let error = greet(name, 7, soon()).unwrap_err();
+            let error = greet(name, &listener, soon()).unwrap_err();
             assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
         }
         assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept");
         assert!(Path::new(&open.join("socket")).exists());
-        let error = greet(own.join("gone"), 7, soon()).unwrap_err();
+        let error = greet(own.join("gone"), &listener, soon()).unwrap_err();
         assert!(error.is_gone(), "{error}");
-        // Of another kind, so that connecting fails: it stays.
-        let _listener = UnixListener::bind(own.join("stream")).unwrap();
-        assert!(matches!(greet(own.join("stream"), 7, soon()), Err(HandshakeError::Queue(_))));
+        // Of another kind, so that connecting would fail; and another one than it says.
+        let stream = UnixListener::bind(own.join("stream")).unwrap();
+        for socket in [&stream, &listener] {
+            let error = greet(own.join("stream"), socket, soon()).unwrap_err();
+            assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
+        }
         assert!(Path::new(&own.join("stream")).exists());
+    }
+
+    #[test]
+    fn a_server_that_is_gone_costs_no_descriptor() {
+        let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        for number in 0..100 {
+            let folder = Folder::new(&format!("dead-{number}"), 0o700);
+            let name = folder.join("socket");
+            // Nobody has it open but main, to whom it was sent.
+            let address = Address::check(name.clone(), Some(server_at(&name))).unwrap();
+            // It notices before it has sent something, or after.
+            drop(address.greet(7u64, soon()));
+        }
+        // Other tests open some meanwhile.
+        assert!(open() < before + 80);
     }
 
     #[test]
     fn a_server_that_does_not_accept_ends_with_the_deadline() {
         let folder = Folder::new("full", 0o700);
         let name = folder.join("socket");
+        let server = server_at(&name);
         let address = SocketAddrUnix::new(&name).unwrap();
-        let new = |flags| -> OwnedFd {
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
-        };
-        let server = new(SocketFlags::CLOEXEC);
-        bind(&server, &address).unwrap();
-        listen(&server, 0).unwrap();
         // Until its queue is full.
         let waiting: Vec<_> = (0..8)
-            .map(|_| new(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
-            .take_while(|client| connect(client, &address).is_ok())
+            .map(|_| new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
+            .take_while(|client| rustix::net::connect(client, &address).is_ok())
             .collect();
         assert!(waiting.len() < 8);
         let started = Instant::now();
-        let error = greet(name, 7, started + Duration::from_millis(50)).unwrap_err();
+        let error = greet(name, server, started + Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)), "{error}");
         assert!(started.elapsed() < Duration::from_secs(3));
     }

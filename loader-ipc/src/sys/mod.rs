@@ -12,9 +12,11 @@
 //! | `driver.rs` | `Driver` | calls have the types of cuda.h, and leave the thread's context as it was |
 //! | `pages.rs` | `Pages` | one owner |
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no code is installed |
+//! | `descriptors.rs` | `duplicate_all` | a number is believed to be a descriptor for one call that changes nothing |
 //! | `exit.rs` | [`exit_now`] | |
 #![allow(unsafe_code)]
 
+mod descriptors;
 #[cfg(feature = "cuda")]
 mod driver;
 #[cfg(not(feature = "cuda"))]
@@ -31,6 +33,7 @@ mod slot_memory;
 mod words;
 mod zero_sized;
 
+pub(crate) use descriptors::duplicate_all;
 pub use exit::{exit_now, keep_freed_memory};
 pub use pinner::Pinner;
 pub use sealed::SealedMap;

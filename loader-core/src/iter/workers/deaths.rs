@@ -5,10 +5,7 @@
 
 use std::time::Duration;
 
-use loader_ipc::{
-    control::WorkerState,
-    frame::{ExitStatus, Failure, Stage},
-};
+use loader_ipc::{control::WorkerState, frame::ExitStatus};
 use nix::sys::signal::Signal;
 
 use super::{Arrival, Wanted, WorkerIter};
@@ -44,17 +41,33 @@ pub(super) struct Deaths {
     pub(super) replaced: u64,
 }
 
-/// Why a worker ends.
+/// Why a worker ends, where main knows beforehand.
 #[derive(Debug)]
-enum Cause {
+pub(super) enum Cause {
     /// It broke the protocol.
     Expelled { problem: String },
     /// It was on a sample for too long: on one of several if that is not known.
     Stuck { task: u64, sample: Option<usize> },
+    /// It did not go on, in whatever it was.
+    Still { problem: String },
     /// It was for too long on a task that another worker has, or has done.
     Late,
     /// It has grown too large, and ends by itself.
     Oversized,
+}
+
+impl Cause {
+    /// Says what became of the worker.
+    fn reason(&self) -> String {
+        let killed_since = match self {
+            Self::Expelled { problem } => format!("it broke the protocol ({problem})"),
+            Self::Stuck { .. } => "a sample took longer than sample_timeout".to_owned(),
+            Self::Still { problem } => format!("it {problem}"),
+            Self::Late => "it was on a batch for too long that another worker has".to_owned(),
+            Self::Oversized => return "ended, since it was too large".to_owned(),
+        };
+        format!("was killed, since {killed_since}")
+    }
 }
 
 #[derive(Debug)]
@@ -69,6 +82,21 @@ impl Deaths {
         let causes = (0..workers).map(|_| None).collect();
         let (of_worker, useful) = (vec![0; workers], vec![false; workers]);
         Self { most, of_worker, suspects: Vec::new(), causes, useful, replaced: 0 }
+    }
+
+    /// True when a worker is about to end, and why is known.
+    pub(super) fn is_expected(&self, worker: usize) -> bool {
+        self.causes[worker].is_some()
+    }
+
+    /// Notes why a worker is about to end. What was noted first counts.
+    pub(super) fn expect(&mut self, worker: usize, cause: Cause) {
+        self.causes[worker].get_or_insert(cause);
+    }
+
+    /// True where workers that die are replaced at all.
+    pub(super) fn may_be_replaced(&self) -> bool {
+        self.most > 0
     }
 
     /// Notes that a worker has answered a task.
@@ -135,30 +163,28 @@ impl<B: Batch> WorkerIter<B> {
             Some(Cause::Oversized) => !was_useful,
             _ => true,
         };
+        let reason = cause.as_ref().map(Cause::reason);
         if is_counted && self.deaths.count(worker) {
             return Err(match cause {
                 Some(Cause::Expelled { problem }) => Error::WorkerMisbehaved { worker, problem },
                 _ => {
                     let deaths = self.deaths.of_worker[worker];
-                    Error::WorkerExited { worker, pid, status, batches, doing, deaths, given_up: None }
+                    let (doing, given_up) = (Box::new(doing), None);
+                    Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
                 }
             });
         }
-        let reason = match cause {
-            None => {
+        match cause {
+            None | Some(Cause::Still { .. }) => {
                 if let Some(deaths) = self.blame(&doing, status, &batches) {
                     self.deaths.forgive(worker, deaths);
                     self.take_blamed(worker, pid, status, deaths, &doing, batches)?;
                 }
-                status.to_string()
             }
-            Some(Cause::Expelled { problem }) => format!("broke the protocol ({problem}) and was killed"),
             Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample)?,
-            Some(Cause::Late) => {
-                "was killed, since it was on a batch for too long that another has".to_owned()
-            }
-            Some(Cause::Oversized) => "ended, for it was too large".to_owned(),
-        };
+            Some(Cause::Expelled { .. } | Cause::Late | Cause::Oversized) => {}
+        }
+        let reason = reason.unwrap_or_else(|| status.to_string());
         self.warn_of_death(worker, pid, reason, doing);
         self.deaths.replaced += 1;
         self.pool.restart(worker, Duration::ZERO)?;
@@ -170,42 +196,11 @@ impl<B: Batch> WorkerIter<B> {
         let Some(limit) = self.options.memory_limit else {
             return Err(Error::misbehaved(worker, "it ended for a limit that it does not have"));
         };
+        self.pool.note_last_word(worker)?;
         let pid = self.pool.pid(worker);
         self.warn.warn(&Warning::WorkerOversized { worker, pid, resident, limit });
-        self.deaths.causes[worker].get_or_insert(Cause::Oversized);
+        self.deaths.expect(worker, Cause::Oversized);
         Ok(())
-    }
-
-    /// Ends workers that are on one sample for too long. Gives how long until that may be so again.
-    pub(super) fn look_for_stuck(&mut self) -> Option<Duration> {
-        let patience = self.options.sample_timeout?;
-        let mut soonest = patience;
-        for worker in 0..self.options.workers {
-            let has_work = self.schedule.is_busy(worker) || self.hedges.is_busy(worker);
-            if self.pool.is_down(worker) || self.deaths.causes[worker].is_some() || !has_work {
-                continue;
-            }
-            let snapshot = self.pool.snapshot(worker);
-            if !matches!(snapshot.state, WorkerState::Fetching | WorkerState::FetchingMany) {
-                continue;
-            }
-            let (task, age) = (snapshot.task, snapshot.age);
-            match patience.checked_sub(age) {
-                Some(left) if !left.is_zero() => soonest = soonest.min(left),
-                _ if self.hedges.task_of(worker) == Some(task) => {
-                    self.deaths.causes[worker] = Some(Cause::Late);
-                    self.pool.kill(worker, true);
-                }
-                _ if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) => {
-                    let sample = usize::try_from(snapshot.sample).ok();
-                    let sample = sample.filter(|_| snapshot.state == WorkerState::Fetching);
-                    self.deaths.causes[worker] = Some(Cause::Stuck { task, sample });
-                    self.pool.kill(worker, true);
-                }
-                _ => {}
-            }
-        }
-        Some(soonest)
     }
 
     /// How many workers the task at which one died has ended, when that is enough to blame it.
@@ -238,31 +233,12 @@ impl<B: Batch> WorkerIter<B> {
             self.known_bad.insert(doing.index, reason);
             return Ok(());
         }
-        let (task, doing) = (doing.batch, doing.clone());
+        let (task, doing) = (doing.batch, Box::new(doing.clone()));
         self.give_up(task, |indices| {
             let given_up = Box::new(GivenUp { batch: task, indices, deaths });
-            Error::WorkerExited { worker, pid, status, batches, doing, deaths, given_up: Some(given_up) }
+            let (reason, given_up) = (None, Some(given_up));
+            Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
         })
-    }
-
-    /// A worker was killed since it was on a sample for too long: that sample is bad. Says so.
-    fn take_stuck(&mut self, worker: usize, task: u64, sample: Option<usize>) -> Result<String, Error> {
-        let patience = self.options.sample_timeout.unwrap_or_default();
-        let reason = format!("it took longer than {patience:?} (sample_timeout)");
-        if self.schedule.is_waiting(task) {
-            if self.options.on_bad_sample == OnBadSample::Error || self.supply.has_shards() {
-                let index = sample.map(|sample| sample as u64);
-                let chain = vec![reason];
-                let failure = Failure { stage: Stage::Fetch, index, chain, panicked: false, backtrace: None };
-                let batch = self.supply.number_of(task);
-                self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)))?;
-            } else if let Some(sample) = sample {
-                self.known_bad.insert(sample, reason);
-            } else {
-                self.one_by_one.insert(task);
-            }
-        }
-        Ok(format!("was killed, since a sample took longer than {patience:?}"))
     }
 
     /// The attempt to start a worker again is over.
@@ -278,21 +254,24 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// Goes on after an error if it is of a worker that can be replaced: ends that worker.
+    /// Goes on after an error if it is of a worker that can be replaced. A worker that broke the protocol is ended in any case.
     pub(super) fn survive(&mut self, error: Error) -> Result<(), Error> {
-        match error {
-            Error::WorkerMisbehaved { worker, problem } if self.deaths.most > 0 => {
-                // What else it has said is not believed either.
-                self.pool.kill(worker, false);
-                self.deaths.causes[worker].get_or_insert(Cause::Expelled { problem });
-                Ok(())
-            }
-            error => Err(error),
+        let Error::WorkerMisbehaved { worker, problem } = error else { return Err(error) };
+        // What else it has said is not believed either.
+        self.pool.kill(worker, false);
+        if !self.deaths.may_be_replaced() {
+            return Err(Error::WorkerMisbehaved { worker, problem });
         }
+        self.deaths.expect(worker, Cause::Expelled { problem });
+        Ok(())
     }
 
     /// Does not try a batch any more: an error takes its place, which is made from its indices.
-    fn give_up(&mut self, task: u64, error: impl FnOnce(Vec<usize>) -> Error) -> Result<(), Error> {
+    pub(super) fn give_up(
+        &mut self,
+        task: u64,
+        error: impl FnOnce(Vec<usize>) -> Error,
+    ) -> Result<(), Error> {
         self.give_up_hedge(task)?;
         let Some(sent) = self.sent_mut(task) else { return Ok(()) };
         let lease = sent.lease.take();

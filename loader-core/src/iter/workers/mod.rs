@@ -6,6 +6,7 @@ mod hedges;
 mod leases;
 mod leave;
 mod reports;
+mod stuck;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -24,6 +25,7 @@ use loader_ipc::{
 use deaths::Deaths;
 use hedges::Hedges;
 use reports::Opened;
+use stuck::Looks;
 
 use super::{
     Step,
@@ -84,6 +86,7 @@ pub(crate) struct WorkerIter<B> {
     offers: BTreeMap<u64, (usize, Lease)>,
     hedges: Hedges,
     deaths: Deaths,
+    looks: Looks,
     /// Samples that are not tried any more, and why.
     known_bad: BTreeMap<usize, String>,
     /// Tasks whose samples are not to be loaded many at once: one of them has ended a worker.
@@ -149,6 +152,7 @@ impl<B: Batch> WorkerIter<B> {
     ) -> Result<Self, Error> {
         let schedule = supply.schedule(options.workers, options.prefetch_factor, options.in_order);
         let deaths = Deaths::new(options.workers, options.most_deaths);
+        let looks = Looks::new(options.workers);
         let mut iter = Self {
             pool: Held::new(pool),
             home,
@@ -163,6 +167,7 @@ impl<B: Batch> WorkerIter<B> {
             writers: BTreeMap::new(),
             hedges: Hedges::default(),
             deaths,
+            looks,
             known_bad: BTreeMap::new(),
             one_by_one: BTreeSet::new(),
             last_error: None,
@@ -248,7 +253,8 @@ impl<B: Batch> WorkerIter<B> {
 
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
         let mut warn_at = self.options.warn_after.and_then(|patience| Instant::now().checked_add(patience));
-        let mut move_at = None;
+        let (mut move_at, mut look_at) = (None, None::<Instant>);
+        self.looks.begin_wait();
         let waits_since = Instant::now();
         loop {
             if self.schedule.is_ready() {
@@ -270,6 +276,9 @@ impl<B: Batch> WorkerIter<B> {
             let now = Instant::now();
             let move_at = *move_at.get_or_insert(now + MOVE_AFTER);
             let is_early = now < move_at;
+            if now >= look_at.unwrap_or(move_at) {
+                look_at = Some(now + self.look_for_stuck(now));
+            }
             let mut late_at = None;
             if !is_early {
                 self.move_tasks()?;
@@ -285,9 +294,7 @@ impl<B: Batch> WorkerIter<B> {
             }
             let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
             let wake_at = late_at.map_or(wake_at, |late_at| wake_at.min(late_at));
-            let wake_at = self.look_for_stuck().map_or(wake_at, |left| {
-                now.checked_add(left).map_or(wake_at, |stuck_at| wake_at.min(stuck_at))
-            });
+            let wake_at = look_at.map_or(wake_at, |look_at| wake_at.min(look_at));
             let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,

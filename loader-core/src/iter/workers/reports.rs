@@ -7,7 +7,7 @@ use loader_ipc::{
 };
 
 use super::{super::supply::ShardEnd, Arrival, Request, Wanted, WorkerIter};
-use crate::{collate::Batch, error::Error, fetch::ShardBatch};
+use crate::{collate::Batch, error::Error, fetch::ShardBatch, options::OnBadSample};
 
 impl<B: Batch> WorkerIter<B> {
     pub(super) fn handle(&mut self, report: Report) -> Result<(), Error> {
@@ -21,16 +21,16 @@ impl<B: Batch> WorkerIter<B> {
 
     fn hear(&mut self, worker: usize, event: Event) -> Result<(), Error> {
         match event {
-            Event::Ready | Event::Bye => Ok(()),
-            Event::NotReady { .. } => {
-                self.pool.set_unfit(worker);
-                Ok(())
-            }
+            Event::Ready => self.pool.note_opened(worker, true),
+            Event::NotReady { .. } => self.pool.note_opened(worker, false),
+            Event::Bye if self.schedule.is_over(worker) => self.pool.note_last_word(worker),
+            Event::Bye => Err(Error::misbehaved(worker, "it ends although it was not told to")),
             Event::Done { task, lease, encoded, held, position, bad } => {
                 if !self.wins(worker, task, lease, held, false)? {
                     return Ok(());
                 }
                 self.check_lease(worker, task, lease)?;
+                self.check_bad(worker, task, &bad, false)?;
                 if lease.len >= LEAST_OFFERED {
                     self.writers.insert(lease.slot, worker);
                 }
@@ -49,6 +49,7 @@ impl<B: Batch> WorkerIter<B> {
                     return Ok(());
                 }
                 self.check_lease(worker, task, lease)?;
+                self.check_bad(worker, task, &bad, true)?;
                 self.slots.release(lease, false);
                 self.arrive(worker, task, Arrival::LeftOut { position, bad })
             }
@@ -60,8 +61,10 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.check_lease(worker, task, lease)?;
                 let needed = usize::try_from(needed).unwrap_or(usize::MAX);
-                self.requests.insert(task, Request { worker, lease, needed });
-                Ok(())
+                match self.requests.insert(task, Request { worker, lease, needed }) {
+                    None => Ok(()),
+                    Some(_) => Err(Error::misbehaved(worker, "it asked for a slot before it was answered")),
+                }
             }
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
             Event::Withdrawn { task } => match self.pool.saw_withdrawn(worker, task)? {
@@ -122,6 +125,23 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(());
         }
         Err(Error::misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
+    }
+
+    /// Samples may be left out only where the user wants that, and none of them in silence.
+    fn check_bad(
+        &self,
+        worker: usize,
+        task: u64,
+        bad: &[BadSample],
+        all_left_out: bool,
+    ) -> Result<(), Error> {
+        let may_be = self.options.on_bad_sample != OnBadSample::Error;
+        let is_right =
+            if may_be { !all_left_out || !bad.is_empty() } else { !all_left_out && bad.is_empty() };
+        match is_right {
+            true => Ok(()),
+            false => Err(Error::misbehaved(worker, format!("it left samples of task {task} out"))),
+        }
     }
 
     /// Notes where a batch leaves its shard: another worker may have to go on from there.

@@ -1,0 +1,174 @@
+//! Workers that lie: whatever one says, main believes nothing that cannot be true, ends it, and the epoch is what it would have been.
+
+use std::{sync::mpsc, time::Duration};
+
+use loader_core::{Builder, Error, MapStyle, prelude::*};
+use loader_tests::{
+    datasets::{Noise, NoiseSample},
+    digest, digest_rest,
+    lies::Lie,
+    traces::Before,
+};
+
+use crate::{alone::alone, assert_soon, timed};
+
+const LIAR: &str = env!("CARGO_BIN_EXE_test-liar");
+
+type Loader = DataLoader<<NoiseSample as Sample>::Batch>;
+
+/// Lies that are seen as such at once, with what is said of each.
+const SEEN: [(Lie, &str); 20] = [
+    (Lie::OthersTask, "which is not its to answer"),
+    (Lie::FutureTask, "which is not its to answer"),
+    (Lie::OtherSlot, "which is not its to answer"),
+    (Lie::OtherGeneration, "which is not its to answer"),
+    (Lie::LargerSlot, "which is not its to answer"),
+    (Lie::BeyondSlot, "its batch reaches beyond its slot"),
+    (Lie::EndlessBatch, "its batch reaches beyond its slot"),
+    (Lie::LeftOut, "it left samples of task"),
+    (Lie::SampleLeftOut, "it left samples of task"),
+    (Lie::ManyLeftOut, "more bad samples than a batch may have"),
+    (Lie::Exhausted, "it has no more samples for task"),
+    (Lie::Skipped, "of an epoch that is not over"),
+    (Lie::Withdrawn, "for withdrawn"),
+    (Lie::Resumed, "it resumed with epoch 7"),
+    (Lie::Unused, "for which it had only one"),
+    (Lie::AsksTwice, "which is not its to answer"),
+    (Lie::AsksForNothing, "no larger than the one it has"),
+    (Lie::ReadyForEver, "it said twice whether it is ready"),
+    (Lie::SaysBye, "it ends although it was not told to"),
+    (Lie::Oversized, "for a limit that it does not have"),
+];
+
+fn build(tune: impl FnOnce(Tuned) -> Tuned) -> Loader {
+    let builder = DataLoader::builder(Noise { count: 120 }).batch_size(4).shuffle(true).seed(3);
+    let builder = builder.num_workers(2).worker_program(LIAR).registered("noise");
+    tune(builder).build().unwrap()
+}
+
+type Tuned = Builder<MapStyle<Noise>>;
+
+fn expected() -> (u64, u64) {
+    let loader = DataLoader::builder(Noise { count: 120 }).batch_size(4).shuffle(true).seed(3).build();
+    digest(loader.unwrap().iter().unwrap()).unwrap()
+}
+
+#[test]
+fn one_that_lies_is_replaced_and_nothing_is_lost() {
+    alone(|| {
+        let before = Before::take();
+        let expected = expected();
+        for (lie, said) in SEEN {
+            let (warned, warnings) = mpsc::channel();
+            let loader =
+                build(|builder| builder.on_warning(move |warning| warned.send(warning.to_string()).unwrap()));
+            lie.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (digest, took) = timed(|| digest_rest(&mut batches));
+            assert_soon(took);
+            assert_eq!(digest.unwrap(), expected, "{lie:?}");
+            assert_eq!(batches.report().restarts, 1, "{lie:?}");
+            drop((batches, loader));
+            let warnings: Vec<String> = warnings.iter().collect();
+            let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
+            assert!(warning.contains("was killed, since it broke the protocol"), "{lie:?}: {warning}");
+            assert!(warning.contains(said), "{lie:?}: {warning}");
+        }
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn without_replacement_the_error_says_what_it_did() {
+    alone(|| {
+        let before = Before::take();
+        for (lie, said) in SEEN {
+            let loader = build(|builder| builder.on_worker_death(OnWorkerDeath::Fail));
+            lie.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (error, took) = timed(|| batches.find_map(Result::err));
+            assert_soon(took);
+            let Some(error @ Error::WorkerMisbehaved { .. }) = error else { panic!("{lie:?}: {error:?}") };
+            assert!(error.ends_iteration() && batches.next().is_none(), "{lie:?}");
+            assert!(error.to_string().contains(said), "{lie:?}: {error}");
+        }
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn noise_in_its_queues_hurts_nobody() {
+    alone(|| {
+        let before = Before::take();
+        let expected = expected();
+        for round in 0..20 {
+            let loader = build(|builder| builder.on_warning(|_| {}));
+            Lie::Noise.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (digest, took) = timed(|| digest_rest(&mut batches));
+            assert_soon(took);
+            assert_eq!(digest.unwrap(), expected, "round {round}");
+            assert_eq!(batches.report().restarts, 1, "round {round}");
+        }
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn no_memory_can_be_cut_off_under_main() {
+    alone(|| {
+        let before = Before::take();
+        let loader = build(|builder| builder.on_warning(|_| {}));
+        Lie::Truncates.prepare();
+        let mut batches = loader.iter().unwrap();
+        let (digest, took) = timed(|| digest_rest(&mut batches));
+        // It ends only if it could change no size; otherwise it waits.
+        assert_soon(took);
+        assert_eq!(digest.unwrap(), expected());
+        assert_eq!(batches.report().restarts, 1);
+        drop((batches, loader));
+        before.assert_nothing_left();
+    });
+}
+
+/// One worker can disturb the others; main ends with the batches, or with an error that says so.
+#[test]
+fn noise_in_what_all_share_does_not_hang_main() {
+    alone(|| {
+        let before = Before::take();
+        let expected = expected();
+        for round in 0..2 {
+            let loader = build(|builder| builder.timeout(Duration::from_secs(2)).on_warning(|_| {}));
+            Lie::NoiseForAll.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (outcome, took) = timed(|| digest_rest(&mut batches));
+            println!("round {round}: {outcome:?} after {took:?}");
+            assert_soon(took);
+            assert!(!matches!(outcome, Ok(digest) if digest != expected), "round {round}: {outcome:?}");
+        }
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn one_that_says_nothing_is_ended_after_a_while() {
+    alone(|| {
+        let before = Before::take();
+        // And one that says that it ends, and does not.
+        let limit = 1 << 40;
+        for (lie, limit) in [(Lie::Silent, None), (Lie::Oversized, Some(limit))] {
+            let loader = build(|builder| {
+                let builder = builder.sample_timeout(Duration::from_secs(1)).on_warning(|_| {});
+                limit.into_iter().fold(builder, |builder, limit| builder.worker_memory_limit(limit))
+            });
+            lie.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (digest, took) = timed(|| digest_rest(&mut batches));
+            println!("{lie:?}: {took:?}");
+            assert!((5..12).contains(&took.as_secs()), "{lie:?}: {took:?}");
+            assert_eq!(digest.unwrap(), expected(), "{lie:?}");
+            assert_eq!(batches.report().restarts, 1, "{lie:?}");
+        }
+        before.assert_nothing_left();
+    });
+}

@@ -1,0 +1,20 @@
+//! A worker program that is honest, but for the process that finds a lie prepared.
+
+use std::process::ExitCode;
+
+use loader_ipc::process::is_worker;
+use loader_tests::{datasets::Noise, lies::Lie};
+use loader_worker::Registry;
+
+fn main() -> ExitCode {
+    match is_worker().then(Lie::taken).flatten() {
+        Some(lie) => match lie.tell() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{lie:?}: {error:#}");
+                ExitCode::FAILURE
+            }
+        },
+        None => Registry::new().register::<Noise>("noise").serve(),
+    }
+}
