@@ -114,7 +114,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the next [`iter`](Self::iter) begins. Of an epoch that is being loaded see [`Iter::state`].
     pub fn state(&self) -> State {
-        State::new(self.origin, *self.next_epoch(), Place::Start)
+        State::start(self.origin, *self.next_epoch())
     }
 
     /// The rest of the epoch that `state` stands in, and then [`iter`](Self::iter) goes on behind it. The batches are those that the loader
@@ -135,6 +135,9 @@ impl<B: Batch> DataLoader<B> {
             iter = self.start(state.epoch().saturating_add(1), &Place::Start)?;
         }
         *self.next_epoch() = iter.epoch().saturating_add(1);
+        if iter.epoch() == state.epoch() {
+            iter.count_bad_from(state.bad_samples());
+        }
         Ok(iter)
     }
 

@@ -194,6 +194,11 @@ impl Stopwatch {
         self.samples
     }
 
+    /// Samples that were skipped or replaced.
+    pub(crate) fn bad_samples(&self) -> u64 {
+        self.bad_samples.len() as u64
+    }
+
     /// The program asked at `asked` and gets a batch of `samples`, or an error.
     pub(crate) fn waited(&mut self, asked: Instant, samples: Option<usize>) {
         let now = Instant::now();
@@ -211,7 +216,7 @@ impl Stopwatch {
         }
     }
 
-    /// Notes a batch's bad samples; gives the one that is one more than `most` in the epoch, if there is one.
+    /// Notes a batch's bad samples; gives the one that is one more than `most`, if there is one.
     pub(crate) fn note_bad(&mut self, samples: &[BadSample], most: u64) -> Option<&BadSample> {
         let before = self.bad_samples.len();
         self.bad_samples.extend_from_slice(samples);

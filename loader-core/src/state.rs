@@ -26,6 +26,8 @@ pub struct State {
     order: Order,
     samples: Option<u64>,
     epoch: u64,
+    /// In the epoch so far: they count towards `max_bad_samples`.
+    bad_samples: u64,
     place: Place,
 }
 
@@ -84,9 +86,15 @@ impl Origin {
 }
 
 impl State {
-    pub(crate) fn new(origin: Origin, epoch: u64, place: Place) -> Self {
+    /// The beginning of an epoch.
+    pub(crate) fn start(origin: Origin, epoch: u64) -> Self {
+        Self::new(origin, epoch, 0, Place::Start)
+    }
+
+    /// A place in an epoch that has brought `bad_samples` so far.
+    pub(crate) fn new(origin: Origin, epoch: u64, bad_samples: u64, place: Place) -> Self {
         let samples = origin.samples.map(|samples| samples as u64);
-        Self { version: VERSION, seed: origin.seed, order: origin.order, samples, epoch, place }
+        Self { version: VERSION, seed: origin.seed, order: origin.order, samples, epoch, bad_samples, place }
     }
 
     /// The epoch that it stands in.
@@ -101,6 +109,11 @@ impl State {
             Place::Batches(place) => place.next.saturating_add(place.ahead.len() as u64),
             Place::Shards(place) => place.batches,
         }
+    }
+
+    /// Samples of the epoch that were skipped or replaced so far.
+    pub(crate) fn bad_samples(&self) -> u64 {
+        self.bad_samples
     }
 
     pub(crate) fn place(&self) -> &Place {
@@ -192,7 +205,7 @@ mod tests {
             turn: 1,
             shards,
         });
-        State::new(Origin { seed: 7, order: Order::Native, samples: None }, 3, place)
+        State::new(Origin { seed: 7, order: Order::Native, samples: None }, 3, 0, place)
     }
 
     #[test]

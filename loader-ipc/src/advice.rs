@@ -10,8 +10,9 @@ pub fn advice(error: &io::Error) -> &'static str {
         Some(libc::EMFILE | libc::ENFILE) => {
             "; raise the limit on open files (`ulimit -n`), use fewer workers, or hold fewer batches"
         }
+        // What glibc says too when there is no memory for a thread's stack.
         Some(libc::EAGAIN) => {
-            "; raise the limit on processes and threads (`ulimit -u`), or use fewer workers"
+            "; raise the limit on processes and threads (`ulimit -u`) or on memory (`ulimit -v`), or use fewer workers"
         }
         Some(libc::ENOMEM) => {
             "; use smaller batches or fewer workers, or raise the limit on memory (`ulimit -v`)"

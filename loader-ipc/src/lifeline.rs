@@ -127,16 +127,18 @@ impl Lifeline {
         self.receive_with(&mut space, what, deadline)
     }
 
-    /// As [`receive`](Self::receive), from whom one descriptor is taken at most: a message with more is malformed, and they are closed by
-    /// the system.
+    /// As [`receive`](Self::receive), from whom one descriptor is taken at most: a message with more is malformed, and they are
+    /// closed.
     pub(crate) fn receive_with_one<T: DeserializeOwned>(
         &self,
         deadline: Instant,
     ) -> Result<(T, Option<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let what = "a message was cut, or came with more descriptors than one";
-        let (body, fds) = self.receive_with(&mut space, what, deadline)?;
-        Ok((body, fds.into_iter().next()))
+        let (body, mut fds) = self.receive_with(&mut space, what, deadline)?;
+        let fd = fds.pop();
+        // The room for one is rounded up.
+        if fds.is_empty() { Ok((body, fd)) } else { Err(LifelineError::Malformed(what.to_owned())) }
     }
 
     /// `space` is room for descriptors, `cut` what it means that there was not enough.

@@ -46,6 +46,8 @@ pub(crate) fn follow(
 ) -> anyhow::Result<()> {
     let mut worker =
         Worker { fetch, session, slots: Slots::new(lifeline), batches: 0, told: false, resident: 0 };
+    // Before main is told, who must not find it starting afterwards.
+    worker.enter(WorkerState::Idle);
     let ready = match &worker.fetch {
         Ok(_) => Event::Ready,
         Err(failure) => Event::NotReady { failure: failure.clone().cut_to_frame() },

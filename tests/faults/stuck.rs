@@ -119,19 +119,23 @@ fn main_and_its_workers_stopped_and_continued_together() {
     alone(|| {
         let before = Before::take();
         let dataset = Slow { count: 1500, delay: Duration::from_millis(1) };
-        // No sample is late that was not loaded meanwhile.
-        let builder = DataLoader::builder(dataset).num_workers(2).sample_timeout(Duration::from_millis(100));
-        let loader = builder.build().unwrap();
+        // No sample is late that was not loaded meanwhile, however long the wait for its batch is.
+        let builder = DataLoader::builder(dataset).batch_size(250).num_workers(2);
+        let loader = builder.sample_timeout(Duration::from_millis(100)).build().unwrap();
         let mut batches = loader.iter().unwrap();
-        assert_eq!(batches.next().unwrap().unwrap().as_slice(), [0]);
+        assert!(batches.next().unwrap().unwrap().as_slice().iter().copied().eq(0..250));
         let mut all = batches.worker_pids();
         all.push(process::id());
         let all: Vec<String> = all.iter().map(u32::to_string).collect();
         // As by Ctrl-Z and `fg`.
         let script = "kill -STOP \"$@\"; sleep 0.5; kill -CONT \"$@\"";
         let mut shell = Command::new("sh").args(["-c", script, "sh"]).args(all).spawn().unwrap();
-        let (numbers, took) = timed(|| batches.map(|batch| batch.unwrap().as_slice()[0]).collect::<Vec<_>>());
-        assert!(numbers.into_iter().eq(1..1500));
+        let rest =
+            || batches.by_ref().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect::<Vec<_>>();
+        let (numbers, took) = timed(rest);
+        assert!(numbers.into_iter().eq(250..1500));
+        assert_eq!(batches.report().restarts, 0);
+        drop(batches);
         assert!(took > Duration::from_millis(450), "they were stopped: {took:?}");
         assert!(shell.wait().unwrap().success());
         drop(loader);
@@ -210,6 +214,24 @@ fn a_worker_stopped_while_it_has_nothing_to_do_is_replaced() {
             processes::signal(pids[1], Signal::SIGSTOP);
         });
         assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+    });
+}
+
+/// Each wait is shorter than the time that a sample may take.
+#[test]
+fn a_stuck_sample_is_found_in_many_short_waits() {
+    alone(|| {
+        let builder = DataLoader::builder(Stuck(Where::Spins)).num_workers(1).on_warning(|_| {});
+        let builder = builder.timeout(TIMEOUT / 3).sample_timeout(2 * TIMEOUT);
+        let mut batches = builder.build().unwrap().iter().unwrap();
+        let (outcomes, took) = timed(|| batches.by_ref().take(100).collect::<Vec<_>>());
+        let timed_out = |outcome: &Result<_, Error>| matches!(outcome, Err(Error::TimedOut { .. }));
+        let (waits, others): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(timed_out);
+        println!("{} waits in {took:?}", waits.len());
+        assert!(waits.len() > 3);
+        let [Ok(_), Ok(_), Err(Error::DatasetFailed { index: Some(2), .. }), Ok(_)] = &others[..] else {
+            panic!("{others:?}");
+        };
     });
 }
 

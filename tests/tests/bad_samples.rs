@@ -176,6 +176,30 @@ fn one_too_many_ends_the_iterator() {
 }
 
 #[test]
+fn the_budget_is_the_epochs_also_when_it_is_resumed() {
+    let _watchdog = Watchdog::start();
+    for workers in 0..=2 {
+        let builder = DataLoader::builder(rotten(&[1, 9, 17])).batch_size(4).num_workers(workers);
+        let builder = builder.on_bad_sample(OnBadSample::Skip).max_bad_samples(2).on_warning(|_| {});
+        let loader = builder.build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        assert_eq!(batches.by_ref().take(3).filter(Result::is_ok).count(), 3);
+        let state = batches.state();
+        drop(batches);
+        let mut rest = loader.resume(&state).unwrap();
+        assert!(rest.next().unwrap().is_ok() && rest.report().bad_samples.is_empty());
+        // Twice resumed, too.
+        let again = rest.state();
+        drop(rest);
+        let error = loader.resume(&again).unwrap().find_map(Result::err).unwrap();
+        let Error::TooManyBadSamples { most: 2, sample } = &error else { panic!("{error:?}") };
+        assert_eq!(sample.index, 17);
+        // Another epoch has a budget of its own.
+        assert_eq!(loader.epoch(1).unwrap().take(4).filter(Result::is_ok).count(), 4);
+    }
+}
+
+#[test]
 fn a_stream_goes_on_behind_what_is_skipped() {
     let _watchdog = Watchdog::start();
     for workers in 0..=2 {

@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
-    state::{Origin, Place, State},
+    state::{Origin, State},
     warning::{Warn, Warning},
 };
 
@@ -44,7 +44,9 @@ pub struct Iter<B> {
     is_too_long: bool,
     /// Most bad samples in the epoch.
     most_bad: u64,
-    /// There were more.
+    /// So many there were before this iterator was resumed.
+    bad_before: u64,
+    /// There were more than may be.
     is_ended: bool,
 }
 
@@ -131,8 +133,13 @@ impl<B: crate::collate::Batch> Iter<B> {
         most_bad: u64,
     ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
-        let (last, is_too_long, is_ended) = (None, false, false);
-        Self { inner, stopwatch, last, origin, warn, pinner, is_too_long, most_bad, is_ended }
+        let (last, is_too_long, bad_before, is_ended) = (None, false, 0, false);
+        Self { inner, stopwatch, last, origin, warn, pinner, is_too_long, most_bad, bad_before, is_ended }
+    }
+
+    /// There were `bad_samples` in the epoch before.
+    pub(crate) fn count_bad_from(&mut self, bad_samples: u64) {
+        self.bad_before = bad_samples;
     }
 
     /// Where you stand: behind the batch that `next` returned last, whatever has been loaded ahead. Give it to
@@ -147,8 +154,11 @@ impl<B: crate::collate::Batch> Iter<B> {
             Inner::Workers(iter) => iter.place(),
         };
         match place {
-            Some(place) => State::new(self.origin, self.epoch(), place),
-            None => State::new(self.origin, self.epoch().saturating_add(1), Place::Start),
+            Some(place) => {
+                let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
+                State::new(self.origin, self.epoch(), bad_samples, place)
+            }
+            None => State::start(self.origin, self.epoch().saturating_add(1)),
         }
     }
 
@@ -253,7 +263,8 @@ impl<B: crate::collate::Batch> Iter<B> {
         for sample in samples {
             self.warn.warn(&Warning::BadSample(sample.clone()));
         }
-        let Some(sample) = self.stopwatch.note_bad(samples, self.most_bad) else { return Ok(()) };
+        let most = self.most_bad.saturating_sub(self.bad_before);
+        let Some(sample) = self.stopwatch.note_bad(samples, most) else { return Ok(()) };
         let error = Error::TooManyBadSamples { most: self.most_bad, sample: Box::new(sample.clone()) };
         self.is_ended = true;
         if let Inner::Workers(iter) = &mut self.inner {

@@ -5,6 +5,7 @@
 //! answered. What was left undone is taken back or given up at the next sample, not loaded to its end as in PyTorch.
 
 use std::{
+    collections::BTreeSet,
     io, mem,
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -93,12 +94,14 @@ impl Resting {
         pool.resume(epoch)?;
         let deadline = Instant::now() + patience;
         let mut resumed = vec![false; pool.len()];
+        let mut refused = BTreeSet::new();
         while let Some(late) = resumed.iter().position(|&resumed| !resumed) {
+            // Whoever has much to say does not hold it up.
+            if Instant::now() >= deadline {
+                let waiting_for = pool.doing(late);
+                return Err(Error::TimedOut { after: patience, waiting_for });
+            }
             let Some(report) = pool.receive(deadline.min(Instant::now() + LIVENESS_INTERVAL))? else {
-                if Instant::now() >= deadline {
-                    let waiting_for = pool.doing(late);
-                    return Err(Error::TimedOut { after: patience, waiting_for });
-                }
                 pool.look_for_exits();
                 continue;
             };
@@ -121,20 +124,19 @@ impl Resting {
                     pool.note_opened(worker, false)?;
                     continue;
                 }
-                // One that ends is noticed when it has.
-                Event::Bye | Event::Oversized { .. } => {
+                // That it ends is noticed when it has.
+                Event::Oversized { .. } => {
                     pool.note_last_word(worker)?;
                     continue;
                 }
-                Event::Resumed { epoch: told } if told == epoch => {
+                Event::Resumed { epoch: told } if told == epoch && !resumed[worker] => {
                     resumed[worker] = true;
                     continue;
                 }
-                Event::Withdrawn { task } => {
-                    pool.saw_withdrawn(worker, task)?;
-                    continue;
-                }
-                Event::NeedSlot { task, .. } => {
+                Event::Withdrawn { task } if pool.saw_withdrawn(worker, task)? => continue,
+                Event::NeedSlot { task, lease, .. }
+                    if unanswered.contains(&(worker, lease)) && refused.insert((worker, lease.slot)) =>
+                {
                     pool.grant(worker, task, Err(ABANDONED.to_owned()))?;
                     continue;
                 }
@@ -145,8 +147,8 @@ impl Resting {
                 | Event::Exhausted { task, lease }
                 | Event::LeftOut { task, lease, .. } => (Some(task), lease, false),
                 Event::Unused { lease, .. } => (None, lease, false),
-                Event::Resumed { .. } => {
-                    return Err(Error::misbehaved(worker, "it resumed with another epoch than it was told"));
+                Event::Resumed { .. } | Event::Withdrawn { .. } | Event::NeedSlot { .. } | Event::Bye => {
+                    return Err(Error::misbehaved(worker, "it said what cannot be when it was to resume"));
                 }
             };
             let Some(place) = unanswered.iter().position(|&held| held == (worker, lease)) else {

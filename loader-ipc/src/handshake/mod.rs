@@ -13,7 +13,8 @@
 //! socket, which has a name in the file system for a moment, is the worker's: when main dies, the worker's watchdog ends the
 //! waiting and removes the name.
 //!
-//! The answer is all that main ever reads from a lifeline, and it takes no descriptors.
+//! The answer is all that main ever reads from a lifeline, and of descriptors it takes only the server's socket with it, for the time of the
+//! handshake.
 
 mod server;
 

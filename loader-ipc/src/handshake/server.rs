@@ -36,7 +36,9 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use super::HandshakeError;
-use crate::{held::without_sigpipe, lifeline::LifelineError, socket_file::remove_socket, sys::duplicate_all};
+use crate::{
+    held::without_sigpipe, lifeline::LifelineError, socket_file::remove_socket, sys::duplicate_sockets,
+};
 
 /// Longest name that fits a socket's address.
 const LONGEST_NAME: usize = 107;
@@ -67,8 +69,13 @@ where
 
 /// The socket of this process that listens at `name`: ipc-channel keeps it to itself.
 fn socket_of(name: &str) -> io::Result<OwnedFd> {
-    let listening = duplicate_all()?.into_iter().find(|fd| listens_at(fd, name));
-    listening.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its socket is not found"))
+    for socket in duplicate_sockets()? {
+        let socket = socket?;
+        if listens_at(&socket, name) {
+            return Ok(socket);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, "its socket is not found"))
 }
 
 fn listens_at(socket: &OwnedFd, name: &str) -> bool {
@@ -82,7 +89,7 @@ fn listens_at(socket: &OwnedFd, name: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct Address {
     name: String,
-    /// Held so that somebody listens there.
+    /// Held while main connects, so that somebody listens there; no longer, so that whoever waits for an answer learns that there is none.
     socket: OwnedFd,
 }
 
@@ -118,10 +125,11 @@ impl Address {
     where
         T: Serialize + Send + 'static,
     {
+        let Self { name, socket: _held } = self;
         let (done, outcome) = mpsc::channel();
         let greeting = move || {
             // Nobody listens when it took too long.
-            drop(done.send(connect(self, welcome)));
+            drop(done.send(connect(&name, welcome)));
         };
         thread::Builder::new()
             .name("loader-connect".into())
@@ -137,16 +145,14 @@ impl Address {
     }
 }
 
-fn connect<T: Serialize>(Address { name, socket }: Address, welcome: T) -> Result<(), HandshakeError> {
-    let connection = IpcSender::connect(name.clone()).map_err(|error| match error.raw_os_error() {
+fn connect<T: Serialize>(name: &str, welcome: T) -> Result<(), HandshakeError> {
+    let connection = IpcSender::connect(name.to_owned()).map_err(|error| match error.raw_os_error() {
         // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
         Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
         _ => HandshakeError::Queue(error),
     })?;
-    // A worker that is gone does not accept, and what is sent to it is lost with the last who holds the socket.
-    drop(socket);
     // The worker might be killed before it removes it.
-    remove_socket(Path::new(&name));
+    remove_socket(Path::new(name));
     without_sigpipe(|| connection.send(welcome)).map_err(|error| {
         HandshakeError::Queue(match error {
             IpcError::Io(error) => error,

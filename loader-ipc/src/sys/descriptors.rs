@@ -5,22 +5,25 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd, RawFd},
 };
 
-/// A duplicate of each descriptor that this process has open, for what a library keeps to itself.
+/// A duplicate of each socket that this process has open, one at a time: for one that a library keeps to itself. Not of other
+/// descriptors, since closing a duplicate of a file gives up the process's locks on it.
 ///
 /// # Errors
-/// When there are no descriptors left, or `/proc` is not there.
-pub(crate) fn duplicate_all() -> io::Result<Vec<OwnedFd>> {
+/// When `/proc` is not there; of each, when there are no descriptors left.
+pub(crate) fn duplicate_sockets() -> io::Result<impl Iterator<Item = io::Result<OwnedFd>>> {
     // Collected first: the listing has a descriptor of its own.
-    let names: Vec<_> = fs::read_dir("/proc/self/fd")?.flatten().map(|entry| entry.file_name()).collect();
-    let numbers = names.iter().filter_map(|name| name.to_str()?.parse::<RawFd>().ok());
-    let duplicates = numbers.map(|number| {
-        // SAFETY: not -1, since it is the name of an open descriptor. It is used for one call, which changes nothing of it; if another
-        // thread closes it meanwhile, the call fails, or duplicates what has come to have the number.
-        unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned()
-    });
-    duplicates
-        .filter(
-            |duplicate| !matches!(duplicate, Err(error) if error.raw_os_error() == Some(nix::libc::EBADF)),
-        )
-        .collect()
+    let open: Vec<_> = fs::read_dir("/proc/self/fd")?.flatten().collect();
+    let is_socket = |entry: &fs::DirEntry| {
+        fs::read_link(entry.path())
+            .is_ok_and(|target| target.as_os_str().as_encoded_bytes().starts_with(b"socket:"))
+    };
+    let sockets = open.into_iter().filter(is_socket);
+    let numbers = sockets.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    Ok(numbers.filter_map(|number| {
+        // SAFETY: not -1, since it is the name of an open descriptor. It is used for one call, which duplicates it; if another thread
+        // has closed it meanwhile, that fails, or duplicates what has come to have the number.
+        let duplicate = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
+        let is_closed = matches!(&duplicate, Err(error) if error.raw_os_error() == Some(nix::libc::EBADF));
+        (!is_closed).then_some(duplicate)
+    }))
 }

@@ -12,7 +12,7 @@
 //! | `driver.rs` | `Driver` | calls have the types of cuda.h, and leave the thread's context as it was |
 //! | `pages.rs` | `Pages` | one owner |
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no code is installed |
-//! | `descriptors.rs` | `duplicate_all` | a number is believed to be a descriptor for one call that changes nothing |
+//! | `descriptors.rs` | `duplicate_sockets` | a number is believed to be a descriptor for one call, which duplicates it |
 //! | `exit.rs` | [`exit_now`] | |
 #![allow(unsafe_code)]
 
@@ -33,7 +33,7 @@ mod slot_memory;
 mod words;
 mod zero_sized;
 
-pub(crate) use descriptors::duplicate_all;
+pub(crate) use descriptors::duplicate_sockets;
 pub use exit::{exit_now, keep_freed_memory};
 pub use pinner::Pinner;
 pub use sealed::SealedMap;

@@ -143,6 +143,7 @@ impl<B: Batch> WorkerIter<B> {
     pub(super) fn worker_exited(&mut self, worker: usize, pid: u32, status: ExitStatus) -> Result<(), Error> {
         self.take_offers_back(worker);
         self.forget_hedges(worker);
+        self.looks.forget(worker);
         // A worker that will get no more tasks is not missed; before that, or with work, it is.
         if self.schedule.is_over(worker) {
             // Its place is empty in the next epoch.
@@ -178,7 +179,7 @@ impl<B: Batch> WorkerIter<B> {
             None | Some(Cause::Still { .. }) => {
                 if let Some(deaths) = self.blame(&doing, status, &batches) {
                     self.deaths.forgive(worker, deaths);
-                    self.take_blamed(worker, pid, status, deaths, &doing, batches)?;
+                    self.take_blamed(&doing, status, reason.clone(), deaths, batches)?;
                 }
             }
             Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample)?,
@@ -220,23 +221,24 @@ impl<B: Batch> WorkerIter<B> {
     /// A task is to blame for deaths: its sample, if bad samples are not to fail their batches, or all of it.
     fn take_blamed(
         &mut self,
-        worker: usize,
-        pid: u32,
-        status: ExitStatus,
-        deaths: u32,
         doing: &Doing,
+        status: ExitStatus,
+        reason: Option<String>,
+        deaths: u32,
         batches: Vec<u64>,
     ) -> Result<(), Error> {
+        let Doing { worker, pid, batch: task, .. } = *doing;
         let is_sample = doing.state == WorkerState::Fetching && !self.supply.has_shards();
         if is_sample && self.options.on_bad_sample != OnBadSample::Error {
-            let reason = format!("it has ended {deaths} workers, the last one {status}");
+            let last = reason.unwrap_or_else(|| status.to_string());
+            let reason = format!("it has ended {deaths} workers, the last one {last}");
             self.known_bad.insert(doing.index, reason);
             return Ok(());
         }
-        let (task, doing) = (doing.batch, Box::new(doing.clone()));
+        let doing = Box::new(doing.clone());
         self.give_up(task, |indices| {
             let given_up = Box::new(GivenUp { batch: task, indices, deaths });
-            let (reason, given_up) = (None, Some(given_up));
+            let given_up = Some(given_up);
             Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
         })
     }

@@ -24,6 +24,8 @@ pub(super) struct Hedge {
     pub(super) task: u64,
     pub(super) worker: usize,
     pub(super) lease: Lease,
+    /// It has asked for a larger slot, and got none.
+    pub(super) is_refused: bool,
 }
 
 /// The tries beside those that are in the schedule.
@@ -102,7 +104,7 @@ impl<B: Batch> WorkerIter<B> {
         };
         let order = self.task(task, &self.tasks[place].wanted, lease)?;
         self.hedges.tried = Some(task);
-        self.hedges.running.push(Hedge { task, worker, lease });
+        self.hedges.running.push(Hedge { task, worker, lease, is_refused: false });
         self.pool.give_task(worker, order)
     }
 
@@ -134,6 +136,7 @@ impl<B: Batch> WorkerIter<B> {
                 task,
                 worker: std::mem::replace(first, worker),
                 lease: std::mem::replace(old, lease),
+                is_refused: false,
             };
             self.schedule.moved(task, worker);
             self.lose(loser)?;
@@ -147,9 +150,12 @@ impl<B: Batch> WorkerIter<B> {
 
     /// A worker of a second try, or of one that has lost, asks for a larger slot: true when it was told that there is none.
     pub(super) fn refuses_hedge(&mut self, worker: usize, task: u64) -> Result<bool, Error> {
-        let mut all = self.hedges.running.iter().chain(&self.hedges.lost);
-        if !all.any(|hedge| (hedge.task, hedge.worker) == (task, worker)) {
+        let mut all = self.hedges.running.iter_mut().chain(&mut self.hedges.lost);
+        let Some(hedge) = all.find(|hedge| (hedge.task, hedge.worker) == (task, worker)) else {
             return Ok(false);
+        };
+        if std::mem::replace(&mut hedge.is_refused, true) {
+            return Err(Error::misbehaved(worker, "it asked again for a slot that it was refused"));
         }
         self.pool.grant(worker, task, Err(LOST.to_owned()))?;
         Ok(true)
@@ -172,18 +178,20 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    fn lose(&mut self, hedge: Hedge) -> Result<(), Error> {
+    fn lose(&mut self, mut hedge: Hedge) -> Result<(), Error> {
         // Also from one that is being started again, for which the task waits.
         if self.pool.withdraw(hedge.worker, hedge.task) || self.pool.is_down(hedge.worker) {
             self.slots.release(hedge.lease, false);
             return Ok(());
         }
-        self.hedges.lost.push(hedge);
         // One that waits for a larger slot would wait for ever.
         let is_waiting = |request: &Request| request.worker == hedge.worker;
-        if self.requests.get(&hedge.task).is_some_and(is_waiting) {
+        let waits = self.requests.get(&hedge.task).is_some_and(is_waiting);
+        hedge.is_refused |= waits;
+        self.hedges.lost.push(hedge);
+        if waits {
             self.requests.remove(&hedge.task);
-            return self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned()));
+            self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned()))?;
         }
         Ok(())
     }

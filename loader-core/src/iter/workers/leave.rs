@@ -45,7 +45,7 @@ impl<B> WorkerIter<B> {
                 self.slots.release(lease, held);
             }
         }
-        for Hedge { task, worker, lease } in self.hedges.take() {
+        for Hedge { task, worker, lease, .. } in self.hedges.take() {
             match pool.withdraw(worker, task) {
                 true => self.slots.release(lease, false),
                 false => unanswered.push((worker, lease)),

@@ -244,7 +244,9 @@ impl<B: Batch> WorkerIter<B> {
         // A timeout beyond the end of time is none.
         let deadline = self.options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            match self.wait_until(deadline) {
+            let waited = self.wait_until(deadline);
+            self.looks.end_wait();
+            match waited {
                 Err(error) => self.survive(error)?,
                 waited => return waited,
             }
@@ -254,7 +256,6 @@ impl<B: Batch> WorkerIter<B> {
     fn wait_until(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
         let mut warn_at = self.options.warn_after.and_then(|patience| Instant::now().checked_add(patience));
         let (mut move_at, mut look_at) = (None, None::<Instant>);
-        self.looks.begin_wait();
         let waits_since = Instant::now();
         loop {
             if self.schedule.is_ready() {

@@ -22,23 +22,34 @@ const MOST_STOPPED: Duration = Duration::from_secs(10);
 
 /// Looks in the time that a sample may take at least: what happens between two of them is not seen.
 const LOOKS: u32 = 4;
+/// Looks are not closer than that.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// A look that is later than planned by more: main itself was not running.
 const MOST_LATE: Duration = Duration::from_millis(250);
 
 /// What main has seen of its workers while it waited.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// When the last one was, and how soon the next one was to follow; of this wait.
+    /// How long the user has waited in all, from the first look of each wait to its end.
+    clock: Duration,
+    /// When the last look of this wait was, and how soon the next one was to follow.
     last: Option<(Instant, Duration)>,
-    /// For how long the user has waited.
-    waited: Duration,
-    /// By worker, what it was last seen in with work to do, and for how long.
-    seen: Vec<Option<(Place, Duration)>>,
+    /// By worker that has something to do.
+    seen: Vec<Option<Seen>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    look: Look,
+    /// By the clock, when it was seen so first.
+    since: Duration,
+    /// When it was seen stopped first, without a look between at which it was not.
+    stopped_since: Option<Duration>,
 }
 
 /// What a worker is in; one that works goes from one to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct Look {
     state: WorkerState,
     task: u64,
     sample: u64,
@@ -50,85 +61,61 @@ impl Looks {
         Self { seen: vec![None; workers], ..Self::default() }
     }
 
-    /// The user begins to wait.
-    pub(super) fn begin_wait(&mut self) {
-        (self.last, self.waited) = (None, Duration::ZERO);
+    /// The user waits no longer.
+    pub(super) fn end_wait(&mut self) {
+        if self.last.is_some() {
+            self.advance(Instant::now());
+            self.last = None;
+        }
     }
 
-    /// Begins a look; gives how much time has passed since the last one.
-    fn begin(&mut self, now: Instant) -> Duration {
-        let since = self.last.map_or(Duration::ZERO, |(last, planned)| {
+    /// What was seen of a worker does not count: it had nothing to do, or is another process now.
+    pub(super) fn forget(&mut self, worker: usize) {
+        self.seen[worker] = None;
+    }
+
+    fn advance(&mut self, now: Instant) {
+        if let Some((last, planned)) = self.last {
             let since = now.duration_since(last);
-            if since > planned + MOST_LATE { Duration::ZERO } else { since }
-        });
-        self.waited += since;
-        since
+            self.clock += if since > planned + MOST_LATE { Duration::ZERO } else { since };
+        }
     }
 
-    /// Notes where a worker is, `since` the last look; gives for how long it has been there.
-    fn note(&mut self, worker: usize, place: Place, since: Duration) -> Duration {
-        let still = match self.seen[worker] {
-            Some((last, still)) if last == place => still + since,
-            _ => Duration::ZERO,
-        };
-        self.seen[worker] = Some((place, still));
-        still
+    /// Notes how a worker looks; gives for how long it has looked so.
+    fn note(&mut self, worker: usize, look: Look) -> Duration {
+        let new = Seen { look, since: self.clock, stopped_since: None };
+        let seen = self.seen[worker].filter(|seen| seen.look == look).unwrap_or(new);
+        self.seen[worker] = Some(seen);
+        self.clock - seen.since
+    }
+
+    /// Notes whether a worker is stopped; gives for how long it has been.
+    fn note_stopped(&mut self, worker: usize, is_stopped: bool) -> Duration {
+        let Some(seen) = &mut self.seen[worker] else { return Duration::ZERO };
+        if !is_stopped {
+            seen.stopped_since = None;
+        }
+        let since = is_stopped.then(|| *seen.stopped_since.get_or_insert(self.clock));
+        since.map_or(Duration::ZERO, |since| self.clock - since)
     }
 }
 
 impl<B: Batch> WorkerIter<B> {
     /// Ends workers that do not go on. Gives how long until it may be time for another look.
     pub(super) fn look_for_stuck(&mut self, now: Instant) -> Duration {
-        let since = self.looks.begin(now);
-        let latest = self
+        self.looks.advance(now);
+        let pause = self
             .options
             .sample_timeout
-            .map_or(LIVENESS_INTERVAL, |patience| LIVENESS_INTERVAL.min(patience / LOOKS));
-        let mut soonest = latest;
+            .map_or(LIVENESS_INTERVAL, |patience| (patience / LOOKS).clamp(SHORTEST, LIVENESS_INTERVAL));
         for worker in 0..self.options.workers {
-            if !self.should_go_on(worker) {
-                self.looks.seen[worker] = None;
-                continue;
-            }
-            let snapshot = self.pool.snapshot(worker);
-            let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
-            let still = self.looks.note(worker, Place { state, task, sample, batches }, since);
-            let left = match (self.options.sample_timeout, state) {
-                _ if self.pool.has_said_bye(worker) => {
-                    let left = LEAST_STILL.saturating_sub(still);
-                    if left.is_zero() {
-                        self.pool.kill(worker, true);
-                    }
-                    left
-                }
-                (Some(patience), WorkerState::Fetching | WorkerState::FetchingMany) => {
-                    let left = patience.saturating_sub(snapshot.age.min(self.looks.waited));
-                    if left.is_zero() {
-                        self.end_late(worker, &snapshot);
-                    }
-                    left
-                }
-                // The dataset is being opened, for as long as it takes.
-                (None, _) => latest,
-                (_, WorkerState::Starting) if !self.pool.has_opened(worker) => latest,
-                (Some(patience), _) => {
-                    let left = patience.max(LEAST_STILL).saturating_sub(still);
-                    if left.is_zero() {
-                        self.end_still(worker, format!("had not moved for {still:?} (sample_timeout)"));
-                    }
-                    left
-                }
-            };
-            soonest = soonest.min(left);
-            // Under `Fail` the user wants no worker replaced, so none is killed that may go on.
-            if still >= MOST_STOPPED && self.deaths.may_be_replaced() && self.pool.is_stopped(worker) {
-                self.end_still(worker, format!("had been stopped for {still:?}"));
+            match self.should_go_on(worker) {
+                true => self.look_at(worker),
+                false => self.looks.forget(worker),
             }
         }
-        // One that was just killed is no reason to look again at once.
-        let next = if soonest.is_zero() { latest } else { soonest };
-        self.looks.last = Some((now, next));
-        next
+        self.looks.last = Some((now, pause));
+        pause
     }
 
     /// True for a worker that has something to do and waits for nobody.
@@ -140,8 +127,41 @@ impl<B: Batch> WorkerIter<B> {
         has_work && !self.pool.is_down(worker) && !is_killed() && !waits_for_slot()
     }
 
-    /// Ends a worker that is on a sample for too long, if main wants what it is on.
-    fn end_late(&mut self, worker: usize, snapshot: &WorkerSnapshot) {
+    fn look_at(&mut self, worker: usize) {
+        let snapshot = self.pool.snapshot(worker);
+        let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
+        let still = self.looks.note(worker, Look { state, task, sample, batches });
+        if self.pool.has_said_bye(worker) {
+            if still >= LEAST_STILL {
+                self.pool.kill(worker, true);
+            }
+            return;
+        }
+        // The dataset may take as long as it needs to be opened.
+        let is_opening = state == WorkerState::Starting && !self.pool.has_opened(worker);
+        if let Some(patience) = self.options.sample_timeout
+            && !is_opening
+        {
+            let is_in_sample = matches!(state, WorkerState::Fetching | WorkerState::FetchingMany);
+            if is_in_sample && snapshot.age.min(still) >= patience && self.end_late(worker, &snapshot) {
+                return;
+            }
+            if still >= patience.max(LEAST_STILL) {
+                return self.end_still(worker, format!("had not moved for {still:.1?} (sample_timeout)"));
+            }
+        }
+        // Seldom, since it costs a look at the file of the process. Under `Fail` the user wants no worker replaced, and without
+        // `sample_timeout` none is ended that may go on.
+        if still >= LIVENESS_INTERVAL && self.deaths.may_be_replaced() {
+            let stopped = self.looks.note_stopped(worker, self.pool.is_stopped(worker));
+            if stopped >= MOST_STOPPED {
+                self.end_still(worker, format!("had been stopped for {stopped:.1?}"));
+            }
+        }
+    }
+
+    /// Ends a worker that is on a sample for too long. False when it is on one that it was not given.
+    fn end_late(&mut self, worker: usize, snapshot: &WorkerSnapshot) -> bool {
         let task = snapshot.task;
         let cause = if self.hedges.task_of(worker) == Some(task) {
             Cause::Late
@@ -149,10 +169,11 @@ impl<B: Batch> WorkerIter<B> {
             let sample = usize::try_from(snapshot.sample).ok();
             Cause::Stuck { task, sample: sample.filter(|_| snapshot.state == WorkerState::Fetching) }
         } else {
-            return;
+            return false;
         };
         self.deaths.expect(worker, cause);
         self.pool.kill(worker, true);
+        true
     }
 
     fn end_still(&mut self, worker: usize, problem: String) {
@@ -183,5 +204,64 @@ impl<B: Batch> WorkerIter<B> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn look(sample: u64) -> Look {
+        Look { state: WorkerState::Fetching, task: 1, sample, batches: 1 }
+    }
+
+    /// Looks at a worker each second, `seconds` times; gives for how long it is still.
+    fn watch(looks: &mut Looks, now: &mut Instant, seconds: u32, sample: u64) -> Duration {
+        let mut still = Duration::ZERO;
+        for _ in 0..seconds {
+            looks.advance(*now);
+            still = looks.note(0, look(sample));
+            looks.last = Some((*now, SECOND));
+            *now += SECOND;
+        }
+        still
+    }
+
+    #[test]
+    fn one_that_moves_is_not_still() {
+        let (mut looks, mut now) = (Looks::new(1), Instant::now());
+        assert_eq!(watch(&mut looks, &mut now, 4, 0), 3 * SECOND);
+        assert_eq!(watch(&mut looks, &mut now, 1, 1), Duration::ZERO);
+        assert_eq!(watch(&mut looks, &mut now, 2, 1), 2 * SECOND);
+        looks.forget(0);
+        assert_eq!(watch(&mut looks, &mut now, 2, 1), SECOND);
+    }
+
+    #[test]
+    fn time_does_not_count_in_which_main_was_stopped_or_nobody_waited() {
+        let (mut looks, mut now) = (Looks::new(1), Instant::now());
+        assert_eq!(watch(&mut looks, &mut now, 3, 0), 2 * SECOND);
+        now += 100 * SECOND;
+        assert_eq!(watch(&mut looks, &mut now, 1, 0), 2 * SECOND, "stopped");
+        looks.advance(now);
+        looks.last = None;
+        now += 100 * SECOND;
+        assert_eq!(watch(&mut looks, &mut now, 3, 0), 5 * SECOND, "another wait");
+    }
+
+    #[test]
+    fn only_one_that_stays_stopped_is_stopped() {
+        let (mut looks, mut now) = (Looks::new(1), Instant::now());
+        let mut see = |looks: &mut Looks, stopped: bool| {
+            watch(looks, &mut now, 1, 0);
+            looks.note_stopped(0, stopped)
+        };
+        assert_eq!(see(&mut looks, true), Duration::ZERO);
+        assert_eq!(see(&mut looks, true), SECOND);
+        assert_eq!(see(&mut looks, false), Duration::ZERO);
+        assert_eq!(see(&mut looks, true), Duration::ZERO);
+        assert_eq!(see(&mut looks, true), SECOND);
     }
 }
