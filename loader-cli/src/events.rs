@@ -124,8 +124,11 @@ impl<'a> Event<'a> {
 
     /// The death that ends the run with `error`, if one does.
     pub(crate) fn worker_exited(error: &Error) -> Option<Self> {
-        let Error::WorkerExited { worker, pid, status, given_up: None, .. } = error else { return None };
-        Some(Self::WorkerExited { worker: *worker, pid: *pid, status: status.to_string(), action: "fail" })
+        let Error::WorkerExited { worker, pid, status, reason, given_up: None, .. } = error else {
+            return None;
+        };
+        let status = reason.clone().unwrap_or_else(|| status.to_string());
+        Some(Self::WorkerExited { worker: *worker, pid: *pid, status, action: "fail" })
     }
 
     /// The death after which another worker takes the place, if `warning` is of one.

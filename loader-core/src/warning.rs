@@ -55,6 +55,18 @@ pub enum Warning {
         /// How often it may (`max_worker_deaths`).
         most: u32,
     },
+    /// The worker that was to take a dead one's place could not be started, which counts as a death. It is tried again.
+    #[error("{problem}; it is tried again (death {deaths} of {most} that a worker may die in an epoch)")]
+    WorkerNotReplaced {
+        /// Number of the worker.
+        worker: usize,
+        /// Why it did not start.
+        problem: String,
+        /// How often this worker has died in this epoch.
+        deaths: u32,
+        /// How often it may (`max_worker_deaths`).
+        most: u32,
+    },
     /// A sample could not be loaded, and was skipped or replaced.
     #[error("{0}")]
     BadSample(BadSample),

@@ -249,8 +249,9 @@ impl<B: Batch> WorkerIter<B> {
             Ok(()) => self.pool.send_backlog(worker),
             Err(error) if self.deaths.count(worker) => Err(error),
             Err(error) => {
-                let doing = self.pool.doing(worker);
-                self.warn_of_death(worker, doing.pid, error.to_string(), doing);
+                let (deaths, most) = (self.deaths.of_worker[worker], self.deaths.most);
+                let problem = error.to_string();
+                self.warn.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, most });
                 self.pool.restart(worker, PAUSE)
             }
         }
