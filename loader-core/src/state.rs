@@ -27,6 +27,7 @@ pub struct State {
     samples: Option<u64>,
     epoch: u64,
     /// In the epoch so far: they count towards `max_bad_samples`.
+    #[serde(default)]
     bad_samples: u64,
     place: Place,
 }

@@ -134,7 +134,7 @@ impl Lifeline {
         deadline: Instant,
     ) -> Result<(T, Option<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let what = "a message was cut, or came with more descriptors than one";
+        let what = "a message was cut, or came with more descriptors than one; or this process is out of them (see `ulimit -n`)";
         let (body, mut fds) = self.receive_with(&mut space, what, deadline)?;
         let fd = fds.pop();
         // The room for one is rounded up.

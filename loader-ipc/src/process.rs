@@ -137,12 +137,10 @@ impl WorkerProcess {
         }
     }
 
-    /// True while the process is stopped by a signal (SIGSTOP, or one from a terminal); not by a debugger.
-    pub fn is_stopped(&self) -> bool {
-        // The state is the first word behind the program's name, which may hold anything, parentheses too.
-        let stat = fs::read(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let behind_name = stat.iter().rposition(|&byte| byte == b')').map(|place| &stat[place + 1..]);
-        behind_name.is_some_and(|rest| rest.starts_with(b" T "))
+    /// If the process is stopped by a signal (SIGSTOP, or one from a terminal; not by a debugger): the processor time that it has used, in
+    /// ticks.
+    pub fn stopped_after(&self) -> Option<u64> {
+        stopped_after(&fs::read(format!("/proc/{}/stat", self.pid)).ok()?)
     }
 
     fn is_running(&self) -> bool {
@@ -155,6 +153,17 @@ impl WorkerProcess {
             None => nix::sys::signal::kill(self.pid, None).is_ok(),
         }
     }
+}
+
+/// Reads it out of what the system says of a process (proc_pid_stat(5)).
+fn stopped_after(stat: &[u8]) -> Option<u64> {
+    // Behind the program's name, which may hold anything, parentheses too, comes the state, and eleven and twelve words later the times.
+    let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let mut words = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
+    let is_stopped = words.next()? == "T";
+    let mut times = words.skip(10).map(str::parse::<u64>);
+    let (user, system) = (times.next()?.ok()?, times.next()?.ok()?);
+    is_stopped.then_some(user + system)
 }
 
 /// Set once the process has taken over its lifeline: from then on its standard input is something else.
@@ -195,4 +204,24 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
 /// `NotFound` when there is no such file.
 pub fn locate(program: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stopped_process_is_stopped() {
+        let stat = |state: &str| {
+            format!(
+                "4242 (a) T (b c) {state} 1 4242 4242 0 -1 4194560 150 0 0 0 17 25 3 4 20 0 1 0 900 1000 80\n"
+            )
+        };
+        assert_eq!(stopped_after(stat("T").as_bytes()), Some(42));
+        assert_eq!(stopped_after(stat("S").as_bytes()), None);
+        assert_eq!(stopped_after(stat("t").as_bytes()), None, "by a debugger");
+        assert_eq!(stopped_after(b"4242 (cut) T 1"), None);
+        let own = fs::read("/proc/self/stat").unwrap();
+        assert_eq!(stopped_after(&own), None);
+    }
 }

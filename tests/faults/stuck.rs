@@ -235,6 +235,18 @@ fn a_stuck_sample_is_found_in_many_short_waits() {
     });
 }
 
+/// What main sees of the worker is the same for the whole batch, but for the age.
+#[test]
+fn a_sample_that_comes_again_and_again_is_not_still() {
+    alone(|| {
+        let dataset = Slow { count: 40, delay: Duration::from_millis(200) };
+        let builder = DataLoader::builder(dataset).sampler(vec![7; 30]).batch_size(30).num_workers(1);
+        let mut batches = builder.sample_timeout(Duration::from_secs(1)).build().unwrap().iter().unwrap();
+        let batch = batches.next().unwrap().unwrap();
+        assert_eq!((batch.as_slice(), batches.report().restarts), ([7; 30].as_slice(), 0));
+    });
+}
+
 #[test]
 fn a_drop_continues_workers_that_are_stopped() {
     alone(|| {

@@ -55,8 +55,10 @@ pub enum Lie {
     Resumed,
     /// It gives back a slot that it was not offered.
     Unused,
-    /// It asks for a slot, twice.
+    /// It asks for a slot, gets one, and asks with the one before.
     AsksTwice,
+    /// It asks for a slot that is too large, and asks again.
+    AsksAgain,
     /// It asks for a slot that is no larger.
     AsksForNothing,
     /// It says without end that it is ready.
@@ -132,14 +134,12 @@ impl Lie {
 
     /// What it says of the task.
     fn events(self, &Task { number: task, lease, .. }: &Task) -> Vec<Event> {
-        let done = |task, lease| {
-            let (encoded, bad) = (Encoded { start: 0, len: 8 }, Vec::new());
+        let done_with = |task, lease, (start, len), bad| {
+            let encoded = Encoded { start, len };
             Event::Done { task, lease, encoded, held: false, position: 0, bad }
         };
-        let encoded = |start, len| {
-            let (encoded, bad) = (Encoded { start, len }, Vec::new());
-            Event::Done { task, lease, encoded, held: false, position: 0, bad }
-        };
+        let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
+        let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
         let bad = |place| BadSample { place, index: 0, replaced_by: None, reason: "it is not".into() };
         let left_out = |bad| Event::LeftOut { task, lease, position: 0, bad };
         let asks = |needed| Event::NeedSlot { task, lease, needed };
@@ -152,10 +152,7 @@ impl Lie {
             Self::BeyondSlot => encoded(1, lease.len),
             Self::EndlessBatch => encoded(u64::MAX, u64::MAX),
             Self::LeftOut => left_out(Vec::new()),
-            Self::SampleLeftOut => {
-                let encoded = Encoded { start: 0, len: 8 };
-                Event::Done { task, lease, encoded, held: false, position: 0, bad: vec![bad(0)] }
-            }
+            Self::SampleLeftOut => done_with(task, lease, (0, 8), vec![bad(0)]),
             Self::ManyLeftOut => left_out((0..300).map(bad).collect()),
             Self::Exhausted => Event::Exhausted { task, lease },
             Self::Skipped => Event::Skipped { task, lease },
@@ -163,6 +160,7 @@ impl Lie {
             Self::Resumed => Event::Resumed { epoch: 7 },
             Self::Unused => Event::Unused { task, lease },
             Self::AsksTwice => return vec![asks(lease.len + 1); 2],
+            Self::AsksAgain => return vec![asks(u64::MAX); 2],
             Self::AsksForNothing => asks(lease.len),
             Self::SaysBye => Event::Bye,
             Self::Oversized => Event::Oversized { resident: u64::MAX },

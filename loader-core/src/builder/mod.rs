@@ -201,6 +201,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// What happens when a worker's process ends while it has work; by default another one takes its place, and the batches are those of an
     /// undisturbed run. A batch that ends its worker twice (three times where somebody else may have sent the signal) is given up, with
     /// an [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, and the epoch goes on.
+    ///
+    /// A worker that has work and is stopped (SIGSTOP) while the program waits is ended after 10 seconds, and replaced too; not with
+    /// [`OnWorkerDeath::Fail`].
     #[must_use]
     pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
         self.settings.options.on_worker_death = Some(on_worker_death);
@@ -236,8 +239,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Longest time for one sample, after which it counts as bad and its worker is replaced; zero, the default, is none. Noticed while
     /// the program waits for a batch. Where a dataset has a `get_many`, it is the time for that. Needs workers.
     ///
-    /// With it, a worker that has work and does not move outside of samples, in collation or since it is stopped, is replaced too, after
-    /// that time or 5 seconds, whichever is longer. This counts as a death ([`max_worker_deaths`](Self::max_worker_deaths)).
+    /// With it, a worker that has work and does not move outside of samples, as in collation, is replaced too, after that time or 5
+    /// seconds, whichever is longer. This counts as a death ([`max_worker_deaths`](Self::max_worker_deaths)). The opening of the dataset
+    /// may take as long as it needs.
     #[must_use]
     pub fn sample_timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.sample_timeout = Some(timeout.as_secs_f64());

@@ -79,6 +79,10 @@ impl Home {
     }
 }
 
+fn impossible(worker: usize) -> Error {
+    Error::misbehaved(worker, "it said what cannot be when it was to resume")
+}
+
 impl Resting {
     pub(super) fn new(pool: Pool, unanswered: Vec<(usize, Lease)>, slots: SlotPool) -> Self {
         Self { pool: Some(pool), unanswered, slots }
@@ -133,10 +137,16 @@ impl Resting {
                     resumed[worker] = true;
                     continue;
                 }
-                Event::Withdrawn { task } if pool.saw_withdrawn(worker, task)? => continue,
-                Event::NeedSlot { task, lease, .. }
-                    if unanswered.contains(&(worker, lease)) && refused.insert((worker, lease.slot)) =>
-                {
+                Event::Withdrawn { task } => {
+                    if !pool.saw_withdrawn(worker, task)? {
+                        return Err(impossible(worker));
+                    }
+                    continue;
+                }
+                Event::NeedSlot { task, lease, .. } => {
+                    if !unanswered.contains(&(worker, lease)) || !refused.insert((worker, lease.slot)) {
+                        return Err(impossible(worker));
+                    }
                     pool.grant(worker, task, Err(ABANDONED.to_owned()))?;
                     continue;
                 }
@@ -147,9 +157,7 @@ impl Resting {
                 | Event::Exhausted { task, lease }
                 | Event::LeftOut { task, lease, .. } => (Some(task), lease, false),
                 Event::Unused { lease, .. } => (None, lease, false),
-                Event::Resumed { .. } | Event::Withdrawn { .. } | Event::NeedSlot { .. } | Event::Bye => {
-                    return Err(Error::misbehaved(worker, "it said what cannot be when it was to resume"));
-                }
+                Event::Resumed { .. } | Event::Bye => return Err(impossible(worker)),
             };
             let Some(place) = unanswered.iter().position(|&held| held == (worker, lease)) else {
                 return Err(Error::misbehaved(worker, "it answered under a lease that it does not have"));

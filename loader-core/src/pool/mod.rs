@@ -293,9 +293,9 @@ impl Pool {
         self.workers[worker].process.signal(Signal::SIGKILL);
     }
 
-    /// True while the worker's process is stopped, by SIGSTOP or a terminal.
-    pub(crate) fn is_stopped(&self, worker: usize) -> bool {
-        self.workers[worker].process.is_stopped()
+    /// If the worker's process is stopped, by SIGSTOP or a terminal: the processor time that it has used.
+    pub(crate) fn stopped_after(&self, worker: usize) -> Option<u64> {
+        self.workers[worker].process.stopped_after()
     }
 
     /// Begins to start a worker that has ended again. It has no tasks; those that it is given meanwhile wait for it.

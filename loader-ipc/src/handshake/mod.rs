@@ -304,15 +304,8 @@ impl Bootstrap {
         if let Err(reason) = accepts(&self.work) {
             return Err(refuse(lifeline, reason, deadline));
         }
-        let (server, name, socket) = server::make().map_err(|problem| {
-            let folder = env::temp_dir();
-            let reason = format!(
-                "no socket can be made in {} ({problem}); set TMPDIR to a folder that exists, can be written, and has a path \
-                 of at most 90 bytes",
-                folder.display()
-            );
-            refuse(lifeline, reason, deadline)
-        })?;
+        let made = server::make();
+        let (server, name, socket) = made.map_err(|problem| refuse(lifeline, problem, deadline))?;
         Ok(Listening { server, name, socket })
     }
 }

@@ -37,7 +37,8 @@ use serde::{Deserialize, Serialize};
 
 use super::HandshakeError;
 use crate::{
-    held::without_sigpipe, lifeline::LifelineError, socket_file::remove_socket, sys::duplicate_sockets,
+    advice::advice, held::without_sigpipe, lifeline::LifelineError, socket_file::remove_socket,
+    sys::duplicate_sockets,
 };
 
 /// Longest name that fits a socket's address.
@@ -48,8 +49,16 @@ pub(super) fn make<T>() -> Result<(IpcOneShotServer<T>, String, OwnedFd), String
 where
     T: for<'de> Deserialize<'de> + Serialize,
 {
-    if !env::temp_dir().is_dir() {
-        return Err("it is not there".to_owned());
+    let folder = env::temp_dir();
+    let refused = |problem: &str| {
+        format!(
+            "no socket can be made in {} ({problem}); set TMPDIR to a folder that exists, can be written, and has a path of at \
+             most 90 bytes",
+            folder.display()
+        )
+    };
+    if !folder.is_dir() {
+        return Err(refused("it is not there"));
     }
     // ipc-channel makes folder and socket with whatever rights the user gives new files, and its way to make them panics where the
     // folder is missing or read-only.
@@ -58,12 +67,13 @@ where
     umask(before);
     match made {
         Ok(Ok((server, name))) if Path::new(&name).exists() => {
-            let socket = socket_of(&name).map_err(|error| error.to_string())?;
+            let socket = socket_of(&name)
+                .map_err(|error| format!("its own socket cannot be found: {error}{}", advice(&error)))?;
             Ok((server, name, socket))
         }
-        Ok(Ok(_)) => Err("its path is too long".to_owned()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("it cannot be written".to_owned()),
+        Ok(Ok(_)) => Err(refused("its path is too long")),
+        Ok(Err(error)) => Err(refused(&error.to_string())),
+        Err(_) => Err(refused("it cannot be written")),
     }
 }
 

@@ -175,9 +175,12 @@ impl Receive for ReportReceiver {
         let workers = self.readers.len();
         for worker in (self.turn..workers).chain(0..self.turn) {
             let malformed = |problem| ReportError::Malformed { worker, problem };
-            let read = read_frame(&mut self.readers[worker].0, &mut self.frame);
+            let read = read_frame::<Event>(&mut self.readers[worker].0, &mut self.frame);
             if let Some(event) = read.map_err(malformed)? {
-                Event::check(&event).map_err(|problem| malformed(problem.to_owned()))?;
+                if let Err(problem) = event.check() {
+                    self.give_up(worker);
+                    return Err(malformed(problem.to_owned()));
+                }
                 self.turn = (worker + 1) % workers;
                 return Ok(Some(Report::Event { worker, event }));
             }

@@ -299,6 +299,7 @@ impl<B: Batch> WorkerIter<B> {
         for number in self.schedule.waiting_at(worker) {
             let place = self.place_of(number).expect("every task in the schedule is noted");
             let lease = self.tasks[place].lease.expect("a worker was given it");
+            self.tasks[place].has_asked = false;
             if let Wanted::NextOf { shard, .. } = self.tasks[place].wanted {
                 if over.contains(&shard) {
                     self.bring_nothing(number, lease);

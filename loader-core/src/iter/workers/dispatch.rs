@@ -51,7 +51,7 @@ impl<B: Batch> WorkerIter<B> {
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
         self.supply.sent(&wanted);
-        self.tasks.push_back(Sent { number, worker, wanted, lease: Some(lease) });
+        self.tasks.push_back(Sent { number, worker, wanted, lease: Some(lease), has_asked: false });
         self.pool.give_task(worker, task)
     }
 
@@ -146,7 +146,7 @@ impl<B: Batch> WorkerIter<B> {
     fn fail_unsent(&mut self, number: u64, lane: usize, wanted: Wanted, error: Error) {
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
-        self.tasks.push_back(Sent { number, worker, wanted, lease: None });
+        self.tasks.push_back(Sent { number, worker, wanted, lease: None, has_asked: false });
         let arrived = self.schedule.arrived(number, Arrival::Lost(Box::new(error)));
         debug_assert!(arrived.is_ok(), "it was just noted as sent");
     }

@@ -106,6 +106,8 @@ struct Sent {
     wanted: Wanted,
     /// The slot it is loaded into; `None` when it holds none (any more).
     lease: Option<Lease>,
+    /// Its worker has asked for a larger one.
+    has_asked: bool,
 }
 
 /// A worker's wish for a larger slot. It does nothing else until it is answered.
@@ -299,11 +301,12 @@ impl<B: Batch> WorkerIter<B> {
             let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
             match self.pool.receive(deadline.map_or(wake_at, |deadline| deadline.min(wake_at)))? {
                 Some(report) => self.handle(report)?,
-                None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                    return Err(self.timed_out());
-                }
                 None if is_early => {}
                 None => self.pool.look_for_exits(),
+            }
+            // Also where there is always something to hear.
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) && !self.schedule.is_ready() {
+                return Err(self.timed_out());
             }
         }
     }

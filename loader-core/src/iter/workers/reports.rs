@@ -61,9 +61,13 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.check_lease(worker, task, lease)?;
                 let needed = usize::try_from(needed).unwrap_or(usize::MAX);
-                match self.requests.insert(task, Request { worker, lease, needed }) {
-                    None => Ok(()),
-                    Some(_) => Err(Error::misbehaved(worker, "it asked for a slot before it was answered")),
+                self.requests.insert(task, Request { worker, lease, needed });
+                let sent = self.sent_mut(task).expect("checked with its lease");
+                match std::mem::replace(&mut sent.has_asked, true) {
+                    false => Ok(()),
+                    true => {
+                        Err(Error::misbehaved(worker, format!("it asked twice for a slot for task {task}")))
+                    }
                 }
             }
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),

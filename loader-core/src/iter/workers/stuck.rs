@@ -43,8 +43,8 @@ struct Seen {
     look: Look,
     /// By the clock, when it was seen so first.
     since: Duration,
-    /// When it was seen stopped first, without a look between at which it was not.
-    stopped_since: Option<Duration>,
+    /// When it was seen stopped first, without a look between at which it was not, and the processor time that it had used by then.
+    stopped: Option<(Duration, u64)>,
 }
 
 /// What a worker is in; one that works goes from one to the next.
@@ -83,20 +83,19 @@ impl Looks {
 
     /// Notes how a worker looks; gives for how long it has looked so.
     fn note(&mut self, worker: usize, look: Look) -> Duration {
-        let new = Seen { look, since: self.clock, stopped_since: None };
+        let new = Seen { look, since: self.clock, stopped: None };
         let seen = self.seen[worker].filter(|seen| seen.look == look).unwrap_or(new);
         self.seen[worker] = Some(seen);
         self.clock - seen.since
     }
 
-    /// Notes whether a worker is stopped; gives for how long it has been.
-    fn note_stopped(&mut self, worker: usize, is_stopped: bool) -> Duration {
+    /// Notes whether a worker is stopped, and what processor time it has used if it is; gives for how long it has been. One that has used
+    /// some has gone on in between, as under a program that stops it again and again to slow it down.
+    fn note_stopped(&mut self, worker: usize, stopped: Option<u64>) -> Duration {
         let Some(seen) = &mut self.seen[worker] else { return Duration::ZERO };
-        if !is_stopped {
-            seen.stopped_since = None;
-        }
-        let since = is_stopped.then(|| *seen.stopped_since.get_or_insert(self.clock));
-        since.map_or(Duration::ZERO, |since| self.clock - since)
+        let before = seen.stopped.filter(|&(_, used)| Some(used) == stopped);
+        seen.stopped = before.or_else(|| Some((self.clock, stopped?)));
+        seen.stopped.map_or(Duration::ZERO, |(since, _)| self.clock - since)
     }
 }
 
@@ -130,7 +129,8 @@ impl<B: Batch> WorkerIter<B> {
     fn look_at(&mut self, worker: usize) {
         let snapshot = self.pool.snapshot(worker);
         let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
-        let still = self.looks.note(worker, Look { state, task, sample, batches });
+        // The same sample may come again and again: its age begins anew each time.
+        let still = self.looks.note(worker, Look { state, task, sample, batches }).min(snapshot.age);
         if self.pool.has_said_bye(worker) {
             if still >= LEAST_STILL {
                 self.pool.kill(worker, true);
@@ -143,19 +143,23 @@ impl<B: Batch> WorkerIter<B> {
             && !is_opening
         {
             let is_in_sample = matches!(state, WorkerState::Fetching | WorkerState::FetchingMany);
-            if is_in_sample && snapshot.age.min(still) >= patience && self.end_late(worker, &snapshot) {
+            if is_in_sample && still >= patience && self.end_late(worker, &snapshot) {
                 return;
             }
             if still >= patience.max(LEAST_STILL) {
-                return self.end_still(worker, format!("had not moved for {still:.1?} (sample_timeout)"));
+                return self.end_still(
+                    worker,
+                    task,
+                    format!("had not moved for {still:.1?} (sample_timeout)"),
+                );
             }
         }
         // Seldom, since it costs a look at the file of the process. Under `Fail` the user wants no worker replaced, and without
         // `sample_timeout` none is ended that may go on.
         if still >= LIVENESS_INTERVAL && self.deaths.may_be_replaced() {
-            let stopped = self.looks.note_stopped(worker, self.pool.is_stopped(worker));
+            let stopped = self.looks.note_stopped(worker, self.pool.stopped_after(worker));
             if stopped >= MOST_STOPPED {
-                self.end_still(worker, format!("had been stopped for {stopped:.1?}"));
+                self.end_still(worker, task, format!("had been stopped for {stopped:.1?}"));
             }
         }
     }
@@ -176,8 +180,9 @@ impl<B: Batch> WorkerIter<B> {
         true
     }
 
-    fn end_still(&mut self, worker: usize, problem: String) {
-        self.deaths.expect(worker, Cause::Still { problem });
+    fn end_still(&mut self, worker: usize, task: u64, problem: String) {
+        let is_spare = self.hedges.task_of(worker) == Some(task);
+        self.deaths.expect(worker, if is_spare { Cause::Late } else { Cause::Still { problem } });
         self.pool.kill(worker, true);
     }
 
@@ -254,14 +259,15 @@ mod tests {
     #[test]
     fn only_one_that_stays_stopped_is_stopped() {
         let (mut looks, mut now) = (Looks::new(1), Instant::now());
-        let mut see = |looks: &mut Looks, stopped: bool| {
+        let mut see = |looks: &mut Looks, stopped: Option<u64>| {
             watch(looks, &mut now, 1, 0);
             looks.note_stopped(0, stopped)
         };
-        assert_eq!(see(&mut looks, true), Duration::ZERO);
-        assert_eq!(see(&mut looks, true), SECOND);
-        assert_eq!(see(&mut looks, false), Duration::ZERO);
-        assert_eq!(see(&mut looks, true), Duration::ZERO);
-        assert_eq!(see(&mut looks, true), SECOND);
+        assert_eq!(see(&mut looks, Some(7)), Duration::ZERO);
+        assert_eq!(see(&mut looks, Some(7)), SECOND);
+        assert_eq!(see(&mut looks, None), Duration::ZERO);
+        assert_eq!(see(&mut looks, Some(7)), Duration::ZERO);
+        assert_eq!(see(&mut looks, Some(7)), SECOND);
+        assert_eq!(see(&mut looks, Some(8)), Duration::ZERO, "it has gone on");
     }
 }
