@@ -235,17 +235,15 @@ impl Event {
     /// # Errors
     /// The problem.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
-        if let Self::Done { lease, encoded, .. } = self
-            && encoded.start.checked_add(encoded.len).is_none_or(|end| end > lease.len)
-        {
-            return Err("it says that its batch reaches beyond its slot");
-        }
-        if let Self::NeedSlot { lease, needed, .. } = self
-            && *needed <= lease.len
-        {
-            return Err("it asks for a slot that is no larger than the one it has");
-        }
+        let ends_beyond =
+            |encoded: &Encoded, len| encoded.start.checked_add(encoded.len).is_none_or(|end| end > len);
         match self {
+            Self::Done { lease, encoded, .. } if ends_beyond(encoded, lease.len) => {
+                Err("it says that its batch reaches beyond its slot")
+            }
+            Self::NeedSlot { lease, needed, .. } if *needed <= lease.len => {
+                Err("it asks for a slot that is no larger than the one it has")
+            }
             Self::Done { bad, .. } | Self::LeftOut { bad, .. } if bad.len() > MOST_BAD_SAMPLES => {
                 Err("it names more bad samples than a batch may have")
             }

@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -196,6 +196,16 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     nix::unistd::dup2_stdin(&null)?;
     IS_WORKER.store(true, Ordering::Relaxed);
     Ok(Lifeline::from_socket(socket))
+}
+
+/// Numbers of the descriptors that this process has open.
+///
+/// # Errors
+/// When `/proc` is not there.
+pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let listing = fs::read_dir("/proc/self/fd")?;
+    // Collected, which closes the listing: its own descriptor is among them.
+    Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// `program`, which is a path, as an absolute one: the worker must not depend on where main stands.

@@ -2,6 +2,7 @@
 
 use std::{fs, os::fd::RawFd};
 
+use loader_ipc::process::open_descriptors;
 use nix::{libc::O_CLOEXEC, unistd::close};
 
 /// The first one that is not a standard stream.
@@ -16,10 +17,7 @@ const FIRST: RawFd = 3;
 /// the Rust standard library and the loader open everything. One without it that this process has opened already, before its `main`, is lost too;
 /// Python does the same to the programs that it starts, and so does PyTorch to its workers.
 pub(crate) fn close_inherited() {
-    let Ok(open) = fs::read_dir("/proc/self/fd") else { return };
-    // Collected first: the listing has a descriptor of its own, which is close-on-exec.
-    let numbers: Vec<RawFd> =
-        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let Ok(numbers) = open_descriptors() else { return };
     for fd in numbers.into_iter().filter(|&fd| fd >= FIRST && is_inherited(fd)) {
         // A failure can only mean that it is closed.
         let _ = close(fd);

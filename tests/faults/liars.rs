@@ -54,6 +54,16 @@ fn expected() -> (u64, u64) {
     digest(loader.unwrap().iter().unwrap()).unwrap()
 }
 
+/// Loads an epoch in which one worker tells `lie`: it is what it would have been, and one worker was replaced. Gives how long it took.
+fn assert_survived(loader: &Loader, lie: Lie, expected: (u64, u64)) -> Duration {
+    lie.prepare();
+    let mut batches = loader.iter().unwrap();
+    let (digest, took) = timed(|| digest_rest(&mut batches));
+    assert_eq!(digest.unwrap(), expected, "{lie:?}");
+    assert_eq!(batches.report().restarts, 1, "{lie:?}");
+    took
+}
+
 #[test]
 fn one_that_lies_is_replaced_and_nothing_is_lost() {
     alone(|| {
@@ -63,13 +73,8 @@ fn one_that_lies_is_replaced_and_nothing_is_lost() {
             let (warned, warnings) = mpsc::channel();
             let loader =
                 build(|builder| builder.on_warning(move |warning| warned.send(warning.to_string()).unwrap()));
-            lie.prepare();
-            let mut batches = loader.iter().unwrap();
-            let (digest, took) = timed(|| digest_rest(&mut batches));
-            assert_soon(took);
-            assert_eq!(digest.unwrap(), expected, "{lie:?}");
-            assert_eq!(batches.report().restarts, 1, "{lie:?}");
-            drop((batches, loader));
+            assert_soon(assert_survived(&loader, lie, expected));
+            drop(loader);
             let warnings: Vec<String> = warnings.iter().collect();
             let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
             assert!(warning.contains("was killed, since it broke the protocol"), "{lie:?}: {warning}");
@@ -102,14 +107,9 @@ fn noise_in_its_queues_hurts_nobody() {
     alone(|| {
         let before = Before::take();
         let expected = expected();
-        for round in 0..20 {
+        for _ in 0..20 {
             let loader = build(|builder| builder.on_warning(|_| {}));
-            Lie::Noise.prepare();
-            let mut batches = loader.iter().unwrap();
-            let (digest, took) = timed(|| digest_rest(&mut batches));
-            assert_soon(took);
-            assert_eq!(digest.unwrap(), expected, "round {round}");
-            assert_eq!(batches.report().restarts, 1, "round {round}");
+            assert_soon(assert_survived(&loader, Lie::Noise, expected));
         }
         before.assert_nothing_left();
     });
@@ -120,14 +120,9 @@ fn no_memory_can_be_cut_off_under_main() {
     alone(|| {
         let before = Before::take();
         let loader = build(|builder| builder.on_warning(|_| {}));
-        Lie::Truncates.prepare();
-        let mut batches = loader.iter().unwrap();
-        let (digest, took) = timed(|| digest_rest(&mut batches));
         // It ends only if it could change no size; otherwise it waits.
-        assert_soon(took);
-        assert_eq!(digest.unwrap(), expected());
-        assert_eq!(batches.report().restarts, 1);
-        drop((batches, loader));
+        assert_soon(assert_survived(&loader, Lie::Truncates, expected()));
+        drop(loader);
         before.assert_nothing_left();
     });
 }
@@ -162,13 +157,9 @@ fn one_that_says_nothing_is_ended_after_a_while() {
                 let builder = builder.sample_timeout(Duration::from_secs(1)).on_warning(|_| {});
                 limit.into_iter().fold(builder, |builder, limit| builder.worker_memory_limit(limit))
             });
-            lie.prepare();
-            let mut batches = loader.iter().unwrap();
-            let (digest, took) = timed(|| digest_rest(&mut batches));
+            let took = assert_survived(&loader, lie, expected());
             println!("{lie:?}: {took:?}");
             assert!((5..12).contains(&took.as_secs()), "{lie:?}: {took:?}");
-            assert_eq!(digest.unwrap(), expected(), "{lie:?}");
-            assert_eq!(batches.report().restarts, 1, "{lie:?}");
         }
         before.assert_nothing_left();
     });

@@ -5,7 +5,7 @@
 //! not accept, so it is done by a thread that can be left behind; it ends with the worker. And it loses a descriptor where nobody
 //! listens: the worker sends its socket along, and while main holds that, somebody does, even if the worker is dead by then.
 //!
-//! Two ways were weighed for that. A connection of our own could be made without waiting, but the server accepts one only, and
+//! Two ways were weighed for the waiting. A connection of our own could be made without waiting, but the server accepts one only, and
 //! ipc-channel does not take over a socket. The thread costs some tens of microseconds a worker.
 
 use std::{

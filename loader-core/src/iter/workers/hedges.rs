@@ -24,8 +24,8 @@ pub(super) struct Hedge {
     pub(super) task: u64,
     pub(super) worker: usize,
     pub(super) lease: Lease,
-    /// It has asked for a larger slot, and got none.
-    pub(super) is_refused: bool,
+    /// It has asked for a larger slot.
+    pub(super) has_asked: bool,
 }
 
 /// The tries beside those that are in the schedule.
@@ -104,7 +104,7 @@ impl<B: Batch> WorkerIter<B> {
         };
         let order = self.task(task, &self.tasks[place].wanted, lease)?;
         self.hedges.tried = Some(task);
-        self.hedges.running.push(Hedge { task, worker, lease, is_refused: false });
+        self.hedges.running.push(Hedge { task, worker, lease, has_asked: false });
         self.pool.give_task(worker, order)
     }
 
@@ -130,13 +130,13 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(false);
         }
         if second.is_some()
-            && let Some(Sent { worker: first, lease: Some(old), .. }) = self.sent_mut(task)
+            && let Some(Sent { worker: first, lease: Some(old), has_asked, .. }) = self.sent_mut(task)
         {
             let loser = Hedge {
                 task,
                 worker: std::mem::replace(first, worker),
                 lease: std::mem::replace(old, lease),
-                is_refused: false,
+                has_asked: *has_asked,
             };
             self.schedule.moved(task, worker);
             self.lose(loser)?;
@@ -154,7 +154,7 @@ impl<B: Batch> WorkerIter<B> {
         let Some(hedge) = all.find(|hedge| (hedge.task, hedge.worker) == (task, worker)) else {
             return Ok(false);
         };
-        if std::mem::replace(&mut hedge.is_refused, true) {
+        if std::mem::replace(&mut hedge.has_asked, true) {
             return Err(Error::misbehaved(worker, "it asked again for a slot that it was refused"));
         }
         self.pool.grant(worker, task, Err(LOST.to_owned()))?;
@@ -178,18 +178,16 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    fn lose(&mut self, mut hedge: Hedge) -> Result<(), Error> {
+    fn lose(&mut self, hedge: Hedge) -> Result<(), Error> {
         // Also from one that is being started again, for which the task waits.
         if self.pool.withdraw(hedge.worker, hedge.task) || self.pool.is_down(hedge.worker) {
             self.slots.release(hedge.lease, false);
             return Ok(());
         }
+        self.hedges.lost.push(hedge);
         // One that waits for a larger slot would wait for ever.
         let is_waiting = |request: &Request| request.worker == hedge.worker;
-        let waits = self.requests.get(&hedge.task).is_some_and(is_waiting);
-        hedge.is_refused |= waits;
-        self.hedges.lost.push(hedge);
-        if waits {
+        if self.requests.get(&hedge.task).is_some_and(is_waiting) {
             self.requests.remove(&hedge.task);
             self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned()))?;
         }
