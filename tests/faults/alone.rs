@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_tests::{Watchdog, processes, traces};
+use loader_tests::{SKIPPED, Watchdog, processes, show, traces};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, Uid, setuid},
@@ -21,7 +21,7 @@ use rustix::thread::{
     set_keep_capabilities,
 };
 
-/// Set in the process of the scenario.
+/// Set in the process of the scenario: the file that it makes when its scenario begins.
 const ALONE: &str = "LOADER_FAULTS_ALONE";
 /// Names everything that descends from one scenario.
 const TAG: &str = "LOADER_FAULTS_TAG";
@@ -31,8 +31,8 @@ const DEADLINE: Duration = Duration::from_secs(50);
 /// What is promised is a second.
 const GONE: Duration = Duration::from_secs(5);
 
-/// Runs the test that `scenario` is the body of again, in a process of its own, and checks that it is left by nothing: no process,
-/// no socket, no file. There `scenario` runs.
+/// Runs the calling test again in a process of its own, where `scenario` runs. Checks that the process leaves nothing: no process, no
+/// socket, no file. The closure must be written in the test's own function, since the test's name is taken from the closure's type.
 pub(crate) fn alone<F: FnOnce()>(scenario: F) {
     alone_under(&[], scenario);
 }
@@ -40,17 +40,23 @@ pub(crate) fn alone<F: FnOnce()>(scenario: F) {
 /// As [`alone`]; `starter` is the program, with its arguments, that starts the other process.
 pub(crate) fn alone_under<F: FnOnce()>(starter: &[&str], scenario: F) {
     let _watchdog = Watchdog::start();
-    if std::env::var_os(ALONE).is_some() {
+    if let Some(marker) = std::env::var_os(ALONE) {
+        File::create(marker).unwrap();
         return scenario();
     }
     let this = std::env::current_exe().unwrap();
     let words = starter.iter().map(OsStr::new).chain([this.as_os_str()]);
     let words: Vec<&OsStr> = words.collect();
     let mut command = Command::new(words[0]);
-    command.args(&words[1..]).args([test_of::<F>(), "--exact", "--include-ignored", "--nocapture"]);
-    command.env(ALONE, "1");
-    let status = Family::new().watch(&mut command);
+    let test = test_of::<F>();
+    command.args(&words[1..]).args([test, "--exact", "--include-ignored", "--nocapture"]);
+    let family = Family::new();
+    let marker = family.folder.path().join("ran");
+    command.env(ALONE, &marker);
+    let status = family.watch(&mut command);
     assert!(status.success(), "the scenario failed: {status}");
+    // The test harness exits with 0 too when no test has the name.
+    assert!(marker.exists(), "the process ran no test: {test} is not a test's name");
 }
 
 /// Makes a scenario one of user `uid`, who has no other processes: a limit on their number binds nobody who is root. It may use every
@@ -74,6 +80,14 @@ pub(crate) fn become_user(uid: u32) -> bool {
 fn test_of<F>() -> &'static str {
     let path = type_name::<F>().trim_end_matches("::{{closure}}");
     path.split_once("::").expect("the closure is in a module").1
+}
+
+/// Running processes that descend from this scenario; not the scenario's own.
+pub(crate) fn descendants() -> Vec<u32> {
+    let tag = std::env::var(TAG).expect("a scenario runs");
+    let mut pids = processes::with_variable(&format!("{TAG}={tag}"));
+    pids.retain(|&pid| pid != std::process::id());
+    pids
 }
 
 /// A process and all that descend from it, with a folder of their own for temporary files.
@@ -121,7 +135,11 @@ impl Family {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        print!("{}", String::from_utf8_lossy(&fs::read(path).unwrap()));
+        let output = fs::read(path).unwrap();
+        let output = String::from_utf8_lossy(&output);
+        print!("{output}");
+        // What a scenario says of a skipped test goes past the test harness here too.
+        output.lines().filter(|line| line.starts_with(SKIPPED)).for_each(show);
         let status = status.expect("it ends in time");
         self.assert_gone();
         status

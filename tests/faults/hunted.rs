@@ -13,10 +13,7 @@ use loader_tests::{
     digest, processes,
     traces::Before,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 
 use crate::{
     alone::alone,
@@ -26,7 +23,7 @@ use crate::{
 
 /// Sends SIGKILL to a process, which may be gone.
 pub(crate) fn shoot(pid: u32) {
-    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+    processes::try_signal(pid, Signal::SIGKILL);
 }
 
 /// Ends a hunt, also when what it is for panics.
@@ -38,30 +35,41 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Kills `most` workers of this process, one every `pause`, while `action` runs.
-pub(crate) fn hunting<T>(pause: Duration, most: usize, action: impl FnOnce() -> T) -> (T, usize) {
+/// Kills at most `most` workers of this process, one every `pause`, while `action` runs; gives what it gives, and how many were killed.
+/// `action` is told how many have been killed so far.
+fn hunting<T>(pause: Duration, most: usize, action: impl FnOnce(&dyn Fn() -> usize) -> T) -> (T, usize) {
     let (over, killed) = (AtomicBool::new(false), AtomicUsize::new(0));
     let is_worker = |pid: &u32| {
         processes::is_running(*pid) && processes::command_line(*pid).starts_with("loader-worker-")
     };
     let outcome = thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) && killed.load(Ordering::Relaxed) < most {
-                let workers: Vec<u32> =
-                    processes::children(process::id()).into_iter().filter(is_worker).collect();
-                let kills = killed.load(Ordering::Relaxed);
-                if let Some(&pid) = workers.get(kills % workers.len().max(1)) {
-                    shoot(pid);
-                    killed.store(kills + 1, Ordering::Relaxed);
+            let mut kills = 0;
+            while !over.load(Ordering::Relaxed) && kills < most {
+                let mut workers = processes::children(process::id());
+                workers.retain(is_worker);
+                let victim = workers.get(kills % workers.len().max(1));
+                if victim.is_some_and(|&pid| processes::try_signal(pid, Signal::SIGKILL)) {
+                    kills += 1;
+                    killed.store(kills, Ordering::Relaxed);
                 }
                 thread::sleep(pause);
             }
         });
         let _over = Over(&over);
-        action()
+        action(&|| killed.load(Ordering::Relaxed))
     });
     println!("{killed:?} workers were killed");
     (outcome, killed.into_inner())
+}
+
+/// Runs `action` again and again until `kills` workers were killed, one every `pause`.
+pub(crate) fn hunted_until(kills: usize, pause: Duration, mut action: impl FnMut()) {
+    hunting(pause, kills, |killed| {
+        while killed() < kills {
+            action();
+        }
+    });
 }
 
 /// All batches of two epochs while workers are killed again and again, and of an undisturbed run.
@@ -77,9 +85,9 @@ fn assert_same_when_hunted<K, C, W, B>(
     for stays in [false, true] {
         let builder = build().max_worker_deaths(1000).persistent_workers(stays);
         let loader = finish(builder.on_warning(|_| {})).unwrap();
-        let (digests, kills) = hunting(Duration::from_millis(7), 30, || load(&loader));
-        assert_eq!(digests, expected, "stays: {stays}");
-        assert!(kills > 3);
+        hunted_until(30, Duration::from_millis(7), || {
+            assert_eq!(load(&loader), expected, "stays: {stays}");
+        });
     }
 }
 
@@ -132,15 +140,15 @@ fn again_and_again_with_batches_in_any_order_that_are_held() {
         let before = Before::take();
         let builder = DataLoader::builder(Large { count: 200, bytes: 50_000 }).num_workers(2).in_order(false);
         let loader = builder.max_worker_deaths(1000).on_warning(|_| {}).build().unwrap();
-        let (mut held, _) = hunting(Duration::from_millis(5), 20, || {
-            loader.iter().unwrap().map(Result::unwrap).collect::<Vec<Tensor<u8>>>()
+        hunted_until(20, Duration::from_millis(5), || {
+            let mut held: Vec<Tensor<u8>> = loader.iter().unwrap().map(Result::unwrap).collect();
+            held.sort_unstable_by_key(|batch| batch.as_slice()[0]);
+            assert_eq!(held.len(), 200);
+            for (index, batch) in held.iter().enumerate() {
+                assert!(batch.as_slice().iter().all(|&byte| byte == index as u8), "batch {index}");
+            }
         });
-        held.sort_unstable_by_key(|batch| batch.as_slice()[0]);
-        assert_eq!(held.len(), 200);
-        for (index, batch) in held.iter().enumerate() {
-            assert!(batch.as_slice().iter().all(|&byte| byte == index as u8), "batch {index}");
-        }
-        drop((held, loader));
+        drop(loader);
         before.assert_nothing_left();
     });
 }
@@ -152,9 +160,9 @@ fn while_they_start() {
         let expected = undisturbed(40, 0);
         let loader = noise(40).num_workers(2).on_warning(|_| {}).build().unwrap();
         let (mut right, mut refused) = (0, 0);
-        // Seldom enough that some come through.
-        for pause in [200, 1000, 3000, 9000, 40_000] {
-            let rounds = || {
+        for (pause, least_right) in [(200, 0), (1000, 0), (3000, 0), (9000, 0), (100_000, 5)] {
+            let before = right;
+            let rounds = |_: &dyn Fn() -> usize| {
                 for _ in 0..10 {
                     let (outcome, took) = timed(|| loader.epoch(0).and_then(digest));
                     assert_soon(took);
@@ -168,10 +176,12 @@ fn while_they_start() {
                     }
                 }
             };
-            hunting(Duration::from_micros(pause), 10_000, rounds);
+            let ((), kills) = hunting(Duration::from_micros(pause), usize::MAX, rounds);
+            println!("a kill every {pause} us: {kills} kills, {} of 10 epochs are right", right - before);
+            assert!(kills > 0 && right - before >= least_right);
         }
         println!("{right} epochs are right, {refused} were refused");
-        assert!(right > 0);
+        assert!(refused > 0, "no kill hit a worker that starts");
         assert_eq!(digest(loader.epoch(0).unwrap()).unwrap(), expected);
         drop(loader);
         before.assert_nothing_left();

@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use loader_core::{Error, prelude::*};
-use loader_tests::{datasets::Slow, processes, traces::Before};
+use loader_tests::{datasets::Slow, processes, skipped, traces::Before};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ fn no_descriptor_is_left_for_another() {
 fn no_thread_is_left_to_start_another() {
     alone(|| {
         if !become_user(54_322) {
-            return println!("skipped: only root can become a user who has no other processes");
+            return skipped("only root can become a user who has no other processes");
         }
         let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
         let spoil = || setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();

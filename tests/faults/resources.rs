@@ -4,13 +4,13 @@ use std::{
     collections::BTreeSet,
     env,
     fs::{self, File},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     datasets::{Large, Noise},
-    digest, processes,
+    digest, processes, skipped,
     traces::Before,
 };
 use nix::sys::{
@@ -93,7 +93,7 @@ fn descriptors_at_the_start_and_in_the_epoch() {
 fn processes_and_threads_of_the_user() {
     alone(|| {
         if !become_user(54_321) {
-            return println!("skipped: only root can become a user who has no other processes");
+            return skipped("only root can become a user who has no other processes");
         }
         assert_told(Resource::RLIMIT_NPROC, 0..14, "`ulimit -u`");
     });
@@ -123,30 +123,30 @@ fn size_of_files() {
     });
 }
 
-fn without_folder(variable: &str) {
-    alone_under(&["env", variable], || {
-        let refused = || {
-            let (errors, took) = timed(load_and_hold);
-            assert_soon(took);
-            let Error::WorkerNotStarted { problem, .. } = &errors[0] else { panic!("{errors:?}") };
-            assert!(problem.contains("set TMPDIR to a folder that exists, can be written"), "{problem}");
-        };
-        refused();
-        let before = Before::now();
-        (0..2).for_each(|_| refused());
-        before.assert_nothing_left();
-    });
+/// The folder for temporary files cannot be used: each epoch is refused with an error that says so.
+fn assert_refused_with(folder: &str) {
+    assert_eq!(env::temp_dir(), Path::new(folder));
+    let refused = || {
+        let (errors, took) = timed(load_and_hold);
+        assert_soon(took);
+        let Error::WorkerNotStarted { problem, .. } = &errors[0] else { panic!("{errors:?}") };
+        assert!(problem.contains("set TMPDIR to a folder that exists, can be written"), "{problem}");
+    };
+    refused();
+    let before = Before::now();
+    (0..2).for_each(|_| refused());
+    before.assert_nothing_left();
 }
 
 #[test]
 fn no_folder_for_temporary_files() {
-    without_folder("TMPDIR=/nowhere");
+    alone_under(&["env", "TMPDIR=/nowhere"], || assert_refused_with("/nowhere"));
 }
 
 #[test]
 fn a_folder_for_temporary_files_that_cannot_be_written() {
     // Root could write in any other.
-    without_folder("TMPDIR=/proc");
+    alone_under(&["env", "TMPDIR=/proc"], || assert_refused_with("/proc"));
 }
 
 #[test]

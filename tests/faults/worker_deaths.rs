@@ -12,7 +12,7 @@ use std::{
 use loader_core::{Builder, Error, MapStyle, Warning, prelude::*};
 use loader_tests::{
     datasets::{Noise, NoiseSample},
-    digest,
+    digest, skipped,
     traces::Before,
 };
 use nix::sys::{
@@ -202,7 +202,7 @@ fn ran_into_its_limit_on_memory() {
 fn was_killed_for_want_of_memory() {
     alone(|| {
         let Some(group) = small_group() else {
-            return println!("skipped: no control group for memory can be made here");
+            return skipped("no control group for memory can be made here");
         };
         assert_nothing_lost(End::OutOfMemory(group.clone()), "killed by SIGKILL (9)");
         fs::remove_dir(group).unwrap();

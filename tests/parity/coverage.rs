@@ -83,14 +83,15 @@ fn coverage() -> Coverage {
     toml::from_str(&text).unwrap_or_else(|error| panic!("coverage.toml: {error}"))
 }
 
-/// The source that a test's path begins with, and the test's name: `parity::module::name` is here, `loader-core::a::b::tests::name` a
-/// unit test, `file::name` an integration test.
+/// The source that a test's path begins with, and the test's name: `parity::module::name` and `faults::module::name` are of those two
+/// test programs, `loader-core::a::b::tests::name` is a unit test, `file::name` an integration test.
 fn source(test: &str) -> Option<(PathBuf, &str)> {
     let (path, name) = test.rsplit_once("::")?;
     let mut parts: Vec<&str> = path.split("::").collect();
     let root = here().parent()?.parent()?.to_owned();
     let candidates = match parts[..] {
         ["parity", module] => vec![here().join(module)],
+        ["faults", module] => vec![root.join("tests/faults").join(module)],
         [krate, .., "tests"] if krate.starts_with("loader-") => {
             parts.pop();
             let module = parts[1..].iter().collect::<PathBuf>();

@@ -4,9 +4,11 @@ pub mod datasets;
 pub mod driver_log;
 pub mod lies;
 pub mod processes;
+mod skip;
 pub mod traces;
 mod watchdog;
 
+pub use skip::{SKIPPED, show, skipped};
 pub use watchdog::Watchdog;
 
 /// The README's program must compile.
