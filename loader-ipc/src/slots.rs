@@ -11,6 +11,8 @@
 //! Two ways were weighed: one large region cut into slots, or one memfd a slot. One memfd a slot won: a slot can grow (it is
 //! replaced) without touching the others, and lent ones stay valid whatever happens to the pool.
 
+mod recent;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -18,6 +20,8 @@ use std::{
     os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use recent::RecentSizes;
 
 use crate::{
     advice,
@@ -48,8 +52,8 @@ struct Inner {
     /// Bytes in those that are not.
     in_use: u64,
     next: u32,
-    /// Largest batch seen: what a new slot must hold.
-    expected: usize,
+    /// What new slots must hold.
+    recent: RecentSizes,
     bytes: u64,
     /// Slots destroyed so far.
     destroyed: u64,
@@ -67,6 +71,8 @@ struct Slot {
     memory: Arc<SlotMemory>,
     state: State,
     generation: u32,
+    /// Bytes that its task had to be given room for, whatever the size of its batch.
+    min_len: usize,
     /// When it last held a batch: a count, 0 for never.
     last_used: u64,
     /// A worker still holds a tensor of it: destroy it instead of using it again.
@@ -139,8 +145,8 @@ impl SlotPool {
         Self { inner: Arc::new(Mutex::new(Inner::new(limit, pinner))), returns: Arc::default() }
     }
 
-    /// Leases a slot of at least `min_len` bytes and of the size that batches are expected to have, one that `preferred` knows if
-    /// there is a choice. `others` such slots must still fit afterwards, for tasks that are ahead and have not grown theirs yet.
+    /// Leases a slot of at least `min_len` bytes that also holds the largest of the recent batches; one that `preferred` accepts, if
+    /// there is a choice. `others` more such slots must still fit afterwards, for earlier tasks whose slots may yet have to grow.
     ///
     /// # Errors
     /// [`SlotError`].
@@ -152,12 +158,20 @@ impl SlotPool {
     ) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.start_anew_after_fork();
-        let wanted = min_len.max(inner.expected).next_multiple_of(PAGE);
-        if inner.available() < (wanted as u64).saturating_mul(1 + others as u64) {
-            return Err(inner.limit_reached(wanted));
-        }
-        let number = inner.find_or_create(wanted, preferred)?;
-        Ok(inner.start_lease(number))
+        let needed = min_len.max(inner.expected());
+        let lease = inner.lease(needed, others, preferred)?;
+        inner.leased(lease)?.min_len = min_len;
+        Ok(lease)
+    }
+
+    /// Leases a slot of at least `min_len` bytes, however large recent batches were. Its batch may ask for a larger one.
+    ///
+    /// # Errors
+    /// [`SlotError`].
+    pub fn lease_small(&self, min_len: usize) -> Result<Lease, SlotError> {
+        let mut inner = self.lock();
+        inner.start_anew_after_fork();
+        inner.lease(min_len.max(FIRST_LEN), 0, |_| false)
     }
 
     /// Gives `lease` back and leases a slot of at least `needed` bytes instead; `others` as in [`lease`](Self::lease).
@@ -167,25 +181,20 @@ impl SlotPool {
     pub fn regrow(&self, lease: Lease, needed: usize, others: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.leased(lease)?;
-        // A worker that asks for next to nothing gets no less than others.
-        let needed = needed.max(FIRST_LEN).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
-        let available = inner.available() + lease.len;
-        let fits = |len: usize| available >= (len as u64).saturating_mul(1 + others as u64);
-        if !fits(needed) {
-            return Err(inner.limit_reached(needed));
-        }
-        // Slack only where it fits.
-        let wanted = Some(with_slack(needed)).filter(|&roomy| fits(roomy)).unwrap_or(needed);
-        // The limit holds for what there will be. The old one goes only when there is another: without, its worker answers under it,
-        // or its task is given to another worker with it.
+        // A worker that asks for less gets a slot of the first size.
+        let needed = needed.max(FIRST_LEN);
+        // The limit holds for the state afterwards, without the old slot. The old slot is destroyed only when there is a new one: if
+        // there is none, the worker answers under the old lease, or its task is given to another worker with it.
         inner.bytes -= lease.len;
-        let found = inner.find_or_create(wanted, |_| false);
+        inner.in_use -= lease.len;
+        let grown = inner.lease(needed, others, |_| false);
         inner.bytes += lease.len;
-        let number = found?;
-        inner.expected = inner.expected.max(wanted);
-        // Its worker still copies the batch out of it, and a slot that proved too small is of no use to others either.
+        inner.in_use += lease.len;
+        let grown = grown?;
+        inner.recent.note(needed);
+        // The worker still copies the batch out of the old slot, and a slot that was too small is likely to be too small again.
         inner.destroy(lease.slot);
-        Ok(inner.start_lease(number))
+        Ok(grown)
     }
 
     /// Leases a free slot that is at least as large as that of `lease`, was used more recently, and is `wanted`, if there is one.
@@ -199,9 +208,9 @@ impl SlotPool {
         Some(inner.start_lease(warmest))
     }
 
-    /// Size in bytes that a batch is expected to need, from those before.
+    /// Size in bytes that the next batch is expected to need: that of the largest of the recent ones.
     pub fn expected(&self) -> usize {
-        self.lock().expected
+        self.lock().expected()
     }
 
     /// The limit, in bytes.
@@ -218,20 +227,24 @@ impl SlotPool {
         }
     }
 
-    /// Turns a finished lease into a loan to the user. `spoilt`: the slot must not be used again afterwards.
+    /// Turns a finished lease into a loan to the user. The batch takes the slot's first `used` bytes. `spoilt`: the slot must not be used
+    /// again afterwards.
     ///
     /// # Errors
     /// [`SlotError::NotLeased`].
-    pub fn lend(&self, lease: Lease, spoilt: bool) -> Result<Loan, SlotError> {
+    pub fn lend(&self, lease: Lease, used: u64, spoilt: bool) -> Result<Loan, SlotError> {
         let mut inner = self.lock();
         let lent = inner.lent + 1;
         let slot = inner.leased(lease)?;
         let ticket = Ticket { slot: lease.slot, returns: Arc::clone(&self.returns) };
         let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
+        let min_len = slot.min_len;
         slot.state = State::Lent;
         slot.spoilt = spoilt;
         slot.last_used = lent;
         inner.lent = lent;
+        // No batch is larger than its slot, whatever its worker says.
+        inner.note_size((used.min(lease.len) as usize).max(min_len));
         Ok(loan)
     }
 
@@ -299,7 +312,7 @@ impl Inner {
             free: BTreeSet::new(),
             in_use: 0,
             next: 0,
-            expected: FIRST_LEN,
+            recent: RecentSizes::default(),
             bytes: 0,
             destroyed: 0,
             lent: 0,
@@ -308,10 +321,55 @@ impl Inner {
         }
     }
 
+    fn expected(&self) -> usize {
+        self.recent.largest().max(FIRST_LEN)
+    }
+
+    /// Notes the size of a batch. When batches have become smaller, free slots that are far larger are given back to the system.
+    fn note_size(&mut self, used: usize) {
+        let before = self.expected();
+        self.recent.note(used);
+        if self.expected() < before {
+            let too_large = |number: &u32| self.is_too_large(&self.slots[number]);
+            let too_large: Vec<u32> = self.free.iter().copied().filter(too_large).collect();
+            too_large.into_iter().for_each(|number| self.destroy(number));
+        }
+    }
+
+    /// True for a slot of more than twice the size of a new one.
+    fn is_too_large(&self, slot: &Slot) -> bool {
+        slot.memory.len() / 2 > with_slack(self.expected())
+    }
+
+    /// Leases a slot of at least `needed` bytes, so that `others` more would still fit.
+    fn lease(
+        &mut self,
+        needed: usize,
+        others: usize,
+        preferred: impl Fn(u32) -> bool,
+    ) -> Result<Lease, SlotError> {
+        let needed = needed.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+        let available = self.limit.saturating_sub(self.in_use);
+        let fits = |len: usize| available >= (len as u64).saturating_mul(1 + others as u64);
+        if !fits(needed) {
+            return Err(self.limit_reached(needed));
+        }
+        let free = self.free.iter().copied().filter(|number| self.slots[number].memory.len() >= needed);
+        // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
+        let found = free.min_by_key(|&number| (!preferred(number), number));
+        let number = match found {
+            Some(number) => number,
+            // Slack only where it fits.
+            None => self.create(Some(with_slack(needed)).filter(|&roomy| fits(roomy)).unwrap_or(needed))?,
+        };
+        Ok(self.start_lease(number))
+    }
+
     fn start_lease(&mut self, number: u32) -> Lease {
         let slot = self.slots.get_mut(&number).expect("the caller found or made it");
         slot.state = State::Leased;
         slot.generation = slot.generation.wrapping_add(1);
+        slot.min_len = 0;
         let lease = Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 };
         self.free.remove(&number);
         self.in_use += lease.len;
@@ -334,13 +392,9 @@ impl Inner {
         slot.state = State::Free;
         self.in_use -= slot.memory.len() as u64;
         self.free.insert(number);
-        if slot.spoilt {
+        if slot.spoilt || self.is_too_large(&self.slots[&number]) {
             self.destroy(number);
         }
-    }
-
-    fn available(&self) -> u64 {
-        self.limit.saturating_sub(self.in_use)
     }
 
     fn limit_reached(&self, wanted: usize) -> SlotError {
@@ -349,16 +403,6 @@ impl Inner {
             limit: self.limit,
             held: self.count(State::Lent),
             leased: self.count(State::Leased),
-        }
-    }
-
-    fn find_or_create(&mut self, wanted: usize, preferred: impl Fn(u32) -> bool) -> Result<u32, SlotError> {
-        let fits = self.free.iter().copied().filter(|number| self.slots[number].memory.len() >= wanted);
-        // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
-        let found = fits.min_by_key(|&number| (!preferred(number), number));
-        match found {
-            Some(number) => Ok(number),
-            None => self.create(wanted),
         }
     }
 
@@ -377,7 +421,8 @@ impl Inner {
         let number = self.next;
         self.next += 1;
         self.bytes += len as u64;
-        let slot = Slot { fd, memory, state: State::Free, generation: 0, last_used: 0, spoilt: false };
+        let slot =
+            Slot { fd, memory, state: State::Free, generation: 0, min_len: 0, last_used: 0, spoilt: false };
         self.slots.insert(number, slot);
         self.free.insert(number);
         Ok(number)
@@ -399,7 +444,7 @@ impl Inner {
     }
 }
 
-/// Room for batches that differ a little in size, so that not each largest one so far makes a new slot: up to an eighth more.
+/// Up to an eighth more, so that batches whose sizes differ a little fit the same slots.
 fn with_slack(needed: usize) -> usize {
     let step = (needed.checked_next_power_of_two().unwrap_or(needed) / 16).max(PAGE);
     needed.checked_next_multiple_of(step).unwrap_or(needed)

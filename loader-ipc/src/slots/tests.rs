@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{recent::RECENT, *};
 use crate::sys::Chunk;
 
 const ANY: fn(u32) -> bool = |_| false;
@@ -13,7 +13,7 @@ const ANY: fn(u32) -> bool = |_| false;
 fn a_slot_goes_round() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(100, 0, ANY).unwrap();
-    let mut loan = pool.lend(lease, false).unwrap();
+    let mut loan = pool.lend(lease, 8, false).unwrap();
     assert_eq!(pool.held(), 1);
     let chunk = loan.take(0..8).unwrap();
     drop(loan);
@@ -29,9 +29,9 @@ fn old_and_made_up_leases_are_refused() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(100, 0, ANY).unwrap();
     pool.release(lease, false);
-    assert!(matches!(pool.lend(lease, false), Err(SlotError::NotLeased(_))));
+    assert!(matches!(pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
     let made_up = Lease { slot: 99, generation: 1, len: 4096 };
-    assert!(matches!(pool.lend(made_up, false), Err(SlotError::NotLeased(_))));
+    assert!(matches!(pool.lend(made_up, 8, false), Err(SlotError::NotLeased(_))));
     assert!(matches!(pool.regrow(made_up, 1, 0), Err(SlotError::NotLeased(_))));
 }
 
@@ -39,7 +39,7 @@ fn old_and_made_up_leases_are_refused() {
 fn the_limit_is_hard_and_names_what_is_held() {
     let pool = SlotPool::new(2 * FIRST_LEN as u64);
     let first = pool.lease(1, 0, ANY).unwrap();
-    let loan = pool.lend(first, false).unwrap();
+    let loan = pool.lend(first, 8, false).unwrap();
     let _second = pool.lease(1, 0, ANY).unwrap();
     let error = pool.lease(1, 0, ANY).unwrap_err();
     assert!(matches!(error, SlotError::LimitReached { held: 1, leased: 1, .. }), "{error}");
@@ -83,7 +83,7 @@ fn a_warmer_slot_is_one_that_was_used_later() {
     let pool = SlotPool::new(1 << 20);
     let (first, second) = (pool.lease(1, 0, ANY).unwrap(), pool.lease(1, 0, ANY).unwrap());
     assert_eq!(pool.lease_warmer(first, |_| true), None, "nothing is free");
-    drop(pool.lend(second, false).unwrap());
+    drop(pool.lend(second, 8, false).unwrap());
     assert_eq!(pool.lease_warmer(first, |_| true).unwrap().slot, second.slot);
     assert_eq!(pool.lease_warmer(first, |_| true), None, "it is leased now");
 }
@@ -92,9 +92,79 @@ fn a_warmer_slot_is_one_that_was_used_later() {
 fn a_spoilt_slot_is_destroyed_when_it_comes_home() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(1, 0, ANY).unwrap();
-    drop(pool.lend(lease, true).unwrap());
+    drop(pool.lend(lease, 8, true).unwrap());
     assert!(!pool.exists(lease.slot));
     assert_eq!(pool.bytes(), 0);
+}
+
+/// Lends `count` batches of `used` bytes, one at a time.
+fn lend_and_drop(pool: &SlotPool, count: usize, used: usize) {
+    for _ in 0..count {
+        let mut lease = pool.lease(1, 0, ANY).unwrap();
+        if lease.len < used as u64 {
+            lease = pool.regrow(lease, used, 0).unwrap();
+        }
+        drop(pool.lend(lease, used as u64, false).unwrap());
+    }
+}
+
+#[test]
+fn one_large_batch_is_forgotten() {
+    let pool = SlotPool::new(1 << 30);
+    lend_and_drop(&pool, 10, 100_000);
+    lend_and_drop(&pool, 1, 100_000_000);
+    assert!(pool.expected() >= 100_000_000 && pool.bytes() >= 100_000_000, "it may come again soon");
+    lend_and_drop(&pool, RECENT, 100_000);
+    assert_eq!(pool.expected(), 100_000);
+    assert!(pool.bytes() < 1_000_000, "its slot is given back: {}", pool.bytes());
+    assert!(pool.lease(1, 0, ANY).unwrap().len < 200_000);
+}
+
+#[test]
+fn a_large_slot_that_comes_back_late_is_given_back() {
+    let pool = SlotPool::new(1 << 30);
+    let first = pool.lease(1, 0, ANY).unwrap();
+    let large = pool.regrow(first, 100_000_000, 0).unwrap();
+    let held = pool.lend(large, 100_000_000, false).unwrap();
+    lend_and_drop(&pool, RECENT, 100_000);
+    let kept = pool.bytes() - large.len;
+    drop(held);
+    assert_eq!((pool.held(), pool.bytes()), (0, kept));
+}
+
+#[test]
+fn a_lie_about_the_size_lasts_no_longer() {
+    let pool = SlotPool::new(1 << 30);
+    let lease = pool.lease(1, 0, ANY).unwrap();
+    let large = pool.regrow(lease, 500_000_000, 0).unwrap();
+    // It asked for much, and then says that it wrote even more.
+    drop(pool.lend(large, u64::MAX, false).unwrap());
+    assert!(pool.expected() as u64 <= large.len);
+    lend_and_drop(&pool, RECENT, 1000);
+    assert_eq!((pool.expected(), pool.lease(1, 0, ANY).unwrap().len), (FIRST_LEN, FIRST_LEN as u64));
+    assert!(pool.bytes() < 1_000_000, "{}", pool.bytes());
+}
+
+#[test]
+fn sizes_that_vary_settle_on_slots_that_stay() {
+    let pool = SlotPool::new(1 << 30);
+    let sizes = [700_000, 2_000_000, 1_100_000, 1_900_000, 900_000];
+    sizes.into_iter().cycle().take(2 * RECENT).for_each(|size| lend_and_drop(&pool, 1, size));
+    let destroyed = pool.destroyed();
+    sizes.into_iter().cycle().take(10 * RECENT).for_each(|size| lend_and_drop(&pool, 1, size));
+    assert_eq!(pool.destroyed(), destroyed, "no slot is replaced in a steady state");
+}
+
+#[test]
+fn a_slot_of_the_first_size_fits_where_the_expected_one_does_not() {
+    let pool = SlotPool::new(100_000_000);
+    let first = pool.lease(1, 0, ANY).unwrap();
+    let large = pool.regrow(first, 90_000_000, 0).unwrap();
+    let _held = pool.lend(large, 90_000_000, false).unwrap();
+    assert!(matches!(pool.lease(1, 0, ANY), Err(SlotError::LimitReached { .. })));
+    let small = pool.lease_small(1).unwrap();
+    assert_eq!(small.len, FIRST_LEN as u64);
+    assert!(pool.regrow(small, 5_000_000, 0).is_ok());
 }
 
 /// What main, its workers and the program may do next. Whom it is done to is a number among those that there are.
@@ -118,6 +188,7 @@ enum Step {
     },
     Lend {
         which: usize,
+        used: u64,
         spoilt: bool,
     },
     /// The program drops a batch, or all of it but one tensor.
@@ -140,7 +211,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(which, needed, others)| Step::Regrow { which, needed, others }),
         2 => which.clone().prop_map(|which| Step::LeaseWarmer { which }),
         2 => (which.clone(), any::<bool>()).prop_map(|(which, spoilt)| Step::Release { which, spoilt }),
-        4 => (which.clone(), any::<bool>()).prop_map(|(which, spoilt)| Step::Lend { which, spoilt }),
+        4 => (which.clone(), prop_oneof![0u64..100_000, any::<u64>()], any::<bool>())
+            .prop_map(|(which, used, spoilt)| Step::Lend { which, used, spoilt }),
         4 => (which.clone(), any::<bool>()).prop_map(|(which, all)| Step::Drop { which, all }),
         1 => which.prop_map(|which| Step::AnswerLate { which }),
     ]
@@ -163,6 +235,10 @@ struct World {
     /// Every lease that there ever was.
     known: BTreeSet<(u32, u32)>,
     written: u64,
+    /// Of all batches and granted requests, oldest first.
+    sizes: Vec<usize>,
+    /// What each lease was asked for, by slot and generation.
+    min_lens: BTreeMap<(u32, u32), usize>,
 }
 
 const LIMIT: u64 = 8 * FIRST_LEN as u64;
@@ -170,7 +246,16 @@ const LIMIT: u64 = 8 * FIRST_LEN as u64;
 impl World {
     fn new() -> Self {
         let (leases, held, over, known) = (Vec::new(), Vec::new(), Vec::new(), BTreeSet::new());
-        Self { pool: SlotPool::new(LIMIT), leases, held, over, known, written: 0 }
+        Self {
+            pool: SlotPool::new(LIMIT),
+            leases,
+            held,
+            over,
+            known,
+            written: 0,
+            sizes: Vec::new(),
+            min_lens: BTreeMap::new(),
+        }
     }
 
     fn take(&mut self, step: Step) -> Result<(), TestCaseError> {
@@ -178,6 +263,7 @@ impl World {
             Step::Lease { min_len, others } => match self.pool.lease(min_len, others, ANY) {
                 Ok(lease) => {
                     prop_assert!(lease.len >= min_len as u64);
+                    self.min_lens.insert((lease.slot, lease.generation), min_len);
                     self.start(lease)?;
                 }
                 Err(error) => self.is_full(&error)?,
@@ -187,6 +273,7 @@ impl World {
                 match self.pool.regrow(lease, needed, others) {
                     Ok(larger) => {
                         prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
+                        self.sizes.push(needed);
                         self.over.push(lease);
                         self.start(larger)?;
                     }
@@ -207,14 +294,17 @@ impl World {
             Step::Release { which, spoilt } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
                 self.pool.release(lease, spoilt);
-                prop_assert_eq!(self.pool.exists(lease.slot), !spoilt);
+                let is_too_large = lease.len as usize / 2 > with_slack(self.pool.expected());
+                prop_assert_eq!(self.pool.exists(lease.slot), !spoilt && !is_too_large);
                 self.over.push(lease);
             }
-            Step::Lend { which, spoilt } => {
+            Step::Lend { which, used, spoilt } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
                 self.written += 1;
                 self.pool.write(lease, &self.written.to_le_bytes()).unwrap();
-                let mut loan = self.pool.lend(lease, spoilt).unwrap();
+                let mut loan = self.pool.lend(lease, used, spoilt).unwrap();
+                let min_len = self.min_lens.get(&(lease.slot, lease.generation)).copied().unwrap_or(0);
+                self.sizes.push((used.min(lease.len) as usize).max(min_len));
                 let tensor = loan.take(0..8).unwrap();
                 self.held.push(Held { lease, loan: Some(loan), tensor, written: self.written });
             }
@@ -233,7 +323,7 @@ impl World {
                     .get(which % self.leases.len().max(1))
                     .map(|lease| Lease { len: u64::MAX, ..*lease });
                 for lease in late.into_iter().chain(lent).chain(lies) {
-                    prop_assert!(matches!(self.pool.lend(lease, false), Err(SlotError::NotLeased(_))));
+                    prop_assert!(matches!(self.pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
                     prop_assert!(matches!(self.pool.regrow(lease, 1, 0), Err(SlotError::NotLeased(_))));
                     prop_assert!(matches!(self.pool.write(lease, b"late"), Err(SlotError::NotLeased(_))));
                     self.pool.release(lease, true);
@@ -265,7 +355,11 @@ impl World {
         for held in &self.held {
             prop_assert_eq!(held.tensor.as_bytes(), held.written.to_le_bytes(), "a lent slot was written");
         }
+        let recent = self.sizes.iter().rev().take(RECENT).copied();
+        prop_assert_eq!(self.pool.expected(), recent.max().unwrap_or(0).max(FIRST_LEN));
         let inner = self.pool.lock();
+        let largest_free = inner.free.iter().map(|number| inner.slots[number].memory.len()).max();
+        prop_assert!(largest_free.is_none_or(|len| len / 2 <= with_slack(inner.expected())));
         let len_of = |wanted: fn(State) -> bool| -> u64 {
             inner.slots.values().filter(|slot| wanted(slot.state)).map(|slot| slot.memory.len() as u64).sum()
         };

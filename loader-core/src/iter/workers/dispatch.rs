@@ -26,7 +26,13 @@ impl<B: Batch> WorkerIter<B> {
             }
             let worker = self.schedule.worker_of(lane);
             let in_slot = wanted.bytes_in_slot();
-            match self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot)) {
+            let mut leased =
+                self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot));
+            if matches!(leased, Err(SlotError::LimitReached { .. })) && self.schedule.is_empty() {
+                // No slot will come back. This batch may be smaller than the recent ones.
+                leased = self.slots.lease_small(in_slot).or(leased);
+            }
+            match leased {
                 Ok(lease) => self.send(number, lane, wanted, lease)?,
                 Err(SlotError::LimitReached { wanted: bytes, limit, .. })
                     if bytes > limit && !self.supply.has_shards() =>

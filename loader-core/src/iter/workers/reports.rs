@@ -185,7 +185,8 @@ impl<B: Batch> WorkerIter<B> {
             Arrival::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),
         };
         let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
-        let loan = self.slots.lend(lease, held).map_err(|error| unreadable(error.to_string()));
+        let used = encoded.start.saturating_add(encoded.len);
+        let loan = self.slots.lend(lease, used, held).map_err(|error| unreadable(error.to_string()));
         let decoded = loan.and_then(|loan| {
             let decoded = match self.supply.has_shards() {
                 true => lent::decode::<ShardBatch<B>>(loan, encoded),
