@@ -52,10 +52,12 @@ pub enum Error {
          gets further, and datasets must not build loaders"
     )]
     LoaderInWorker,
-    /// `build()`: the dataset does not survive being sent to a worker.
+    /// `build()`: the dataset, its collation or its worker hook does not survive encoding. Also without workers, so that the same
+    /// dataset loads with any number of workers.
     #[error(
-        "the dataset cannot be sent to workers: {problem}; it is encoded with bincode, which does not know `#[serde(untagged)]`, \
-         `#[serde(flatten)]`, `skip_serializing_if` and `serde_json::Value`; mark what a worker can open itself `#[serde(skip)]`"
+        "the dataset cannot be sent to workers: {problem}; it is encoded with bincode, which does not support \
+         `#[serde(untagged)]`, `#[serde(flatten)]`, `skip_serializing_if` and `serde_json::Value`; keep its data in other types, \
+         or write `Serialize` and `Deserialize` for it by hand, and open files and connections in `setup`"
     )]
     DatasetNotEncodable {
         /// What serde said.

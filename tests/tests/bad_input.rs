@@ -129,17 +129,15 @@ impl Dataset for SelfDescribing {
 #[test]
 fn a_dataset_that_does_not_survive_encoding() {
     let _watchdog = Watchdog::start();
-    for either in [Either::Number(7), Either::Text("seven".into())] {
-        let error = DataLoader::builder(SelfDescribing { either }).num_workers(1).build().unwrap_err();
+    for (either, workers) in
+        [(Either::Number(7), 0), (Either::Number(7), 1), (Either::Text("seven".into()), 1)]
+    {
+        let error = DataLoader::builder(SelfDescribing { either }).num_workers(workers).build().unwrap_err();
         assert!(matches!(error, Error::DatasetNotEncodable { .. }), "{error:?}");
-        assert!(error.to_string().contains("#[serde(untagged)]"), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("#[serde(untagged)]"), "{text}");
+        assert!(!text.contains("serde(skip)"), "skipping a field loses its data: {text}");
     }
-    let here = DataLoader::builder(SelfDescribing { either: Either::Number(7) }).build().unwrap();
-    assert_eq!(
-        here.iter().unwrap().next().unwrap().unwrap().as_slice(),
-        [7],
-        "without workers it need not travel"
-    );
 }
 
 #[derive(Serialize, Deserialize)]
@@ -162,8 +160,54 @@ impl Dataset for Forgetful {
 
 #[test]
 fn a_dataset_that_loses_its_samples_on_the_way() {
-    let error = DataLoader::builder(Forgetful { rows: vec![1, 2, 3] }).num_workers(1).build().unwrap_err();
-    assert!(error.to_string().contains("3 samples before encoding and 0 samples after"), "{error}");
+    for workers in [0, 1] {
+        let builder = DataLoader::builder(Forgetful { rows: vec![1, 2, 3] }).num_workers(workers);
+        let error = builder.build().unwrap_err();
+        assert!(error.to_string().contains("3 samples before encoding and 0 samples after"), "{error}");
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SkipsItsMean {
+    #[serde(skip)]
+    mean: f32,
+}
+
+impl Dataset for SkipsItsMean {
+    type Sample = f32;
+
+    fn len(&self) -> usize {
+        2
+    }
+
+    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<f32> {
+        Ok(self.mean)
+    }
+}
+
+impl IterableDataset for SkipsItsMean {
+    type Sample = f32;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<f32>>> {
+        Ok(shard.of([Ok(self.mean), Ok(self.mean)]))
+    }
+}
+
+#[test]
+fn a_skipped_field_has_the_same_value_with_any_number_of_workers() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 1, 2] {
+        let dataset = || SkipsItsMean { mean: 0.5 };
+        let by_index = DataLoader::builder(dataset()).num_workers(workers).build().unwrap();
+        let streamed = DataLoader::stream(dataset()).num_workers(workers).build().unwrap();
+        for batch in by_index.iter().unwrap().chain(streamed.iter().unwrap()) {
+            assert_eq!(batch.unwrap().as_slice(), [0.0], "{workers} workers");
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]

@@ -83,6 +83,17 @@ fn all_workers_share_one_copy_of_the_tensors() {
 }
 
 #[test]
+fn without_workers_the_tensors_are_in_memory_once_too() {
+    let bytes = Tensor::<u8>::zeros([4, 1 << 20]).unwrap();
+    let dataset = TensorDataset::new(bytes).unwrap().map(|bytes, _| mapping_of(bytes.as_ptr().addr()));
+    let loader = DataLoader::builder(dataset).batch_size(4).build().unwrap();
+    let mappings = loader.iter().unwrap().next().unwrap().unwrap();
+    assert_eq!(mappings.len(), 4);
+    let is_sealed = |mapping: &String| mapping.starts_with("r--s") && mapping.contains("memfd");
+    assert!(mappings.iter().all(is_sealed), "the dataset is a view of the sealed copy: {mappings:?}");
+}
+
+#[test]
 fn side_by_side() {
     let _watchdog = Watchdog::start();
     let batches = everywhere(|workers| {

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use loader_ipc::{
-    channel, entry::Entry, handshake::Work, heap::HeapPool, pin::Pinner, process, slots::SlotPool,
+    channel, entry::Entry, handshake::Work, heap::HeapPool, memory::SealedMemory, pin::Pinner, process,
+    slots::SlotPool,
 };
 
-use super::Builder;
+use super::{Builder, settings::Settings};
 use crate::{
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenFn, OpenShard, WorkerInit},
+    fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenFn, OpenShard, RoundTrip, WorkerInit},
     iter::{Bench, Epochs, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
@@ -112,40 +113,64 @@ where
         content: Content,
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
-        self.kind.set_on_bad_sample(self.settings.options.on_bad_sample.unwrap_or_default());
-        let pinner = pinning::open(self.settings.options.pin_memory.unwrap_or(false), &self.settings.warn);
-        let origin = self.settings.origin(self.kind.samples());
-        let loading = match epochs.workers {
-            0 => in_process(self.kind, self.collate, origin.seed, HeapPool::pinned(pinner.clone())),
-            _ => self.load_by_workers(epochs, pinner.clone())?,
+        let mut settings = self.settings;
+        self.kind.set_on_bad_sample(settings.options.on_bad_sample.unwrap_or_default());
+        let pinner = pinning::open(settings.options.pin_memory.unwrap_or(false), &settings.warn);
+        let origin = settings.origin(self.kind.samples());
+        let program = match epochs.workers {
+            0 => None,
+            workers => Some(find_program(&settings, workers)?),
         };
-        let most_bad = self.settings.options.max_bad_samples.unwrap_or(DEFAULT_MAX_BAD_SAMPLES);
-        Ok(DataLoader::new(loading, content, origin, self.settings.warn, pinner, most_bad))
-    }
-
-    fn load_by_workers(
-        &mut self,
-        epochs: Epochs,
-        pinner: Option<Pinner>,
-    ) -> Result<Loading<C::Batch>, Error> {
-        let launch = Arc::new(self.make_launch(&epochs)?);
-        let slots = SlotPool::pinned(self.settings.shared_memory_limit(), pinner);
-        let stay = self.settings.options.persistent_workers.unwrap_or(false);
-        Ok(Loading::Workers { launch, slots, epochs, bench: stay.then(Bench::default) })
-    }
-
-    fn make_launch(&mut self, epochs: &Epochs) -> Result<Launch, Error> {
-        let workers = epochs.workers;
-        channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
-        let program = Program::find(self.settings.worker_program.as_deref(), launch::init_ran(), workers)?;
-        let work = match self.settings.registered.take() {
-            Some(name) if !program.is_self() => Work::Registered { name, types: launch::types::<K, C, W>() },
-            _ => Work::Entry(Entry::of(fetch::open::<K, C, W> as OpenFn)),
+        let encoded = fetch::encode(self.kind, self.collate, self.worker_init)?;
+        let loading = match program {
+            None => {
+                let (kind, collate, _worker_init) = encoded.decoded;
+                in_process(kind, collate, origin.seed, HeapPool::pinned(pinner.clone()))
+            }
+            Some(program) => load_by_workers(&mut settings, program, epochs, encoded, pinner.clone())?,
         };
-        let (dataset, attached) = fetch::encode(&self.kind, &self.collate, &self.worker_init)?;
-        let seed = self.settings.seed();
-        let handle_sigchld = self.settings.handle_sigchld;
-        let (tries, memory_limit) = (epochs.most_deaths, epochs.memory_limit);
-        Ok(Launch { program, workers, seed, work, dataset, attached, handle_sigchld, tries, memory_limit })
+        let most_bad = settings.options.max_bad_samples.unwrap_or(DEFAULT_MAX_BAD_SAMPLES);
+        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, most_bad))
     }
+}
+
+fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
+    channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
+    Program::find(settings.worker_program.as_deref(), launch::init_ran(), workers)
+}
+
+fn load_by_workers<K, C, W>(
+    settings: &mut Settings,
+    program: Program,
+    epochs: Epochs,
+    encoded: RoundTrip<K, C, W>,
+    pinner: Option<Pinner>,
+) -> Result<Loading<C::Batch>, Error>
+where
+    K: DatasetKind,
+    C: Collate<K::Sample>,
+    W: WorkerInit,
+{
+    let RoundTrip { bytes, attached, decoded } = encoded;
+    drop(decoded);
+    let dataset = SealedMemory::new(&bytes)
+        .map_err(|source| Error::System { what: "shared memory for the dataset", source })?;
+    let work = match settings.registered.take() {
+        Some(name) if !program.is_self() => Work::Registered { name, types: launch::types::<K, C, W>() },
+        _ => Work::Entry(Entry::of(fetch::open::<K, C, W> as OpenFn)),
+    };
+    let launch = Launch {
+        program,
+        workers: epochs.workers,
+        seed: settings.seed(),
+        work,
+        dataset,
+        attached,
+        handle_sigchld: settings.handle_sigchld,
+        tries: epochs.most_deaths,
+        memory_limit: epochs.memory_limit,
+    };
+    let slots = SlotPool::pinned(settings.shared_memory_limit(), pinner);
+    let stay = settings.options.persistent_workers.unwrap_or(false);
+    Ok(Loading::Workers { launch: Arc::new(launch), slots, epochs, bench: stay.then(Bench::default) })
 }

@@ -38,9 +38,12 @@ pub use tensors::{TensorDataset, Tensors};
 
 /// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.
 ///
-/// Each worker gets its own copy, decoded from what `Serialize` wrote. Keep the copy small: paths and options, and large tables
-/// in a [`SharedVec`](crate::SharedVec), which all workers share. Open files, maps and decoders belong into
-/// [`setup`](Self::setup), in fields marked `#[serde(skip)]`.
+/// Each worker loads from a copy of the dataset, decoded from what `Serialize` wrote. Without workers `build()` makes one such copy
+/// for the main process, so that the samples do not depend on the number of workers. Keep the copy small: paths and options, and
+/// large tables in a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor), which all workers share.
+///
+/// A field marked `#[serde(skip)]` has its default value in every copy. Use it only for what [`setup`](Self::setup) opens again: files,
+/// maps, decoders. Never use it for data.
 ///
 /// | PyTorch | here |
 /// |---|---|

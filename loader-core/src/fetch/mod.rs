@@ -213,31 +213,43 @@ where
     kind.open(collate, seed, worker, &hook)
 }
 
-/// What [`open`] reads: the bytes, and the memories they refer to.
-pub(crate) type Encoding = (SealedMemory, Vec<Arc<SealedMemory>>);
+/// A dataset, its collation and its hook after a round trip through their encoding, and that encoding.
+pub(crate) struct RoundTrip<K, C, W> {
+    /// What [`open`] decodes.
+    pub(crate) bytes: Vec<u8>,
+    /// The memories that `bytes` refers to.
+    pub(crate) attached: Vec<Arc<SealedMemory>>,
+    /// What every process that loads starts from.
+    pub(crate) decoded: (K, C, W),
+}
 
-/// Encodes what [`open`] reads, and checks that it can be read.
-pub(crate) fn encode<K, C, W>(kind: &K, collate: &C, hook: &W) -> Result<Encoding, crate::Error>
+/// Encodes what [`open`] decodes, and decodes it: what a worker would miss is missing in the main process too, so that a loader
+/// without workers gives the samples that workers would give. Tensors are moved into sealed memory, and the originals are dropped
+/// before anything is decoded.
+///
+/// Alternative considered: comparing samples before and after. Rejected because `get` may be expensive or random.
+pub(crate) fn encode<K, C, W>(kind: K, collate: C, hook: W) -> Result<RoundTrip<K, C, W>, crate::Error>
 where
     K: DatasetKind,
     C: Collate<K::Sample>,
     W: WorkerInit,
 {
     let not_encodable = |problem| crate::Error::DatasetNotEncodable { problem };
-    let encoded = attach::encode(&(kind, collate, hook));
+    let before = kind.samples();
+    let original = (kind, collate, hook);
+    let encoded = attach::encode(&original);
+    drop(original);
     let (bytes, attached) = encoded.map_err(|error| not_encodable(error.to_string()))?;
-    let back = attach::decode(&bytes, attached.clone());
-    let (back, ..): (K, C, W) = back.map_err(|error| not_encodable(error.to_string()))?;
-    if back.samples() != kind.samples() {
+    let decoded = attach::decode(&bytes, attached.clone());
+    let decoded: (K, C, W) = decoded.map_err(|error| not_encodable(error.to_string()))?;
+    let after = decoded.0.samples();
+    if after != before {
         let said =
             |samples: Option<usize>| samples.map_or("no length".to_owned(), |len| format!("{len} samples"));
-        let (before, after) = (said(kind.samples()), said(back.samples()));
-        let problem = format!("it had {before} before encoding and {after} after");
-        return Err(crate::Error::DatasetNotEncodable { problem });
+        let problem = format!("it had {} before encoding and {} after", said(before), said(after));
+        return Err(not_encodable(problem));
     }
-    let memory = SealedMemory::new(&bytes)
-        .map_err(|source| crate::Error::System { what: "shared memory for the dataset", source })?;
-    Ok((memory, attached))
+    Ok(RoundTrip { bytes, attached, decoded })
 }
 
 /// A custom function's own error keeps its chain.
