@@ -76,8 +76,8 @@ mod warning;
 pub use builder::Builder;
 pub use context::{Context, WorkerInfo};
 pub use dataset::{
-    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, IterableDataset, Map, Parts, Shard,
-    ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, TensorDataset,
+    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, IterableDataset, Map, Parts, Shard,
+    ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset,
     TensorRow, Tensors,
 };
 pub use digest::Digest;

@@ -7,6 +7,7 @@ use loader_tests::{
     Watchdog,
     datasets::{Counting, Fault, Faulty, Noise, SlowFirst, Squares, Uneven},
 };
+use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
@@ -90,6 +91,43 @@ fn iterable_with_snapshots() {
             builder.num_workers(workers).build().unwrap()
         };
         check(build, &[0, 2], &[0, 5, 22, 24]);
+    }
+}
+
+#[test]
+fn a_shuffle_buffer_with_snapshots() {
+    let _watchdog = Watchdog::start();
+    for every in [1, 3] {
+        let build = |workers: usize| {
+            let squares =
+                || Squares { count: 60 }.map(|(square, _), cx| Ok((square, cx.rng().random::<u64>())));
+            let dataset = squares()
+                .filter(|(square, _), _| Ok(square % 5 != 1))
+                .shuffle_buffer(6)
+                .chain(squares().take(30).shuffle_buffer(4))
+                .map(|(square, noise), cx| Ok((square, noise, cx.index() as u64)));
+            let builder =
+                DataLoader::stream(dataset).snapshots().snapshot_every(every).shards(3).batch_size(4);
+            builder.seed(9).num_workers(workers).build().unwrap()
+        };
+        check(build, &[0, 2], &[1, 8, 14]);
+    }
+}
+
+/// Squares that note in their sample how many items their iterator has read: what a resumed buffer has read again.
+#[test]
+fn a_shuffle_buffer_reads_only_its_own_samples_again() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let dataset = Squares { count: 20_000 }.shuffle_buffer(10);
+        let loader = DataLoader::stream(dataset).snapshots().shards(1).batch_size(10).num_workers(workers);
+        let loader = loader.build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        batches.by_ref().take(1500).for_each(|batch| drop(batch.unwrap()));
+        let mut rest = loader.resume(&batches.state()).unwrap();
+        let (_, read) = rest.next().unwrap().unwrap();
+        let most = read.as_slice().iter().max().unwrap();
+        assert!(*most < 150, "{most} items were read, of 15,000 before the place");
     }
 }
 

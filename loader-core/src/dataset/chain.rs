@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, generator::Generator};
+use super::{
+    IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
+    nested::{Nested, open_later},
+};
 use crate::context::Context;
 
 /// Two iterable datasets, one after the other in each shard: PyTorch's `ChainDataset`; made by [`IterableDataset::chain`].
@@ -18,6 +21,13 @@ impl<A, B> ChainDataset<A, B> {
     }
 }
 
+impl<A: IterableDataset, B> ChainDataset<A, B> {
+    /// The context of the second dataset, where the first one has `cx`.
+    fn context_of_second(&self, cx: &Context) -> Context {
+        cx.of_layer(self.first.layers().wrapping_add(1))
+    }
+}
+
 impl<A, B> IterableDataset for ChainDataset<A, B>
 where
     A: IterableDataset,
@@ -30,20 +40,9 @@ where
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<A::Sample>> + Send> {
-        let mut own = cx.of_layer(self.first.layers().wrapping_add(1));
-        let first = self.first.iter(shard, cx)?;
-        // Opened when the first is over, as in PyTorch: it may hold files.
-        let second = Generator::new(move |giver| async move {
-            match self.second.iter(shard, &mut own) {
-                Ok(items) => {
-                    for item in items {
-                        giver.give(item).await;
-                    }
-                }
-                Err(error) => giver.give(Err(error)).await,
-            }
-        });
-        Ok(first.chain(second))
+        let own = self.context_of_second(cx);
+        // The second is opened when the first has ended, as in PyTorch.
+        Ok(self.first.iter(shard, cx)?.chain(open_later(&self.second, shard, own)))
     }
 
     fn len(&self) -> Option<usize> {
@@ -57,5 +56,76 @@ where
 
     fn layers(&self) -> u8 {
         self.first.layers().wrapping_add(1).wrapping_add(self.second.layers())
+    }
+}
+
+/// A place in one of the two datasets.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum ChainSnapshot<A, B> {
+    /// In the first one.
+    First(A),
+    /// In the second one.
+    Second(B),
+}
+
+impl<A, B> SnapshotDataset for ChainDataset<A, B>
+where
+    A: SnapshotDataset,
+    B: SnapshotDataset<Sample = A::Sample>,
+{
+    type Snapshot = ChainSnapshot<A::Snapshot, B::Snapshot>;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<Self::Sample>, Snapshot = Self::Snapshot> + Send,
+    > {
+        let own = self.context_of_second(cx);
+        let (first, second) = match snapshot {
+            None => (Some(None), None),
+            Some(ChainSnapshot::First(snapshot)) => (Some(Some(snapshot)), None),
+            Some(ChainSnapshot::Second(snapshot)) => (None, Some(snapshot)),
+        };
+        let first = first.map(|snapshot| self.first.iter_from(shard, cx, snapshot)).transpose()?;
+        let mut second = Nested::new(&self.second, shard, own, second);
+        if first.is_none() {
+            // An error now does not lose the place, as one of an item would.
+            second.open()?;
+        }
+        Ok(ChainIter { first, second })
+    }
+}
+
+struct ChainIter<A, B> {
+    /// `None` when it has ended.
+    first: Option<A>,
+    second: B,
+}
+
+impl<A: Iterator, B: Iterator<Item = A::Item>> Iterator for ChainIter<A, B> {
+    type Item = A::Item;
+
+    fn next(&mut self) -> Option<A::Item> {
+        if let Some(first) = &mut self.first {
+            match first.next() {
+                Some(item) => return Some(item),
+                None => self.first = None,
+            }
+        }
+        self.second.next()
+    }
+}
+
+impl<A: SnapshotIterator, B: SnapshotIterator<Item = A::Item>> SnapshotIterator for ChainIter<A, B> {
+    type Snapshot = ChainSnapshot<A::Snapshot, B::Snapshot>;
+
+    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+        match &self.first {
+            Some(first) => first.snapshot().map(ChainSnapshot::First),
+            None => self.second.snapshot().map(ChainSnapshot::Second),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{ChainDataset, Map, ShuffleBuffer};
+use super::{ChainDataset, Filter, Map, ShuffleBuffer, Take};
 use crate::context::Context;
 
 /// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. For logs, archives, sockets and whatever else has
@@ -92,6 +92,43 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Map::new(self, function)
     }
 
+    /// Leaves out samples for which `function` returns false. The function must not capture anything. Its generator is that of the
+    /// sample's place in the shard of this dataset. The number of samples is no longer known in advance.
+    ///
+    /// # Examples
+    /// ```
+    /// # use loader_core::prelude::*;
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Numbers(u64);
+    /// # impl IterableDataset for Numbers {
+    /// #     type Sample = u64;
+    /// #     fn iter(&self, shard: Shard, _cx: &mut Context) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+    /// #         Ok(shard.of(0..self.0).map(Ok))
+    /// #     }
+    /// # }
+    /// let odd = Numbers(10).filter(|number, _cx| Ok(number % 2 == 1));
+    /// let loader = DataLoader::stream(odd).batch_size(5).build()?;
+    /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 3, 5, 7, 9]);
+    /// # anyhow::Ok(())
+    /// ```
+    fn filter<F>(self, function: F) -> Filter<Self, F>
+    where
+        Self: Sized,
+        F: Fn(&Self::Sample, &mut Context) -> anyhow::Result<bool> + Copy + Send + Sync + 'static,
+    {
+        Filter::new(self, function)
+    }
+
+    /// At most `count` samples in all shards together. Each shard gives an equal share of them from its beginning, the first shards one
+    /// more where `count` does not divide; a shard that has fewer gives what it has. With one shard these are the first `count` samples.
+    /// An item that is an error counts.
+    fn take(self, count: usize) -> Take<Self>
+    where
+        Self: Sized,
+    {
+        Take::new(self, count)
+    }
+
     /// The samples of each shard of this dataset, then those of `next`: PyTorch's `ChainDataset`.
     fn chain<D: IterableDataset<Sample = Self::Sample>>(self, next: D) -> ChainDataset<Self, D>
     where
@@ -100,8 +137,12 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         ChainDataset::new(self, next)
     }
 
-    /// Mixes each shard's samples: of `size` samples that are held, one at random goes out and the next comes in. The order depends on
-    /// seed, epoch and shard alone.
+    /// Shuffles each shard's samples within a buffer of `size` samples: a random one of them is next, and the stream's next sample takes
+    /// its place. The order depends on seed, epoch and shard alone.
+    ///
+    /// With [`snapshots`](crate::Builder::snapshots), a snapshot has 4 bytes for each sample in the buffer, and a resumed stream reads
+    /// the samples that were in the buffer again: for a buffer of 1,000 samples about the last 7,000 of the shard. Put functions that take
+    /// long behind the buffer (`.shuffle_buffer(1000).map(decode)`), so that they do not run again.
     ///
     /// # Panics
     /// When `size` is 0.

@@ -3,14 +3,17 @@
 mod chain;
 mod concat;
 mod error;
+mod filter;
 pub(crate) mod generator;
 mod iterable;
 pub(crate) mod many;
 mod map;
+mod nested;
 mod shuffle_buffer;
 mod snapshot;
 mod stack;
 mod subset;
+mod take;
 mod tensor_row;
 mod tensors;
 #[cfg(test)]
@@ -27,12 +30,14 @@ use crate::{
 pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
 pub use error::ComposeError;
+pub use filter::Filter;
 pub use iterable::{IterableDataset, Shard};
 pub use map::Map;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};
 pub use stack::{Parts, StackDataset};
 pub use subset::{Subset, SubsetError};
+pub use take::Take;
 pub use tensor_row::TensorRow;
 pub use tensors::{TensorDataset, Tensors};
 

@@ -1,14 +1,21 @@
-//! A stream, mixed.
+//! A stream, shuffled within a buffer.
+//!
+//! A snapshot has the generator's place, the position of each sample in the buffer, and an inner snapshot from before the oldest of them.
+//! A resumed stream reads again from that inner snapshot on, and keeps the samples that were in the buffer. Alternative considered: the
+//! samples themselves in the snapshot. Rejected because a snapshot travels with each batch: a buffer of a thousand photographs would add
+//! hundreds of megabytes to it, and each sample type would have to implement `Serialize`.
 
-use std::mem;
+use std::{collections::VecDeque, mem};
 
+use anyhow::{Context as _, anyhow, ensure};
+use loader_ipc::codec;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard};
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
 use crate::{context::Context, random::below};
 
-/// An iterable dataset whose samples are mixed within a buffer; made by [`IterableDataset::shuffle_buffer`].
+/// An iterable dataset whose samples are shuffled within a buffer; made by [`IterableDataset::shuffle_buffer`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ShuffleBuffer<D> {
     dataset: D,
@@ -30,9 +37,9 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
-        let rng = cx.buffer_rng(self.layers());
-        let items = self.dataset.iter(shard, cx)?.fuse();
-        Ok(Mixed { items, held: Vec::new(), size: self.size, rng })
+        let mut buffer = Buffer::new(self.size, cx.buffer_rng(self.layers()));
+        let mut items = self.dataset.iter(shard, cx)?.fuse();
+        Ok(std::iter::from_fn(move || buffer.next(|_| items.next())))
     }
 
     fn len(&self) -> Option<usize> {
@@ -48,38 +55,236 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
     }
 }
 
-struct Mixed<I, S> {
-    items: std::iter::Fuse<I>,
-    held: Vec<S>,
+/// A place in a shuffled stream.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct BufferSnapshot {
+    /// Words that the generator has given.
+    drawn: u64,
+    /// Items that had been read.
+    read: u64,
+    /// Items that had been read at the inner snapshot.
+    start: u64,
+    /// The inner snapshot, encoded; `None` is the shard's beginning.
+    inner: Option<Vec<u8>>,
+    /// Positions of the samples in the buffer, counted from `start`.
+    held: Vec<u32>,
+}
+
+#[cfg(test)]
+impl BufferSnapshot {
+    /// Items that a stream resumed here reads again.
+    pub(super) fn items_again(&self) -> u64 {
+        self.read - self.start
+    }
+}
+
+impl<D: SnapshotDataset> SnapshotDataset for ShuffleBuffer<D> {
+    type Snapshot = BufferSnapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<BufferSnapshot>,
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = BufferSnapshot> + Send,
+    > {
+        let mut buffer = Buffer::new(self.size, cx.buffer_rng(self.layers()));
+        let inner = snapshot.as_ref().and_then(|snapshot| snapshot.inner.as_deref());
+        let inner =
+            inner.map(codec::decode).transpose().context("reading the snapshot of the buffer's stream")?;
+        let items = self.dataset.iter_from(shard, cx, inner)?;
+        let Some(snapshot) = snapshot else {
+            return Ok(BufferIter { buffer, reader: Reader::new(items, self.size, 0, None) });
+        };
+        let mut reader = Reader::new(items, self.size, snapshot.start, snapshot.inner);
+        buffer.held = reader.read_again(snapshot.read, &snapshot.held)?;
+        buffer.rng.set_word_pos(snapshot.drawn.into());
+        Ok(BufferIter { buffer, reader })
+    }
+}
+
+/// Samples that are held back, to be given in random order.
+struct Buffer<T> {
+    held: Vec<T>,
     size: usize,
     rng: ChaCha8Rng,
 }
 
-impl<S, I: Iterator<Item = anyhow::Result<S>>> Iterator for Mixed<I, S> {
-    type Item = anyhow::Result<S>;
+impl<T> Buffer<T> {
+    fn new(size: usize, rng: ChaCha8Rng) -> Self {
+        Self { held: Vec::new(), size, rng }
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    /// The next sample. `read` is told what the buffer holds, and gives the stream's next item, or `None` at its end.
+    fn next(&mut self, mut read: impl FnMut(&[T]) -> Option<anyhow::Result<T>>) -> Option<anyhow::Result<T>> {
         loop {
-            let item = match self.items.next() {
-                // At once: it is of no use to hold an error back.
-                Some(Err(error)) => return Some(Err(error)),
-                Some(Ok(item)) => Some(item),
-                None => None,
-            };
             let len = self.held.len();
-            match item {
-                Some(item) if len < self.size => self.held.push(item),
-                Some(item) => {
-                    let place = below(&mut self.rng, len as u64) as usize;
+            match read(&self.held) {
+                // At once: holding an error back would help nobody.
+                Some(Err(error)) => return Some(Err(error)),
+                Some(Ok(item)) if len < self.size => self.held.push(item),
+                Some(Ok(item)) => {
+                    let place = self.draw();
                     return Some(Ok(mem::replace(&mut self.held[place], item)));
                 }
                 None if len == 0 => return None,
-                None => return Some(Ok(self.held.swap_remove(below(&mut self.rng, len as u64) as usize))),
+                None => {
+                    let place = self.draw();
+                    return Some(Ok(self.held.swap_remove(place)));
+                }
             }
         }
     }
+
+    /// A random place in the buffer, which must not be empty.
+    fn draw(&mut self) -> usize {
+        below(&mut self.rng, self.held.len() as u64) as usize
+    }
 }
 
+/// Reads a stream and notes places from which it can be read again.
+struct Reader<I> {
+    items: I,
+    has_ended: bool,
+    /// Items read.
+    read: u64,
+    /// Places that reading can start at, oldest first. There is at least one.
+    marks: VecDeque<Mark>,
+    /// Items from one mark to the next.
+    interval: u64,
+    /// Items read at the next mark.
+    next_mark: u64,
+}
+
+/// A place that a stream can be read from.
+struct Mark {
+    /// Items that had been read.
+    read: u64,
+    /// The stream's snapshot, encoded; `None` is its beginning.
+    inner: Option<Vec<u8>>,
+}
+
+impl<S, I> Reader<I>
+where
+    I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
+{
+    /// A reader of a stream of which `read` items have been read, at the snapshot `inner`, for a buffer of `size` samples.
+    fn new(items: I, size: usize, read: u64, inner: Option<Vec<u8>>) -> Self {
+        // More marks cost more snapshots, fewer marks cost more items that are read again: at most a quarter of the buffer.
+        let interval = size.div_ceil(4) as u64;
+        let marks = VecDeque::from([Mark { read, inner }]);
+        Self { items, has_ended: false, read, marks, interval, next_mark: read.saturating_add(interval) }
+    }
+
+    /// The next item, a sample with its position. `oldest` is the position of the oldest sample that a snapshot must find again.
+    fn next(&mut self, oldest: impl FnOnce() -> Option<u64>) -> Option<anyhow::Result<(u64, S)>> {
+        if self.has_ended {
+            return None;
+        }
+        if self.read >= self.next_mark
+            && let Err(error) = self.mark(oldest())
+        {
+            return Some(Err(error));
+        }
+        let Some(item) = self.items.next() else {
+            self.has_ended = true;
+            return None;
+        };
+        let position = self.read;
+        self.read += 1;
+        Some(item.map(|sample| (position, sample)))
+    }
+
+    /// Notes the current place, and forgets those before the last one that `oldest` can be read from.
+    fn mark(&mut self, oldest: Option<u64>) -> anyhow::Result<()> {
+        self.next_mark = self.read.saturating_add(self.interval);
+        let inner = self.items.snapshot().context("writing a snapshot of the buffer's stream")?;
+        let inner = codec::encode(&inner).context("encoding a snapshot of the buffer's stream")?;
+        self.marks.push_back(Mark { read: self.read, inner: Some(inner) });
+        self.marks.drain(..self.start_for(oldest));
+        Ok(())
+    }
+
+    /// Index of the last mark from which the item `oldest` can be read.
+    fn start_for(&self, oldest: Option<u64>) -> usize {
+        let oldest = oldest.unwrap_or(self.read);
+        self.marks.partition_point(|mark| mark.read <= oldest).saturating_sub(1)
+    }
+
+    /// Reads up to item `end`, and gives the samples at the places `positions`, which count from the first mark, in their order.
+    fn read_again(&mut self, end: u64, positions: &[u32]) -> anyhow::Result<Vec<(u64, S)>> {
+        let start = self.read;
+        let mut wanted: Vec<(u64, usize)> = (0..)
+            .zip(positions)
+            .map(|(place, &position)| (start.saturating_add(position.into()), place))
+            .collect();
+        wanted.sort_unstable();
+        let oldest = wanted.first().map(|(position, _)| *position);
+        let mut wanted = wanted.into_iter().peekable();
+        let mut found: Vec<(usize, (u64, S))> = Vec::new();
+        while self.read < end {
+            let position = self.read;
+            let item = self.next(|| oldest).with_context(|| {
+                format!(
+                    "the stream has {position} items where it had {end}; it must not change between two runs"
+                )
+            })?;
+            let Some((_, place)) = wanted.next_if(|(wanted, _)| *wanted == position) else { continue };
+            let sample =
+                item.with_context(|| format!("reading item {position} of the shuffle buffer again"))?;
+            found.push((place, sample));
+        }
+        ensure!(found.len() == positions.len(), "the snapshot of the shuffle buffer is invalid");
+        found.sort_unstable_by_key(|(place, _)| *place);
+        Ok(found.into_iter().map(|(_, sample)| sample).collect())
+    }
+}
+
+/// A shuffled stream that can take snapshots.
+struct BufferIter<I, S> {
+    buffer: Buffer<(u64, S)>,
+    reader: Reader<I>,
+}
+
+fn oldest<S>(held: &[(u64, S)]) -> Option<u64> {
+    held.iter().map(|(position, _)| *position).min()
+}
+
+impl<S, I> Iterator for BufferIter<I, S>
+where
+    I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
+{
+    type Item = anyhow::Result<S>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { buffer, reader } = self;
+        let item = buffer.next(|held| reader.next(|| oldest(held)))?;
+        Some(item.map(|(_, sample)| sample))
+    }
+}
+
+impl<S, I> SnapshotIterator for BufferIter<I, S>
+where
+    I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
+{
+    type Snapshot = BufferSnapshot;
+
+    fn snapshot(&self) -> anyhow::Result<BufferSnapshot> {
+        let Self { buffer, reader } = self;
+        let Mark { read: start, inner } = &reader.marks[reader.start_for(oldest(&buffer.held))];
+        let position = |(position, _): &(u64, S)| u32::try_from(position - start);
+        let held: Result<Vec<u32>, _> = buffer.held.iter().map(position).collect();
+        Ok(BufferSnapshot {
+            drawn: u64::try_from(buffer.rng.get_word_pos())?,
+            read: reader.read,
+            start: *start,
+            inner: inner.clone(),
+            held: held
+                .map_err(|_| anyhow!("a sample has been in the shuffle buffer for more than 2^32 items"))?,
+        })
+    }
+}
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -90,11 +295,11 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost_and_nothing_comes_too_early(count in 0usize..100, size in 1usize..20, seed: u64) {
-            let items = (0..count).map(anyhow::Ok).fuse();
-            let rng = ChaCha8Rng::seed_from_u64(seed);
-            let mixed: Vec<usize> = Mixed { items, held: Vec::new(), size, rng }.map(Result::unwrap).collect();
-            prop_assert!(mixed.iter().enumerate().all(|(place, &item)| item <= place + size));
-            let mut sorted = mixed;
+            let mut items = (0..count).map(anyhow::Ok);
+            let mut buffer = Buffer::new(size, ChaCha8Rng::seed_from_u64(seed));
+            let mixed = std::iter::from_fn(|| buffer.next(|_| items.next())).map(Result::unwrap);
+            let mut sorted: Vec<usize> = mixed.collect();
+            prop_assert!(sorted.iter().enumerate().all(|(place, &item)| item <= place + size));
             sorted.sort_unstable();
             prop_assert!(sorted.into_iter().eq(0..count));
         }

@@ -101,3 +101,119 @@ pub trait SnapshotIterator: Iterator {
     /// An error fails the batch that was just read.
     fn snapshot(&self) -> anyhow::Result<Self::Snapshot>;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use loader_ipc::codec;
+    use proptest::prelude::*;
+    use rand::RngExt;
+
+    use super::*;
+    use crate::dataset::testing::Stream;
+
+    /// An item as text, so that errors can be compared.
+    fn text<S: Debug>(item: anyhow::Result<S>) -> String {
+        item.map_or_else(|error| error.to_string(), |sample| format!("{sample:?}"))
+    }
+
+    /// Whether a stream with snapshots is the stream, and whether what follows each of its snapshots is what follows in the stream. Takes
+    /// the snapshots of each resumed stream too, `depth` times.
+    fn check<D: SnapshotDataset<Sample: Debug>>(
+        dataset: &D,
+        shard: Shard,
+        depth: usize,
+    ) -> Result<(), TestCaseError> {
+        let context = || Context::for_shard(None, 7, 1, shard);
+        let whole: Vec<String> = dataset.iter(shard, &mut context()).unwrap().map(text).collect();
+        check_from(dataset, shard, None, &whole, depth)
+    }
+
+    fn check_from<D: SnapshotDataset<Sample: Debug>>(
+        dataset: &D,
+        shard: Shard,
+        from: Option<&[u8]>,
+        expected: &[String],
+        depth: usize,
+    ) -> Result<(), TestCaseError> {
+        let mut cx = Context::for_shard(None, 7, 1, shard);
+        let from = from.map(|bytes| codec::decode(bytes).unwrap());
+        let mut items = dataset.iter_from(shard, &mut cx, from).unwrap();
+        let mut taken = 0;
+        while let Some(item) = items.next() {
+            prop_assert_eq!(Some(&text(item)), expected.get(taken));
+            taken += 1;
+            if depth > 0 {
+                let snapshot = codec::encode(&items.snapshot().unwrap()).unwrap();
+                check_from(dataset, shard, Some(&snapshot), &expected[taken..], depth - 1)?;
+            }
+        }
+        prop_assert_eq!(taken, expected.len());
+        Ok(())
+    }
+
+    fn noisy((number, noise): (u64, u64), cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+        anyhow::ensure!(number % 11 != 7, "{number} is refused");
+        Ok((number, noise ^ cx.rng().random::<u64>()))
+    }
+
+    fn kept((number, _): &(u64, u64), cx: &mut Context) -> anyhow::Result<bool> {
+        anyhow::ensure!(number % 13 != 5, "{number} is not judged");
+        Ok(number % 3 != 0 || cx.rng().random())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn a_resumed_stream_is_the_rest_of_the_stream(
+            (count, more) in (0u64..32, 0u64..12),
+            (size, outer) in (1usize..12, 1usize..6),
+            limit in 0usize..40,
+            bad in prop_oneof![Just(None), (2u64..9).prop_map(Some)],
+            (index, shards) in prop_oneof![Just((0usize, 1usize)), Just((1, 2)), Just((2, 3))],
+        ) {
+            let shard = Shard::new(index, shards);
+            let stream = || Stream { count, bad };
+            let other = || Stream { count: more, bad: None };
+            check(&stream().shuffle_buffer(size), shard, 2)?;
+            check(&IterableDataset::map(stream().shuffle_buffer(size), noisy).shuffle_buffer(outer), shard, 2)?;
+            check(&stream().chain(other()).chain(other()), shard, 2)?;
+            check(&stream().shuffle_buffer(size).chain(other().shuffle_buffer(size)).shuffle_buffer(outer), shard, 1)?;
+            check(&IterableDataset::map(stream(), noisy).filter(kept).shuffle_buffer(size).take(limit), shard, 1)?;
+            check(&stream().take(limit).chain(other()).shuffle_buffer(size).filter(kept), shard, 1)?;
+        }
+    }
+
+    #[test]
+    fn a_stream_that_has_become_shorter_is_noticed() {
+        let shard = Shard::new(0, 1);
+        let buffer = |count| Stream { count, bad: None }.shuffle_buffer(5);
+        let long = buffer(100);
+        let mut cx = Context::new(0);
+        let mut items = long.iter_from(shard, &mut cx, None).unwrap();
+        items.by_ref().take(50).for_each(drop);
+        let snapshot = items.snapshot().unwrap();
+        let mut cx = Context::new(0);
+        let error = buffer(20).iter_from(shard, &mut cx, Some(snapshot)).err().expect("it is too short");
+        assert!(error.to_string().contains("items where it had 55"), "{error:#}");
+    }
+
+    /// The oldest sample of a buffer is the sum of `size / held` for each `held` old on average, about `size * ln(size)`.
+    #[test]
+    fn a_buffer_reads_a_bounded_part_again() {
+        const SIZE: usize = 200;
+        let stream = Stream { count: 40_000, bad: None }.shuffle_buffer(SIZE);
+        let mut cx = Context::new(3);
+        let mut items = stream.iter_from(Shard::new(0, 1), &mut cx, None).unwrap();
+        let mut again = Vec::new();
+        for _ in 0..38 {
+            items.by_ref().take(1000).for_each(drop);
+            again.push(items.snapshot().unwrap().items_again());
+        }
+        let mean = again.iter().sum::<u64>() / again.len() as u64;
+        // 200 * (ln 200 + 0.58) is 1,176; up to a quarter of the buffer is added.
+        assert!((1_000..1_500).contains(&mean), "{mean} of {again:?}");
+    }
+}

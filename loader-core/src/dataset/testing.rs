@@ -1,9 +1,9 @@
 //! Datasets for this folder's tests. A sample is a number and a draw from the sample's generator.
 
-use rand::RngExt;
+use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
-use super::Dataset;
+use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
 use crate::context::Context;
 
 /// Numbers from `first` on, one by one.
@@ -55,4 +55,74 @@ impl Dataset for Counted {
 pub(super) fn draw(cx: &mut Context, index: usize) -> u64 {
     cx.set_index(index);
     cx.rng().random()
+}
+
+/// A stream of the numbers below `count`, each with a draw from the shard's generator. Those that are divisible by `bad` are errors.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Stream {
+    pub(super) count: u64,
+    pub(super) bad: Option<u64>,
+}
+
+pub(super) struct StreamIter {
+    next: u64,
+    step: u64,
+    stream: Stream,
+    rng: ChaCha8Rng,
+}
+
+impl Iterator for StreamIter {
+    type Item = anyhow::Result<(u64, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.next;
+        if number >= self.stream.count {
+            return None;
+        }
+        self.next += self.step;
+        let noise = self.rng.random();
+        let is_bad = self.stream.bad.is_some_and(|bad| number.is_multiple_of(bad));
+        Some(if is_bad { Err(anyhow::anyhow!("{number} is bad")) } else { Ok((number, noise)) })
+    }
+}
+
+impl SnapshotIterator for StreamIter {
+    type Snapshot = (u64, u64);
+
+    fn snapshot(&self) -> anyhow::Result<(u64, u64)> {
+        Ok((self.next, u64::try_from(self.rng.get_word_pos())?))
+    }
+}
+
+impl IterableDataset for Stream {
+    type Sample = (u64, u64);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+
+    fn len(&self) -> Option<usize> {
+        usize::try_from(self.count).ok()
+    }
+}
+
+impl SnapshotDataset for Stream {
+    type Snapshot = (u64, u64);
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<(u64, u64)>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = (u64, u64)> + Send>
+    {
+        let mut rng = ChaCha8Rng::from_seed(cx.rng().random());
+        let (next, words) = snapshot.unwrap_or((shard.index() as u64, 0));
+        rng.set_word_pos(words.into());
+        Ok(StreamIter { next, step: shard.count() as u64, stream: self.clone(), rng })
+    }
 }

@@ -1,0 +1,130 @@
+//! Some samples of a stream.
+
+use std::fmt;
+
+use loader_ipc::ZeroSized;
+use serde::{Deserialize, Serialize};
+
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
+use crate::context::Context;
+
+/// The samples of an iterable dataset that a function keeps; made by [`IterableDataset::filter`].
+#[derive(Serialize, Deserialize)]
+#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
+pub struct Filter<D, F> {
+    dataset: D,
+    function: ZeroSized<F>,
+}
+
+impl<D, F: Copy> Filter<D, F> {
+    pub(super) fn new(dataset: D, function: F) -> Self {
+        Self { dataset, function: ZeroSized::new(function) }
+    }
+}
+
+impl<D, F> IterableDataset for Filter<D, F>
+where
+    D: IterableDataset,
+    F: Fn(&D::Sample, &mut Context) -> anyhow::Result<bool> + Copy + Send + Sync + 'static,
+{
+    type Sample = D::Sample;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
+        let own = cx.of_layer(self.layers());
+        let items = self.dataset.iter(shard, cx)?;
+        Ok(FilterIter { items, function: self.function.get(), cx: own, position: 0 })
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.dataset.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers().wrapping_add(1)
+    }
+}
+
+impl<D, F> SnapshotDataset for Filter<D, F>
+where
+    D: SnapshotDataset,
+    F: Fn(&D::Sample, &mut Context) -> anyhow::Result<bool> + Copy + Send + Sync + 'static,
+{
+    /// Items read, and the dataset's own snapshot.
+    type Snapshot = (u64, D::Snapshot);
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = Self::Snapshot> + Send,
+    > {
+        let own = cx.of_layer(self.layers());
+        let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
+        let items = self.dataset.iter_from(shard, cx, snapshot)?;
+        Ok(FilterIter { items, function: self.function.get(), cx: own, position })
+    }
+}
+
+struct FilterIter<I, F> {
+    items: I,
+    function: F,
+    /// The function's; the dataset has the other one.
+    cx: Context,
+    /// Items read.
+    position: u64,
+}
+
+impl<I, F, S> Iterator for FilterIter<I, F>
+where
+    I: Iterator<Item = anyhow::Result<S>>,
+    F: Fn(&S, &mut Context) -> anyhow::Result<bool>,
+{
+    type Item = anyhow::Result<S>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let item = self.items.next()?;
+            self.cx.set_index(self.position as usize);
+            self.position += 1;
+            let sample = match item {
+                Ok(sample) => sample,
+                Err(error) => return Some(Err(error)),
+            };
+            match (self.function)(&sample, &mut self.cx) {
+                Ok(true) => return Some(Ok(sample)),
+                Ok(false) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl<I, F> SnapshotIterator for FilterIter<I, F>
+where
+    I: SnapshotIterator,
+    Self: Iterator,
+{
+    type Snapshot = (u64, I::Snapshot);
+
+    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+        Ok((self.position, self.items.snapshot()?))
+    }
+}
+
+impl<D: Clone, F: Copy> Clone for Filter<D, F> {
+    fn clone(&self) -> Self {
+        Self { dataset: self.dataset.clone(), function: self.function }
+    }
+}
+
+impl<D: fmt::Debug, F> fmt::Debug for Filter<D, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filter").field("dataset", &self.dataset).finish_non_exhaustive()
+    }
+}

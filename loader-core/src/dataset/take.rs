@@ -1,0 +1,90 @@
+//! The beginning of a stream.
+
+use serde::{Deserialize, Serialize};
+
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
+use crate::context::Context;
+
+/// The first samples of an iterable dataset; made by [`IterableDataset::take`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Take<D> {
+    dataset: D,
+    count: usize,
+}
+
+impl<D> Take<D> {
+    pub(super) fn new(dataset: D, count: usize) -> Self {
+        Self { dataset, count }
+    }
+
+    /// Items of `shard`.
+    fn share(&self, shard: Shard) -> u64 {
+        (self.count / shard.count() + usize::from(shard.index() < self.count % shard.count())) as u64
+    }
+}
+
+impl<D: IterableDataset> IterableDataset for Take<D> {
+    type Sample = D::Sample;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
+        Ok(TakeIter { left: self.share(shard), items: self.dataset.iter(shard, cx)? })
+    }
+
+    fn len(&self) -> Option<usize> {
+        Some(self.dataset.len()?.min(self.count))
+    }
+
+    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+        self.dataset.setup(cx)
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers()
+    }
+}
+
+impl<D: SnapshotDataset> SnapshotDataset for Take<D> {
+    /// Items left, and the dataset's own snapshot.
+    type Snapshot = (u64, D::Snapshot);
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = Self::Snapshot> + Send,
+    > {
+        let (left, snapshot) = match snapshot {
+            Some((left, inner)) => (left, Some(inner)),
+            None => (self.share(shard), None),
+        };
+        Ok(TakeIter { left, items: self.dataset.iter_from(shard, cx, snapshot)? })
+    }
+}
+
+struct TakeIter<I> {
+    left: u64,
+    items: I,
+}
+
+impl<I: Iterator> Iterator for TakeIter<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<I::Item> {
+        self.left = self.left.checked_sub(1)?;
+        self.items.next()
+    }
+}
+
+impl<I: SnapshotIterator> SnapshotIterator for TakeIter<I> {
+    type Snapshot = (u64, I::Snapshot);
+
+    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+        Ok((self.left, self.items.snapshot()?))
+    }
+}
