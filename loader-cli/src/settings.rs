@@ -18,10 +18,6 @@ pub(crate) struct Settings {
     pub(crate) loader: LoaderOptions,
 }
 
-/// A worker may die so often in an epoch. A library's user is there to read an error; a command that runs for hours should come to its end
-/// though its workers are killed every second.
-const MAX_WORKER_DEATHS: u32 = 1000;
-
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
         let (mut dataset, loader) = read_target(&arguments.target)?;
@@ -29,9 +25,6 @@ impl Settings {
         dataset.size = arguments.size.or(dataset.size);
         dataset.pixels = arguments.pixels.or(dataset.pixels);
         let mut loader = arguments.options().over(LoaderOptions::from_env()?).over(loader);
-        if loader.num_workers.is_some_and(|workers| workers.resolve() > 0) {
-            loader.max_worker_deaths.get_or_insert(MAX_WORKER_DEATHS);
-        }
         if arguments.samples.is_some() {
             // Draws are random as they are.
             loader.shuffle = None;

@@ -178,9 +178,9 @@ pub enum Error {
         /// What differs, with both values.
         problem: String,
     },
-    /// A worker's process ended while it had work, and no other one was to take its place: `on_worker_death` is `Fail`, or it has died too
-    /// often in this epoch. The iterator ends with this error. Or, with `given_up`, one batch has ended its worker twice: that batch is
-    /// lost, and the iterator goes on.
+    /// A worker's process ended while it had work, and no other one was to take its place: `on_worker_death` is `Fail`, or it has died more
+    /// than `max_worker_deaths` times in a row outside of batches. The iterator ends with this error. Or, with `given_up`, one batch has
+    /// ended its workers again and again: that batch is lost, and the iterator goes on.
     #[error("{}", exited(.doing, .status, .reason.as_deref(), .batches, *.deaths, .given_up.as_deref()))]
     WorkerExited {
         /// Number of the worker.
@@ -195,7 +195,7 @@ pub enum Error {
         batches: Vec<u64>,
         /// What it was doing.
         doing: Box<Doing>,
-        /// How often this worker has died in this epoch.
+        /// How often this worker has died in a row outside of batches; with `given_up`, how many workers have died on that batch.
         deaths: u32,
         /// The batch that is to blame, if one is.
         given_up: Option<Box<GivenUp>>,
@@ -289,7 +289,7 @@ impl fmt::Display for Doing {
         // The clock behind it ticks every few milliseconds.
         let age = format_args!("{:.2} s", self.age.as_secs_f64()).to_string();
         match state {
-            WorkerState::Fetching | WorkerState::Collating => {
+            WorkerState::Fetching => {
                 write!(f, "worker {worker} (pid {pid}), {state} sample {index} of batch {batch} for {age}")
             }
             WorkerState::FetchingMany => {
@@ -298,7 +298,9 @@ impl fmt::Display for Doing {
                     "worker {worker} (pid {pid}), fetching all samples of batch {batch} at once for {age}"
                 )
             }
-            WorkerState::Sending => write!(f, "worker {worker} (pid {pid}), sending batch {batch} for {age}"),
+            WorkerState::Collating | WorkerState::Sending => {
+                write!(f, "worker {worker} (pid {pid}), {state} batch {batch} for {age}")
+            }
             _ => write!(f, "worker {worker} (pid {pid}), {state} for {age}"),
         }
     }
@@ -414,12 +416,19 @@ fn exited(
                 text.push_str(&format!("; it had batches {batches:?}"));
             }
             if deaths > 1 {
-                text.push_str(&format!("; it has died {deaths} times in this epoch"));
+                text.push_str(&format!("; it has died {deaths} times in a row without finishing a batch"));
             }
         }
     }
-    if reason.is_none() && matches!(status, ExitStatus::Signal { signal: 9, .. }) {
-        text.push_str("; a SIGKILL that nobody sent is the kernel's, out of memory: fewer workers or smaller batches help");
+    if matches!(status, ExitStatus::Signal { signal: 9, .. }) {
+        let is_known = reason.is_some_and(|reason| reason.contains("out of memory"));
+        match is_known {
+            true => text.push_str("; use fewer workers or smaller batches"),
+            false if reason.is_none() => text.push_str(
+                "; a SIGKILL that no process sent comes from the kernel, for want of memory: use fewer workers or smaller batches",
+            ),
+            false => {}
+        }
     }
     text
 }
@@ -430,6 +439,9 @@ pub(crate) fn while_doing(doing: &Doing) -> String {
         WorkerState::Starting => " before it was ready".to_owned(),
         WorkerState::Idle => String::new(),
         WorkerState::FetchingMany => format!(" while fetching all samples of batch {} at once", doing.batch),
+        WorkerState::Collating | WorkerState::Sending => {
+            format!(" while {} batch {}", doing.state, doing.batch)
+        }
         _ => format!(" while {} sample {} of batch {}", doing.state, doing.index, doing.batch),
     }
 }

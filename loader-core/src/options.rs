@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub(crate) const DEFAULT_BATCH_SIZE: usize = 1;
 pub(crate) const DEFAULT_PREFETCH_FACTOR: usize = 2;
 pub(crate) const DEFAULT_IN_ORDER: bool = true;
-pub(crate) const DEFAULT_MAX_WORKER_DEATHS: u32 = 3;
+pub(crate) const DEFAULT_MAX_WORKER_DEATHS: u32 = 10;
 pub(crate) const DEFAULT_MAX_BAD_SAMPLES: u64 = 10;
 
 /// How many worker processes load.
@@ -265,7 +265,7 @@ pub struct LoaderOptions {
     /// What happens when a worker dies; it is started again by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_worker_death: Option<OnWorkerDeath>,
-    /// How often a worker is started again in an epoch; 3 by default. One that dies more often ends the iterator.
+    /// How often a worker may die in a row outside of batches and is started again; 10 by default. One more death ends the iterator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_worker_deaths: Option<u32>,
     /// What happens with a sample that cannot be loaded; its batch fails by default.

@@ -50,19 +50,21 @@ pub enum Warning {
         doing: Doing,
         /// Batches that are done again.
         batches: Vec<u64>,
-        /// How often this worker has died in this epoch.
+        /// How often this worker has died in a row outside of batches; 0 when it died on a batch, which is what such a death counts for.
         deaths: u32,
         /// How often it may (`max_worker_deaths`).
         most: u32,
     },
     /// The worker that was to take a dead one's place could not be started, which counts as a death. It is tried again.
-    #[error("{problem}; it is tried again (death {deaths} of {most} that a worker may die in an epoch)")]
+    #[error(
+        "{problem}; it is tried again (death {deaths} in a row without finishing a batch; max_worker_deaths is {most})"
+    )]
     WorkerNotReplaced {
         /// Number of the worker.
         worker: usize,
         /// Why it did not start.
         problem: String,
-        /// How often this worker has died in this epoch.
+        /// How often this worker has died in a row outside of batches.
         deaths: u32,
         /// How often it may (`max_worker_deaths`).
         most: u32,
@@ -127,7 +129,9 @@ fn replaced(
         text.push_str(&format!(" and does batches {batches:?} again"));
     }
     if deaths > 0 {
-        text.push_str(&format!(" (death {deaths} of {most} that a worker may die in an epoch)"));
+        text.push_str(&format!(
+            " (death {deaths} in a row without finishing a batch; max_worker_deaths is {most})"
+        ));
     }
     text
 }

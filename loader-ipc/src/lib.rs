@@ -28,6 +28,7 @@ mod held;
 pub mod lent;
 pub mod lifeline;
 pub mod memory;
+pub mod oom;
 pub mod pin;
 pub mod process;
 pub mod queue;

@@ -153,6 +153,10 @@ impl Worker<'_> {
         let control = Arc::clone(&self.session.control);
         let watch = PageWatch::new(&control, self.session.worker, &known_bad);
         let outcome = self.fetch_and_send(epoch, number, lease, &work, &watch)?;
+        // Also where there is no batch: from here on the worker is in no sample.
+        if !matches!(outcome, Outcome::Done { .. }) {
+            self.enter(WorkerState::Sending);
+        }
         let position = self.position(&work);
         let mut bad = watch.bad.into_inner();
         bad.truncate(MOST_BAD_SAMPLES);

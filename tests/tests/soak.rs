@@ -13,7 +13,7 @@ use std::{
 use loader_core::{DataLoader, Iter, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Large, Noise, Squares},
+    datasets::{Fault, Large, Mortal, Noise, Slow, Squares},
     processes,
 };
 use nix::sys::signal::Signal;
@@ -176,6 +176,61 @@ fn soak(time: Duration, kills: u64) {
         assert!(after <= before + slack, "{name} grow: {footprints:?}");
     }
     drop(kinds);
+}
+
+/// Loads epochs for `time` while 20 workers a second are killed. With the default options each epoch is that of an undisturbed run.
+fn twenty_kills_a_second(time: Duration) {
+    let slow = |workers, delay| {
+        let dataset = Slow { count: 500, delay };
+        DataLoader::builder(dataset).batch_size(8).shuffle(true).num_workers(workers).on_warning(|_| {})
+    };
+    let stream = |workers| {
+        let mortal = Mortal { count: 2_000, fault: Fault::Hang, lives: "/nowhere".into() };
+        let stream = DataLoader::stream(mortal).snapshots().shards(3).batch_size(8);
+        stream.num_workers(workers).on_warning(|_| {})
+    };
+    let sample = Duration::from_millis(1);
+    let kinds: [Box<Epoch>; 3] = [
+        Box::new(epochs(slow(2, sample).build().unwrap(), slow(0, Duration::ZERO).build().unwrap())),
+        // Collation, which is no sample, takes most of the time of a batch.
+        Box::new(epochs(
+            slow(2, Duration::ZERO).collate(collate_slowly).build().unwrap(),
+            slow(0, Duration::ZERO).build().unwrap(),
+        )),
+        Box::new(epochs(stream(2).build().unwrap(), stream(0).build().unwrap())),
+    ];
+    let (started, killer) = (Instant::now(), Killer::start(7, Duration::from_millis(50)));
+    let (mut epoch, mut restarts) = (0, 0);
+    while started.elapsed() < time {
+        for kind in &kinds {
+            restarts += kind(epoch, &killer);
+        }
+        epoch += 1;
+    }
+    let (seconds, killed) = (started.elapsed().as_secs_f64(), killer.stop());
+    println!(
+        "{seconds:.1} s, {} epochs, {killed} workers killed, {restarts} replaced in mid-epoch",
+        3 * epoch
+    );
+    // A busy machine may kill more slowly.
+    assert!(killed as f64 > 5.0 * seconds, "{killed} workers were killed in {seconds} s");
+}
+
+fn collate_slowly(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
+    thread::sleep(Duration::from_millis(10));
+    Ok(Tensor::from_slice(&samples, [samples.len()])?)
+}
+
+#[test]
+fn twenty_kills_a_second_lose_nothing() {
+    let _watchdog = Watchdog::start();
+    twenty_kills_a_second(Duration::from_secs(4));
+}
+
+#[test]
+#[ignore = "takes a minute; see docs/testing.md"]
+fn twenty_kills_a_second_for_a_minute() {
+    twenty_kills_a_second(Duration::from_secs(60));
 }
 
 #[test]

@@ -101,9 +101,10 @@ fn numbers(batches: Iter<Tensor<u64>>) -> Vec<Vec<u64>> {
 #[test]
 fn a_batch_that_ends_its_workers_is_given_up() {
     let _watchdog = Watchdog::start();
-    for (fault, deaths) in [(Fault::Abort, 2), (Fault::Exit(0), 2), (Fault::Kill, 3)] {
+    for (fault, deaths) in [(Fault::Abort, 2), (Fault::Exit(0), 2), (Fault::Kill, 32)] {
         let dataset = Faulty { count: 100, at: 21, fault };
-        let loader = DataLoader::builder(dataset).batch_size(4).num_workers(2).build().unwrap();
+        let builder = DataLoader::builder(dataset).batch_size(4).num_workers(2).on_warning(|_| {});
+        let loader = builder.build().unwrap();
         let mut batches = loader.iter().unwrap();
         let mut good = Vec::new();
         while let Some(batch) = batches.next() {
@@ -130,6 +131,34 @@ fn a_batch_that_ends_its_workers_is_given_up() {
 }
 
 #[test]
+fn kills_that_any_process_may_have_sent_lose_no_batch() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let undisturbed = digest(
+        DataLoader::builder(mortal(folder.path(), Fault::Kill))
+            .batch_size(4)
+            .build()
+            .unwrap()
+            .iter()
+            .unwrap(),
+    )
+    .0;
+    // Seven times in the same sample, and another seven in the next batch.
+    put_lives(folder.path(), &[(21, 7), (26, 7)]);
+    let builder = DataLoader::builder(mortal(folder.path(), Fault::Kill)).batch_size(4).num_workers(2);
+    let loader = builder.on_warning(|_| {}).build().unwrap();
+    assert_eq!(digest(loader.iter().unwrap()), (undisturbed, 14));
+    // Of a shard too.
+    put_lives(folder.path(), &[(21, 7)]);
+    let builder = DataLoader::stream(mortal(folder.path(), Fault::Kill)).shards(2).batch_size(4);
+    let loader = builder.num_workers(2).on_warning(|_| {}).build().unwrap();
+    let mut seen: Vec<u64> =
+        loader.iter().unwrap().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect();
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..200));
+}
+
+#[test]
 fn a_shard_ends_with_the_batch_that_is_given_up() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
@@ -138,45 +167,48 @@ fn a_shard_ends_with_the_batch_that_is_given_up() {
     let loader = loader.num_workers(2).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let (mut good, mut errors) = (Vec::new(), Vec::new());
-    for batch in batches.by_ref() {
+    while let Some(batch) = batches.next() {
         match batch {
             Ok(batch) => good.extend_from_slice(batch.as_slice()),
-            Err(error) => errors.push(error),
+            Err(error) => errors.push((batches.last_batch().unwrap().number, error)),
         }
     }
-    assert!(matches!(&errors[..], [Error::WorkerExited { given_up: Some(_), .. }]), "{errors:?}");
+    let [(number, error @ Error::WorkerExited { given_up: Some(given_up), doing, .. })] = &errors[..] else {
+        panic!("{errors:?}")
+    };
+    assert_eq!((given_up.batch, doing.batch, doing.index), (*number, *number, 10));
+    let says = format!("while fetching sample 10 of batch {number}; batch {number} has ended 2 workers");
+    assert!(error.to_string().contains(&says), "{error}");
     good.sort_unstable();
     // 41 is the eleventh of the second shard: two batches of four came before.
     assert!(good.into_iter().eq((0..200).filter(|number| number % 4 != 1 || *number < 33)));
 }
 
 #[test]
-fn a_worker_that_dies_too_often_ends_the_iterator() {
+fn deaths_on_batches_do_not_count_for_the_worker() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
-    let builder = || DataLoader::builder(mortal(folder.path(), Fault::Kill)).batch_size(4).num_workers(1);
-    let lives = [(10, 1), (30, 1), (50, 1), (70, 1)];
-    put_lives(folder.path(), &lives);
-    let loader = builder().build().unwrap();
-    let mut batches = loader.iter().unwrap();
-    assert_eq!(batches.by_ref().take_while(Result::is_ok).count(), 17);
-    assert!(batches.next().is_none(), "the iterator is at its end");
-    assert_eq!(batches.report().restarts, 3);
-    // In the next epoch it may die again.
-    put_lives(folder.path(), &lives[..3]);
-    assert_eq!(digest(loader.iter().unwrap()).1, 3);
-    put_lives(folder.path(), &lives);
-    assert_eq!(digest(builder().max_worker_deaths(4).build().unwrap().iter().unwrap()).1, 4);
+    put_lives(folder.path(), &[(10, 1), (30, 1), (50, 1), (70, 1)]);
+    let builder = DataLoader::builder(mortal(folder.path(), Fault::Kill)).batch_size(4).num_workers(1);
+    let loader = builder.max_worker_deaths(1).on_warning(|_| {}).build().unwrap();
+    assert_eq!(digest(loader.iter().unwrap()).1, 4);
 }
 
 #[test]
 fn a_worker_that_cannot_come_up_ends_the_iterator() {
     let _watchdog = Watchdog::start();
-    let dataset = Slow { count: 100, delay: Duration::ZERO };
-    let loader = DataLoader::builder(dataset).num_workers(2).worker_init(|_| std::process::abort());
-    let error = loader.build().unwrap().iter().unwrap().next().unwrap().unwrap_err();
-    assert!(matches!(error, Error::WorkerExited { deaths: 4, given_up: None, .. }), "{error:?}");
-    assert!(error.to_string().contains("before it was ready"), "{error}");
+    for (most, deaths) in [(None, 11), (Some(2), 3)] {
+        let dataset = Slow { count: 100, delay: Duration::ZERO };
+        let builder = DataLoader::builder(dataset).num_workers(2).on_warning(|_| {});
+        let builder = if let Some(most) = most { builder.max_worker_deaths(most) } else { builder };
+        let builder = builder.worker_init(|_| std::process::abort());
+        let error = builder.build().unwrap().iter().unwrap().next().unwrap().unwrap_err();
+        let Error::WorkerExited { deaths: died, given_up: None, .. } = error else { panic!("{error:?}") };
+        assert_eq!(died, deaths);
+        let text = error.to_string();
+        assert!(text.contains("before it was ready"), "{text}");
+        assert!(text.contains("times in a row without finishing a batch"), "{text}");
+    }
 }
 
 #[test]
@@ -246,7 +278,8 @@ fn it_is_said_once_for_each_death() {
     let before = batches.worker_pids();
     assert!(batches.by_ref().all(|batch| batch.is_ok()));
     let heard = said.lock().unwrap().clone();
-    let [Warning::WorkerReplaced { worker, pid, batches: again, deaths: 1, most: 3, .. }] = &heard[..] else {
+    let [Warning::WorkerReplaced { worker, pid, batches: again, deaths: 0, most: 10, .. }] = &heard[..]
+    else {
         panic!("{heard:?}");
     };
     assert_eq!((*worker, *pid), (1, before[1]));

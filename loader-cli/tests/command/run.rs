@@ -59,7 +59,7 @@ fn events() {
         "dataset": { "kind": "image-folder", "path": PHOTOS, "transform": "train", "size": 48, "pixels": "f32" },
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
-            "drop_last": false, "in_order": true, "timeout": 0.0, "on_worker_death": "restart", "max_worker_deaths": 1000,
+            "drop_last": false, "in_order": true, "timeout": 0.0, "on_worker_death": "restart", "max_worker_deaths": 10,
             "on_bad_sample": "error", "max_bad_samples": 10, "sample_timeout": 0.0, "hedge": false,
             "persistent_workers": false, "pin_memory": false,
         },

@@ -199,8 +199,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// What happens when a worker's process ends while it has work; by default another one takes its place, and the batches are those of an
-    /// undisturbed run. A batch that ends its worker twice (three times where somebody else may have sent the signal) is given up, with
-    /// an [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, and the epoch goes on.
+    /// undisturbed run. A batch is given up, with an [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, when two workers
+    /// have crashed on it, when three were ended for want of memory, or when 32 workers in a row were killed in the same sample of it; the
+    /// epoch goes on. Workers that are killed from outside, however many, lose no batch.
     ///
     /// A worker that has work and is stopped (SIGSTOP) while the program waits is ended after 10 seconds, and replaced too; not with
     /// [`OnWorkerDeath::Fail`].
@@ -210,8 +211,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// How often a worker is started again in an epoch; 3 by default. One that dies more often ends the iterator with
-    /// [`Error::WorkerExited`](crate::Error::WorkerExited).
+    /// How often a worker may die in a row outside of batches (while it starts, opens the dataset or waits) and is started again; 10 by
+    /// default. One more death ends the iterator with [`Error::WorkerExited`](crate::Error::WorkerExited). The count starts again from
+    /// zero when the worker finishes a batch. A death on a batch counts for that batch; see [`on_worker_death`](Self::on_worker_death).
     #[must_use]
     pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
         self.settings.options.max_worker_deaths = Some(deaths);

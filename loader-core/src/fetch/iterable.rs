@@ -324,6 +324,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         };
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
         if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
+            // Whoever watches is told where reading begins, which may be before the batch.
+            watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
             if let Some(Given::NotOpen(error)) = items.0.next() {
                 cursor.items = None;
                 return Err(failed(&error.context(format!("opening shard {shard}"))));

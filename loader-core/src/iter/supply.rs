@@ -41,6 +41,13 @@ pub(super) enum Wanted {
     NextOf { shard: usize, open_at: Option<ShardPlace> },
 }
 
+impl Wanted {
+    /// True for a task of a shard that is opened before the task's first item, and comes to the item `position` on the way.
+    pub(super) fn begins_behind(&self, position: usize) -> bool {
+        matches!(self, Self::NextOf { open_at: Some(place), .. } if (position as u64) < place.position)
+    }
+}
+
 /// How far a shard has come, by what its workers have said.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reached {

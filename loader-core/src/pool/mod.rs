@@ -25,6 +25,7 @@ use loader_ipc::{
     frame::{Lease, MOST_FORGOTTEN, MOST_UNANSWERED, Order, Report, Task},
     handshake::Notice,
     lifeline::LifelineError,
+    oom::OomWatch,
     queue::{NoteSender, ReportError, ReportReceiver},
     slots::SlotPool,
 };
@@ -66,6 +67,7 @@ pub(crate) struct Pool {
     owner: u32,
     /// Slots destroyed when workers' mappings were last looked through.
     looked_through: u64,
+    oom: OomWatch,
 }
 
 impl Pool {
@@ -296,6 +298,11 @@ impl Pool {
     /// If the worker's process is stopped, by SIGSTOP or a terminal: the processor time that it has used.
     pub(crate) fn stopped_after(&self, worker: usize) -> Option<u64> {
         self.workers[worker].process.stopped_after()
+    }
+
+    /// True when the kernel's OOM killer has ended a process since the last call, or since the workers were started.
+    pub(crate) fn has_oom_killer_acted(&mut self) -> bool {
+        self.oom.has_acted()
     }
 
     /// Begins to start a worker that has ended again. It has no tasks; those that it is given meanwhile wait for it.

@@ -17,6 +17,7 @@ use loader_ipc::{
     handshake::{HandshakeError, Invitation, Offer, Work},
     lifeline::{Lifeline, LifelineError},
     memory::SealedMemory,
+    oom::OomWatch,
     process::{self, WorkerProcess},
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
@@ -101,6 +102,7 @@ impl Launch {
         let (control, control_fd) =
             ControlPage::create(self.workers).map_err(system("making the control page"))?;
         let control = Arc::new(control);
+        let oom = OomWatch::start();
         let starter = Arc::new(Starter { launch: Arc::clone(self), base_seed, control: control_fd });
         let Fresh { workers, watched, readers } = starter.start_all(&wake)?;
         let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
@@ -116,6 +118,7 @@ impl Launch {
             slots: slots.clone(),
             owner: std::process::id(),
             looked_through: slots.destroyed(),
+            oom,
         };
         match reaper {
             Ok(reaper) => {
@@ -316,18 +319,27 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
     }
     output.last_words();
     let problem = match own_end {
-        Some(status) if error.is_gone() => format!(
+        // A program that is no worker program ends by itself.
+        Some(status @ ExitStatus::Code(_)) if error.is_gone() => format!(
             "its process {status} before it answered; is loader_worker::init() called first in its main, and is it a worker \
              program?"
         ),
+        Some(status @ ExitStatus::Signal { .. }) => format!(
+            "its process was {status} before it answered; if no other process sent the signal, code that runs before \
+             loader_worker::init() crashes"
+        ),
+        Some(status) if error.is_gone() => format!("its process is {status}, before it answered"),
         _ if matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)) => {
             "it did not answer; a worker program must call loader_worker::init() or serve a registry first in its main".to_owned()
         }
         _ => error.to_string(),
     };
-    // Where the host lets nobody see how it ended, it may have been.
-    let was_killed =
-        error.is_gone() && matches!(own_end, Some(ExitStatus::Signal { .. } | ExitStatus::Unknown));
+    let was_killed = match own_end {
+        Some(ExitStatus::Signal { .. }) => true,
+        // Where the host reaps every child, how it ended is not known: it may have been.
+        Some(ExitStatus::Unknown) => error.is_gone(),
+        _ => false,
+    };
     Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed }
 }
 

@@ -36,6 +36,7 @@ use crate::{
     control::ControlPage,
     entry::Entry,
     frame::Lease,
+    held::uninterrupted,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{Ear, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake, bell::bell},
@@ -357,7 +358,9 @@ impl Listening {
         let (WakeEnd, fds) = lifeline.receive(deadline)?;
         let missing = || LifelineError::Malformed("what wakes main is missing".into());
         let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);
-        let accepted = server.accept();
+        // ipc-channel does not go on after EINTR. The first SIGSEGV that another process sends, for one, only interrupts: Rust's handler,
+        // which looks for stack overflows, lets it pass. The watchdog still ends the waiting, and takes the signals that may end the process.
+        let accepted = uninterrupted(|| server.accept());
         let (_, welcome) =
             accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
         if welcome.nonce != bootstrap.nonce {

@@ -37,7 +37,10 @@ use serde::{Deserialize, Serialize};
 
 use super::HandshakeError;
 use crate::{
-    advice::advice, held::without_sigpipe, lifeline::LifelineError, socket_file::remove_socket,
+    advice::advice,
+    held::{uninterrupted, without_sigpipe},
+    lifeline::LifelineError,
+    socket_file::remove_socket,
     sys::duplicate_sockets,
 };
 
@@ -156,10 +159,12 @@ impl Address {
 }
 
 fn connect<T: Serialize>(name: &str, welcome: T) -> Result<(), HandshakeError> {
-    let connection = IpcSender::connect(name.to_owned()).map_err(|error| match error.raw_os_error() {
-        // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
-        Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
-        _ => HandshakeError::Queue(error),
+    let connection = uninterrupted(|| IpcSender::connect(name.to_owned())).map_err(|error| {
+        match error.raw_os_error() {
+            // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
+            Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
+            _ => HandshakeError::Queue(error),
+        }
     })?;
     // The worker might be killed before it removes it.
     remove_socket(Path::new(name));

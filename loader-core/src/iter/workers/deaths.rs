@@ -2,13 +2,23 @@
 //! again what was not finished, so that the user gets each batch once and in its place, whatever happens to workers.
 //!
 //! A batch that ends its worker each time must not end the epoch: it is given up, and its error says which samples it is of.
+//!
+//! Each death counts either for the task that the worker was on ([`Suspects`]), or, outside of tasks, for the worker: a worker that cannot
+//! open the dataset, or that dies whenever it waits, is not started again for ever. The worker's count starts again from zero when one of
+//! its processes answers a task, so that processes which are killed from outside, however many, do not end a run that makes progress.
 
 use std::time::Duration;
 
-use loader_ipc::{control::WorkerState, frame::ExitStatus};
+use loader_ipc::{
+    control::{WorkerSnapshot, WorkerState},
+    frame::ExitStatus,
+};
 use nix::sys::signal::Signal;
 
-use super::{Arrival, Wanted, WorkerIter};
+use super::{
+    Arrival, Wanted, WorkerIter,
+    suspects::{Blame, Evidence, Place, Suspects},
+};
 use crate::{
     collate::Batch,
     error::{Doing, Error, GivenUp},
@@ -16,23 +26,17 @@ use crate::{
     warning::Warning,
 };
 
-/// So many workers may be ended by one batch: by a crash of their own,
-const MOST_CRASHES: u32 = 2;
-/// or by a signal that somebody else may have sent, each time at the same sample. Such a signal can hit a batch twice by accident.
-const MOST_KILLS: u32 = 3;
-
 /// How long to wait before a worker is started again that could not be started: for descriptors or processes to come free.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is known of the deaths of an epoch.
 #[derive(Debug)]
 pub(super) struct Deaths {
-    /// How often a worker may die.
+    /// How often in a row a worker may die outside of tasks.
     most: u32,
     /// By worker, how often it has.
     of_worker: Vec<u32>,
-    /// Batches at which workers have died, by number of the task.
-    suspects: Vec<Suspect>,
+    suspects: Suspects,
     /// By worker, why it ends, if that is known beforehand.
     causes: Vec<Option<Cause>>,
     /// By worker, whether its process has answered a task.
@@ -70,18 +74,11 @@ impl Cause {
     }
 }
 
-#[derive(Debug)]
-struct Suspect {
-    task: u64,
-    sample: usize,
-    deaths: u32,
-}
-
 impl Deaths {
     pub(super) fn new(workers: usize, most: u32) -> Self {
         let causes = (0..workers).map(|_| None).collect();
         let (of_worker, useful) = (vec![0; workers], vec![false; workers]);
-        Self { most, of_worker, suspects: Vec::new(), causes, useful, replaced: 0 }
+        Self { most, of_worker, suspects: Suspects::default(), causes, useful, replaced: 0 }
     }
 
     /// True when a worker is about to end, and why is known.
@@ -100,8 +97,10 @@ impl Deaths {
     }
 
     /// Notes that a worker has answered a task.
-    pub(super) fn note_answer(&mut self, worker: usize) {
+    pub(super) fn note_answer(&mut self, worker: usize, task: u64) {
         self.useful[worker] = true;
+        self.of_worker[worker] = 0;
+        self.suspects.acquit(task);
     }
 
     /// Counts a death; true when it was one too many.
@@ -109,39 +108,13 @@ impl Deaths {
         self.of_worker[worker] += 1;
         self.of_worker[worker] > self.most
     }
-
-    /// Notes at which task a worker died; how many have, when that is enough to blame it.
-    fn suspect(&mut self, doing: &Doing, status: ExitStatus) -> Option<u32> {
-        let place = self.suspects.iter().position(|suspect| suspect.task == doing.batch);
-        let place = place.unwrap_or_else(|| {
-            self.suspects.push(Suspect { task: doing.batch, sample: doing.index, deaths: 0 });
-            self.suspects.len() - 1
-        });
-        let suspect = &mut self.suspects[place];
-        let most = if is_crash(status) { MOST_CRASHES } else { MOST_KILLS };
-        if !is_crash(status) && suspect.sample != doing.index {
-            suspect.deaths = 0;
-        }
-        suspect.sample = doing.index;
-        suspect.deaths += 1;
-        let deaths = suspect.deaths;
-        (deaths >= most).then(|| {
-            // Explained: what else is wrong with the task, or with its worker, is told by others.
-            self.suspects.swap_remove(place);
-            deaths
-        })
-    }
-
-    /// Deaths that turned out to be a batch's fault are not the worker's.
-    fn forgive(&mut self, worker: usize, deaths: u32) {
-        self.of_worker[worker] = self.of_worker[worker].saturating_sub(deaths);
-    }
 }
 
 impl<B: Batch> WorkerIter<B> {
     /// A worker's process has ended, and everything that it had said is known.
     pub(super) fn worker_exited(&mut self, worker: usize, pid: u32, status: ExitStatus) -> Result<(), Error> {
         self.take_offers_back(worker);
+        let spare = self.hedges.task_of(worker);
         self.forget_hedges(worker);
         self.looks.forget(worker);
         // A worker that will get no more tasks is not missed; before that, or with work, it is.
@@ -150,21 +123,15 @@ impl<B: Batch> WorkerIter<B> {
             self.home = None;
             return Ok(());
         }
-        let doing = self.pool.doing(worker);
-        let batches = self.schedule.waiting_at(worker);
+        let doing = self.doing(worker);
+        let task = self.task_of_death(worker);
+        // The second attempt at a task says nothing about the task: the first one goes on.
+        let is_at_task = task.is_some() || spare.is_some();
+        let batches = self.numbers_at(worker);
         let was_useful = std::mem::take(&mut self.deaths.useful[worker]);
         let cause = self.deaths.causes[worker].take();
-        // A worker that stays too large without ever doing anything would be replaced for ever.
-        let is_counted = match &cause {
-            // The worker of a sample that it should not even have tried.
-            Some(Cause::Stuck { sample, .. }) => {
-                sample.is_some_and(|sample| self.known_bad.contains_key(&sample))
-            }
-            Some(Cause::Late) => false,
-            Some(Cause::Oversized) => !was_useful,
-            _ => true,
-        };
-        let reason = cause.as_ref().map(Cause::reason);
+        let is_counted = self.counts_for_worker(cause.as_ref(), is_at_task, was_useful);
+        let reason = cause.as_ref().map(Cause::reason).or_else(|| self.out_of_memory(status));
         if is_counted && self.deaths.count(worker) {
             return Err(match cause {
                 Some(Cause::Expelled { problem }) => Error::WorkerMisbehaved { worker, problem },
@@ -177,19 +144,58 @@ impl<B: Batch> WorkerIter<B> {
         }
         match cause {
             None | Some(Cause::Still { .. }) => {
-                if let Some(deaths) = self.blame(&doing, status, &batches) {
-                    self.deaths.forgive(worker, deaths);
-                    self.take_blamed(&doing, status, reason.clone(), deaths, batches)?;
+                let evidence = match reason {
+                    Some(_) => Evidence::Loss,
+                    None if is_crash(status) => Evidence::Crash,
+                    None => Evidence::Kill,
+                };
+                if let Some(task) = task {
+                    self.note_death_on(task, &doing, status, evidence, reason.clone())?;
                 }
             }
             Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample)?,
             Some(Cause::Expelled { .. } | Cause::Late | Cause::Oversized) => {}
         }
         let reason = reason.unwrap_or_else(|| status.to_string());
-        self.warn_of_death(worker, pid, reason, doing);
+        let counted = if is_counted { self.deaths.of_worker[worker] } else { 0 };
+        self.warn_of_death(worker, pid, reason, doing, counted);
         self.deaths.replaced += 1;
         self.pool.restart(worker, Duration::ZERO)?;
         self.redo(worker)
+    }
+
+    /// True when a death counts for the worker, not for the task that it was on.
+    fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
+        match cause {
+            None | Some(Cause::Still { .. }) => !is_at_task || !self.deaths.may_be_replaced(),
+            // The worker of a sample that it should not even have tried.
+            Some(Cause::Stuck { sample, .. }) => {
+                sample.is_some_and(|sample| self.known_bad.contains_key(&sample))
+            }
+            Some(Cause::Expelled { .. }) => true,
+            Some(Cause::Late) => false,
+            // A worker that stays too large without ever doing anything would be replaced for ever.
+            Some(Cause::Oversized) => !was_useful,
+        }
+    }
+
+    /// What became of a worker, if the kernel counted a process that its OOM killer ended since main looked last.
+    fn out_of_memory(&mut self, status: ExitStatus) -> Option<String> {
+        let is_sigkill =
+            matches!(status, ExitStatus::Signal { signal, .. } if signal == Signal::SIGKILL as i32);
+        let is_it = is_sigkill && self.pool.has_oom_killer_acted();
+        is_it.then(|| format!("{status}, out of memory (the kernel's OOM killer ended a process)"))
+    }
+
+    /// The task that a dead worker was on, and that it has not answered.
+    fn task_of_death(&self, worker: usize) -> Option<u64> {
+        let WorkerSnapshot { state, task, .. } = self.pool.snapshot(worker);
+        let is_at_task = matches!(
+            state,
+            WorkerState::Fetching | WorkerState::FetchingMany | WorkerState::Collating | WorkerState::Sending
+        );
+        let is_its_own = || self.sent(task).is_some_and(|sent| sent.worker == worker);
+        (is_at_task && self.schedule.is_waiting(task) && is_its_own()).then_some(task)
     }
 
     /// A worker says that it ends since it has grown too large.
@@ -204,41 +210,38 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
-    /// How many workers the task at which one died has ended, when that is enough to blame it.
-    fn blame(&mut self, doing: &Doing, status: ExitStatus, batches: &[u64]) -> Option<u32> {
-        let is_at_task = match doing.state {
-            WorkerState::Fetching | WorkerState::Collating | WorkerState::Sending => true,
-            WorkerState::FetchingMany if self.options.on_bad_sample != OnBadSample::Error => {
-                // Which one it is comes out when they are tried one by one.
-                !self.one_by_one.insert(doing.batch)
-            }
-            WorkerState::FetchingMany => true,
-            _ => false,
-        };
-        (is_at_task && batches.contains(&doing.batch)).then(|| self.deaths.suspect(doing, status)).flatten()
-    }
-
-    /// A task is to blame for deaths: its sample, if bad samples are not to fail their batches, or all of it.
-    fn take_blamed(
+    /// Notes that a worker died on a task. The sample, or the task, is not tried again once it is to blame.
+    fn note_death_on(
         &mut self,
+        task: u64,
         doing: &Doing,
         status: ExitStatus,
+        evidence: Evidence,
         reason: Option<String>,
-        deaths: u32,
-        batches: Vec<u64>,
     ) -> Result<(), Error> {
-        let Doing { worker, pid, batch: task, .. } = *doing;
-        let is_sample = doing.state == WorkerState::Fetching && !self.supply.has_shards();
-        if is_sample && self.options.on_bad_sample != OnBadSample::Error {
-            let last = reason.unwrap_or_else(|| status.to_string());
-            let reason = format!("it has ended {deaths} workers, the last one {last}");
-            self.known_bad.insert(doing.index, reason);
+        let by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+        // Which sample of a `get_many` it is comes out when they are tried one by one.
+        if doing.state == WorkerState::FetchingMany && by_sample && self.one_by_one.insert(task) {
             return Ok(());
         }
-        let doing = Box::new(doing.clone());
+        let is_sample = doing.state == WorkerState::Fetching;
+        let is_read_again =
+            is_sample && self.sent(task).is_some_and(|sent| sent.wanted.begins_behind(doing.index));
+        let place = Place { state: doing.state, sample: is_sample.then_some(doing.index), is_read_again };
+        let deaths = match self.deaths.suspects.note(task, place, evidence, by_sample && is_sample) {
+            None => return Ok(()),
+            Some(Blame::Sample { deaths }) => {
+                let last = reason.unwrap_or_else(|| status.to_string());
+                let reason = format!("it has ended {deaths} workers, the last one {last}");
+                self.known_bad.insert(doing.index, reason);
+                return Ok(());
+            }
+            Some(Blame::Task { deaths }) => deaths,
+        };
+        let (batches, doing) = (self.numbers_at(doing.worker), Box::new(doing.clone()));
+        let Doing { worker, pid, batch, .. } = *doing;
         self.give_up(task, |indices| {
-            let given_up = Box::new(GivenUp { batch: task, indices, deaths });
-            let given_up = Some(given_up);
+            let given_up = Some(Box::new(GivenUp { batch, indices, deaths }));
             Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
         })
     }
@@ -325,15 +328,15 @@ impl<B: Batch> WorkerIter<B> {
         });
     }
 
-    fn warn_of_death(&self, worker: usize, pid: u32, reason: String, doing: Doing) {
-        let batches = self.schedule.waiting_at(worker);
+    fn warn_of_death(&self, worker: usize, pid: u32, reason: String, doing: Doing, deaths: u32) {
+        let batches = self.numbers_at(worker);
         self.warn.warn(&Warning::WorkerReplaced {
             worker,
             pid,
             reason,
             doing,
             batches,
-            deaths: self.deaths.of_worker[worker],
+            deaths,
             most: self.deaths.most,
         });
     }

@@ -7,6 +7,7 @@ mod leases;
 mod leave;
 mod reports;
 mod stuck;
+mod suspects;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -55,7 +56,7 @@ pub(crate) struct Epochs {
     pub(crate) timeout: Option<Duration>,
     /// How long the user waits before it is said for whom.
     pub(crate) warn_after: Option<Duration>,
-    /// How often a worker may die in an epoch and be started again.
+    /// How often in a row a worker may die outside of tasks and be started again.
     pub(crate) most_deaths: u32,
     pub(crate) on_bad_sample: OnBadSample,
     /// Longest time for a sample.
@@ -329,7 +330,31 @@ impl<B: Batch> WorkerIter<B> {
 
     /// What the worker does whose batch is the user's next.
     fn awaited(&self) -> Doing {
-        self.pool.doing(self.schedule.awaited_worker().unwrap_or(0))
+        self.doing(self.schedule.awaited_worker().unwrap_or(0))
+    }
+
+    /// What a worker does; the batch in it has the number that the user knows.
+    fn doing(&self, worker: usize) -> Doing {
+        let doing = self.pool.doing(worker);
+        Doing { batch: self.number_of(doing.batch), ..doing }
+    }
+
+    /// The batches that a worker has not answered, by the number that the user knows.
+    fn numbers_at(&self, worker: usize) -> Vec<u64> {
+        self.schedule.waiting_at(worker).into_iter().map(|task| self.number_of(task)).collect()
+    }
+
+    /// The number that the user knows the batch of a task by. Of shards it counts the batches before it, as if none of them turned out to
+    /// be behind the end of its shard.
+    fn number_of(&self, task: u64) -> u64 {
+        match self.supply.has_shards() {
+            true => self.supply.number_of(task) + self.place_of(task).unwrap_or(0) as u64,
+            false => task,
+        }
+    }
+
+    fn sent(&self, number: u64) -> Option<&Sent> {
+        self.place_of(number).map(|place| &self.tasks[place])
     }
 
     fn sent_mut(&mut self, number: u64) -> Option<&mut Sent> {

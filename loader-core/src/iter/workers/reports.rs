@@ -95,6 +95,7 @@ impl<B: Batch> WorkerIter<B> {
                 format!("it has no more samples for task {task}, which has indices"),
             ));
         }
+        self.deaths.note_answer(worker, task);
         self.bring_nothing(task, lease);
         self.pool.answered(worker, task)?;
         self.finish_idle_workers();
@@ -110,7 +111,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     fn arrive(&mut self, worker: usize, task: u64, arrival: Arrival) -> Result<(), Error> {
-        self.deaths.note_answer(worker);
+        self.deaths.note_answer(worker, task);
         self.requests.remove(&task);
         self.note_reached(task, &arrival);
         let arrived = self.schedule.arrived(task, arrival);
@@ -169,7 +170,9 @@ impl<B: Batch> WorkerIter<B> {
             Arrival::Lost(mut error) => {
                 // Of a shard's it was not known before.
                 match &mut *error {
-                    Error::WorkerExited { given_up: Some(given_up), .. } => given_up.batch = batch,
+                    Error::WorkerExited { given_up: Some(given_up), doing, .. } => {
+                        (given_up.batch, doing.batch) = (batch, batch);
+                    }
                     Error::DatasetFailed { batch: number, .. } => *number = batch,
                     _ => {}
                 }
