@@ -188,6 +188,40 @@ fn while_they_start() {
     });
 }
 
+/// Rust's handler lets the first SIGSEGV of another process pass, so that it interrupts a system call and does not end the worker.
+#[test]
+fn one_sigsegv_while_they_start() {
+    alone(|| {
+        let before = Before::take();
+        let expected = undisturbed(40, 0);
+        let builder = noise(40).num_workers(2).worker_program(env!("CARGO_BIN_EXE_test-worker"));
+        let loader = builder.registered("noise").on_warning(|_| {}).build().unwrap();
+        let hits = AtomicUsize::new(0);
+        for round in 0..100 {
+            let over = AtomicBool::new(false);
+            let found = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        if let Some(&pid) = processes::children(process::id()).first() {
+                            thread::sleep(Duration::from_micros(60 * round));
+                            let hit = processes::try_signal(pid, Signal::SIGSEGV);
+                            hits.fetch_add(usize::from(hit), Ordering::Relaxed);
+                            return;
+                        }
+                    }
+                });
+                let _over = Over(&over);
+                loader.epoch(0).and_then(digest)
+            });
+            assert_eq!(found.unwrap_or_else(|error| panic!("round {round}: {error}")), expected);
+        }
+        println!("{hits:?} workers were hit");
+        assert!(hits.into_inner() > 50);
+        drop(loader);
+        before.assert_nothing_left();
+    });
+}
+
 #[test]
 fn at_the_sentinel() {
     alone(|| {
