@@ -2,6 +2,7 @@
 
 pub mod datasets;
 pub mod driver_log;
+pub mod growth;
 pub mod lies;
 pub mod processes;
 mod skip;
