@@ -32,11 +32,16 @@ use super::{
 /// JPEG (baseline and progressive; grey, colour, CMYK) or PNG (all colour types and depths), told apart by content, not by name.
 /// Grey images get three equal channels; of 16 bits a channel the upper 8 remain; transparency is dropped, not blended; of an
 /// animation the first picture is taken. EXIF orientation, colour profiles and gamma are ignored, as torchvision's default loader
-/// ignores them. A truncated or damaged file is an error, never a half-grey picture.
+/// ignores them.
 ///
 /// Of a baseline JPEG (grey, or YCbCr with chroma of full or half size: nearly all photographs) only what the transform shows is
-/// decoded, to the same pixels as if all were. That its end is there is always checked; damage in coded pixels below the crop is not
-/// seen, since nothing needs them.
+/// decoded to pixels, the same as if all were.
+///
+/// # Damaged files
+/// A JPEG fails when a table is missing, a code is invalid, a scan has fewer coded pixels than the header says, or the end marker
+/// is missing. All coded pixels are read for this, so a file fails whatever part of it the transform shows. Two things cannot be
+/// seen: flipped bits that give other valid codes, and later scans that a progressive JPEG lacks as a whole, which the standard
+/// allows and which costs detail. More coded pixels than needed are not an error. Every part of a PNG has a checksum.
 ///
 /// Images may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels a side and [`MAX_PIXELS`](crate::MAX_PIXELS) in all. Each thread
 /// that loads keeps its buffers for the next image (three bytes a pixel, up to 64 MiB each).

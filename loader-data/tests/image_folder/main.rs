@@ -1,5 +1,6 @@
 //! Image folders over real files.
 
+mod damaged;
 mod files;
 mod folders;
 mod made;

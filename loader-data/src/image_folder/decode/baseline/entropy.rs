@@ -1,6 +1,9 @@
 //! The coded pixels, as bits.
 
-use super::{blocks::Block, huffman::Table};
+use super::{
+    blocks::Block,
+    huffman::{Entry, Table},
+};
 
 /// The bytes of a scan without what is stuffed between them, and where its restart intervals start.
 #[derive(Debug, Default)]
@@ -18,30 +21,31 @@ impl Entropy {
         self.bytes.capacity()
     }
 
-    /// Takes the scan that `file` starts with; `None` when the image does not end behind it.
-    pub(super) fn read(&mut self, mut file: &[u8]) -> Option<()> {
+    /// Takes the scan that `file` starts with. Returns the marker that ends it and how many bytes lie before that marker; `None` when
+    /// the file ends first.
+    pub(super) fn read(&mut self, file: &[u8]) -> Option<(u8, usize)> {
         self.bytes.clear();
         self.intervals.clear();
+        let mut rest = file;
         loop {
-            let marker = memchr::memchr(0xFF, file)?;
-            let (before, rest) = file.split_at(marker);
-            self.bytes.extend_from_slice(before);
+            let marker = memchr::memchr(0xFF, rest)?;
+            self.bytes.extend_from_slice(&rest[..marker]);
+            rest = &rest[marker..];
             match *rest.get(1)? {
                 0x00 => {
                     self.bytes.push(0xFF);
-                    file = &rest[2..];
+                    rest = &rest[2..];
                 }
-                0xFF => file = &rest[1..], // padding
+                0xFF => rest = &rest[1..], // padding
                 0xD0..=0xD7 => {
                     self.intervals.push(self.bytes.len());
-                    file = &rest[2..];
+                    rest = &rest[2..];
                 }
-                0xD9 => {
+                marker => {
                     self.intervals.push(self.bytes.len());
                     self.bytes.extend_from_slice(&[0; PADDING]);
-                    return Some(());
+                    return Some((marker, file.len() - rest.len()));
                 }
-                _ => return None,
             }
         }
     }
@@ -125,6 +129,27 @@ impl<'a> Bits<'a> {
         Some(last)
     }
 
+    /// Reads the next code of `table`: its entry, and the window that it starts. `None` when the code is invalid.
+    pub(super) fn symbol(&mut self, table: &Table) -> Option<(Entry, u64)> {
+        let window = self.window()?;
+        let entry = table.look_up(window);
+        self.place += entry.total() as usize;
+        entry.is_valid().then_some((entry, window))
+    }
+
+    /// Reads over `count` bits.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.place += count;
+    }
+
+    /// Goes on with the next restart interval, whatever remains of this one; `None` when more has been read than there is.
+    pub(super) fn skip_to_restart(&mut self) -> Option<()> {
+        self.check()?;
+        let (&end, ends) = self.ends.split_first().filter(|(_, ends)| !ends.is_empty())?;
+        (self.place, self.ends) = (end * 8, ends);
+        Some(())
+    }
+
     /// Goes on with the next restart interval; `None` when this one has not been read to its end.
     pub(super) fn restart(&mut self) -> Option<()> {
         let (&end, ends) = self.ends.split_first()?;
@@ -133,6 +158,11 @@ impl<'a> Bits<'a> {
         }
         (self.place, self.ends) = (end * 8, ends);
         Some(())
+    }
+
+    /// True when the interval has no room for another code of 16 bits, the longest. What padding starts need not be a code.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.ends.first().is_none_or(|&end| self.place + 16 > end * 8)
     }
 
     /// `None` when more has been read than there is.

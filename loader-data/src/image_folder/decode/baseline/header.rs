@@ -1,6 +1,6 @@
 //! What stands before the coded pixels.
 
-use super::super::super::picture::Size;
+use super::{super::super::picture::Size, huffman::Codes};
 
 /// Headers of a JPEG that can be decoded here.
 #[derive(Debug)]
@@ -11,31 +11,30 @@ pub(super) struct Header<'a> {
     /// Blocks of the first component in a group (MCU), across and down: 1 and 1, 2 and 1, or 2 and 2. Of the others there is one.
     pub(super) across: usize,
     pub(super) down: usize,
-    /// In the order of the file, which is zigzag.
-    pub(super) quantisers: [[i32; 64]; 4],
-    /// Huffman codes for DC and for AC.
-    pub(super) codes: [[Option<Code<'a>>; 4]; 2],
+    /// Each is `None` until the file has defined it.
+    quantisers: [Option<[i32; 64]>; 4],
+    pub(super) codes: Codes<'a>,
     /// Groups from one restart marker to the next; 0 when there are none.
     pub(super) restart: usize,
     /// Where the coded pixels start in the file.
     pub(super) scan: usize,
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Component {
     id: u8,
     pub(super) across: usize,
     pub(super) down: usize,
-    pub(super) quantiser: usize,
+    /// Number of the quantisation table.
+    table: usize,
+    /// That table, in the order of the file, which is zigzag. `read` fails when the file does not define it.
+    pub(super) quantiser: [i32; 64],
     pub(super) dc: usize,
     pub(super) ac: usize,
 }
 
-/// A Huffman code as the file has it: how many codes there are of each length from 1 to 16, and what they stand for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Code<'a> {
-    pub(super) counts: &'a [u8; 16],
-    pub(super) symbols: &'a [u8],
+impl Component {
+    const UNKNOWN: Self = Self { id: 0, across: 1, down: 1, table: 0, quantiser: [0; 64], dc: 0, ac: 0 };
 }
 
 impl<'a> Header<'a> {
@@ -43,12 +42,12 @@ impl<'a> Header<'a> {
     pub(super) fn read(file: &'a [u8]) -> Option<Self> {
         let mut header = Self {
             size: Size::default(),
-            components: [Component::default(); 3],
+            components: [Component::UNKNOWN; 3],
             count: 0,
             across: 1,
             down: 1,
-            quantisers: [[0; 64]; 4],
-            codes: [[None; 4]; 2],
+            quantisers: [None; 4],
+            codes: Codes::default(),
             restart: 0,
             scan: 0,
         };
@@ -64,9 +63,12 @@ impl<'a> Header<'a> {
             place += 2 + length;
             match marker {
                 0xC0 | 0xC1 => header.frame(segment)?,
-                0xC4 => header.huffman(segment)?,
+                0xC4 => header.codes.read(segment)?,
                 0xDB => header.quantisers(segment)?,
-                0xDD => header.restart = u16::from_be_bytes(*segment.first_chunk()?).into(),
+                0xDD => {
+                    let &[high, low] = segment else { return None };
+                    header.restart = u16::from_be_bytes([high, low]).into();
+                }
                 0xDA => {
                     header.start_of_scan(segment)?;
                     header.scan = place;
@@ -101,18 +103,15 @@ impl<'a> Header<'a> {
         if self.size.pixels() == 0 {
             return None;
         }
-        for (component, &[id, sampling, quantiser]) in
-            self.components.iter_mut().zip(components.as_chunks().0)
-        {
-            if quantiser > 3 {
-                return None;
-            }
+        for (component, &[id, sampling, table]) in self.components.iter_mut().zip(components.as_chunks().0) {
             let (across, down) = (usize::from(sampling >> 4), usize::from(sampling & 15));
-            *component = Component { id, across, down, quantiser: quantiser.into(), ..Component::default() };
+            *component = Component { id, across, down, table: table.into(), ..Component::UNKNOWN };
         }
         match &mut self.components[..self.count] {
-            // A single component is one block after the other, whatever the file says of its size.
-            [grey] => (grey.across, grey.down) = (1, 1),
+            // A single component is one block after the other, whatever size the file gives it; zune-jpeg refuses some sizes.
+            [grey] if matches!((grey.across, grey.down), (1 | 2 | 4, 1..=4)) => {
+                (grey.across, grey.down) = (1, 1)
+            }
             [luma, blue, red] => {
                 // Elsewhere the numbers may be letters that say RGB.
                 let known = matches!([luma.id, blue.id, red.id], [1, 2, 3] | [0, 1, 2]);
@@ -127,24 +126,12 @@ impl<'a> Header<'a> {
         Some(())
     }
 
-    fn huffman(&mut self, mut segment: &'a [u8]) -> Option<()> {
-        while let Some((&kind, rest)) = segment.split_first() {
-            let (counts, rest) = rest.split_first_chunk::<16>()?;
-            let all = counts.iter().map(|&count| usize::from(count)).sum();
-            let (symbols, rest) = rest.split_at_checked(all)?;
-            *self.codes.get_mut(usize::from(kind >> 4))?.get_mut(usize::from(kind & 15))? =
-                Some(Code { counts, symbols });
-            segment = rest;
-        }
-        Some(())
-    }
-
     fn quantisers(&mut self, mut segment: &[u8]) -> Option<()> {
         while let Some((&kind, rest)) = segment.split_first() {
             // The upper half is 0 for 8 bits each, the only width that baseline has.
             let quantiser = self.quantisers.get_mut(usize::from(kind))?;
             let (values, rest) = rest.split_first_chunk::<64>()?;
-            *quantiser = values.map(i32::from);
+            *quantiser = Some(values.map(i32::from));
             segment = rest;
         }
         Some(())
@@ -161,6 +148,7 @@ impl<'a> Header<'a> {
                 return None;
             }
             (component.dc, component.ac) = (usize::from(codes >> 4), usize::from(codes & 15));
+            component.quantiser = (*self.quantisers.get(component.table)?)?;
         }
         Some(())
     }

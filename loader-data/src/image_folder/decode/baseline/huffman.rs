@@ -1,6 +1,48 @@
 //! Tables to look Huffman codes up in.
 
-use super::header::{Code, Component, Header};
+use super::header::{Component, Header};
+
+/// A Huffman code as the file has it: how many codes there are of each length from 1 to 16, and what they stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Code<'a> {
+    counts: &'a [u8; 16],
+    symbols: &'a [u8],
+}
+
+impl Code<'_> {
+    /// False when there are more codes than fit. The code of only ones is not allowed.
+    fn fits(&self) -> bool {
+        let used = (1..=16).zip(self.counts).map(|(length, &count)| u32::from(count) << (16 - length));
+        self.symbols.len() <= 256 && used.sum::<u32>() < 1 << 16
+    }
+}
+
+/// The Huffman codes of a file: four for DC and four for AC. Each is `None` until the file has defined it.
+#[derive(Debug, Default)]
+pub(super) struct Codes<'a> {
+    pub(super) dc: [Option<Code<'a>>; 4],
+    pub(super) ac: [Option<Code<'a>>; 4],
+}
+
+impl<'a> Codes<'a> {
+    /// Takes the codes that a DHT segment defines; `None` when zune-jpeg would refuse them.
+    pub(super) fn read(&mut self, mut segment: &'a [u8]) -> Option<()> {
+        while let Some((&kind, rest)) = segment.split_first() {
+            let (counts, rest) = rest.split_first_chunk::<16>()?;
+            let all = counts.iter().map(|&count| usize::from(count)).sum();
+            let (symbols, rest) = rest.split_at_checked(all)?;
+            let code = Code { counts, symbols };
+            let codes = match kind >> 4 {
+                0 if symbols.iter().all(|&symbol| symbol < 16) => &mut self.dc,
+                1 => &mut self.ac,
+                _ => return None,
+            };
+            *codes.get_mut(usize::from(kind & 15))? = Some(code.fits().then_some(code)?);
+            segment = rest;
+        }
+        Some(())
+    }
+}
 
 /// Bits that one look-up sees. Longer codes are rare.
 const SEEN: u32 = 11;
@@ -16,6 +58,18 @@ impl Entry {
 
     fn new(length: u32, size: u32, run: u32) -> Self {
         Self(run << 24 | size << 16 | length << 8 | (length + size))
+    }
+
+    /// Bits of the value alone.
+    #[inline(always)]
+    pub(super) fn size(self) -> u32 {
+        self.0 >> 16 & 0xFF
+    }
+
+    /// The bits of the value as an unsigned number, of a window whose first bits are the code and the value.
+    pub(super) fn bits(self, window: u64) -> u64 {
+        // In two steps, since a size may be 0.
+        window << (self.0 >> 8 & 0xFF) >> 1 >> (63 - self.size())
     }
 
     /// Bits of code and value together. Never 0.
@@ -43,7 +97,7 @@ impl Entry {
     /// The value, of a window whose first bits are the code and the value.
     #[inline(always)]
     pub(super) fn value(self, window: u64) -> i32 {
-        let (length, size) = (self.0 >> 8 & 0xFF, self.0 >> 16 & 0xFF);
+        let (length, size) = (self.0 >> 8 & 0xFF, self.size());
         let window = window << length;
         // In two steps, since a size may be 0.
         let value = (window >> 1 >> (63 - size)) as i32;
@@ -96,6 +150,35 @@ impl Table {
         Entry::INVALID
     }
 
+    /// Takes a code for DC.
+    pub(super) fn build_dc(&mut self, code: Code<'_>) -> Option<()> {
+        // 11 bits hold any difference of values of 8 bits.
+        self.build(code, |length, size| match size {
+            0..=11 => Entry::new(length, size.into(), 0),
+            _ => Entry::INVALID,
+        })
+    }
+
+    /// Takes a code for AC of a sequential frame.
+    pub(super) fn build_ac(&mut self, code: Code<'_>) -> Option<()> {
+        self.build(code, |length, symbol| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
+            (0, 0) => Entry::new(length, 0, Entry::END),
+            (15, 0) => Entry::new(length, 0, 15),
+            (run, size @ 1..=10) => Entry::new(length, size, run),
+            _ => Entry::INVALID,
+        })
+    }
+
+    /// Takes a code for AC of a progressive frame: the end of a block has a value too, which says how many blocks end.
+    pub(super) fn build_progressive_ac(&mut self, code: Code<'_>) -> Option<()> {
+        self.build(code, |length, symbol| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
+            (15, 0) => Entry::new(length, 0, 15),
+            (size, 0) => Entry::new(length, size, Entry::END),
+            (run, size @ 1..=10) => Entry::new(length, size, run),
+            _ => Entry::INVALID,
+        })
+    }
+
     /// `None` when there are more codes than fit. `entry` makes an entry of a code's length and its symbol.
     fn build(&mut self, code: Code<'_>, entry: impl Fn(u32, u8) -> Entry) -> Option<()> {
         self.seen.fill(0);
@@ -143,20 +226,10 @@ impl Tables {
         let [mut dc_built, mut ac_built] = [[false; 4]; 2];
         for component in header.components() {
             if !std::mem::replace(&mut dc_built[component.dc], true) {
-                // 11 bits hold any difference of values of 8 bits.
-                let entry = |length, size: u8| {
-                    if size <= 11 { Entry::new(length, size.into(), 0) } else { Entry::INVALID }
-                };
-                self.dc[component.dc].build(header.codes[0][component.dc]?, entry)?;
+                self.dc[component.dc].build_dc(header.codes.dc[component.dc]?)?;
             }
             if !std::mem::replace(&mut ac_built[component.ac], true) {
-                let entry = |length, symbol: u8| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
-                    (0, 0) => Entry::new(length, 0, Entry::END),
-                    (15, 0) => Entry::new(length, 0, 15),
-                    (run, size @ 1..=10) => Entry::new(length, size, run),
-                    _ => Entry::INVALID,
-                };
-                self.ac[component.ac].build(header.codes[1][component.ac]?, entry)?;
+                self.ac[component.ac].build_ac(header.codes.ac[component.ac]?)?;
             }
         }
         Some(())

@@ -1,0 +1,398 @@
+//! Whether all coded pixels of a JPEG are there, of any kind that zune-jpeg decodes.
+//!
+//! zune-jpeg decodes coded pixels that are missing as if they were zeros, and reports no error, not even in its strict mode.
+//! Therefore every scan is read over here first, without an inverse transform or colours.
+
+use super::{
+    super::{super::picture::Size, MAX_PIXELS},
+    END_OF_IMAGE,
+    entropy::{Bits, Entropy},
+    huffman::{Codes, Table},
+};
+
+/// Why an image is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Defect {
+    /// The file, or the image in it, ends too early.
+    Truncated,
+    /// Something is wrong with its bytes.
+    Invalid(&'static str),
+}
+
+const NO_CODE: Defect = Defect::Invalid("a Huffman code is missing or invalid");
+
+/// Scans that a progressive image may have: the limit of zune-jpeg.
+const MAX_SCANS: usize = 100;
+
+/// Reads over all scans of `file`.
+///
+/// A progressive image is complete when each scan is whole and each component has its DC values: the standard allows later scans
+/// to be left out, which costs detail.
+///
+/// # Errors
+/// [`Defect`], the same for the same bytes whatever part of the image is wanted.
+pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
+    let mut codes = Codes::default();
+    let mut frame = None;
+    let mut restart = 0;
+    let mut scans = 0;
+    let mut entropy = Entropy::default();
+    let mut place = 2;
+    loop {
+        let marker = next_marker(file, &mut place).ok_or(Defect::Truncated)?;
+        if marker == END_OF_IMAGE {
+            let has_all = frame.is_some_and(|frame: Frame| frame.components.iter().all(|one| one.has_dc));
+            return if has_all { Ok(()) } else { Err(Defect::Truncated) };
+        }
+        let segment = segment(file, &mut place)?;
+        match marker {
+            0xC0..=0xC2 => {
+                frame = Some(
+                    Frame::read(marker == 0xC2, segment)
+                        .ok_or(Defect::Invalid("a frame header is invalid"))?,
+                );
+            }
+            0xC4 => codes.read(segment).ok_or(NO_CODE)?,
+            0xDD => {
+                restart = usize::from(u16::from_be_bytes(*segment.first_chunk().ok_or(Defect::Truncated)?))
+            }
+            0xE0 if segment.starts_with(b"AVI1\0") => codes.read(MOTION_JPEG_CODES).ok_or(NO_CODE)?,
+            0xDA => {
+                scans += 1;
+                let frame = frame.as_mut().filter(|_| scans <= MAX_SCANS);
+                let frame = frame.ok_or(Defect::Invalid("there are too many scans, or no frame"))?;
+                let (end, length) = entropy.read(&file[place..]).ok_or(Defect::Truncated)?;
+                place += length;
+                let scan = Scan::read(segment, frame, &codes)?;
+                let mut bits = Bits::new(&entropy);
+                if scan.read_over(frame, restart, &mut bits).is_none() {
+                    return Err(match end {
+                        _ if !bits.is_at_end() => NO_CODE,
+                        END_OF_IMAGE => Defect::Truncated,
+                        _ => Defect::Invalid("a scan has fewer coded pixels than the header says"),
+                    });
+                }
+                if !frame.progressive && scan.parts.len() == frame.components.len() {
+                    // zune-jpeg takes no notice of what follows.
+                    return Ok(());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Goes to the next marker that has a segment, or ends the image, and behind it. Stray bytes and padding before it are passed over.
+fn next_marker(file: &[u8], place: &mut usize) -> Option<u8> {
+    loop {
+        *place += memchr::memchr(0xFF, file.get(*place..)?)?;
+        match *file.get(*place + 1)? {
+            0xFF => *place += 1,
+            0x00 | 0x01 | 0xD0..=0xD8 => *place += 2,
+            marker => {
+                *place += 2;
+                return Some(marker);
+            }
+        }
+    }
+}
+
+/// The segment at `place`, without its length; goes behind it.
+fn segment<'a>(file: &'a [u8], place: &mut usize) -> Result<&'a [u8], Defect> {
+    let rest = &file[*place..];
+    let length = usize::from(u16::from_be_bytes(*rest.first_chunk().ok_or(Defect::Truncated)?));
+    *place += length;
+    if length < 2 {
+        return Err(Defect::Invalid("a segment is shorter than its own length"));
+    }
+    rest.get(2..length).ok_or(Defect::Truncated)
+}
+
+struct Frame {
+    size: Size,
+    progressive: bool,
+    components: Vec<Component>,
+    /// Most blocks of a component in a group (MCU), across and down.
+    across: usize,
+    down: usize,
+}
+
+struct Component {
+    id: u8,
+    /// Blocks in a group.
+    across: usize,
+    down: usize,
+    has_dc: bool,
+    /// For each block, which AC values are not 0 so far. Empty before the first progressive AC scan.
+    nonzero: Vec<u64>,
+}
+
+impl Frame {
+    fn read(progressive: bool, segment: &[u8]) -> Option<Self> {
+        let &[_, height_1, height_2, width_1, width_2, count, ref components @ ..] = segment else {
+            return None;
+        };
+        let (width, height) = ([width_1, width_2], [height_1, height_2]);
+        let size = Size::new(u16::from_be_bytes(width).into(), u16::from_be_bytes(height).into());
+        let components: Vec<_> = components.as_chunks().0.iter().map(Component::read).collect();
+        let across = components.iter().map(|component| component.across).max()?;
+        let down = components.iter().map(|component| component.down).max()?;
+        let sane = components.iter().all(|one| (1..=4).contains(&one.across) && (1..=4).contains(&one.down));
+        (sane && components.len() == usize::from(count) && size.pixels() <= MAX_PIXELS).then_some(Self {
+            size,
+            progressive,
+            components,
+            across,
+            down,
+        })
+    }
+
+    /// Columns and rows of groups.
+    fn groups(&self) -> (usize, usize) {
+        let Size { width, height } = self.size;
+        ((width as usize).div_ceil(self.across * 8), (height as usize).div_ceil(self.down * 8))
+    }
+
+    /// Columns and rows of blocks that a scan of this component alone has.
+    fn blocks(&self, component: &Component) -> (usize, usize) {
+        let Size { width, height } = self.size;
+        (
+            (width as usize * component.across).div_ceil(self.across * 8),
+            (height as usize * component.down).div_ceil(self.down * 8),
+        )
+    }
+}
+
+impl Component {
+    fn read(&[id, sampling, _]: &[u8; 3]) -> Self {
+        let (across, down) = (usize::from(sampling >> 4), usize::from(sampling & 15));
+        Self { id, across, down, has_dc: false, nonzero: Vec::new() }
+    }
+}
+
+/// What a scan holds of each block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// All values.
+    All,
+    FirstDc,
+    /// One more bit of DC.
+    MoreDc,
+    FirstAc,
+    /// One more bit of AC.
+    MoreAc,
+}
+
+struct Scan {
+    content: Content,
+    /// First and last value, in zigzag order.
+    first: usize,
+    last: usize,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    /// Place in the frame.
+    component: usize,
+    dc: Table,
+    ac: Table,
+}
+
+impl Scan {
+    fn read(segment: &[u8], frame: &Frame, codes: &Codes<'_>) -> Result<Self, Defect> {
+        const INVALID: Defect = Defect::Invalid("the header of a scan is invalid");
+        let (&count, rest) = segment.split_first().ok_or(INVALID)?;
+        let (parts, spectrum) = rest.split_at_checked(usize::from(count) * 2).ok_or(INVALID)?;
+        let &[first, last, bits] = spectrum else { return Err(INVALID) };
+        let content = match (frame.progressive, first, bits >> 4) {
+            (false, ..) => Content::All,
+            (true, 0, 0) => Content::FirstDc,
+            (true, 0, _) => Content::MoreDc,
+            (true, _, 0) => Content::FirstAc,
+            (true, ..) => Content::MoreAc,
+        };
+        let has_ac = matches!(content, Content::FirstAc | Content::MoreAc);
+        if parts.is_empty() || last > 63 || has_ac && (count != 1 || first > last) {
+            return Err(INVALID);
+        }
+        let mut scan = Self { content, first: first.into(), last: last.into(), parts: Vec::new() };
+        for &[id, codes_of_part] in parts.as_chunks().0 {
+            let component =
+                frame.components.iter().position(|component| component.id == id).ok_or(INVALID)?;
+            let mut part = Part { component, dc: Table::default(), ac: Table::default() };
+            let code = |of: &[_; 4], number: u8| of.get(usize::from(number)).copied().flatten();
+            let (dc, ac) = (code(&codes.dc, codes_of_part >> 4), code(&codes.ac, codes_of_part & 15));
+            if matches!(content, Content::All | Content::FirstDc) {
+                dc.and_then(|code| part.dc.build_dc(code)).ok_or(NO_CODE)?;
+            }
+            if has_ac {
+                ac.and_then(|code| part.ac.build_progressive_ac(code)).ok_or(NO_CODE)?;
+            } else if content == Content::All {
+                ac.and_then(|code| part.ac.build_ac(code)).ok_or(NO_CODE)?;
+            }
+            scan.parts.push(part);
+        }
+        Ok(scan)
+    }
+
+    /// Reads over all blocks; `None` when something is wrong.
+    fn read_over(&self, frame: &mut Frame, restart: usize, bits: &mut Bits<'_>) -> Option<()> {
+        let alone = self.parts.len() == 1;
+        let (columns, rows) = match self.parts.as_slice() {
+            [part] => frame.blocks(&frame.components[part.component]),
+            _ => frame.groups(),
+        };
+        if self.content == Content::FirstAc {
+            frame.components[self.parts[0].component].nonzero.resize(columns * rows, 0);
+        }
+        let mut until_restart = restart;
+        let mut ended = 0;
+        for row in 0..rows {
+            for column in 0..columns {
+                if restart > 0 {
+                    if until_restart == 0 {
+                        bits.skip_to_restart()?;
+                        (until_restart, ended) = (restart, 0);
+                    }
+                    until_restart -= 1;
+                }
+                for part in &self.parts {
+                    let component = &mut frame.components[part.component];
+                    component.has_dc |= !matches!(self.content, Content::FirstAc | Content::MoreAc);
+                    let blocks = if alone { 1 } else { component.across * component.down };
+                    for _ in 0..blocks {
+                        match self.content {
+                            Content::All => bits.block(&part.dc, &part.ac, &mut 0, None).map(drop)?,
+                            Content::FirstDc => bits.symbol(&part.dc).map(drop)?,
+                            Content::MoreDc => bits.skip(1),
+                            Content::FirstAc | Content::MoreAc => {
+                                // There is no block before the first scan.
+                                let block = component.nonzero.get_mut(row * columns + column)?;
+                                self.ac(bits, &part.ac, block, &mut ended)?;
+                            }
+                        }
+                    }
+                }
+            }
+            bits.check()?;
+        }
+        Some(())
+    }
+
+    /// Reads over the AC values of a block; `ended` is how many blocks from this one on have no more codes.
+    fn ac(&self, bits: &mut Bits<'_>, table: &Table, nonzero: &mut u64, ended: &mut u64) -> Option<()> {
+        let mut place = self.first;
+        while *ended == 0 && place <= self.last {
+            let (entry, window) = bits.symbol(table)?;
+            if entry.is_end() {
+                *ended = (1 << entry.size()) + entry.bits(window);
+                break;
+            }
+            place = self.pass(bits, place, entry.run(), *nonzero);
+            if entry.size() > 0 {
+                // A run that leaves the block.
+                if place > self.last {
+                    return None;
+                }
+                *nonzero |= 1 << place;
+            }
+            place += 1;
+        }
+        if *ended > 0 {
+            self.pass(bits, place, usize::MAX, *nonzero);
+            *ended -= 1;
+        }
+        Some(())
+    }
+
+    /// Passes over `zeros` values that are 0, and with them over those that are not, each of which has one more bit in a scan of
+    /// that kind. Returns the place of the value after them.
+    fn pass(&self, bits: &mut Bits<'_>, mut place: usize, mut zeros: usize, nonzero: u64) -> usize {
+        if self.content == Content::FirstAc {
+            return place.saturating_add(zeros);
+        }
+        while place <= self.last {
+            if nonzero >> place & 1 == 1 {
+                bits.skip(1);
+            } else if zeros == 0 {
+                break;
+            } else {
+                zeros -= 1;
+            }
+            place += 1;
+        }
+        place
+    }
+}
+
+/// The codes of the standard's annex K, as a DHT segment has them: frames of Motion JPEG leave them out.
+const MOTION_JPEG_CODES: &[u8] = &[
+    0, 0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1, 0, 3, 1, 1,
+    1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 0, 2, 1, 3, 3, 2, 4, 3, 5,
+    5, 4, 4, 0, 0, 1, 125, 1, 2, 3, 0, 4, 17, 5, 18, 33, 49, 65, 6, 19, 81, 97, 7, 34, 113, 20, 50, 129, 145,
+    161, 8, 35, 66, 177, 193, 21, 82, 209, 240, 36, 51, 98, 114, 130, 9, 10, 22, 23, 24, 25, 26, 37, 38, 39,
+    40, 41, 42, 52, 53, 54, 55, 56, 57, 58, 67, 68, 69, 70, 71, 72, 73, 74, 83, 84, 85, 86, 87, 88, 89, 90,
+    99, 100, 101, 102, 103, 104, 105, 106, 115, 116, 117, 118, 119, 120, 121, 122, 131, 132, 133, 134, 135,
+    136, 137, 138, 146, 147, 148, 149, 150, 151, 152, 153, 154, 162, 163, 164, 165, 166, 167, 168, 169, 170,
+    178, 179, 180, 181, 182, 183, 184, 185, 186, 194, 195, 196, 197, 198, 199, 200, 201, 202, 210, 211, 212,
+    213, 214, 215, 216, 217, 218, 225, 226, 227, 228, 229, 230, 231, 232, 233, 234, 241, 242, 243, 244, 245,
+    246, 247, 248, 249, 250, 17, 0, 2, 1, 2, 4, 4, 3, 4, 7, 5, 4, 4, 0, 1, 2, 119, 0, 1, 2, 3, 17, 4, 5, 33,
+    49, 6, 18, 65, 81, 7, 97, 113, 19, 34, 50, 129, 8, 20, 66, 145, 161, 177, 193, 9, 35, 51, 82, 240, 21,
+    98, 114, 209, 10, 22, 36, 52, 225, 37, 241, 23, 24, 25, 26, 38, 39, 40, 41, 42, 53, 54, 55, 56, 57, 58,
+    67, 68, 69, 70, 71, 72, 73, 74, 83, 84, 85, 86, 87, 88, 89, 90, 99, 100, 101, 102, 103, 104, 105, 106,
+    115, 116, 117, 118, 119, 120, 121, 122, 130, 131, 132, 133, 134, 135, 136, 137, 138, 146, 147, 148, 149,
+    150, 151, 152, 153, 154, 162, 163, 164, 165, 166, 167, 168, 169, 170, 178, 179, 180, 181, 182, 183, 184,
+    185, 186, 194, 195, 196, 197, 198, 199, 200, 201, 202, 210, 211, 212, 213, 214, 215, 216, 217, 218, 226,
+    227, 228, 229, 230, 231, 232, 233, 234, 242, 243, 244, 245, 246, 247, 248, 249, 250,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASELINE: &[u8] = include_bytes!("../../../../tests/image_folder/fixtures/baseline.jpg");
+
+    #[test]
+    fn the_end_of_a_thumbnail_is_not_that_of_the_image() {
+        let metadata = [0xFF, 0xE1, 0, 6, 0xFF, 0xD8, 0xFF, 0xD9];
+        let with_thumbnail = [&BASELINE[..2], &metadata, &BASELINE[2..]].concat();
+        assert_eq!(check(&with_thumbnail), Ok(()));
+        assert_eq!(check(&with_thumbnail[..with_thumbnail.len() - 2]), Err(Defect::Truncated));
+        assert_eq!(check(&with_thumbnail[..10]), Err(Defect::Truncated));
+        assert_eq!(check(&with_thumbnail[..7]), Err(Defect::Truncated));
+    }
+
+    #[test]
+    fn padding_and_bytes_behind_the_end_do_no_harm() {
+        let padded = [&BASELINE[..2], &[0, 0, 0xFF, 0xFF], &BASELINE[2..], &[0; 40]].concat();
+        assert_eq!(check(&padded), Ok(()));
+        assert_eq!(check(&[0xFF, 0xD8]), Err(Defect::Truncated));
+        assert_eq!(check(&[0xFF, 0xD8, 0xFF]), Err(Defect::Truncated));
+    }
+
+    /// Where a segment with this marker starts, and behind it.
+    fn segment_of(file: &[u8], wanted: u8) -> std::ops::Range<usize> {
+        let mut place = 2;
+        loop {
+            let marker = next_marker(file, &mut place).unwrap();
+            let start = place - 2;
+            segment(file, &mut place).unwrap();
+            if marker == wanted {
+                return start..place;
+            }
+        }
+    }
+
+    #[test]
+    fn motion_jpeg_leaves_codes_out() {
+        let mut frame = BASELINE.to_vec();
+        while frame.windows(2).any(|pair| pair == [0xFF, 0xC4]) {
+            frame.drain(segment_of(&frame, 0xC4));
+        }
+        assert_eq!(check(&frame), Err(NO_CODE));
+        frame.splice(2..2, *b"\xFF\xE0\0\x07AVI1\0");
+        assert_eq!(check(&frame), Ok(()));
+        frame.drain(frame.len() - 50..frame.len() - 2);
+        assert_eq!(check(&frame), Err(Defect::Truncated));
+    }
+}

@@ -1,0 +1,154 @@
+//! Damaged files fail: no picture is loaded of which a part is invented.
+
+use std::fs;
+
+use loader_data::ImageProblem;
+use png::{BitDepth, ColorType};
+
+use crate::{
+    files::{photo, pixels, problem, with_size},
+    made::{fixture, png},
+};
+
+const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
+
+/// The sample photographs, and one file of each kind of JPEG.
+fn all_jpegs() -> Vec<(&'static str, Vec<u8>)> {
+    const PHOTOGRAPHS: [&str; 9] = [
+        "animal/chelsea.jpg",
+        "medical/retina.jpg",
+        "space/astronaut.jpg",
+        "space/hubble_deep_field.jpg",
+        "space/rocket.jpg",
+        "table/coffee.jpg",
+        "texture/brick.jpg",
+        "texture/grass.jpg",
+        "texture/gravel.jpg",
+    ];
+    PHOTOGRAPHS.map(|name| (name, photo(name))).into_iter().chain(all_fixtures()).collect()
+}
+
+fn all_fixtures() -> [(&'static str, Vec<u8>); 7] {
+    [
+        "baseline.jpg",
+        "cmyk.jpg",
+        "full-chroma.jpg",
+        "half-width-chroma.jpg",
+        "own-codes.jpg",
+        "progressive.jpg",
+        "restarts.jpg",
+    ]
+    .map(|name| (name, fs::read(fixture(name)).unwrap()))
+}
+
+#[test]
+fn a_truncated_jpeg_is_no_half_grey_picture() {
+    for file in [photo("animal/chelsea.jpg"), fs::read(fixture("progressive.jpg")).unwrap()] {
+        let cuts = [
+            2,
+            3,
+            4,
+            20,
+            200,
+            file.len() / 3,
+            file.len() / 2,
+            file.len() - 100,
+            file.len() - 2,
+            file.len() - 1,
+        ];
+        for length in cuts {
+            let problem = problem(&file[..length], "is truncated", "fetch it again");
+            assert!(matches!(problem, ImageProblem::Truncated { format: "JPEG" }), "{length} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_truncated_jpeg_with_an_end_appended() {
+    for (name, file) in all_jpegs() {
+        for percent in [30, 50, 60, 70, 80, 90, 95, 99] {
+            let cut = [&file[..file.len() * percent / 100], &END_OF_IMAGE].concat();
+            let error =
+                pixels("broken.jpg", &cut).map(drop).expect_err(&format!("{name} cut at {percent} %"));
+            // A cut within a header leaves a segment that takes the end of the image for its content.
+            let truncated = matches!(error.problem, ImageProblem::Truncated { format: "JPEG" });
+            assert!(truncated, "{name} cut at {percent} %: {error}");
+        }
+        pixels("whole.jpg", &[&file[..], &[0; 100], &END_OF_IMAGE].concat()).expect("more bytes do no harm");
+    }
+}
+
+#[test]
+fn a_jpeg_lower_than_its_header_says() {
+    for (name, file) in all_fixtures() {
+        let frame = if name == "progressive.jpg" { 0xC2 } else { 0xC0 };
+        let found = pixels("broken.jpg", &with_size(file, frame, 75, 400)).map(drop).expect_err(name);
+        // A scan that another follows is not at the end of the file.
+        let wrong = if frame == 0xC2 { "fewer coded pixels" } else { "is truncated" };
+        assert!(found.to_string().contains(wrong), "{name}: {found}");
+    }
+}
+
+/// The file with the marker of each segment `from` changed to `to`, and how many there were.
+fn renamed(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
+    let mut renamed = file.to_vec();
+    let mut count = 0;
+    let mut place = 2;
+    while renamed[place + 1] != 0xDA {
+        if renamed[place + 1] == from {
+            renamed[place + 1] = to;
+            count += 1;
+        }
+        place += 2 + usize::from(u16::from_be_bytes([renamed[place + 2], renamed[place + 3]]));
+    }
+    (renamed, count)
+}
+
+#[test]
+fn a_jpeg_without_a_table() {
+    const COMMENT: u8 = 0xFE;
+    for (name, file) in all_fixtures() {
+        for (segment, message) in [(0xDB, "quantization table"), (0xC4, "uffman")] {
+            let (broken, count) = renamed(&file, segment, COMMENT);
+            assert!(count > 0, "{name} has no segment {segment:x}");
+            let error = pixels("broken.jpg", &broken).map(drop).expect_err(name);
+            assert!(error.to_string().contains(message), "{name}: {error}");
+        }
+    }
+    let restarts = fs::read(fixture("restarts.jpg")).unwrap();
+    let (broken, count) = renamed(&restarts, 0xDD, COMMENT);
+    assert_eq!(count, 1);
+    assert!(pixels("broken.jpg", &broken).is_err(), "the restart interval is missing");
+}
+
+#[test]
+fn one_of_several_tables_is_missing() {
+    for (name, file) in all_fixtures() {
+        for segment in [0xDB, 0xC4] {
+            let (_, count) = renamed(&file, segment, segment);
+            for missing in 0..count {
+                let mut broken = file.clone();
+                let found = broken.windows(2).enumerate().filter(|(_, pair)| *pair == [0xFF, segment]);
+                let place = found.map(|(place, _)| place).nth(missing).unwrap();
+                // One flipped bit makes an APP segment, or one that means nothing, of it.
+                broken[place + 1] ^= 0x20;
+                assert!(pixels("broken.jpg", &broken).is_err(), "{name}: table {missing} of {segment:x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn damaged_files() {
+    let mut jpeg = photo("animal/chelsea.jpg");
+    let middle = jpeg.len() / 2;
+    // A code of nothing but ones does not exist; the zeros tell it from a marker.
+    jpeg[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
+    let found = problem(&jpeg, "cannot be decoded as JPEG: ", "convert it with another program");
+    assert!(matches!(found, ImageProblem::Malformed { format: "JPEG", .. }));
+
+    let mut png = png(64, 64, ColorType::Rgb, BitDepth::Eight, &[100; 3 * 64 * 64], &[]);
+    png[50] ^= 1;
+    let found = problem(&png, "cannot be decoded as PNG: ", "convert it with another program");
+    assert!(matches!(found, ImageProblem::Malformed { format: "PNG", .. }));
+}
