@@ -114,6 +114,10 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) pixels: Option<Pixels>,
 
+    /// Most bytes that an image file may have [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) max_file_bytes: Option<u64>,
+
     /// Hash the order and the content of each epoch
     #[arg(long)]
     pub(crate) digest: bool,

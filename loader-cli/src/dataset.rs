@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use loader_data::{ImageFolder, Step, Transform};
+use loader_data::{ImageFolder, MAX_FILE_BYTES, Step, Transform};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::stop::Stop;
@@ -20,6 +20,7 @@ pub(crate) struct DatasetSection {
     pub(crate) transform: Option<TransformName>,
     pub(crate) size: Option<u32>,
     pub(crate) pixels: Option<Pixels>,
+    pub(crate) max_file_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,7 @@ pub(crate) struct ResolvedDataset {
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u32>,
     pixels: Pixels,
+    max_file_bytes: u64,
 }
 
 /// An open dataset.
@@ -71,11 +73,18 @@ pub(crate) enum Images {
 impl DatasetSection {
     /// The images in the folder at `path`.
     pub(crate) fn image_folder(path: PathBuf) -> Self {
-        Self { kind: Kind::ImageFolder, path, transform: None, size: None, pixels: None }
+        Self {
+            kind: Kind::ImageFolder,
+            path,
+            transform: None,
+            size: None,
+            pixels: None,
+            max_file_bytes: None,
+        }
     }
 
     pub(crate) fn resolved(self) -> Result<ResolvedDataset, Stop> {
-        let Self { kind, path, transform, size, pixels } = self;
+        let Self { kind, path, transform, size, pixels, max_file_bytes } = self;
         let transform = transform.unwrap_or(TransformName::Train);
         let size = match transform {
             TransformName::None if size.is_some() => {
@@ -86,7 +95,9 @@ impl DatasetSection {
             TransformName::None => None,
             _ => Some(size.unwrap_or(SIZE)),
         };
-        Ok(ResolvedDataset { kind, path, transform, size, pixels: pixels.unwrap_or(Pixels::F32) })
+        let pixels = pixels.unwrap_or(Pixels::F32);
+        let max_file_bytes = max_file_bytes.unwrap_or(MAX_FILE_BYTES);
+        Ok(ResolvedDataset { kind, path, transform, size, pixels, max_file_bytes })
     }
 }
 
@@ -94,8 +105,14 @@ impl ResolvedDataset {
     pub(crate) fn open(&self) -> Result<Images, Stop> {
         let Kind::ImageFolder = self.kind;
         Ok(match self.pixels {
-            Pixels::F32 => Images::F32(ImageFolder::open(&self.path)?.transform(self.steps())?),
-            Pixels::U8 => Images::U8(ImageFolder::open_u8(&self.path)?.transform(self.steps())?),
+            Pixels::F32 => {
+                let images = ImageFolder::open(&self.path)?.max_file_bytes(self.max_file_bytes);
+                Images::F32(images.transform(self.steps())?)
+            }
+            Pixels::U8 => {
+                let images = ImageFolder::open_u8(&self.path)?.max_file_bytes(self.max_file_bytes);
+                Images::U8(images.transform(self.steps())?)
+            }
         })
     }
 

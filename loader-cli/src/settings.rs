@@ -24,6 +24,7 @@ impl Settings {
         dataset.transform = arguments.transform.or(dataset.transform);
         dataset.size = arguments.size.or(dataset.size);
         dataset.pixels = arguments.pixels.or(dataset.pixels);
+        dataset.max_file_bytes = arguments.max_file_bytes.or(dataset.max_file_bytes);
         let mut loader = arguments.options().over(LoaderOptions::from_env()?).over(loader);
         if arguments.samples.is_some() {
             // Draws are random as they are.

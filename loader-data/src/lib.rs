@@ -24,6 +24,6 @@ mod image_folder;
 
 #[cfg(feature = "image-folder")]
 pub use image_folder::{
-    ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_PIXELS, MAX_SIDE, Pixel, Step, Transform,
-    TransformError,
+    ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE, Pixel,
+    Step, Transform, TransformError,
 };

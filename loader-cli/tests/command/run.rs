@@ -56,7 +56,8 @@ fn events() {
     assert_eq!(pids.len(), 2);
     assert_gone(&pids);
     let config = json!({
-        "dataset": { "kind": "image-folder", "path": PHOTOS, "transform": "train", "size": 48, "pixels": "f32" },
+        "dataset": { "kind": "image-folder", "path": PHOTOS, "transform": "train", "size": 48, "pixels": "f32",
+            "max_file_bytes": 268_435_456 },
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
             "drop_last": false, "in_order": true, "timeout": 0.0, "on_worker_death": "restart", "max_worker_deaths": 10,

@@ -68,18 +68,6 @@ pub enum ImageFolderError {
         /// Names of the class folders without images.
         classes: Vec<String>,
     },
-    /// A name is not Unicode.
-    #[error("the name of `{}` is not Unicode, so no worker can be told it; rename the file", path.display())]
-    NotUnicode {
-        /// The file or folder.
-        path: PathBuf,
-    },
-    /// A folder contains itself.
-    #[error("folder `{}` leads back to a folder that contains it; remove the symbolic link", path.display())]
-    Loop {
-        /// The link.
-        path: PathBuf,
-    },
     /// The list of files could not be put into shared memory.
     #[error("the list of files cannot be shared with workers: {0}")]
     Memory(SharedVecError),
@@ -109,6 +97,20 @@ pub enum ImageProblem {
     /// The file cannot be read.
     #[error("cannot be read: {0}; check that it is still there and readable, then open the folder anew")]
     Unreadable(io::Error),
+    /// The path leads to something that is not a regular file, such as a named pipe, whose bytes may never end or never come.
+    #[error("is not a regular file but {found}; remove it")]
+    NotAFile {
+        /// What it is.
+        found: &'static str,
+    },
+    /// The file has more bytes than are accepted.
+    #[error("has {bytes} bytes, of at most {max}; remove it, or raise `max_file_bytes`")]
+    FileTooLarge {
+        /// Size of the file in bytes.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
     /// The file has no bytes.
     #[error("is empty; fetch it again or remove it")]
     Empty,

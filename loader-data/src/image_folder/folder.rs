@@ -1,6 +1,7 @@
 //! The dataset.
 
 use std::{
+    ffi::OsString,
     marker::PhantomData,
     path::{Path, PathBuf},
 };
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::{ImageFolderError, TransformError},
     scan,
-    transform::{Pixel, Transform},
+    transform::{MAX_FILE_BYTES, Pixel, Transform},
 };
 
 /// A dataset of images in one sub-folder a class: torchvision's `ImageFolder`. A sample is `(image, label)`: the image a
@@ -24,9 +25,10 @@ use super::{
 /// # Which files
 /// Class folders are the sub-folders of the root, numbered in the order of their names. Their images are the files named `.jpg`,
 /// `.jpeg` or `.png` (in upper or lower case) in them and in the folders inside them. The order is torchvision's: class by class;
-/// in a class, folders by path; in a folder, files by name; all compared bytewise. Symbolic links are followed. Unlike in
-/// torchvision, names that start with a dot are skipped. The list of files lies in shared memory once, however many workers
-/// there are.
+/// in a class, folders by path; in a folder, files by name; all compared bytewise. Names need not be Unicode. Symbolic links are
+/// followed. Unlike in torchvision, names that start with a dot are skipped, and so is a link to a folder that contains it:
+/// the images behind it have been listed by a shorter path, and torchvision would list them some 40 times. The list of files lies in
+/// shared memory once, however many workers there are.
 ///
 /// # How they are read
 /// JPEG (baseline and progressive; grey, colour, CMYK) or PNG (all colour types and depths), told apart by content, not by name.
@@ -44,7 +46,9 @@ use super::{
 /// allows and which costs detail. More coded pixels than needed are not an error. Every part of a PNG has a checksum.
 ///
 /// Images may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels a side and [`MAX_PIXELS`](crate::MAX_PIXELS) in all. Each thread
-/// that loads keeps its buffers for the next image (three bytes a pixel, up to 64 MiB each).
+/// that loads keeps its buffers for the next image (three bytes a pixel, up to 64 MiB each). A file may have up to
+/// [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES) bytes ([`max_file_bytes`](Self::max_file_bytes)) and must be a regular file: a named
+/// pipe or a device fails at once. A file that is not an image is not read beyond its first bytes.
 ///
 /// # Examples
 /// ```
@@ -64,10 +68,12 @@ use super::{
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct ImageFolder<P = f32> {
-    root: PathBuf,
+    // Not `PathBuf` and `String`, which serde refuses where they are not Unicode.
+    root: OsString,
     classes: Vec<String>,
-    files: SharedVec<(String, u32)>,
+    files: SharedVec<(OsString, u32)>,
     transform: Transform,
+    max_file_bytes: u64,
     pixel: PhantomData<fn() -> P>,
 }
 
@@ -113,7 +119,14 @@ impl<P: Pixel> ImageFolder<P> {
         let root = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let files = SharedVec::new(listing.files).map_err(ImageFolderError::Memory)?;
         let transform = Transform::default();
-        Ok(Self { root, classes: listing.classes, files, transform, pixel: PhantomData })
+        Ok(Self {
+            root: root.into_os_string(),
+            classes: listing.classes,
+            files,
+            transform,
+            max_file_bytes: MAX_FILE_BYTES,
+            pixel: PhantomData,
+        })
     }
 
     /// Sets what is done with each image, in place of what was set before.
@@ -126,7 +139,15 @@ impl<P: Pixel> ImageFolder<P> {
         Ok(self)
     }
 
-    /// Names of the classes; a label is a place in this list.
+    /// Sets the most bytes that an image file may have: [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), 256 MiB, by default. A larger
+    /// file is an error that costs no memory.
+    #[must_use]
+    pub fn max_file_bytes(mut self, bytes: u64) -> Self {
+        self.max_file_bytes = bytes;
+        self
+    }
+
+    /// Names of the classes; a label is a place in this list. Bytes of a name that are not Unicode are replaced (U+FFFD).
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -143,7 +164,7 @@ impl<P: Pixel> ImageFolder<P> {
 
     /// File of sample `index`; `None` when there is no such sample.
     pub fn path(&self, index: usize) -> Option<PathBuf> {
-        self.files.get(index).ok().map(|(file, _)| self.root.join(file))
+        self.files.get(index).ok().map(|(file, _)| Path::new(&self.root).join(file))
     }
 }
 
@@ -156,7 +177,8 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
 
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
         let (file, label) = self.files.get(index)?;
-        let image = self.transform.load(self.root.join(file), cx.rng())?;
+        let path = Path::new(&self.root).join(file);
+        let image = self.transform.load_up_to(self.max_file_bytes, &path, cx.rng())?;
         Ok((image, label))
     }
 

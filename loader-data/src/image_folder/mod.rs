@@ -13,4 +13,4 @@ mod transform;
 pub use decode::{MAX_PIXELS, MAX_SIDE};
 pub use error::{ImageError, ImageFolderError, ImageProblem, TransformError};
 pub use folder::ImageFolder;
-pub use transform::{Pixel, Step, Transform};
+pub use transform::{MAX_FILE_BYTES, Pixel, Step, Transform};

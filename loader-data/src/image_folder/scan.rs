@@ -1,7 +1,7 @@
 //! Which images a folder has, in torchvision's order.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
@@ -14,14 +14,14 @@ const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 /// What a folder holds.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Names of the class folders, sorted.
+    /// Names of the class folders, sorted. What is not Unicode in them is replaced.
     pub(super) classes: Vec<String>,
     /// Path of each image, from the root and with `/`, and the number of its class.
-    pub(super) files: Vec<(String, u32)>,
+    pub(super) files: Vec<(OsString, u32)>,
 }
 
 /// Lists the images under `root`: class by class; in a class, folder by folder in the order of the folders' paths; in a folder,
-/// by name. All orders are bytewise.
+/// by name. All orders are bytewise. A link to a folder that contains it is passed over: each image behind it has a shorter path.
 pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     let path = || root.to_owned();
     match fs::metadata(root) {
@@ -34,53 +34,69 @@ pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     let top = Folder::read(root)?;
     if top.folders.is_empty() {
         return Err(match top.images.into_iter().next() {
-            Some(example) => ImageFolderError::ImagesWithoutClass { path: path(), example },
+            Some(example) => {
+                let example = example.to_string_lossy().into_owned();
+                ImageFolderError::ImagesWithoutClass { path: path(), example }
+            }
             None => ImageFolderError::NoClasses { path: path() },
         });
     }
 
     let mut listing = Listing::default();
     let mut empty = Vec::new();
-    for (class, label) in top.folders.into_iter().zip(0u32..) {
+    for class in top.folders {
+        let name = class.to_string_lossy().into_owned();
         let mut folders = Vec::new();
-        walk(root, class.clone(), &mut vec![identity(root)?], &mut folders)?;
+        walk(root, class, &mut vec![identity(root)?], &mut folders)?;
+        if folders.is_empty() {
+            continue;
+        }
         folders.sort();
+        let label = u32::try_from(listing.classes.len()).unwrap_or(u32::MAX);
         let before = listing.files.len();
         for (folder, images) in folders {
-            listing.files.extend(images.into_iter().map(|image| (format!("{folder}/{image}"), label)));
+            listing.files.extend(images.into_iter().map(|image| (joined(&folder, &image), label)));
         }
         if listing.files.len() == before {
-            empty.push(class.clone());
+            empty.push(name.clone());
         }
-        listing.classes.push(class);
+        listing.classes.push(name);
     }
-    if empty.is_empty() {
+    if listing.classes.is_empty() {
+        Err(ImageFolderError::NoClasses { path: path() })
+    } else if empty.is_empty() {
         Ok(listing)
     } else {
         Err(ImageFolderError::EmptyClasses { path: path(), classes: empty })
     }
 }
 
-/// Adds `folder`, a path from `root`, and all folders in it to `found`, each with the names of its images.
+/// Adds `folder`, a path from `root`, and all folders in it to `found`, each with the names of its images; nothing when it is one of
+/// the folders `above` itself.
 fn walk(
     root: &Path,
-    folder: String,
+    folder: OsString,
     above: &mut Vec<(u64, u64)>,
-    found: &mut Vec<(String, Vec<String>)>,
+    found: &mut Vec<(OsString, Vec<OsString>)>,
 ) -> Result<(), ImageFolderError> {
     let path = root.join(&folder);
     let identity = identity(&path)?;
     if above.contains(&identity) {
-        return Err(ImageFolderError::Loop { path });
+        return Ok(());
     }
     let inside = Folder::read(&path)?;
     above.push(identity);
     for name in inside.folders {
-        walk(root, format!("{folder}/{name}"), above, found)?;
+        walk(root, joined(&folder, &name), above, found)?;
     }
     above.pop();
     found.push((folder, inside.images));
     Ok(())
+}
+
+/// Not a `PathBuf`: those are ordered name by name, not bytewise.
+fn joined(folder: &OsStr, name: &OsStr) -> OsString {
+    [folder, name].join(OsStr::new("/"))
 }
 
 /// Device and inode: the same folder by whatever path.
@@ -91,8 +107,8 @@ fn identity(folder: &Path) -> Result<(u64, u64), ImageFolderError> {
 
 /// The names in one folder, sorted, without hidden ones and other files.
 struct Folder {
-    folders: Vec<String>,
-    images: Vec<String>,
+    folders: Vec<OsString>,
+    images: Vec<OsString>,
 }
 
 impl Folder {
@@ -111,7 +127,6 @@ impl Folder {
             } else {
                 continue;
             };
-            let name = name.into_string().map_err(|_| ImageFolderError::NotUnicode { path: entry.path() })?;
             names.push(name);
         }
         folder.folders.sort();

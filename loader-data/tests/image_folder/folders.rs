@@ -73,10 +73,19 @@ fn links_are_followed_but_not_in_circles() {
     let error = load(&images, 1).unwrap_err().to_string();
     assert!(error.contains("a/gone.png` cannot be read: No such file"), "{error}");
 
+    // A folder that contains the link is passed over; what lies there has been listed.
     unix::fs::symlink("..", made.path().join("a/up")).unwrap();
-    let error = ImageFolder::open(made.path()).unwrap_err();
-    assert!(matches!(&error, ImageFolderError::Loop { path } if path.ends_with("a/up")));
-    message(&error, &["a/up` leads back", "remove the symbolic link"]);
+    unix::fs::symlink(".", made.path().join("a/itself")).unwrap();
+    unix::fs::symlink(".", made.path().join("b-root")).unwrap();
+    unix::fs::symlink("c", made.path().join("c")).unwrap();
+    let images = ImageFolder::open(made.path()).unwrap();
+    assert_eq!(names(&images), ["a/0.png", "a/gone.png", "deep/1.png"]);
+    assert_eq!(images.classes(), ["a", "b"]);
+
+    let only_itself = folder(&[]);
+    unix::fs::symlink(".", only_itself.path().join("a")).unwrap();
+    let error = ImageFolder::open(only_itself.path()).unwrap_err();
+    assert!(matches!(error, ImageFolderError::NoClasses { .. }));
 }
 
 #[test]
@@ -134,14 +143,26 @@ fn classes_without_images_are_named() {
 }
 
 #[test]
-fn a_name_that_is_not_unicode() {
+fn names_that_are_not_unicode() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
+    let name = |bytes| OsStr::from_bytes(bytes);
     let made = folder(&[("a/1.png", &dot())]);
-    fs::write(made.path().join("a").join(OsStr::from_bytes(b"\xFF.png")), dot()).unwrap();
-    let error = ImageFolder::open(made.path()).unwrap_err();
-    assert!(matches!(error, ImageFolderError::NotUnicode { .. }));
-    message(&error, &["a/\u{FFFD}.png` is not Unicode", "rename the file"]);
+    let root = made.path().join(name(b"r\xFF"));
+    fs::rename(made.path().join("a"), made.path().join("b")).unwrap();
+    fs::create_dir(&root).unwrap();
+    fs::rename(made.path().join("b"), root.join(name(b"b\xFE"))).unwrap();
+    fs::write(root.join(name(b"b\xFE")).join(name(b"\xFF.png")), dot()).unwrap();
+    fs::write(root.join(name(b"b\xFE")).join(name(b"\xFF\xFF.png")), "no image").unwrap();
+
+    let images = ImageFolder::open(&root).unwrap();
+    assert_eq!(images.classes(), ["b\u{FFFD}"]);
+    let json = serde_json::to_string(&images).unwrap();
+    let images: ImageFolder = serde_json::from_str(&json).unwrap();
+    assert_eq!(images.path(1), Some(root.join(name(b"b\xFE/\xFF.png"))));
+    assert_eq!(load(&images, 0).unwrap(), load(&images, 1).unwrap());
+    let error = load(&images, 2).unwrap_err().to_string();
+    assert!(error.contains("b\u{FFFD}/\u{FFFD}\u{FFFD}.png` is neither JPEG nor PNG"), "{error}");
 }
 
 #[test]

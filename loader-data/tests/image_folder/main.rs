@@ -4,4 +4,5 @@ mod damaged;
 mod files;
 mod folders;
 mod made;
+mod odd_files;
 mod transforms;

@@ -25,17 +25,26 @@ pub(super) enum Image<'a> {
     Jpeg(Jpeg<'a>),
 }
 
-/// Reads a file's headers, and decodes it into `picture`, in place of what was there, if no part can be decoded alone.
-pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
-    match bytes {
+/// Bytes at the start of a file that say what it is.
+pub(super) const START: usize = 512;
+
+/// Fails when a file that starts with `start`, the first [`START`] bytes or all there are, is not an image of a known format.
+pub(super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
+    match start {
         [] => Err(ImageProblem::Empty),
-        [0xFF, 0xD8, ..] => Jpeg::open(bytes).map(Image::Jpeg),
-        [0x89, b'P', b'N', b'G', ..] => {
-            png::decode(bytes, picture)?;
-            Ok(Image::Decoded(picture.area().size))
-        }
-        _ => Err(ImageProblem::UnknownFormat { found: guess(bytes) }),
+        [0xFF, 0xD8, ..] | [0x89, b'P', b'N', b'G', ..] => Ok(()),
+        _ => Err(ImageProblem::UnknownFormat { found: guess(start) }),
     }
+}
+
+/// Reads the headers of a file of a known format, and decodes it into `picture`, in place of what was there, if no part can be
+/// decoded alone.
+pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
+    if bytes.starts_with(&[0xFF, 0xD8]) {
+        return Jpeg::open(bytes).map(Image::Jpeg);
+    }
+    png::decode(bytes, picture)?;
+    Ok(Image::Decoded(picture.area().size))
 }
 
 impl Image<'_> {
@@ -97,9 +106,7 @@ fn guess(bytes: &[u8]) -> &'static str {
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "WebP",
         [_, _, _, _, b'f', b't', b'y', b'p', ..] => "HEIC, AVIF or a video",
         _ if bytes.trim_ascii_start().starts_with(b"<") => "HTML or XML",
-        _ if bytes.iter().take(512).all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => {
-            "text"
-        }
+        _ if bytes.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => "text",
         _ => "something else",
     }
 }

@@ -3,13 +3,15 @@
 use std::{
     array,
     cell::RefCell,
-    fs::File,
-    io::{self, Read},
+    fs::{self, OpenOptions},
+    io::Read,
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
     path::Path,
 };
 
 use loader_core::Tensor;
 use rand::Rng;
+use rustix::fs::OFlags;
 
 use super::{
     super::{
@@ -24,6 +26,10 @@ use super::{
 
 /// Largest buffer that is kept for the next image, in bytes: 22 megapixels.
 const KEPT: usize = 64 << 20;
+
+/// Most bytes of an image file, unless [`ImageFolder::max_file_bytes`](crate::ImageFolder::max_file_bytes) says otherwise:
+/// 268,435,456, that is 256 MiB.
+pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 thread_local! {
     /// Buffers that live as long as the thread, so that most samples allocate nothing but their tensor.
@@ -61,9 +67,18 @@ impl Transform {
         path: impl AsRef<Path>,
         rng: &mut impl Rng,
     ) -> Result<Tensor<P>, ImageError> {
-        let path = path.as_ref();
+        self.load_up_to(MAX_FILE_BYTES, path.as_ref(), rng)
+    }
+
+    /// As `load`, of a file of at most `max` bytes.
+    pub(in super::super) fn load_up_to<P: Pixel>(
+        &self,
+        max: u64,
+        path: &Path,
+        rng: &mut impl Rng,
+    ) -> Result<Tensor<P>, ImageError> {
         let image = WORKBENCH.with_borrow_mut(|Workbench { file, canvas }| {
-            let image = self.load_with(path, file, canvas, rng);
+            let image = read(path, max, file).and_then(|()| self.load_with(file, canvas, rng));
             canvas.release(KEPT);
             if file.capacity() > KEPT {
                 *file = Vec::new();
@@ -75,12 +90,10 @@ impl Transform {
 
     fn load_with<P: Pixel>(
         &self,
-        path: &Path,
-        file: &mut Vec<u8>,
+        file: &[u8],
         canvas: &mut Canvas,
         rng: &mut impl Rng,
     ) -> Result<Tensor<P>, ImageProblem> {
-        read(path, file).map_err(ImageProblem::Unreadable)?;
         let image = decode::open(file, &mut canvas.picture)?;
         let size = image.size();
         self.apply(
@@ -132,10 +145,41 @@ impl Transform {
     }
 }
 
-fn read(path: &Path, file: &mut Vec<u8>) -> io::Result<()> {
-    file.clear();
-    File::open(path)?.read_to_end(file)?;
-    Ok(())
+/// Reads a regular file of at most `max` bytes that starts as an image does. Anything else fails before it is read, and without
+/// waiting: to open a named pipe would otherwise wait for a writer.
+fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(ImageProblem::Unreadable)?;
+    let metadata = file.metadata().map_err(ImageProblem::Unreadable)?;
+    if !metadata.is_file() {
+        return Err(ImageProblem::NotAFile { found: kind(metadata.file_type()) });
+    }
+    let too_large = |bytes| if bytes > max { Err(ImageProblem::FileTooLarge { bytes, max }) } else { Ok(()) };
+    too_large(metadata.len())?;
+
+    bytes.clear();
+    let mut start = (&file).take(decode::START as u64);
+    start.read_to_end(bytes).map_err(ImageProblem::Unreadable)?;
+    decode::recognise(bytes)?;
+    let more = usize::try_from(metadata.len()).unwrap_or(usize::MAX).saturating_sub(bytes.len());
+    bytes.try_reserve_exact(more).map_err(|error| ImageProblem::Unreadable(error.into()))?;
+    // One byte more than it may have, since it may have grown.
+    let mut rest = (&file).take((max - bytes.len() as u64).saturating_add(1));
+    rest.read_to_end(bytes).map_err(ImageProblem::Unreadable)?;
+    too_large(bytes.len() as u64)
+}
+
+fn kind(file: fs::FileType) -> &'static str {
+    if file.is_fifo() {
+        "a named pipe"
+    } else if file.is_dir() {
+        "a folder"
+    } else if file.is_char_device() || file.is_block_device() {
+        "a device"
+    } else {
+        "something else"
+    }
 }
 
 #[cfg(test)]

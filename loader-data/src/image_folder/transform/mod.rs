@@ -9,6 +9,7 @@ mod step;
 use serde::{Deserialize, Serialize};
 
 use super::error::TransformError;
+pub use load::MAX_FILE_BYTES;
 pub use pixel::Pixel;
 pub use step::Step;
 

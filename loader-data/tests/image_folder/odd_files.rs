@@ -1,0 +1,56 @@
+//! Files that have no end, or no beginning, fail at once.
+
+use std::{fs, os::unix, path::Path, sync::mpsc, thread, time::Duration};
+
+use loader_data::{ImageError, ImageFolder, ImageProblem};
+use nix::{sys::stat::Mode, unistd::mkfifo};
+
+use crate::made::{dot, folder, load};
+
+/// Loads the one image of a folder, which `make` puts at the path that it is given. To open a pipe or to read a device may never
+/// end, so this waits for 10 seconds at most.
+fn problem(max_file_bytes: u64, make: impl FnOnce(&Path)) -> ImageProblem {
+    let made = folder(&[("class/notes.txt", b"")]);
+    make(&made.path().join("class/odd.jpg"));
+    let images = ImageFolder::open(made.path()).unwrap().max_file_bytes(max_file_bytes);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(load(&images, 0).map(drop)));
+    let error = receiver.recv_timeout(Duration::from_secs(10)).expect("it ends").unwrap_err();
+    let error = error.downcast::<ImageError>().unwrap();
+    assert!(error.to_string().contains("class/odd.jpg` "), "{error}");
+    error.problem
+}
+
+const LIMIT: u64 = loader_data::MAX_FILE_BYTES;
+
+#[test]
+fn a_pipe_that_nobody_writes_to() {
+    let found = problem(LIMIT, |path| mkfifo(path, Mode::S_IRWXU).unwrap());
+    assert!(matches!(found, ImageProblem::NotAFile { found: "a named pipe" }), "{found}");
+}
+
+#[test]
+fn a_link_to_a_device() {
+    let found = problem(LIMIT, |path| unix::fs::symlink("/dev/zero", path).unwrap());
+    assert!(matches!(found, ImageProblem::NotAFile { found: "a device" }), "{found}");
+}
+
+#[test]
+fn a_sparse_file() {
+    let sparse = |length| move |path: &Path| fs::File::create(path).unwrap().set_len(length).unwrap();
+    let found = problem(LIMIT, sparse(6 << 30));
+    assert!(matches!(found, ImageProblem::FileTooLarge { bytes: 0x1_8000_0000, max: LIMIT }), "{found}");
+    // Its first bytes say that it is not an image, so the other 6 GiB are not read.
+    let found = problem(u64::MAX, sparse(6 << 30));
+    assert!(matches!(found, ImageProblem::UnknownFormat { .. }), "{found}");
+}
+
+#[test]
+fn the_limit_of_bytes() {
+    let made = folder(&[("class/dot.png", &dot())]);
+    let images = ImageFolder::open(made.path()).unwrap();
+    let bytes = dot().len() as u64;
+    assert!(load(&images.clone().max_file_bytes(bytes), 0).is_ok());
+    let error = load(&images.max_file_bytes(bytes - 1), 0).unwrap_err().to_string();
+    assert!(error.contains("raise `max_file_bytes`"), "{error}");
+}
