@@ -46,6 +46,27 @@ pub enum Error {
         /// Workers asked for.
         num_workers: usize,
     },
+    /// `build()`: `loader_worker::init()` was called from a shared library, such as an extension of an interpreter. The main program,
+    /// started again, would not become a worker.
+    #[error(
+        "num_workers is {num_workers}, but loader_worker::init() was called from {}, which is not the main program: started \
+         again, the main program would not become a worker; name a program that does with `worker_program` (for an interpreter \
+         with arguments: `WorkerProgram::new(\"python3\").args([\"-m\", \"package.worker\"])`)",
+        library.display()
+    )]
+    InitOutsideProgram {
+        /// Workers asked for.
+        num_workers: usize,
+        /// The shared library.
+        library: PathBuf,
+    },
+    /// `build()`: a function of the loader (of `map`, `collate`, `convert` or `worker_init`, or the code of the loader itself) cannot be
+    /// called by a worker.
+    #[error("a function cannot be sent to workers: {problem}")]
+    FunctionNotSendable {
+        /// Why, and what to do.
+        problem: String,
+    },
     /// `build()`: this process is itself a worker.
     #[error(
         "a worker process tried to build a loader: loader_worker::init() must be the first line of main, so that a worker never \
@@ -350,6 +371,8 @@ impl Error {
             Self::ConflictingOptions { .. } => "ConflictingOptions",
             Self::EmptyDataset => "EmptyDataset",
             Self::InitNotCalled { .. } => "InitNotCalled",
+            Self::InitOutsideProgram { .. } => "InitOutsideProgram",
+            Self::FunctionNotSendable { .. } => "FunctionNotSendable",
             Self::LoaderInWorker => "LoaderInWorker",
             Self::DatasetNotEncodable { .. } => "DatasetNotEncodable",
             Self::WorkerProgramMissing { .. } => "WorkerProgramMissing",

@@ -52,6 +52,7 @@ mod digest;
 mod error;
 #[doc(hidden)]
 pub mod fetch;
+mod function;
 mod iter;
 #[doc(hidden)]
 pub mod launch;
@@ -73,7 +74,7 @@ mod torch;
 mod tuples;
 mod warning;
 
-pub use builder::Builder;
+pub use builder::{Builder, WorkerProgram};
 pub use context::{Context, WorkerInfo};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, IterableDataset, Map, Parts, Shard,
@@ -83,6 +84,10 @@ pub use dataset::{
 pub use digest::Digest;
 pub use error::{Doing, Error, GivenUp, UserFailure};
 pub use fetch::{Iterable, MapStyle, Plain, Snapshots};
+pub use function::{
+    BatchFunction, CollateFn, CollateFnWith, ConvertFn, ConvertFnWith, FilterFn, FilterFnWith,
+    FilterFunction, MapFn, MapFnWith, MapFunction, Params, WithParams, WorkerInitFn, WorkerInitFnWith,
+};
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};

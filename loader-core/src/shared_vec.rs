@@ -179,7 +179,7 @@ mod tests {
         assert!(matches!(shared.get(3), Err(SharedVecError::OutOfRange { row: 3, len: 3 })));
 
         let (bytes, attached) = attach::encode(&(shared.clone(), shared.clone())).unwrap();
-        assert_eq!((bytes.len(), attached.len()), (8, 1), "both refer to one memory");
+        assert_eq!((bytes.len(), attached.memories.len()), (8, 1), "both refer to one memory");
         let (one, two): (Rows, Rows) = attach::decode(&bytes, attached).unwrap();
         assert!(one.iter().chain(two.iter()).map(Result::unwrap).eq([rows.clone(), rows.clone()].concat()));
 

@@ -87,7 +87,7 @@ pub(crate) fn batch(bytes: &[u8]) {
 /// A value with attachments: sealed memory of 256 bytes under number 0, of none under number 1.
 pub(crate) fn attached(bytes: &[u8]) {
     let memories = [vec![7; 256], Vec::new()].map(|bytes| Arc::new(SealedMemory::new(&bytes).unwrap()));
-    if let Ok(pieces) = attach::decode::<Vec<Piece>>(bytes, memories.into()) {
+    if let Ok(pieces) = attach::decode::<Vec<Piece>>(bytes, Vec::from(memories).into()) {
         assert!(pieces.iter().all(|piece| piece.0.as_bytes().iter().all(|&byte| byte == 7)));
     }
     assert!(!attach::is_taking());

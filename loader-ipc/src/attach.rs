@@ -1,6 +1,8 @@
 //! Large read-only content beside an encoded value: the value's bytes hold a number, the content travels as a descriptor and is
 //! mapped once by each process, whatever its size. What is in sealed memory already is attached as it is; other content, which may
 //! come in thousands of pieces, is copied into one more memory, so that it costs one descriptor.
+//!
+//! Functions are attached too: the bytes hold a number, and no function can be decoded that was not encoded.
 
 use std::{
     cell::RefCell,
@@ -15,8 +17,24 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     buffer::{ALIGNMENT, Buffer},
     codec::{self, CodecError},
+    entry::AnyFunction,
     memory::{SealedMemory, SealedWriter},
 };
+
+/// What an encoded value refers to by numbers.
+#[derive(Debug, Clone, Default)]
+pub struct Attached {
+    /// Large content.
+    pub memories: Vec<Arc<SealedMemory>>,
+    /// Functions.
+    pub functions: Vec<AnyFunction>,
+}
+
+impl From<Vec<Arc<SealedMemory>>> for Attached {
+    fn from(memories: Vec<Arc<SealedMemory>>) -> Self {
+        Self { memories, functions: Vec::new() }
+    }
+}
 
 /// What a value that is being encoded attaches.
 #[derive(Default)]
@@ -24,6 +42,7 @@ struct Put {
     /// `None` in the place of the memory that is still being written.
     memories: Vec<Option<Arc<SealedMemory>>>,
     pieces: Option<Pieces>,
+    functions: Vec<AnyFunction>,
 }
 
 /// Content copied piece by piece into one memory.
@@ -43,7 +62,7 @@ pub type Piece = (u32, u64);
 
 thread_local! {
     static PUT: RefCell<Option<Put>> = const { RefCell::new(None) };
-    static TAKE: RefCell<Option<Vec<Arc<SealedMemory>>>> = const { RefCell::new(None) };
+    static TAKE: RefCell<Option<Attached>> = const { RefCell::new(None) };
 }
 
 /// Goes back to what was there before, also when user code panics.
@@ -71,22 +90,22 @@ pub enum AttachError {
 ///
 /// # Errors
 /// [`AttachError`].
-pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Vec<Arc<SealedMemory>>), AttachError> {
+pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), AttachError> {
     let _restore = Restore(&PUT, PUT.replace(Some(Put::default())));
     let bytes = codec::encode(value)?;
-    let Put { mut memories, pieces } = PUT.take().unwrap_or_default();
+    let Put { mut memories, pieces, functions } = PUT.take().unwrap_or_default();
     if let Some(Pieces { writer, number, .. }) = pieces {
         let memory = writer.into_inner().map_err(io::IntoInnerError::into_error)?.seal()?;
         memories[number] = Some(Arc::new(memory));
     }
-    Ok((bytes, memories.into_iter().flatten().collect()))
+    Ok((bytes, Attached { memories: memories.into_iter().flatten().collect(), functions }))
 }
 
 /// Decodes a value with what was attached to it.
 ///
 /// # Errors
 /// When the bytes are not such a value.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Vec<Arc<SealedMemory>>) -> Result<T, CodecError> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Attached) -> Result<T, CodecError> {
     let _restore = Restore(&TAKE, TAKE.replace(Some(attached)));
     codec::decode(bytes)
 }
@@ -100,6 +119,19 @@ pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
             list.iter().position(|other| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory)));
         let place = known.unwrap_or_else(|| {
             list.push(Some(Arc::clone(memory)));
+            list.len() - 1
+        });
+        Some(to_number(place))
+    })
+}
+
+/// Attaches `function` to the value that this thread is encoding and gives the number to write in its place; `None` as in [`put`].
+pub fn put_function(function: AnyFunction) -> Option<u32> {
+    PUT.with_borrow_mut(|put| {
+        let list = &mut put.as_mut()?.functions;
+        let known = list.iter().position(|other| other.is_same(function));
+        let place = known.unwrap_or_else(|| {
+            list.push(function);
             list.len() - 1
         });
         Some(to_number(place))
@@ -163,7 +195,12 @@ pub fn is_taking() -> bool {
 
 /// The content attached under `number`, if there is one.
 pub fn take(number: u32) -> Option<Arc<SealedMemory>> {
-    TAKE.with_borrow(|take| take.as_ref()?.get(usize::try_from(number).ok()?).map(Arc::clone))
+    TAKE.with_borrow(|take| take.as_ref()?.memories.get(usize::try_from(number).ok()?).map(Arc::clone))
+}
+
+/// The function attached under `number`, if there is one.
+pub fn take_function(number: u32) -> Option<AnyFunction> {
+    TAKE.with_borrow(|take| take.as_ref()?.functions.get(usize::try_from(number).ok()?).copied())
 }
 
 /// The `len` bytes attached as `piece`: `None` when there are no such.

@@ -1,32 +1,35 @@
-//! Which build of which program this is: the guard on sending addresses of functions to another process.
+//! Which build of which file of code this is: the guard on sending addresses of functions to another process.
 
-use std::{fmt, fs::File, os::unix::fs::MetadataExt, sync::OnceLock};
+use std::{fmt, os::unix::fs::MetadataExt, sync::OnceLock};
 
-use object::{Object, read::ReadCache};
 use serde::{Deserialize, Serialize};
 
-/// The identity of a program's build. Equal ids mean the same machine code at the same offsets.
+use crate::{entry::anchor_address, sys::LoadedObject};
+
+/// The identity of a build of a program or shared library. Equal ids mean the same machine code at the same offsets.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BuildId(Vec<u8>);
 
 impl BuildId {
-    /// This program's: the linker's build id, or the file's identity (device, inode, size, time of change) where the linker
-    /// wrote none.
-    pub fn of_this_program() -> &'static Self {
-        static ID: OnceLock<BuildId> = OnceLock::new();
-        ID.get_or_init(|| Self(linkers_id().or_else(files_identity).unwrap_or_default()))
+    /// The id of the loaded object that this crate's code lies in: the linker's build id. Of a program in which the linker wrote
+    /// none, the file's identity (device, inode, size, time of change); of such a library `None`, since the file at its path may
+    /// not be the one that was loaded.
+    pub fn of_this_code() -> Option<&'static Self> {
+        static ID: OnceLock<Option<BuildId>> = OnceLock::new();
+        let find = || match LoadedObject::containing(anchor_address()) {
+            Some(object) => match object.build_id() {
+                Some(id) => Some(id.to_vec()),
+                None if object.is_program() => identity_of_program(),
+                None => None,
+            },
+            None => None,
+        };
+        ID.get_or_init(|| find().map(Self)).as_ref()
     }
 }
 
 /// `/proc/self/exe` names the running file even after it was replaced on disk.
-fn linkers_id() -> Option<Vec<u8>> {
-    let file = File::open("/proc/self/exe").ok()?;
-    let cache = ReadCache::new(file);
-    let elf = object::File::parse(&cache).ok()?;
-    elf.build_id().ok()?.map(<[u8]>::to_vec)
-}
-
-fn files_identity() -> Option<Vec<u8>> {
+fn identity_of_program() -> Option<Vec<u8>> {
     let file = std::fs::metadata("/proc/self/exe").ok()?;
     let words = [
         file.dev(),
@@ -56,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_program_knows_its_build() {
-        let id = BuildId::of_this_program();
+        let id = BuildId::of_this_code().unwrap();
         assert!(!id.0.is_empty());
         assert_eq!(id.to_string().len(), 2 * id.0.len());
     }

@@ -22,6 +22,7 @@ pub mod control;
 pub mod entry;
 pub mod fault;
 pub mod frame;
+pub mod function;
 pub mod handshake;
 pub mod heap;
 mod held;
@@ -40,6 +41,6 @@ mod sys;
 pub use advice::advice;
 pub use held::ignore_sigpipe;
 pub use sys::{
-    Chunk, ChunkError, Loan, SealedMap, SharedWords, SlotMemory, ZeroSized, default_sigchld, exit_now,
+    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, default_sigchld, exit_now,
     keep_freed_memory,
 };

@@ -23,7 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::codec;
 
 /// Number of this protocol; both sides must have the same.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 /// Most descriptors in one message.
 pub const MAX_FDS: usize = 64;
 

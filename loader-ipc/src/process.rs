@@ -1,11 +1,11 @@
 //! A worker's process as main sees it: started without `fork`, watched through a pidfd, reaped by nobody but us.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
-    os::unix::process::CommandExt,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -51,7 +51,8 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts `program` with `lifeline` as its standard input and `output` as its standard output and error.
+    /// Starts `program` with `args`, with `lifeline` as its standard input and `output` as its standard output and error. Its argument 0
+    /// is `name`; of a program with arguments it is the program's path, which interpreters find their installation by.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -59,11 +60,18 @@ impl WorkerProcess {
     /// # Implementation notes
     /// `posix_spawn` (no `pre_exec`, which would force a real `fork`: 160 ms instead of 1 ms in a process with 4 GiB resident).
     /// SIGTSTP is blocked meanwhile: a Ctrl-Z between `vfork` and `exec` would stop the child and with it this thread.
-    pub fn spawn(program: &Path, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<Self> {
+    pub fn spawn(
+        program: &Path,
+        args: &[OsString],
+        name: &OsStr,
+        lifeline: OwnedFd,
+        output: OwnedFd,
+    ) -> io::Result<Self> {
         let marker = fstat(&lifeline)?.st_ino.to_string();
         let mut command = Command::new(program);
         command
-            .arg0(name)
+            .arg0(if args.is_empty() { name } else { program.as_os_str() })
+            .args(args)
             .env(MARKER, marker)
             .stdin(lifeline)
             .stdout(output.try_clone()?)
@@ -208,12 +216,19 @@ pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// `program`, which is a path, as an absolute one: the worker must not depend on where main stands.
+/// `program` as an absolute path, since a worker may be started where main has another working directory by then. A name without a slash
+/// is looked up in `PATH`, and then in the working directory. Links are kept: an interpreter in a virtual environment is a link, and finds the environment
+/// by the link's path.
 ///
 /// # Errors
 /// `NotFound` when there is no such file.
 pub fn locate(program: &Path) -> io::Result<PathBuf> {
-    fs::canonicalize(program)
+    let is_name = program.components().count() == 1 && !program.as_os_str().as_bytes().contains(&b'/');
+    let folders = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+    let found =
+        std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file());
+    let path = std::path::absolute(found.as_deref().unwrap_or(program))?;
+    fs::metadata(&path).map(|_| path)
 }
 
 #[cfg(test)]

@@ -8,12 +8,14 @@ use std::{
 
 use loader_core::{
     WorkerInfo,
-    fetch::{Fetch, OpenFn, Opening},
+    fetch::{Fetch, OpenFn, OpenSignature, Opening},
     panic::{record_backtraces, to_failure},
 };
 use loader_ipc::{
+    attach::Attached,
     control::ControlPage,
     default_sigchld,
+    entry::AnyFunction,
     frame::{Failure, Stage},
     handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
     ignore_sigpipe, keep_freed_memory,
@@ -49,14 +51,14 @@ fn serve(registry: &Registry) -> anyhow::Result<()> {
     prepare_process()?;
     let lifeline = Arc::new(take_lifeline_from_stdin()?);
     let deadline = Instant::now() + DEADLINE;
-    let (open, connected) = match meet(registry, &lifeline, deadline) {
+    let (open, functions, connected) = match meet(registry, &lifeline, deadline) {
         Ok(met) => met,
         // Main is told already, or gone.
         Err(error @ HandshakeError::Refused(_)) => return Err(error.into()),
         Err(error) => return Err(refuse(&lifeline, error.to_string(), deadline).into()),
     };
     record_backtraces();
-    let (fetch, session) = open_dataset(open, connected);
+    let (fetch, session) = open_dataset(open, functions, connected);
     orders::follow(fetch, session, &lifeline)
 }
 
@@ -65,7 +67,7 @@ fn meet(
     registry: &Registry,
     lifeline: &Arc<Lifeline>,
     deadline: Instant,
-) -> Result<(OpenFn, Connected), HandshakeError> {
+) -> Result<(OpenFn, Vec<AnyFunction>, Connected), HandshakeError> {
     let (bootstrap, fds) = Bootstrap::receive(lifeline, deadline)?;
     let mut chosen = None;
     let accepts = |work: &Work| {
@@ -78,7 +80,8 @@ fn meet(
         .map_err(HandshakeError::Queue)?;
     let connected = listening.accept(bootstrap, fds, lifeline, deadline)?;
     watchdog.nothing_to_clean_up();
-    Ok((chosen.expect("set by `accepts`, without which there is no connection"), connected))
+    let (open, functions) = chosen.expect("set by `accepts`, without which there is no connection");
+    Ok((open, functions, connected))
 }
 
 /// Everything that user code in this process should find as in a fresh one, but for Ctrl-C, which is main's business.
@@ -94,15 +97,21 @@ fn prepare_process() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn find_open(registry: &Registry, work: &Work) -> Result<OpenFn, String> {
+/// The function that opens the dataset, and those that the dataset's encoding refers to.
+fn find_open(registry: &Registry, work: &Work) -> Result<(OpenFn, Vec<AnyFunction>), String> {
     match work {
-        Work::Entry(entry) => entry.resolve().map_err(|error| {
-            format!(
-                "{error}: the worker program is not the running one; use the same build, or register the dataset in the worker \
-                 program and name it with `registered`"
-            )
-        }),
-        Work::Registered { name, types } => Ok(registry.find(name, types)?.open),
+        Work::Entries(entries) => {
+            let functions = entries.resolve().map_err(|error| {
+                format!(
+                    "{error}: the worker program is not the running one; use the same build, or register the dataset in the \
+                     worker program and name it with `registered`"
+                )
+            })?;
+            let open = functions.first().and_then(|open| open.get::<OpenSignature>());
+            let open = open.ok_or("the main program sent no function that opens a dataset")?;
+            Ok((open, functions[1..].to_vec()))
+        }
+        Work::Registered { name, types } => Ok((registry.find(name, types)?.open, Vec::new())),
     }
 }
 
@@ -119,7 +128,7 @@ pub(crate) struct Session {
 
 type Opened = Result<Box<dyn Fetch>, Failure>;
 
-fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
+fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected) -> (Opened, Session) {
     let Connected { bootstrap, control, dataset, attached, orders, results } = connected;
     let worker = bootstrap.worker as usize;
     let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit);
@@ -127,6 +136,7 @@ fn open_dataset(open: OpenFn, connected: Connected) -> (Opened, Session) {
         limit_memory(limit);
     }
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
+    let attached = Attached { memories: attached, functions };
     let opening = Opening { dataset, attached, seed, worker: info };
     // A failure, a panic included, is kept and answers every task.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));

@@ -8,8 +8,12 @@ use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
+fn noise_dataset() -> Noise {
+    Noise { count: 10 }
+}
+
 fn noise() -> Builder<MapStyle<Noise>> {
-    DataLoader::builder(Noise { count: 10 })
+    DataLoader::builder(noise_dataset())
 }
 
 /// The error of `build()`, and its text.
@@ -137,6 +141,20 @@ fn a_dataset_that_does_not_survive_encoding() {
         let text = error.to_string();
         assert!(text.contains("#[serde(untagged)]"), "{text}");
         assert!(!text.contains("serde(skip)"), "skipping a field loses its data: {text}");
+    }
+}
+
+#[test]
+fn parameters_that_bincode_cannot_carry() {
+    for workers in [0, 1] {
+        let params = serde_json::json!({ "mean": 0.5 });
+        let dataset = noise_dataset().map_with(params, |params, (number, ..), _| {
+            Ok(number as f64 - params["mean"].as_f64().unwrap_or_default())
+        });
+        let error = DataLoader::builder(dataset).num_workers(workers).build().unwrap_err();
+        assert!(matches!(error, Error::DatasetNotEncodable { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("parameters of type `serde_json::value::Value`"), "{text}");
     }
 }
 

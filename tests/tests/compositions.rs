@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault as FaultOf, Faulty, Many, ManyFault as Fault, Noise, NoiseSample, many},
+    datasets::{Counting, Fault as FaultOf, Faulty, Many, ManyFault as Fault, Noise, NoiseSample, many},
     digest, everywhere,
 };
 use rand::RngExt;
@@ -248,4 +248,82 @@ fn a_function_around_parts_draws_the_same_with_any_number_of_workers() {
     for workers in [1, 2, 3, 5] {
         assert_eq!(digest(build(workers).iter().unwrap()).unwrap(), expected, "{workers} workers");
     }
+}
+
+fn shift(sample: NoiseSample, cx: &mut Context) -> anyhow::Result<f64> {
+    Ok(f64::from(sample.1[0]) + cx.rng().random::<f64>())
+}
+
+fn halve(sample: NoiseSample, cx: &mut Context) -> anyhow::Result<f64> {
+    Ok(shift(sample, cx)? / 2.0)
+}
+
+#[test]
+fn functions_chosen_at_run_time_and_their_parameters_reach_the_workers() {
+    let _watchdog = Watchdog::start();
+    let functions: [fn(NoiseSample, &mut Context) -> anyhow::Result<f64>; 2] = [shift, halve];
+    let sums = functions.map(|function| {
+        let batches = everywhere(|workers| {
+            let mean: Vec<f64> = (0..3).map(f64::from).collect();
+            let dataset = noise(20).map(function).map_with(mean, |mean, sample, cx| {
+                Ok(vec![sample - mean[cx.index() % 3]; 1 + cx.index() % 4])
+            });
+            let builder = DataLoader::builder(dataset).batch_size(6).shuffle(true).num_workers(workers);
+            builder
+                .worker_init_with((workers, String::from("all")), |(workers, who), worker| {
+                    anyhow::ensure!(worker.num_workers() == *workers && who == "all");
+                    Ok(())
+                })
+                .collate_with(String::from("padded"), |note: &String, samples: Vec<Vec<f64>>| {
+                    Ok((samples.iter().map(|sample| sample[0]).sum::<f64>(), note.clone()))
+                })
+                .build()
+        });
+        assert!(batches.iter().all(|(_, note)| note == "padded"));
+        batches.iter().map(|(sum, _)| sum).sum::<f64>()
+    });
+    assert_ne!(sums[0], sums[1], "each function is itself");
+}
+
+#[test]
+fn single_samples_and_streams_take_functions_with_parameters() {
+    let _watchdog = Watchdog::start();
+    let singles = everywhere(|workers| {
+        let builder = DataLoader::builder(noise(5)).num_workers(workers);
+        builder.convert_with(10u64, |factor, (number, ..)| Ok(number * factor)).build()
+    });
+    assert_eq!(singles, [0, 10, 20, 30, 40]);
+    let streamed = everywhere(|workers| {
+        let numbers = Counting { count: 6 }.map_with(100u64, |offset, (number, _), _| Ok(number + offset));
+        DataLoader::stream(numbers).shards(1).batch_size(6).num_workers(workers).build()
+    });
+    assert_eq!(streamed[0].as_slice(), [100, 101, 102, 103, 104, 105]);
+}
+
+/// Neither serialisable nor convertible.
+struct Opaque(u8);
+
+#[derive(Serialize, Deserialize)]
+struct OpaqueSamples;
+
+impl Dataset for OpaqueSamples {
+    type Sample = Opaque;
+
+    fn len(&self) -> usize {
+        3
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Opaque> {
+        Ok(Opaque(index as u8))
+    }
+}
+
+#[test]
+fn samples_without_a_conversion_of_their_own_are_converted_by_a_function() {
+    let _watchdog = Watchdog::start();
+    let items = everywhere(|workers| {
+        let builder = DataLoader::builder(OpaqueSamples).num_workers(workers);
+        builder.unbatched().convert(|sample| Ok(sample.0)).build()
+    });
+    assert_eq!(items, [0, 1, 2]);
 }

@@ -2,12 +2,13 @@
 
 use std::{path::Path, process::Command, time::Instant};
 
-use loader_core::{Builder, Error, MapStyle, prelude::*};
+use loader_core::{Builder, Error, MapStyle, WorkerProgram, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Large, Noise},
     digest,
 };
+use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
@@ -50,16 +51,69 @@ fn a_name_that_means_another_type() {
     let _watchdog = Watchdog::start();
     let text = refused(noise().worker_program(WORKER).registered("large"));
     assert!(text.contains("Large") && text.contains("Noise"), "both types are named: {text}");
-    let text =
-        refused(noise().collate(|samples| Ok(samples.len())).worker_program(WORKER).registered("noise"));
-    assert!(text.contains("must be the same on both sides"), "{text}");
+}
+
+#[test]
+fn functions_cannot_be_sent_to_a_registered_dataset() {
+    let registered = || noise().num_workers(1).worker_program(WORKER).registered("noise");
+    let mapped = DataLoader::builder(Noise { count: 30 }.map(|(number, ..), _| Ok(number)));
+    let errors = [
+        registered().collate(|samples| Ok(samples.len())).build().unwrap_err(),
+        registered().worker_init(|_| Ok(())).build().unwrap_err(),
+        mapped.num_workers(1).worker_program(WORKER).registered("noise").build().unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::FunctionNotSendable { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("`noise`") && text.contains("write a type that does the same"), "{text}");
+    }
+}
+
+/// What a worker was started as.
+#[derive(Serialize, Deserialize)]
+struct Arguments;
+
+impl Dataset for Arguments {
+    type Sample = Vec<String>;
+
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<Vec<String>> {
+        Ok(std::env::args().collect())
+    }
+}
+
+#[test]
+fn a_worker_program_gets_its_arguments() {
+    let _watchdog = Watchdog::start();
+    // The same build under another path: any dataset is served, without registration.
+    let path = std::env::current_exe().unwrap();
+    let program = WorkerProgram::new(&path).args(["-m", "package.worker"]);
+    let builder = DataLoader::builder(Arguments).num_workers(1).worker_program(program);
+    let loader = builder.collate(|mut samples| Ok(samples.remove(0))).build().unwrap();
+    let arguments = loader.iter().unwrap().next().unwrap().unwrap();
+    assert_eq!(arguments, [path.to_str().unwrap(), "-m", "package.worker"]);
+}
+
+#[test]
+fn a_worker_program_without_a_slash_is_looked_up_in_path() {
+    let _watchdog = Watchdog::start();
+    let text = refused(noise().worker_program(WorkerProgram::new("sh").args(["-c", "exit 7"])));
+    assert!(text.contains("exited with code 7 before it answered"), "{text}");
+    let error = noise().num_workers(1).worker_program("no-such-program").build().unwrap_err();
+    assert!(matches!(error, Error::WorkerProgramMissing { .. }), "{error:?}");
 }
 
 #[test]
 fn a_program_of_another_build() {
     let _watchdog = Watchdog::start();
     let text = refused(noise().worker_program(WORKER));
-    assert!(text.contains("the entry is of build ") && text.contains("this program is build "), "{text}");
+    assert!(
+        text.contains("the functions are of build ") && text.contains("this program is build "),
+        "{text}"
+    );
     assert!(text.contains("`registered`"), "it says the way out: {text}");
 }
 

@@ -1,9 +1,16 @@
 //! From a builder to a loader.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use loader_ipc::{
-    channel, entry::Entry, handshake::Work, heap::HeapPool, memory::SealedMemory, pin::Pinner, process,
+    attach::Attached,
+    channel,
+    entry::{AnyFunction, Entries},
+    handshake::Work,
+    heap::HeapPool,
+    memory::SealedMemory,
+    pin::Pinner,
+    process,
     slots::SlotPool,
 };
 
@@ -12,7 +19,7 @@ use crate::{
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenFn, OpenShard, RoundTrip, WorkerInit},
+    fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, WorkerInit},
     iter::{Bench, Epochs, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
@@ -22,18 +29,19 @@ use crate::{
     warning::Warning,
 };
 
-impl<D, C, W> Builder<MapStyle<D>, C, W>
-where
-    D: Dataset,
-    C: Collate<D::Sample>,
-    W: WorkerInit,
-{
+// The bounds stand at the methods: the compiler then says what is missing, not that there is no method `build`.
+impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// Checks every option and makes the loader. No process is started yet.
     ///
     /// # Errors
     /// [`Error`]: a value that makes no sense, options that exclude each other, an empty dataset, a dataset that cannot be sent
-    /// to workers, a forgotten `loader_worker::init()`, a worker program that is not there.
-    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
+    /// to workers, a function that cannot be sent to them, a `loader_worker::init()` that was forgotten or was called outside the
+    /// program, a worker program that is not there.
+    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error>
+    where
+        C: Collate<D::Sample>,
+        W: WorkerInit,
+    {
         let epochs = self.check()?;
         let samples = self.kind.dataset.len();
         self.kind.draws_from_all = self.settings.loads_all();
@@ -48,17 +56,16 @@ where
     }
 }
 
-impl<O, C, W> Builder<Iterable<O>, C, W>
-where
-    O: OpenShard,
-    C: Collate<O::Sample>,
-    W: WorkerInit,
-{
+impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
     /// Checks every option and makes the loader. No process is started yet.
     ///
     /// # Errors
     /// As for a map-style dataset; but `shuffle` makes no sense here, and the dataset may be empty.
-    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error> {
+    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error>
+    where
+        C: Collate<O::Sample>,
+        W: WorkerInit,
+    {
         let epochs = self.check()?;
         let shards = self.settings.count_shards(epochs.workers)?;
         if self.kind.snapshot_every == 0 {
@@ -136,7 +143,7 @@ where
 
 fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
     channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
-    Program::find(settings.worker_program.as_deref(), launch::init_ran(), workers)
+    Program::find(settings.worker_program.as_ref(), launch::init(), workers)
 }
 
 fn load_by_workers<K, C, W>(
@@ -155,9 +162,25 @@ where
     drop(decoded);
     let dataset = SealedMemory::new(&bytes)
         .map_err(|source| Error::System { what: "shared memory for the dataset", source })?;
+    let Attached { memories, functions } = attached;
+    let unsendable = |problem| Error::FunctionNotSendable { problem };
     let work = match settings.registered.take() {
-        Some(name) if !program.is_self() => Work::Registered { name, types: launch::types::<K, C, W>() },
-        _ => Work::Entry(Entry::of(fetch::open::<K, C, W> as OpenFn)),
+        Some(name) if !program.is_self() => {
+            if !functions.is_empty() {
+                let problem = format!(
+                    "the dataset registered as `{name}` is loaded by another program, which does not have this program's \
+                     functions; write a type that does the same, implement `Dataset` (or `Sample`) for it, and use it in both \
+                     programs"
+                );
+                return Err(unsendable(problem));
+            }
+            Work::Registered { name, types: launch::types::<K, C, W>() }
+        }
+        _ => {
+            let open = AnyFunction::new::<OpenSignature>(fetch::open::<K, C, W>);
+            let all: Vec<_> = iter::once(open).chain(functions).collect();
+            Work::Entries(Entries::of(&all).map_err(|error| unsendable(error.to_string()))?)
+        }
     };
     let launch = Launch {
         program,
@@ -165,7 +188,7 @@ where
         seed: settings.seed(),
         work,
         dataset,
-        attached,
+        attached: memories,
         handle_sigchld: settings.handle_sigchld,
         tries: epochs.most_deaths,
         memory_limit: epochs.memory_limit,

@@ -4,22 +4,26 @@ mod build;
 mod order;
 mod settings;
 mod unbatched;
+mod worker_program;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
-use loader_ipc::ZeroSized;
+use loader_ipc::function::Function;
 
 use crate::{
     collate::{Batch, CollateWith, DefaultCollate},
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
-    fetch::{Cut, DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInitWith},
+    fetch::{Cut, DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots},
+    function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
     options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order},
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
 };
 
 use settings::Settings;
+
+pub use worker_program::WorkerProgram;
 
 /// A loader in the making, from [`DataLoader::builder`](crate::DataLoader::builder) or
 /// [`DataLoader::stream`](crate::DataLoader::stream). The methods have the names and meanings of PyTorch's
@@ -275,16 +279,24 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// A worker program other than this one: see `loader_worker::Registry`. It must know the dataset, by the name given with
-    /// [`registered`](Self::registered).
+    /// Starts workers as `program` instead of starting this program again: a path, or a [`WorkerProgram`] with arguments. Needed where
+    /// the loader does not run in a program of its own, such as an extension of an interpreter.
+    ///
+    /// A program that has loaded the same build of the same code (this executable, or the same shared library in another one) serves any
+    /// dataset. Any other one must know the dataset by the name given with [`registered`](Self::registered): see
+    /// `loader_worker::Registry`.
     #[must_use]
-    pub fn worker_program(mut self, path: impl Into<PathBuf>) -> Self {
-        self.settings.worker_program = Some(path.into());
+    pub fn worker_program(mut self, program: impl Into<WorkerProgram>) -> Self {
+        self.settings.worker_program = Some(program.into());
         self
     }
 
     /// The name under which a worker program other than this one has registered the dataset. It has no effect while workers are
     /// this same program.
+    ///
+    /// Only data can be sent to a registered dataset, no functions: `build()` refuses one with [`map`](crate::Dataset::map),
+    /// [`collate`](Self::collate) or [`worker_init`](Self::worker_init). Write a type for the composed dataset and implement
+    /// [`Dataset`] for it; both programs use that type.
     #[must_use]
     pub fn registered(mut self, name: impl Into<String>) -> Self {
         self.settings.registered = Some(name.into());
@@ -339,27 +351,81 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Collates samples with `function`, which runs in the workers and must not capture anything. Tensors made in it lie in
-    /// shared memory from the start.
+    /// Collates samples with `function`, which runs in the workers and captures nothing; see
+    /// [`collate_with`](Self::collate_with) for one that needs parameters. Tensors made in it lie in shared memory from the start.
     #[must_use]
-    pub fn collate<F, B>(self, function: F) -> Builder<K, CollateWith<F, B>, W>
-    where
-        F: Fn(Vec<K::Sample>) -> anyhow::Result<B> + Copy + Send + Sync + 'static,
-        B: Batch,
-    {
-        let Self { kind, worker_init, settings, .. } = self;
-        Builder { kind, collate: CollateWith::new(function), worker_init, settings }
+    pub fn collate<B: Batch>(
+        self,
+        function: fn(Vec<K::Sample>) -> anyhow::Result<B>, // to capture, use `collate_with`
+    ) -> Builder<K, CollateFn<K::Sample, B>, W> {
+        self.with_collate(CollateWith(Function::new(function)))
     }
 
-    /// Runs `function` once in each worker, after the dataset's `setup` and before its first sample. It must not capture
-    /// anything. Not called without workers.
+    /// Collates samples with `function` and `params`, which travel to the workers with the dataset: any serde type that bincode can
+    /// encode.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let pad = -1.0_f32; // known only at run time
+    /// let lengths = TensorDataset::new(Tensor::from_slice(&[1u64, 3, 2, 5], [4])?)?;
+    /// let loader = DataLoader::builder(lengths.map(|length, _| Ok(vec![1.0_f32; length[0] as usize])))
+    ///     .batch_size(2)
+    ///     .collate_with(pad, |pad: &f32, samples: Vec<Vec<f32>>| {
+    ///         let longest = samples.iter().map(Vec::len).max().unwrap_or(0);
+    ///         let mut batch = Tensor::<f32>::zeros([samples.len(), longest])?;
+    ///         for (row, sample) in batch.as_mut_slice()?.chunks_exact_mut(longest).zip(&samples) {
+    ///             row[..sample.len()].copy_from_slice(sample);
+    ///             row[sample.len()..].fill(*pad);
+    ///         }
+    ///         Ok(batch)
+    ///     })
+    ///     .build()?;
+    /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1.0, -1.0, -1.0, 1.0, 1.0, 1.0]);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
-    pub fn worker_init<F>(self, function: F) -> Builder<K, C, WorkerInitWith<F>>
-    where
-        F: Fn(&WorkerInfo) -> anyhow::Result<()> + Copy + Send + Sync + 'static,
-    {
+    pub fn collate_with<P: Params, B: Batch>(
+        self,
+        params: P,
+        function: fn(&P, Vec<K::Sample>) -> anyhow::Result<B>, // captures nothing: all it needs is in `params`
+    ) -> Builder<K, CollateFnWith<P, K::Sample, B>, W> {
+        self.with_collate(CollateWith(WithParams::new(params, function)))
+    }
+
+    fn with_collate<D>(self, collate: D) -> Builder<K, D, W> {
+        let Self { kind, worker_init, settings, .. } = self;
+        Builder { kind, collate, worker_init, settings }
+    }
+
+    /// Runs `function` once in each worker, after the dataset's `setup` and before its first sample. It captures nothing; see
+    /// [`worker_init_with`](Self::worker_init_with) for one that needs parameters. Not called without workers.
+    ///
+    /// This is the place for what each process needs once: a `log` or `tracing` subscriber (one that `main` installs after
+    /// `loader_worker::init()` exists in the main process only), a number of threads, a seed of some library. What a worker prints,
+    /// the main process writes to its standard error behind the worker's number.
+    #[must_use]
+    pub fn worker_init(
+        self,
+        function: fn(&WorkerInfo) -> anyhow::Result<()>, // to capture, use `worker_init_with`
+    ) -> Builder<K, C, WorkerInitFn> {
+        self.with_worker_init(Function::new(function))
+    }
+
+    /// Runs `function` with `params` once in each worker, as [`worker_init`](Self::worker_init). The parameters travel to the workers
+    /// with the dataset: any serde type that bincode can encode.
+    #[must_use]
+    pub fn worker_init_with<P: Params>(
+        self,
+        params: P,
+        function: fn(&P, &WorkerInfo) -> anyhow::Result<()>, // captures nothing: all it needs is in `params`
+    ) -> Builder<K, C, WorkerInitFnWith<P>> {
+        self.with_worker_init(WithParams::new(params, function))
+    }
+
+    fn with_worker_init<H>(self, worker_init: H) -> Builder<K, C, H> {
         let Self { kind, collate, settings, .. } = self;
-        let worker_init = WorkerInitWith(ZeroSized::new(function));
         Builder { kind, collate, worker_init, settings }
     }
 }

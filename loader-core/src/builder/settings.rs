@@ -1,14 +1,10 @@
 //! The options of a loader that are not code, and what may be wrong with them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use loader_ipc::slots::FIRST_LEN;
 
-use super::order::invalid;
+use super::{WorkerProgram, order::invalid};
 use crate::{
     error::Error,
     iter::Epochs,
@@ -40,7 +36,7 @@ pub(super) struct Settings {
     pub(super) options: LoaderOptions,
     pub(super) sampler: Option<Box<dyn Sampler>>,
     pub(super) batch_sampler: Option<Box<dyn BatchSampler>>,
-    pub(super) worker_program: Option<PathBuf>,
+    pub(super) worker_program: Option<WorkerProgram>,
     pub(super) registered: Option<String>,
     pub(super) handle_sigchld: bool,
     pub(super) warn_after: Duration,

@@ -1,15 +1,18 @@
 //! Loading without batches: PyTorch's `batch_size=None`.
 
+use loader_ipc::function::Function;
+
 use super::{Builder, Settings};
 use crate::{
-    collate::{Batch, Convert, ConvertWith, DefaultConvert},
+    collate::{Batch, ConvertWith, DefaultConvert},
     error::Error,
     fetch::DatasetKind,
+    function::{ConvertFn, ConvertFnWith, Params, WithParams},
 };
 
 impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Loads without batches, as PyTorch does with `batch_size=None`: each item of the iterator is one sample, converted by its type
-    /// (see [`Convert`]), and [`len`](crate::DataLoader::len) is the number of samples. Takes the place of [`collate`](Self::collate);
+    /// (see [`Convert`](crate::Convert)), and [`len`](crate::DataLoader::len) is the number of samples. Takes the place of [`collate`](Self::collate);
     /// excludes [`batch_size`](Self::batch_size), [`drop_last`](Self::drop_last) and [`batch_sampler`](Self::batch_sampler).
     ///
     /// For a dataset that reads whole batches, [`Dataset::get_many`](crate::Dataset::get_many) gets a batch's indices together, from any sampler.
@@ -26,24 +29,30 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// # anyhow::Ok(())
     /// ```
     #[must_use]
-    pub fn unbatched(self) -> Builder<K, DefaultConvert, W>
-    where
-        K::Sample: Convert,
-    {
-        let Self { kind, worker_init, settings, .. } = self;
-        Builder { kind, collate: DefaultConvert, worker_init, settings }
+    pub fn unbatched(self) -> Builder<K, DefaultConvert, W> {
+        self.with_collate(DefaultConvert)
     }
 
     /// Loads without batches, as [`unbatched`](Self::unbatched), and converts each sample with `function`, which runs in the workers
-    /// and must not capture anything. Tensors made in it lie in shared memory from the start.
+    /// and captures nothing; see [`convert_with`](Self::convert_with) for one that needs parameters. Tensors made in it lie in shared
+    /// memory from the start. `.unbatched().convert(function)` is the same.
     #[must_use]
-    pub fn convert<F, B>(self, function: F) -> Builder<K, ConvertWith<F, B>, W>
-    where
-        F: Fn(K::Sample) -> anyhow::Result<B> + Copy + Send + Sync + 'static,
-        B: Batch,
-    {
-        let Self { kind, worker_init, settings, .. } = self;
-        Builder { kind, collate: ConvertWith::new(function), worker_init, settings }
+    pub fn convert<B: Batch>(
+        self,
+        function: fn(K::Sample) -> anyhow::Result<B>, // to capture, use `convert_with`
+    ) -> Builder<K, ConvertFn<K::Sample, B>, W> {
+        self.with_collate(ConvertWith(Function::new(function)))
+    }
+
+    /// Loads without batches and converts each sample with `function` and `params`, which travel to the workers with the dataset: any
+    /// serde type that bincode can encode.
+    #[must_use]
+    pub fn convert_with<P: Params, B: Batch>(
+        self,
+        params: P,
+        function: fn(&P, K::Sample) -> anyhow::Result<B>, // captures nothing: all it needs is in `params`
+    ) -> Builder<K, ConvertFnWith<P, K::Sample, B>, W> {
+        self.with_collate(ConvertWith(WithParams::new(params, function)))
     }
 }
 

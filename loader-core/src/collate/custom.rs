@@ -1,57 +1,38 @@
 //! Collation by a function of the user's.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
 
-use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize};
 
 use super::{Batch, Collate, CollateError, CollateProblem, MOST_RESERVED, Stack};
+use crate::function::BatchFunction;
 
-/// Collates by a function that captures nothing.
+/// Collates by a function, [with parameters](crate::CollateFnWith) or [without](crate::CollateFn).
 #[derive(Serialize, Deserialize)]
-#[serde(bound = "")]
-pub struct CollateWith<F, B> {
-    function: ZeroSized<F>,
-    batch: PhantomData<fn() -> B>,
-}
+pub struct CollateWith<F>(pub(crate) F);
 
-impl<F: Copy, B> CollateWith<F, B> {
-    pub(crate) fn new(function: F) -> Self {
-        Self { function: ZeroSized::new(function), batch: PhantomData }
-    }
-}
-
-impl<S, F, B> Collate<S> for CollateWith<F, B>
+impl<S, F> Collate<S> for CollateWith<F>
 where
     S: Send + 'static,
-    F: Fn(Vec<S>) -> anyhow::Result<B> + Copy + Send + Sync + 'static,
-    B: Batch,
+    F: BatchFunction<Vec<S>, Output: Batch>,
 {
-    type Batch = B;
-    type Stack = Collected<S, F, B>;
+    type Batch = F::Output;
+    type Stack = Collected<S, F>;
 
-    fn stack(&self, samples: usize) -> Collected<S, F, B> {
-        Collected {
-            samples: Vec::with_capacity(samples.min(MOST_RESERVED)),
-            function: self.function,
-            batch: PhantomData,
-        }
+    fn stack(&self, samples: usize) -> Collected<S, F> {
+        Collected { samples: Vec::with_capacity(samples.min(MOST_RESERVED)), function: self.0.clone() }
     }
 }
 
 /// The samples of a batch, waiting for the function.
-pub struct Collected<S, F, B> {
+pub struct Collected<S, F> {
     samples: Vec<S>,
-    function: ZeroSized<F>,
-    batch: PhantomData<fn() -> B>,
+    function: F,
 }
 
-impl<S, F, B> Stack for Collected<S, F, B>
-where
-    F: Fn(Vec<S>) -> anyhow::Result<B> + Copy,
-{
+impl<S, F: BatchFunction<Vec<S>>> Stack for Collected<S, F> {
     type Sample = S;
-    type Batch = B;
+    type Batch = F::Output;
 
     fn push(&mut self, sample: S) -> Result<(), CollateError> {
         self.samples.push(sample);
@@ -62,18 +43,18 @@ where
         false
     }
 
-    fn finish(self) -> Result<B, CollateError> {
-        self.function.get()(self.samples).map_err(|error| CollateProblem::Custom(error).into())
+    fn finish(self) -> Result<F::Output, CollateError> {
+        self.function.call(self.samples).map_err(|error| CollateProblem::Custom(error).into())
     }
 }
 
-impl<F, B> fmt::Debug for CollateWith<F, B> {
+impl<F> fmt::Debug for CollateWith<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CollateWith").finish_non_exhaustive()
     }
 }
 
-impl<S, F, B> fmt::Debug for Collected<S, F, B> {
+impl<S, F> fmt::Debug for Collected<S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Collected").field("samples", &self.samples.len()).finish_non_exhaustive()
     }

@@ -2,10 +2,10 @@
 
 use std::{fmt, marker::PhantomData};
 
-use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize};
 
 use super::{Batch, Collate, CollateError, CollateProblem, Convert, Stack};
+use crate::function::BatchFunction;
 
 /// Converts each sample by its type, see [`Convert`].
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -22,34 +22,22 @@ impl<S: Convert> Collate<S> for DefaultConvert {
     }
 }
 
-/// Converts each sample by a function that captures nothing.
-#[derive(Serialize, Deserialize)]
-#[serde(bound = "")]
-pub struct ConvertWith<F, B> {
-    function: ZeroSized<F>,
-    item: PhantomData<fn() -> B>,
-}
+/// Converts each sample by a function, [with parameters](crate::ConvertFnWith) or [without](crate::ConvertFn).
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ConvertWith<F>(pub(crate) F);
 
-impl<F: Copy, B> ConvertWith<F, B> {
-    pub(crate) fn new(function: F) -> Self {
-        Self { function: ZeroSized::new(function), item: PhantomData }
-    }
-}
-
-impl<S, F, B> Collate<S> for ConvertWith<F, B>
+impl<S, F> Collate<S> for ConvertWith<F>
 where
     S: Send + 'static,
-    F: Fn(S) -> anyhow::Result<B> + Copy + Send + Sync + 'static,
-    B: Batch,
+    F: BatchFunction<S, Output: Batch>,
 {
-    type Batch = B;
-    type Stack = Single<S, B, Self>;
+    type Batch = F::Output;
+    type Stack = Single<S, F::Output, Self>;
 
     const UNBATCHED: bool = true;
 
     fn stack(&self, _samples: usize) -> Self::Stack {
-        let convert = Self { function: self.function, item: PhantomData };
-        Single { convert, item: None, sample: PhantomData }
+        Single { convert: self.clone(), item: None, sample: PhantomData }
     }
 }
 
@@ -75,11 +63,11 @@ impl<S: Convert> ConvertOne<S> for DefaultConvert {
     }
 }
 
-impl<S, F: Fn(S) -> anyhow::Result<B> + Copy, B> ConvertOne<S> for ConvertWith<F, B> {
-    type Item = B;
+impl<S, F: BatchFunction<S>> ConvertOne<S> for ConvertWith<F> {
+    type Item = F::Output;
 
-    fn convert_one(&self, sample: S) -> Result<B, CollateError> {
-        self.function.get()(sample).map_err(|error| CollateProblem::Custom(error).into())
+    fn convert_one(&self, sample: S) -> Result<F::Output, CollateError> {
+        self.0.call(sample).map_err(|error| CollateProblem::Custom(error).into())
     }
 }
 
@@ -102,7 +90,7 @@ impl<S, B, C: ConvertOne<S, Item = B>> Stack for Single<S, B, C> {
     }
 }
 
-impl<F, B> fmt::Debug for ConvertWith<F, B> {
+impl<F> fmt::Debug for ConvertWith<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConvertWith").finish_non_exhaustive()
     }

@@ -2,31 +2,26 @@
 
 use std::fmt;
 
-use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize};
 
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
-use crate::context::Context;
+use crate::{context::Context, function::FilterFunction};
 
-/// The samples of an iterable dataset that a function keeps; made by [`IterableDataset::filter`].
-#[derive(Serialize, Deserialize)]
-#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
+/// The samples of an iterable dataset that a function keeps; made by [`IterableDataset::filter`] and
+/// [`IterableDataset::filter_with`]. `F` is [`FilterFn`](crate::FilterFn) or [`FilterFnWith`](crate::FilterFnWith).
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Filter<D, F> {
     dataset: D,
-    function: ZeroSized<F>,
+    function: F,
 }
 
-impl<D, F: Copy> Filter<D, F> {
+impl<D, F> Filter<D, F> {
     pub(super) fn new(dataset: D, function: F) -> Self {
-        Self { dataset, function: ZeroSized::new(function) }
+        Self { dataset, function }
     }
 }
 
-impl<D, F> IterableDataset for Filter<D, F>
-where
-    D: IterableDataset,
-    F: Fn(&D::Sample, &mut Context) -> anyhow::Result<bool> + Copy + Send + Sync + 'static,
-{
+impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filter<D, F> {
     type Sample = D::Sample;
 
     fn iter(
@@ -36,7 +31,7 @@ where
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
         let own = cx.of_layer(self.layers());
         let items = self.dataset.iter(shard, cx)?;
-        Ok(FilterIter { items, function: self.function.get(), cx: own, position: 0 })
+        Ok(FilterIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
@@ -48,11 +43,7 @@ where
     }
 }
 
-impl<D, F> SnapshotDataset for Filter<D, F>
-where
-    D: SnapshotDataset,
-    F: Fn(&D::Sample, &mut Context) -> anyhow::Result<bool> + Copy + Send + Sync + 'static,
-{
+impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filter<D, F> {
     /// Items read, and the dataset's own snapshot.
     type Snapshot = (u64, D::Snapshot);
 
@@ -67,7 +58,7 @@ where
         let own = cx.of_layer(self.layers());
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
         let items = self.dataset.iter_from(shard, cx, snapshot)?;
-        Ok(FilterIter { items, function: self.function.get(), cx: own, position })
+        Ok(FilterIter { items, function: self.function.clone(), cx: own, position })
     }
 }
 
@@ -83,7 +74,7 @@ struct FilterIter<I, F> {
 impl<I, F, S> Iterator for FilterIter<I, F>
 where
     I: Iterator<Item = anyhow::Result<S>>,
-    F: Fn(&S, &mut Context) -> anyhow::Result<bool>,
+    F: FilterFunction<S>,
 {
     type Item = anyhow::Result<S>;
 
@@ -96,7 +87,7 @@ where
                 Ok(sample) => sample,
                 Err(error) => return Some(Err(error)),
             };
-            match (self.function)(&sample, &mut self.cx) {
+            match self.function.call(&sample, &mut self.cx) {
                 Ok(true) => return Some(Ok(sample)),
                 Ok(false) => {}
                 Err(error) => return Some(Err(error)),
@@ -114,12 +105,6 @@ where
 
     fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
         Ok((self.position, self.items.snapshot()?))
-    }
-}
-
-impl<D: Clone, F: Copy> Clone for Filter<D, F> {
-    fn clone(&self) -> Self {
-        Self { dataset: self.dataset.clone(), function: self.function }
     }
 }
 

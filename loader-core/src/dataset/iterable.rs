@@ -1,9 +1,13 @@
 //! Samples that come as a stream.
 
+use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{ChainDataset, Filter, Map, ShuffleBuffer, Take};
-use crate::context::Context;
+use crate::{
+    context::Context,
+    function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
+};
 
 /// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. For logs, archives, sockets and whatever else has
 /// no cheap access by index.
@@ -39,6 +43,11 @@ use crate::context::Context;
 /// assert_eq!(batches, [vec!["a", "c"], vec!["b", "d"], vec!["e"]]);
 /// # anyhow::Ok(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an iterable dataset",
+    label = "it does not implement `IterableDataset`",
+    note = "implement `IterableDataset` (and derive `Serialize` and `Deserialize`) for it; a map-style `Dataset` is loaded with `DataLoader::builder(...)`"
+)]
 pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample. Its type decides how a batch is collated, see [`Sample`](crate::Sample).
     type Sample: Send + 'static;
@@ -81,19 +90,33 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         0
     }
 
-    /// Passes every sample through `function`, which must not capture anything. Its generator is that of the sample's place in the
-    /// shard.
-    fn map<S, F>(self, function: F) -> Map<Self, F, S>
+    /// Passes every sample through `function`, which captures nothing; see [`map_with`](Self::map_with) for one that needs parameters.
+    /// Its generator is that of the sample's place in the shard.
+    fn map<S: Send + 'static>(
+        self,
+        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>, // to capture, use `map_with`
+    ) -> Map<Self, MapFn<Self::Sample, S>>
     where
         Self: Sized,
-        S: Send + 'static,
-        F: Fn(Self::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
     {
-        Map::new(self, function)
+        Map::new(self, Function::new(function))
     }
 
-    /// Leaves out samples for which `function` returns false. The function must not capture anything. Its generator is that of the
-    /// sample's place in the shard of this dataset. The number of samples is no longer known in advance.
+    /// Passes every sample through `function`, which is given `params` by reference, as
+    /// [`Dataset::map_with`](crate::Dataset::map_with) does.
+    fn map_with<P: Params, S: Send + 'static>(
+        self,
+        params: P,
+        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>, // captures nothing: all it needs is in `params`
+    ) -> Map<Self, MapFnWith<P, Self::Sample, S>>
+    where
+        Self: Sized,
+    {
+        Map::new(self, WithParams::new(params, function))
+    }
+
+    /// Leaves out samples for which `function` returns false. The function captures nothing; see [`filter_with`](Self::filter_with) for
+    /// one that needs parameters. Its generator is that of the sample's place in the shard of this dataset. The number of samples is no longer known in advance.
     ///
     /// # Examples
     /// ```
@@ -111,12 +134,26 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 3, 5, 7, 9]);
     /// # anyhow::Ok(())
     /// ```
-    fn filter<F>(self, function: F) -> Filter<Self, F>
+    fn filter(
+        self,
+        function: fn(&Self::Sample, &mut Context) -> anyhow::Result<bool>, // to capture, use `filter_with`
+    ) -> Filter<Self, FilterFn<Self::Sample>>
     where
         Self: Sized,
-        F: Fn(&Self::Sample, &mut Context) -> anyhow::Result<bool> + Copy + Send + Sync + 'static,
     {
-        Filter::new(self, function)
+        Filter::new(self, Function::new(function))
+    }
+
+    /// Leaves out samples for which `function`, which is given `params` by reference, returns false.
+    fn filter_with<P: Params>(
+        self,
+        params: P,
+        function: fn(&P, &Self::Sample, &mut Context) -> anyhow::Result<bool>, // captures nothing: all it needs is in `params`
+    ) -> Filter<Self, FilterFnWith<P, Self::Sample>>
+    where
+        Self: Sized,
+    {
+        Filter::new(self, WithParams::new(params, function))
     }
 
     /// At most `count` samples in all shards together. Each shard gives an equal share of them from its beginning, the first shards one

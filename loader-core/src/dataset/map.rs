@@ -1,52 +1,45 @@
 //! A dataset behind a function.
 
-use std::{fmt, marker::PhantomData};
+use std::fmt;
 
-use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, many};
-use crate::context::Context;
+use crate::{context::Context, function::MapFunction};
 
-/// A dataset whose samples pass through a function; made by [`Dataset::map`] and [`IterableDataset::map`].
-#[derive(Serialize, Deserialize)]
-#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
-pub struct Map<D, F, S> {
+/// A dataset whose samples pass through a function; made by [`Dataset::map`], [`Dataset::map_with`] and the same methods of
+/// [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or [`MapFnWith`](crate::MapFnWith), so the type can be named.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Map<D, F> {
     dataset: D,
-    function: ZeroSized<F>,
-    sample: PhantomData<fn() -> S>,
+    function: F,
 }
 
-impl<D, F: Copy, S> Map<D, F, S> {
+impl<D, F> Map<D, F> {
     pub(super) fn new(dataset: D, function: F) -> Self {
-        Self { dataset, function: ZeroSized::new(function), sample: PhantomData }
+        Self { dataset, function }
     }
 }
 
-impl<D, F, S> Dataset for Map<D, F, S>
-where
-    D: Dataset,
-    S: Send + 'static,
-    F: Fn(D::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
-{
-    type Sample = S;
+impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
+    type Sample = F::Output;
 
     fn len(&self) -> usize {
         self.dataset.len()
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<S> {
+    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<F::Output> {
         let sample = self.dataset.get(index, cx)?;
-        cx.in_layer(Dataset::layers(self), |cx| self.function.get()(sample, cx))
+        cx.in_layer(Dataset::layers(self), |cx| self.function.call(sample, cx))
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<S>> {
+    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<F::Output>> {
         let Some(samples) = many::ask(&self.dataset, indices, cx)? else {
             return many::decline(self, indices, cx);
         };
         let mapped = samples.into_iter().zip(indices).map(|(sample, &index)| {
             cx.set_index(index);
-            cx.in_layer(Dataset::layers(self), |cx| self.function.get()(sample, cx))
+            cx.in_layer(Dataset::layers(self), |cx| self.function.call(sample, cx))
         });
         mapped.collect()
     }
@@ -60,22 +53,17 @@ where
     }
 }
 
-impl<D, F, S> IterableDataset for Map<D, F, S>
-where
-    D: IterableDataset,
-    S: Send + 'static,
-    F: Fn(D::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
-{
-    type Sample = S;
+impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F> {
+    type Sample = F::Output;
 
     fn iter(
         &self,
         shard: Shard,
         cx: &mut Context,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<S>> + Send> {
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<F::Output>> + Send> {
         let own = cx.of_layer(IterableDataset::layers(self));
         let items = self.dataset.iter(shard, cx)?;
-        Ok(MapIter { items, function: self.function.get(), cx: own, position: 0 })
+        Ok(MapIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
 
     fn len(&self) -> Option<usize> {
@@ -91,12 +79,7 @@ where
     }
 }
 
-impl<D, F, S> SnapshotDataset for Map<D, F, S>
-where
-    D: SnapshotDataset,
-    S: Send + 'static,
-    F: Fn(D::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
-{
+impl<D: SnapshotDataset, F: MapFunction<D::Sample>> SnapshotDataset for Map<D, F> {
     /// Place in the shard, and the dataset's own snapshot.
     type Snapshot = (u64, D::Snapshot);
 
@@ -105,12 +88,13 @@ where
         shard: Shard,
         cx: &mut Context,
         snapshot: Option<Self::Snapshot>,
-    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<S>, Snapshot = Self::Snapshot> + Send>
-    {
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<F::Output>, Snapshot = Self::Snapshot> + Send,
+    > {
         let own = cx.of_layer(IterableDataset::layers(self));
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
         let items = self.dataset.iter_from(shard, cx, snapshot)?;
-        Ok(MapIter { items, function: self.function.get(), cx: own, position })
+        Ok(MapIter { items, function: self.function.clone(), cx: own, position })
     }
 }
 
@@ -123,18 +107,14 @@ struct MapIter<I, F> {
     position: u64,
 }
 
-impl<I, F, A, S> Iterator for MapIter<I, F>
-where
-    I: Iterator<Item = anyhow::Result<A>>,
-    F: Fn(A, &mut Context) -> anyhow::Result<S>,
-{
-    type Item = anyhow::Result<S>;
+impl<I: Iterator<Item = anyhow::Result<A>>, F: MapFunction<A>, A> Iterator for MapIter<I, F> {
+    type Item = anyhow::Result<F::Output>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let item = self.items.next()?;
         self.cx.set_index(self.position as usize);
         self.position += 1;
-        Some(item.and_then(|sample| (self.function)(sample, &mut self.cx)))
+        Some(item.and_then(|sample| self.function.call(sample, &mut self.cx)))
     }
 }
 
@@ -150,13 +130,7 @@ where
     }
 }
 
-impl<D: Clone, F: Copy, S> Clone for Map<D, F, S> {
-    fn clone(&self) -> Self {
-        Self { dataset: self.dataset.clone(), function: self.function, sample: PhantomData }
-    }
-}
-
-impl<D: fmt::Debug, F, S> fmt::Debug for Map<D, F, S> {
+impl<D: fmt::Debug, F> fmt::Debug for Map<D, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Map").field("dataset", &self.dataset).finish_non_exhaustive()
     }

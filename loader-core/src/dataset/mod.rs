@@ -19,10 +19,12 @@ mod tensors;
 #[cfg(test)]
 mod testing;
 
+use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     context::Context,
+    function::{MapFn, MapFnWith, Params, WithParams},
     options::Order,
     sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
 };
@@ -54,7 +56,7 @@ pub use tensors::{TensorDataset, Tensors};
 /// |---|---|
 /// | `Dataset.__getitem__`, `__len__` | [`get`](Self::get), [`len`](Self::len) |
 /// | `Dataset.__getitems__` | [`get_many`](Self::get_many) |
-/// | `transform=...` | [`map`](Self::map) |
+/// | `transform=...` | [`map`](Self::map), [`map_with`](Self::map_with) |
 /// | `TensorDataset(x, y)` | [`TensorDataset::new((x, y))`](TensorDataset) |
 /// | `StackDataset(a, b)` | [`StackDataset::new((a, b))`](StackDataset) |
 /// | `StackDataset(a=a, b=b)` | [`StackDataset::new(BTreeMap)`](StackDataset) |
@@ -89,6 +91,11 @@ pub use tensors::{TensorDataset, Tensors};
 /// assert_eq!(squares.as_slice(), [0.0, 1.0, 4.0, 9.0]);
 /// # anyhow::Ok(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a map-style dataset",
+    label = "it does not implement `Dataset`",
+    note = "implement `Dataset` (and derive `Serialize` and `Deserialize`) for it; an `IterableDataset` is loaded with `DataLoader::stream(...)`"
+)]
 pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample. Its type decides how a batch is collated, see [`Sample`](crate::Sample).
     type Sample: Send + 'static;
@@ -133,15 +140,41 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         0
     }
 
-    /// Passes every sample through `function`, which also runs where the sample is loaded. It must not capture anything: what it
-    /// needs belongs into the dataset, or is drawn from [`Context::rng`].
-    fn map<S, F>(self, function: F) -> Map<Self, F, S>
+    /// Passes every sample through `function`, which also runs where the sample is loaded. It captures nothing; see
+    /// [`map_with`](Self::map_with) for one that needs parameters. Random numbers come from [`Context::rng`].
+    fn map<S: Send + 'static>(
+        self,
+        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>, // to capture, use `map_with`
+    ) -> Map<Self, MapFn<Self::Sample, S>>
     where
         Self: Sized,
-        S: Send + 'static,
-        F: Fn(Self::Sample, &mut Context) -> anyhow::Result<S> + Copy + Send + Sync + 'static,
     {
-        Map::new(self, function)
+        Map::new(self, Function::new(function))
+    }
+
+    /// Passes every sample through `function`, which is given `params` by reference: what is known only at run time, such as a mean.
+    /// The parameters travel to the workers with the dataset: any serde type that bincode can encode.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let (mean, scale) = (2.0_f32, 10.0_f32); // known only at run time
+    /// let rows = TensorDataset::new(Tensor::from_slice(&[1.0_f32, 2.0, 3.0], [3])?)?;
+    /// let dataset = rows.map_with((mean, scale), |(mean, scale), row, _cx| Ok((row[0] - mean) * scale));
+    /// let loader = DataLoader::builder(dataset).batch_size(3).build()?;
+    /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [-10.0, 0.0, 10.0]);
+    /// # anyhow::Ok(())
+    /// ```
+    fn map_with<P: Params, S: Send + 'static>(
+        self,
+        params: P,
+        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>, // captures nothing: all it needs is in `params`
+    ) -> Map<Self, MapFnWith<P, Self::Sample, S>>
+    where
+        Self: Sized,
+    {
+        Map::new(self, WithParams::new(params, function))
     }
 
     /// This dataset and then `other`, as `+` does in PyTorch. It can be repeated: `a.concat(b).concat(c)`. For a list of datasets of

@@ -217,7 +217,7 @@ mod tests {
     fn a_copy_for_a_worker_lies_in_the_attached_memory() {
         let dataset = TensorDataset::new((numbers([1, 2, 3]),)).unwrap();
         let (bytes, attached) = attach::encode(&dataset).unwrap();
-        let memory = Arc::clone(&attached[0]);
+        let memory = Arc::clone(&attached.memories[0]);
         let copy: TensorDataset<(Tensor<i32>,)> = attach::decode(&bytes, attached).unwrap();
         let (row,) = copy.get(2, &mut Context::new(0)).unwrap();
         assert_eq!(*row, [3]);

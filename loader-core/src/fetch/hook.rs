@@ -1,6 +1,5 @@
 //! The hook that runs once in each worker before its first sample.
 
-use loader_ipc::ZeroSized;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::context::WorkerInfo;
@@ -21,19 +20,5 @@ pub struct NoWorkerInit;
 impl WorkerInit for NoWorkerInit {
     fn call(&self, _worker: &WorkerInfo) -> anyhow::Result<()> {
         Ok(())
-    }
-}
-
-/// A function that captures nothing.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(bound = "")]
-pub struct WorkerInitWith<F>(pub(crate) ZeroSized<F>);
-
-impl<F> WorkerInit for WorkerInitWith<F>
-where
-    F: Fn(&WorkerInfo) -> anyhow::Result<()> + Copy + Send + Sync + 'static,
-{
-    fn call(&self, worker: &WorkerInfo) -> anyhow::Result<()> {
-        self.0.get()(worker)
     }
 }

@@ -8,13 +8,13 @@ mod map_style;
 use std::{
     cell::RefCell,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
 };
 
 use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
-    attach,
+    attach::{self, Attached},
     control::WorkerState,
+    entry::Owned,
     frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
     memory::SealedMemory,
 };
@@ -27,7 +27,7 @@ use crate::{
     panic::{error_to_failure, to_failure},
 };
 
-pub use hook::{NoWorkerInit, WorkerInit, WorkerInitWith};
+pub use hook::{NoWorkerInit, WorkerInit};
 pub(crate) use iterable::{Cursors, Cut, ShardBatch, ShardFetcher};
 pub use iterable::{Iterable, OpenShard, Plain, ShardPlace, Snapshot, Snapshots};
 pub(crate) use map_style::Fetcher;
@@ -187,7 +187,7 @@ pub struct Opening {
     /// The dataset, its collation and its hook, encoded.
     pub dataset: SealedMemory,
     /// What the encoding refers to.
-    pub attached: Vec<Arc<SealedMemory>>,
+    pub attached: Attached,
     /// The loader's seed.
     pub seed: u64,
     /// The worker.
@@ -196,6 +196,9 @@ pub struct Opening {
 
 /// A function that opens a dataset in a worker: [`open`] for some types.
 pub type OpenFn = fn(Opening) -> Result<Box<dyn Fetch>, Failure>;
+
+/// The type of [`OpenFn`] as it is sent to a worker.
+pub type OpenSignature = Owned<Opening, Result<Box<dyn Fetch>, Failure>>;
 
 /// Opens a dataset in a worker. Its address is what main sends to workers of the same program.
 ///
@@ -217,8 +220,8 @@ where
 pub(crate) struct RoundTrip<K, C, W> {
     /// What [`open`] decodes.
     pub(crate) bytes: Vec<u8>,
-    /// The memories that `bytes` refers to.
-    pub(crate) attached: Vec<Arc<SealedMemory>>,
+    /// What `bytes` refers to.
+    pub(crate) attached: Attached,
     /// What every process that loads starts from.
     pub(crate) decoded: (K, C, W),
 }

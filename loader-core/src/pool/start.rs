@@ -2,10 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io,
     os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,7 +30,7 @@ use super::{
     output::Output,
     reaper::{Reaper, Watched},
 };
-use crate::error::Error;
+use crate::{builder::WorkerProgram, error::Error, launch::Init};
 
 /// How long a worker may take from its start to the end of the handshake.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -47,25 +47,34 @@ const PROGRAM_VARIABLE: &str = "LOADER_WORKER";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Program {
     path: PathBuf,
+    args: Vec<OsString>,
     /// True when it is this very program, which finds the dataset's code by address.
     is_self: bool,
 }
 
 impl Program {
-    /// Finds the worker program: the explicit one, `LOADER_WORKER`, this program if `init()` ran, `loader-worker` beside it.
-    pub(crate) fn find(explicit: Option<&Path>, init_ran: bool, num_workers: usize) -> Result<Self, Error> {
-        let named = explicit.map(|path| (path.to_owned(), "worker_program"));
-        let named = named.or_else(|| Some((std::env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE)));
-        if let Some((path, origin)) = named {
-            let missing = |source| Error::WorkerProgramMissing { path: path.clone(), origin, source };
-            return Ok(Self { path: process::locate(&path).map_err(missing)?, is_self: false });
+    /// Finds the worker program: the explicit one, `LOADER_WORKER`, this program if `init()` ran in it, `loader-worker` beside it.
+    pub(crate) fn find(
+        explicit: Option<&WorkerProgram>,
+        init: Init,
+        num_workers: usize,
+    ) -> Result<Self, Error> {
+        let named = explicit.map(|program| (program.clone(), "worker_program"));
+        let variable = || Some((std::env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
+        if let Some((WorkerProgram { program, args }, origin)) = named.or_else(variable) {
+            return match process::locate(&program) {
+                Ok(path) => Ok(Self { path, args, is_self: false }),
+                Err(source) => Err(Error::WorkerProgramMissing { path: program, origin, source }),
+            };
         }
-        if init_ran {
-            return Ok(Self { path: process::THIS_PROGRAM.into(), is_self: true });
+        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self };
+        if init == Init::InProgram {
+            return Ok(of_path(process::THIS_PROGRAM.into(), true));
         }
         let beside = std::env::current_exe().map(|program| program.with_file_name("loader-worker"));
-        match beside {
-            Ok(path) if path.is_file() => Ok(Self { path, is_self: false }),
+        match (beside, init) {
+            (_, Init::InLibrary(library)) => Err(Error::InitOutsideProgram { num_workers, library }),
+            (Ok(path), _) if path.is_file() => Ok(of_path(path, false)),
             _ => Err(Error::InitNotCalled { num_workers }),
         }
     }
@@ -230,7 +239,7 @@ impl Starter {
     }
 
     fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
-        let path = &self.launch.program.path;
+        let Program { path, args, .. } = &self.launch.program;
         let failed = |error: io::Error| {
             let problem = match error.raw_os_error() {
                 Some(nix::libc::EMFILE | nix::libc::ENFILE) => {
@@ -246,7 +255,7 @@ impl Starter {
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process = WorkerProcess::spawn(path, OsStr::new(&name), theirs, writer).map_err(failed)?;
+        let process = WorkerProcess::spawn(path, args, OsStr::new(&name), theirs, writer).map_err(failed)?;
         Ok(Spawned { process: Arc::new(process), number, lifeline, output })
     }
 

@@ -168,12 +168,12 @@ mod tests {
         let tensor = Tensor::from_vec((0..1000u32).collect(), [10, 100]).unwrap();
         let value = (tensor.clone(), Tensor::from_slice(&[1.5f64], []).unwrap(), tensor.clone());
         let (bytes, attached) = attach::encode(&value).unwrap();
-        assert_eq!(attached.len(), 1);
-        assert!(attached[0].bytes().len() < 2 * tensor.as_bytes().len(), "clones are written once");
+        assert_eq!(attached.memories.len(), 1);
+        assert!(attached.memories[0].bytes().len() < 2 * tensor.as_bytes().len(), "clones are written once");
         let attached_again = attached.clone();
         let mut back: (Tensor<u32>, Tensor<f64>, Tensor<u32>) = attach::decode(&bytes, attached).unwrap();
         assert_eq!(back, value);
-        let within = attached_again[0].bytes().as_ptr_range();
+        let within = attached_again.memories[0].bytes().as_ptr_range();
         assert!(within.contains(&back.0.as_bytes().as_ptr()), "no copy");
         back.0.as_mut_slice().unwrap()[0] = 7;
         assert_eq!((back.0.as_slice()[0], back.2.as_slice()[0]), (7, 0));

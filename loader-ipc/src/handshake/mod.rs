@@ -34,7 +34,7 @@ use crate::{
     advice,
     channel::{Sender, Waker},
     control::ControlPage,
-    entry::Entry,
+    entry::Entries,
     frame::Lease,
     held::uninterrupted,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
@@ -75,8 +75,8 @@ pub struct Bootstrap {
 /// Which code opens the dataset in the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Work {
-    /// A function of the same program.
-    Entry(Entry),
+    /// Functions of the same program: the one that opens the dataset, and those that the dataset's encoding refers to.
+    Entries(Entries),
     /// A dataset that the worker program has registered under this name.
     Registered {
         /// The name.

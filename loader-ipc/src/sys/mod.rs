@@ -6,7 +6,7 @@
 //! | `sealed.rs` | [`SealedMap`] | nobody can write the bytes any more, so `&[u8]` is true |
 //! | `slot_memory.rs` | [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, every byte of a slot has one owner |
 //! | `words.rs` | [`SharedWords`] | shared counters are only reached as atomics |
-//! | `zero_sized.rs` | [`ZeroSized`] | only values without bytes are conjured |
+//! | `objects.rs` | [`LoadedObject`] | what the dynamic loader lists is read while it holds its lock |
 //! | `line.rs` | `Line` | plain bytes without padding |
 //! | `pinner.rs` | [`Pinner`] | the driver is called in the process that opened it, and outlives its registrations |
 //! | `driver.rs` | `Driver` | calls have the types of cuda.h, and leave the thread's context as it was |
@@ -25,23 +25,23 @@ mod driver;
 mod exit;
 mod line;
 mod mapping;
+mod objects;
 mod pages;
 mod pinner;
 mod sealed;
 mod signals;
 mod slot_memory;
 mod words;
-mod zero_sized;
 
 pub(crate) use descriptors::duplicate_sockets;
 pub use exit::{exit_now, keep_freed_memory};
+pub use objects::LoadedObject;
 pub use pinner::Pinner;
 pub use sealed::SealedMap;
 pub use signals::default_sigchld;
 pub(crate) use signals::{ignore_sigpipe, take_pending};
 pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory};
 pub use words::SharedWords;
-pub use zero_sized::ZeroSized;
 
 pub(crate) use line::Line;
 use mapping::{Access, Mapping};

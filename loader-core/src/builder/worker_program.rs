@@ -1,0 +1,52 @@
+//! A worker program and its arguments.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+/// A program that is started as a worker, with its arguments, for [`Builder::worker_program`](crate::Builder::worker_program). It must
+/// call `loader_worker::init()` or serve a `loader_worker::Registry`, whatever its arguments are.
+///
+/// # Examples
+/// ```
+/// use loader_core::WorkerProgram;
+///
+/// // An extension of Python, whose module `package.worker` calls into the extension.
+/// let program = WorkerProgram::new("python3").args(["-m", "package.worker"]);
+/// # let _ = program;
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerProgram {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<OsString>,
+}
+
+impl WorkerProgram {
+    /// The program at `program`, without arguments. A name without a slash is looked up in `PATH`, then in
+    /// the working directory.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), args: Vec::new() }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+}
+
+macro_rules! from_paths {
+    ($($path:ty),* $(,)?) => {
+        $(
+            impl From<$path> for WorkerProgram {
+                fn from(program: $path) -> Self {
+                    Self::new(program)
+                }
+            }
+        )*
+    };
+}
+
+from_paths!(&str, String, &String, &Path, PathBuf, &PathBuf, &OsStr, OsString);

@@ -1,0 +1,103 @@
+//! A function inside a value that goes to other processes.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
+
+use crate::{
+    attach,
+    entry::{AnyFunction, Signature},
+};
+
+/// A function pointer of the type that `G` says, which can be encoded with the value that it is part of for another process of the
+/// same program. It has no other serialised form.
+pub struct Function<G: Signature>(G::Pointer);
+
+impl<G: Signature> Function<G> {
+    /// Wraps `pointer`.
+    pub fn new(pointer: G::Pointer) -> Self {
+        Self(pointer)
+    }
+
+    /// The function.
+    pub fn get(&self) -> G::Pointer {
+        self.0
+    }
+}
+
+impl<G: Signature> Clone for Function<G> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<G: Signature> Copy for Function<G> {}
+
+impl<G: Signature> Serialize for Function<G> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match attach::put_function(AnyFunction::new::<G>(self.0)) {
+            Some(number) => serializer.serialize_u32(number),
+            None => {
+                Err(S::Error::custom("a function can only be sent to workers; it cannot be written down"))
+            }
+        }
+    }
+}
+
+impl<'de, G: Signature> Deserialize<'de> for Function<G> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u32::deserialize(deserializer)?;
+        // Whatever number is decoded, the table holds only functions that were encoded, each with its exact type.
+        let function = attach::take_function(number).and_then(AnyFunction::get::<G>);
+        function.map(Self).ok_or_else(|| {
+            D::Error::custom(format_args!("function {number} of this type was not sent along with the value"))
+        })
+    }
+}
+
+impl<G: Signature> fmt::Debug for Function<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Function").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Owned;
+
+    type Double = Function<Owned<u32, u32>>;
+
+    fn double(number: u32) -> u32 {
+        2 * number
+    }
+
+    #[test]
+    fn functions_come_back_with_the_value() {
+        let closure: fn(u32) -> u32 = |number| number + 1;
+        let first = Double::new(double);
+        let value = (first, Double::new(closure), first);
+        let (bytes, attached) = attach::encode(&value).unwrap();
+        assert_eq!(attached.functions.len(), 2, "one that comes twice is sent once");
+        let (first, second, third): (Double, Double, Double) = attach::decode(&bytes, attached).unwrap();
+        assert_eq!((first.get()(5), second.get()(5), third.get()(5)), (10, 6, 10));
+    }
+
+    /// A type without values, captured by a closure type that therefore has none either.
+    #[derive(Clone, Copy)]
+    enum Never {}
+
+    #[test]
+    fn a_type_alone_makes_no_function() {
+        type Impossible = Function<Owned<(), Never>>;
+        let (_, attached) = attach::encode(&Double::new(double)).unwrap();
+        for number in [0u32, 1, u32::MAX] {
+            let bytes = number.to_le_bytes();
+            assert!(attach::decode::<Impossible>(&bytes, attached.clone()).is_err(), "none was ever encoded");
+            assert!(crate::codec::decode::<Impossible>(&bytes).is_err());
+        }
+        assert!(attach::decode::<Double>(&0u32.to_le_bytes(), attached).is_ok());
+        assert!(crate::codec::decode::<Double>(&0u32.to_le_bytes()).is_err(), "nothing was sent along");
+        assert!(crate::codec::encode(&Double::new(double)).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! Which file of code an address of this process lies in.
+
+use std::{
+    ffi::{CStr, OsStr, c_int, c_void},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    slice,
+};
+
+use nix::libc::{PF_R, PT_LOAD, PT_NOTE, dl_iterate_phdr, dl_phdr_info, size_t};
+use object::{NativeEndian, elf, read::elf::NoteIterator};
+
+/// A file of code that is loaded into this process: the program itself or a shared library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadedObject {
+    path: PathBuf,
+    is_program: bool,
+    /// Difference between the addresses in the file and in memory; it tells two loaded copies of one file apart.
+    base: usize,
+    build_id: Option<Vec<u8>>,
+}
+
+impl LoadedObject {
+    /// The object that `address` lies in; `None` for memory that no file of code was loaded to.
+    pub fn containing(address: usize) -> Option<Self> {
+        let mut search = Search { address, visited: 0, found: None };
+        // SAFETY: `visit` is called during this call only, on this thread, and is given `search`, which outlives it.
+        unsafe { dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+        search.found
+    }
+
+    /// The file; of the program where it was when it was started.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// True for the main program, false for a shared library.
+    pub fn is_program(&self) -> bool {
+        self.is_program
+    }
+
+    /// The linker's build id, as it is in memory: the file may have been replaced since.
+    pub fn build_id(&self) -> Option<&[u8]> {
+        self.build_id.as_deref()
+    }
+}
+
+struct Search {
+    address: usize,
+    /// Objects seen so far; the first one is the main program (dl_iterate_phdr(3)).
+    visited: usize,
+    found: Option<LoadedObject>,
+}
+
+/// Looks at one object; ends the iteration by a value other than 0.
+///
+/// # Safety
+/// `info` is what `dl_iterate_phdr` gives, `search` is a [`Search`] that nothing else uses meanwhile.
+unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, search: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: the caller's promise; the loader holds its lock meanwhile.
+    let info = unsafe { &*info };
+    let is_program = search.visited == 0;
+    search.visited += 1;
+    // SAFETY: the loader gives so many headers, which stay while the object is loaded.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr as usize;
+    let holds = |address: usize, len: usize| {
+        headers.iter().any(|header| {
+            let start = base.wrapping_add(header.p_vaddr as usize);
+            header.p_type == PT_LOAD
+                && header.p_flags & PF_R != 0
+                && address >= start
+                && address.wrapping_sub(start).saturating_add(len) <= header.p_memsz as usize
+        })
+    };
+    if !holds(search.address, 1) {
+        return 0;
+    }
+    let notes = headers.iter().filter(|header| header.p_type == PT_NOTE).filter_map(|header| {
+        let (start, len) = (base.wrapping_add(header.p_vaddr as usize), header.p_memsz as usize);
+        // SAFETY: the bytes lie in a readable segment of the object, which is loaded, and notes are never written.
+        let bytes = || unsafe { slice::from_raw_parts(start as *const u8, len) };
+        holds(start, len).then(|| (bytes(), header.p_align))
+    });
+    let build_id = notes.filter_map(|(bytes, align)| build_id_in(bytes, align)).next();
+    let path = match is_program || info.dlpi_name.is_null() {
+        true => fs::read_link("/proc/self/exe").unwrap_or_default(),
+        // SAFETY: not null, and the loader ends names with a zero.
+        false => OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()).into(),
+    };
+    search.found = Some(LoadedObject { path, is_program, base, build_id });
+    1
+}
+
+fn build_id_in(notes: &[u8], align: u64) -> Option<Vec<u8>> {
+    let endian = NativeEndian::default();
+    let notes = NoteIterator::<elf::FileHeader64<NativeEndian>>::new(endian, align, notes).ok()?;
+    let mut ids = notes
+        .flatten()
+        .filter(|note| note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID);
+    Some(ids.next()?.desc().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_and_its_libraries_are_told_apart() {
+        let program = LoadedObject::containing(build_id_in as *const () as usize).unwrap();
+        assert!(program.is_program());
+        assert_eq!(program.path(), std::env::current_exe().unwrap());
+        let library = LoadedObject::containing(nix::libc::getpid as *const () as usize).unwrap();
+        assert!(!library.is_program() && library.path().to_string_lossy().contains("libc"), "{library:?}");
+        assert_ne!(program.build_id(), library.build_id());
+        let on_the_heap = Box::new(0u8);
+        assert_eq!(LoadedObject::containing((&raw const *on_the_heap).addr()), None);
+    }
+
+    #[test]
+    fn the_build_id_is_that_of_the_file() {
+        use object::Object;
+        let bytes = fs::read("/proc/self/exe").unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let program = LoadedObject::containing(build_id_in as *const () as usize).unwrap();
+        assert_eq!(program.build_id(), file.build_id().unwrap());
+        assert!(program.build_id().is_some(), "the linker of this test wrote one");
+    }
+}
