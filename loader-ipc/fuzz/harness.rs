@@ -111,13 +111,13 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         Event::Done { task: 1, lease, encoded, held: true, position: 9, bad: vec![bad.clone()] },
         Event::NeedSlot { task: 1, lease, needed: 1 << 20 },
         Event::Failed { task: 2, lease, failure, held: false, position: 0, ended: true },
-        Event::Skipped { task: 3, lease },
+        Event::Skipped { task: 3, lease, held: false },
         Event::Unused { task: 3, lease },
         Event::Bye,
         Event::Withdrawn { task: 4 },
-        Event::Exhausted { task: 5, lease },
+        Event::Exhausted { task: 5, lease, held: true },
         Event::Resumed { epoch: 6 },
-        Event::LeftOut { task: 7, lease, position: 0, bad: vec![bad] },
+        Event::LeftOut { task: 7, lease, held: false, position: 0, bad: vec![bad] },
         Event::Oversized { resident: 1 << 30 },
     ];
     let task = |indices| {
@@ -162,7 +162,7 @@ fn honest_batch() -> Vec<u8> {
     let mut arena = Arena::in_slot(slot.lend(()).unwrap());
     let tensor = |len, byte| {
         let mut buffer = Buffer::zeroed(len).unwrap();
-        buffer.as_bytes_mut().unwrap().fill(byte);
+        buffer.as_bytes_mut().fill(byte);
         Tensor(Arc::new(buffer))
     };
     let encoded = {

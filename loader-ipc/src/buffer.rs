@@ -36,8 +36,7 @@ impl Buffer {
         match arena::allocate(len) {
             Some(place) => {
                 let mut buffer = Self::at(place, len);
-                // A frozen slot cannot be where a batch is being collated.
-                buffer.as_bytes_mut().expect("a slot that is being filled is not frozen").fill(0);
+                buffer.as_bytes_mut().fill(0);
                 Some(buffer)
             }
             None => Self::on_heap(len),
@@ -114,22 +113,30 @@ impl Buffer {
         }
     }
 
-    /// The bytes, to be written; `None` in a slot that was given to another process. Those in sealed memory are copied first.
+    /// The bytes, to be written. Those that another process reads, in sealed memory or in a frozen slot, are first copied to the heap.
+    ///
+    /// Alternative considered: an error, as for a tensor with several handles. Rejected because a program that changes its batches
+    /// would fail with workers and not without.
     #[inline] // for each sample of a batch
-    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if let Storage::Sealed(..) = self.storage {
-            self.copy_out();
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        let is_read_elsewhere = match &self.storage {
+            Storage::Heap(_) | Storage::Pooled(..) => false,
+            Storage::Slot(chunk) => chunk.is_frozen(),
+            Storage::Sealed(..) => true,
+        };
+        if is_read_elsewhere {
+            self.copy_to_heap();
         }
         match &mut self.storage {
-            Storage::Heap(lines) => Some(&mut bytemuck::cast_slice_mut(lines)[..self.len]),
-            Storage::Pooled(block, _) => Some(&mut bytemuck::cast_slice_mut(block.lines_mut())[..self.len]),
+            Storage::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
+            Storage::Pooled(block, _) => &mut bytemuck::cast_slice_mut(block.lines_mut())[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
-            Storage::Sealed(..) => None,
+            Storage::Sealed(..) => unreachable!("it was copied to the heap"),
         }
     }
 
     #[cold]
-    fn copy_out(&mut self) {
+    fn copy_to_heap(&mut self) {
         *self = Self::copy_of(self.as_bytes());
     }
 
@@ -173,7 +180,7 @@ mod tests {
         drop(large);
         let mut again = arena.within(|| Buffer::for_overwrite((1 << 20) - 100).unwrap());
         assert_eq!(again.as_bytes().as_ptr(), address);
-        again.as_bytes_mut().unwrap().fill(7);
+        again.as_bytes_mut().fill(7);
         drop(again);
         assert!(arena.within(|| Buffer::zeroed(1 << 20).unwrap()).as_bytes().iter().all(|&byte| byte == 0));
         assert_ne!(

@@ -147,7 +147,7 @@ pub enum Event {
         lease: Lease,
         /// Where in the slot its encoding lies.
         encoded: Encoded,
-        /// A tensor of the batch is still held in the worker: the slot must not be used again.
+        /// A tensor in the slot is still held in the worker: main must not write the slot, and must not use it again.
         held: bool,
         /// Items taken from the task's shard so far; 0 for a task of indices.
         position: u64,
@@ -184,6 +184,8 @@ pub enum Event {
         task: u64,
         /// The lease, given back.
         lease: Lease,
+        /// As in [`Done`](Self::Done).
+        held: bool,
     },
     /// A lease that a task had and does not need: it was offered another one, or the offer came too late.
     Unused {
@@ -205,6 +207,8 @@ pub enum Event {
         task: u64,
         /// The lease, given back.
         lease: Lease,
+        /// As in [`Done`](Self::Done).
+        held: bool,
     },
     /// Everything before [`Order::Resume`] is answered, and another epoch begins.
     Resumed {
@@ -217,6 +221,8 @@ pub enum Event {
         task: u64,
         /// The lease, given back.
         lease: Lease,
+        /// As in [`Done`](Self::Done).
+        held: bool,
         /// As in [`Done`](Self::Done).
         position: u64,
         /// As in [`Done`](Self::Done).
@@ -411,7 +417,7 @@ mod tests {
         for count in [1, 2, MOST_BAD_SAMPLES] {
             let mut bad = vec![sample.clone(); count];
             BadSample::cut_to_frame(&mut bad);
-            let event = Event::LeftOut { task: u64::MAX, lease, position: u64::MAX, bad };
+            let event = Event::LeftOut { task: u64::MAX, lease, held: true, position: u64::MAX, bad };
             assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
         }
     }

@@ -89,3 +89,50 @@ fn to_range(start: u64, len: u64) -> Result<Range<usize>, ChunkError> {
     let (start, end) = (clamp(start), clamp(start.saturating_add(len)));
     if end == usize::MAX { Err(ChunkError::OutOfBounds { start, end }) } else { Ok(start..end) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroUsize, time::Duration};
+
+    use nix::time::{ClockId, clock_gettime};
+    use serde::{Deserialize, Deserializer, de::Error as _};
+
+    use super::*;
+    use crate::sys::SlotMemory;
+
+    /// A tensor of one byte, encoded as its place.
+    struct Byte(Arc<Buffer>);
+
+    impl<'de> Deserialize<'de> for Byte {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let place = u64::deserialize(deserializer)?;
+            adopt(place, 1).expect("a slot is being decoded").map(Self).map_err(D::Error::custom)
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "its 200,000 tensors take minutes there")]
+    fn any_order_of_many_tensors_is_decoded_quickly() {
+        const TENSORS: usize = 200_000;
+        let descending: Vec<u64> = (0..TENSORS).rev().map(|place| (place * ALIGNMENT) as u64).collect();
+        let encoding = codec::encode(&descending).unwrap();
+        let start = TENSORS * ALIGNMENT;
+        let slot = SlotMemory::of_this_process(NonZeroUsize::new(start + encoding.len()).unwrap()).unwrap();
+        slot.lend(()).unwrap().put(start, &encoding).unwrap();
+        let encoded = Encoded { start: start as u64, len: encoding.len() as u64 };
+        let started = processor_time();
+        let tensors: Vec<Byte> = decode(slot.lend(()).unwrap(), encoded).unwrap();
+        let took = processor_time() - started;
+        println!("{took:?}");
+        assert!(tensors.iter().zip(&descending).all(|(tensor, &place)| {
+            tensor.0.chunk().is_some_and(|chunk| chunk.offset() as u64 == place)
+        }));
+        // 0.1 s with optimisation and 0.6 s without. The bound is five times that; an implementation in quadratic time took 16 s.
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    }
+
+    /// Processor time of this thread: unlike the time that passes, it does not depend on what else the machine does.
+    fn processor_time() -> Duration {
+        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+    }
+}

@@ -227,8 +227,8 @@ impl SlotPool {
         }
     }
 
-    /// Turns a finished lease into a loan to the user. The batch takes the slot's first `used` bytes. `spoilt`: the slot must not be used
-    /// again afterwards.
+    /// Turns a finished lease into a loan to the user. The batch takes the slot's first `used` bytes. `spoilt`: the worker still holds a
+    /// tensor in the slot, which is therefore not written here and not used again afterwards.
     ///
     /// # Errors
     /// [`SlotError::NotLeased`].
@@ -245,6 +245,9 @@ impl SlotPool {
         inner.lent = lent;
         // No batch is larger than its slot, whatever its worker says.
         inner.note_size((used.min(lease.len) as usize).max(min_len));
+        if spoilt {
+            loan.freeze();
+        }
         Ok(loan)
     }
 

@@ -134,11 +134,11 @@ impl Worker<'_> {
     fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
         let Task { epoch, number, lease, indices, forget, known_bad, .. } = task;
         if self.session.control.is_done() {
-            return self.report(Event::Skipped { task: number, lease });
+            return self.report(Event::Skipped { task: number, lease, held: false });
         }
         self.slots.update(lease, forget)?;
         if self.session.control.is_unwanted() {
-            return self.report(Event::Skipped { task: number, lease });
+            return self.report(Event::Skipped { task: number, lease, held: false });
         }
         let started = Instant::now();
         self.line().set_task(number);
@@ -179,9 +179,13 @@ impl Worker<'_> {
                 };
                 Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, ended }
             }
-            Outcome::Unwanted { lease } => Event::Skipped { task: number, lease },
-            Outcome::Exhausted { lease } => Event::Exhausted { task: number, lease },
-            Outcome::LeftOut { lease } => Event::LeftOut { task: number, lease, position, bad },
+            Outcome::Unwanted { lease } => Event::Skipped { task: number, lease, held: self.is_held(lease) },
+            Outcome::Exhausted { lease } => {
+                Event::Exhausted { task: number, lease, held: self.is_held(lease) }
+            }
+            Outcome::LeftOut { lease } => {
+                Event::LeftOut { task: number, lease, held: self.is_held(lease), position, bad }
+            }
             Outcome::Unheard => return Ok(Flow::Break(())),
         };
         self.report(event)

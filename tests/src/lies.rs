@@ -141,7 +141,7 @@ impl Lie {
         let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
         let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
         let bad = |place| BadSample { place, index: 0, replaced_by: None, reason: "it is not".into() };
-        let left_out = |bad| Event::LeftOut { task, lease, position: 0, bad };
+        let left_out = |bad| Event::LeftOut { task, lease, held: false, position: 0, bad };
         let asks = |needed| Event::NeedSlot { task, lease, needed };
         let event = match self {
             Self::OthersTask => done(task + 1, lease),
@@ -154,8 +154,8 @@ impl Lie {
             Self::LeftOut => left_out(Vec::new()),
             Self::SampleLeftOut => done_with(task, lease, (0, 8), vec![bad(0)]),
             Self::ManyLeftOut => left_out((0..300).map(bad).collect()),
-            Self::Exhausted => Event::Exhausted { task, lease },
-            Self::Skipped => Event::Skipped { task, lease },
+            Self::Exhausted => Event::Exhausted { task, lease, held: false },
+            Self::Skipped => Event::Skipped { task, lease, held: false },
             Self::Withdrawn => Event::Withdrawn { task },
             Self::Resumed => Event::Resumed { epoch: 7 },
             Self::Unused => Event::Unused { task, lease },

@@ -1,11 +1,16 @@
 //! Samples without batches, and every kind of sample: the same with any number of workers.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, OnceLock},
+    thread,
+    time::Duration,
+};
 
 use anyhow::ensure;
 use loader_core::{
-    Convert, Error,
-    collate::{Keep, List, Padded, Padding, Ragged, Side},
+    Convert, Error, TensorError,
+    collate::{CollateError, CollateProblem, Keep, List, Padded, Padding, Ragged, Side, Stack},
     prelude::*,
 };
 use loader_tests::{
@@ -218,5 +223,151 @@ fn what_does_not_fit_is_named_by_index_field_and_shapes() {
                 .to_string()
                 .contains("field `1.1`: shape [4] differs from the batch's first sample, [3]")
         );
+    }
+}
+
+/// A mask that is made with the first batch of a process, and is part of every batch.
+fn with_mask(samples: Vec<NoiseSample>) -> anyhow::Result<(Tensor<u64>, Tensor<f32>)> {
+    static MASK: OnceLock<Tensor<f32>> = OnceLock::new();
+    let mask = MASK.get_or_init(|| Tensor::from_slice(&[1.0; 8], [8]).expect("eight ones"));
+    let numbers: Vec<u64> = samples.iter().map(|(number, ..)| *number).collect();
+    Ok((Tensor::from_slice(&numbers, [numbers.len()])?, mask.clone()))
+}
+
+#[test]
+fn a_batch_can_be_changed_without_changing_what_a_worker_kept() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 1, 2] {
+        let loader = DataLoader::builder(noise(60)).batch_size(4).num_workers(workers).collate(with_mask);
+        for (place, batch) in loader.build().unwrap().iter().unwrap().enumerate() {
+            let (mut numbers, mut mask) = batch.unwrap();
+            assert_eq!(mask.as_slice(), [1.0; 8], "{workers} workers, batch {place}");
+            assert_eq!(numbers.as_slice()[0], 4 * place as u64);
+            // The tensor beside the mask belongs to the program alone.
+            numbers.as_mut_slice().unwrap().fill(0);
+            match mask.as_mut_slice() {
+                Ok(mask) => mask.fill(-1.0),
+                // Without workers the other handle is in this process.
+                Err(error) => assert_eq!((error, workers), (TensorError::Shared, 0)),
+            }
+        }
+    }
+}
+
+/// A number whose batches keep a handle on the tensor that they are made of, also where the batch is not finished.
+#[derive(Debug, Clone, Copy)]
+struct Kept(u64);
+
+/// A batch of [`Kept`].
+struct KeptStack(Option<Tensor<u64>>, Vec<u64>);
+
+/// The last tensors of this process.
+static KEPT: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
+
+impl Sample for Kept {
+    type Batch = Tensor<u64>;
+    type Stack = KeptStack;
+
+    fn stack(_samples: usize) -> KeptStack {
+        KeptStack(None, Vec::new())
+    }
+}
+
+impl Stack for KeptStack {
+    type Sample = Kept;
+    type Batch = Tensor<u64>;
+
+    fn push(&mut self, Kept(number): Kept) -> Result<(), CollateError> {
+        self.1.push(number);
+        if self.0.is_none() {
+            let tensor = Tensor::from_slice(&[number; 8], [8]).map_err(CollateProblem::Tensor)?;
+            KEPT.lock().unwrap().push(tensor.clone());
+            self.0 = Some(tensor);
+        }
+        for tensor in &*KEPT.lock().unwrap() {
+            // Each element is still the number that it was made of.
+            assert!(tensor.as_slice().iter().all(|&element| element == tensor.as_slice()[0]));
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Tensor<u64>, CollateError> {
+        Ok(Tensor::from_slice(&self.1, [self.1.len()]).map_err(CollateProblem::Tensor)?)
+    }
+}
+
+/// Shards that end in the middle of a batch; what is above `bad_from` cannot be loaded.
+#[derive(Debug, Serialize, Deserialize)]
+struct KeptShards {
+    sizes: Vec<u64>,
+    bad_from: u64,
+}
+
+impl IterableDataset for KeptShards {
+    type Sample = Kept;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Kept>> + Send> {
+        let bad_from = self.bad_from;
+        Ok((0..self.sizes[shard.index()]).map(move |number| {
+            ensure!(number < bad_from, "item {number} is bad");
+            Ok(Kept(number))
+        }))
+    }
+}
+
+#[test]
+fn a_worker_may_keep_a_tensor_of_a_batch_that_is_not_sent() {
+    let _watchdog = Watchdog::start();
+    // The last batches of the shards are dropped; or a batch is left out, since too many of its samples are bad.
+    let shards = [(vec![6, 14, 22, 30], u64::MAX), (vec![302, 10, 303, 12], 14)];
+    let digests = [0, 1, 2].map(|workers| {
+        shards.clone().map(|(sizes, bad_from)| {
+            let loader = DataLoader::stream(KeptShards { sizes, bad_from }).shards(4).drop_last(true);
+            let loader = loader.on_bad_sample(OnBadSample::Skip).max_bad_samples(10_000).on_warning(|_| {});
+            let loader = loader.batch_size(4).num_workers(workers).build().unwrap();
+            let mut batches = loader.iter().unwrap();
+            let digest = loader_tests::digest_rest(&mut batches).unwrap();
+            assert_eq!(batches.report().restarts, 0, "{workers} workers");
+            digest
+        })
+    });
+    assert_eq!((&digests[0], &digests[0]), (&digests[1], &digests[2]));
+}
+
+/// [`Kept`] numbers that take a while, all but the first.
+#[derive(Debug, Serialize, Deserialize)]
+struct SlowKept;
+
+impl Dataset for SlowKept {
+    type Sample = Kept;
+
+    fn len(&self) -> usize {
+        40
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Kept> {
+        thread::sleep(Duration::from_millis(20 * (index as u64 % 4)));
+        Ok(Kept(index as u64))
+    }
+}
+
+#[test]
+fn a_worker_may_keep_a_tensor_of_a_batch_of_an_abandoned_epoch() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(SlowKept).batch_size(4).num_workers(2).persistent_workers(true);
+    let loader = loader.on_warning(|warning| eprintln!("{warning}")).build().unwrap();
+    let mut pids = None;
+    for epoch in 0..4 {
+        let mut batches = loader.epoch(epoch).unwrap();
+        batches.next().unwrap().unwrap();
+        // Time for the workers to be in the middle of a batch.
+        thread::sleep(Duration::from_millis(40));
+        let now = batches.worker_pids();
+        assert_eq!(pids.get_or_insert_with(|| now.clone()), &now, "epoch {epoch}");
+        assert_eq!(batches.report().restarts, 0, "epoch {epoch}");
     }
 }

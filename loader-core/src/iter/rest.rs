@@ -150,12 +150,11 @@ impl Resting {
                     pool.grant(worker, task, Err(ABANDONED.to_owned()))?;
                     continue;
                 }
-                Event::Done { task, lease, held, .. } | Event::Failed { task, lease, held, .. } => {
-                    (Some(task), lease, held)
-                }
-                Event::Skipped { task, lease }
-                | Event::Exhausted { task, lease }
-                | Event::LeftOut { task, lease, .. } => (Some(task), lease, false),
+                Event::Done { task, lease, held, .. }
+                | Event::Failed { task, lease, held, .. }
+                | Event::Skipped { task, lease, held }
+                | Event::Exhausted { task, lease, held }
+                | Event::LeftOut { task, lease, held, .. } => (Some(task), lease, held),
                 Event::Unused { lease, .. } => (None, lease, false),
                 Event::Resumed { .. } | Event::Bye => return Err(impossible(worker)),
             };

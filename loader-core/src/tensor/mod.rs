@@ -53,7 +53,7 @@ pub enum TensorError {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// Other handles on the same data exist, in this process or in the one that the batch was sent to.
+    /// Other handles on the same data exist in this process.
     #[error("the tensor's data is shared; drop the other handles, or change a copy (`to_owned_tensor`)")]
     Shared,
 }
@@ -137,15 +137,15 @@ impl<T: Element> Tensor<T> {
         &self.buffer.as_bytes()[..bytes]
     }
 
-    /// All elements, to be changed in place.
+    /// All elements, to be changed. Data that another process reads too is copied to the heap first: a dataset's tensors in a worker, a
+    /// tensor that a worker kept after it sent it, and a batch's tensors in the program when the worker kept one of them.
     ///
     /// # Errors
-    /// [`TensorError::Shared`] while a clone of this tensor exists, or when it is part of a batch that a worker has sent.
+    /// [`TensorError::Shared`] while a clone of this tensor exists in this process.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], TensorError> {
         let bytes = self.as_bytes().len();
-        let buffer =
-            Arc::get_mut(&mut self.buffer).and_then(Buffer::as_bytes_mut).ok_or(TensorError::Shared)?;
-        Ok(bytemuck::cast_slice_mut(&mut buffer[..bytes]))
+        let buffer = Arc::get_mut(&mut self.buffer).ok_or(TensorError::Shared)?;
+        Ok(bytemuck::cast_slice_mut(&mut buffer.as_bytes_mut()[..bytes]))
     }
 
     /// Row `index` of the first dimension: one sample of a batch.

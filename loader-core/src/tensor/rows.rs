@@ -44,8 +44,7 @@ impl<T: Element> Rows<T> {
         assert!(self.len < self.shape[0], "more samples than the batch was started for");
         let row = self.len * self.row_bytes..(self.len + 1) * self.row_bytes;
         self.len += 1;
-        let bytes = self.buffer.as_bytes_mut().expect("a slot that is being filled is not frozen");
-        bytemuck::cast_slice_mut(&mut bytes[row])
+        bytemuck::cast_slice_mut(&mut self.buffer.as_bytes_mut()[row])
     }
 
     /// The tensor of the rows so far.

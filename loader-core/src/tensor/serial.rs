@@ -253,13 +253,17 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_that_was_sent_cannot_be_changed() {
+    fn a_tensor_that_was_sent_is_copied_before_it_is_changed() {
         let slot = slot(8192);
         let mut arena = Arena::in_slot(slot.lend(()).unwrap());
         let mut kept = arena.within(|| Tensor::from_slice(&[1u16, 2], [2]).unwrap());
         kept.as_mut_slice().unwrap()[0] = 7;
-        arena.encode(&kept).unwrap();
-        assert_eq!(kept.as_mut_slice(), Err(crate::TensorError::Shared));
+        let encoded = arena.encode(&kept).unwrap();
+        kept.as_mut_slice().unwrap()[0] = 8;
+        assert!(!kept.is_shared_memory());
+        drop(arena);
+        let sent: Tensor<u16> = lent::decode(slot.lend(()).unwrap(), encoded).unwrap();
+        assert_eq!((sent.as_slice(), kept.as_slice()), ([7, 2].as_slice(), [8, 2].as_slice()));
     }
 
     #[test]

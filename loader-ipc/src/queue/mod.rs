@@ -185,7 +185,7 @@ mod tests {
         let worker = thread::spawn(move || {
             while let Some(order) = receiver.receive(soon()).unwrap() {
                 let Order::Task(Task { number, lease, .. }) = order else { panic!("{order:?}") };
-                sender.send(&Event::Skipped { task: number, lease }).unwrap();
+                sender.send(&Event::Skipped { task: number, lease, held: false }).unwrap();
             }
             sender.send(&Event::Bye).unwrap();
         });
@@ -210,7 +210,8 @@ mod tests {
             .map(|Ends { mut sender, .. }| {
                 thread::spawn(move || {
                     let lease = Lease { slot: 0, generation: 0, len: 0 };
-                    (0..REPORTS).for_each(|task| sender.send(&Event::Skipped { task, lease }).unwrap());
+                    (0..REPORTS)
+                        .for_each(|task| sender.send(&Event::Skipped { task, lease, held: false }).unwrap());
                 })
             })
             .collect();

@@ -92,7 +92,9 @@ fn a_warmer_slot_is_one_that_was_used_later() {
 fn a_spoilt_slot_is_destroyed_when_it_comes_home() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(1, 0, ANY).unwrap();
-    drop(pool.lend(lease, 8, true).unwrap());
+    let mut loan = pool.lend(lease, 8, true).unwrap();
+    assert!(loan.take(0..8).unwrap().is_frozen(), "the worker reads it");
+    drop(loan);
     assert!(!pool.exists(lease.slot));
     assert_eq!(pool.bytes(), 0);
 }

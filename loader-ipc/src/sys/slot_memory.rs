@@ -6,6 +6,7 @@
 
 use std::{
     any::Any,
+    collections::BTreeMap,
     fmt, io,
     num::NonZeroUsize,
     ops::Range,
@@ -76,7 +77,7 @@ impl SlotMemory {
         }
         let state =
             LoanState { memory: Arc::clone(self), frozen: AtomicBool::new(false), _ticket: Box::new(ticket) };
-        Some(Loan { state: Arc::new(state), taken: Vec::new() })
+        Some(Loan { state: Arc::new(state), taken: BTreeMap::new() })
     }
 }
 
@@ -84,12 +85,13 @@ impl SlotMemory {
 #[derive(Debug)]
 pub struct Loan {
     state: Arc<LoanState>,
-    taken: Vec<Range<usize>>, // sorted, disjoint
+    /// First byte of each range that was taken, and one past its last. They are disjoint.
+    taken: BTreeMap<usize, usize>,
 }
 
 struct LoanState {
     memory: Arc<SlotMemory>,
-    /// The batch is on its way to another process: its bytes must not change any more.
+    /// The other process reads the bytes too: nothing that was taken or will be taken may be written.
     frozen: AtomicBool,
     _ticket: Box<dyn Any + Send + Sync>, // dropped after `lent` is cleared, by `Drop` below
 }
@@ -141,20 +143,21 @@ impl Loan {
         Arc::ptr_eq(&self.state, &chunk.state)
     }
 
-    /// Takes away the right to change chunks of this loan, for good: the batch is about to be given to another process.
+    /// Takes away the right to write chunks of this loan, for good, those included that are taken later. A worker freezes the
+    /// loan of a batch before it sends the batch; main freezes its own when the worker still holds a tensor of the batch.
     pub fn freeze(&self) {
-        // SeqCst is not needed: a thread that still has a `&mut` into a chunk must hand the tensor over to be encoded, which
-        // orders its writes before the encoding; Release/Acquire keeps later `as_bytes_mut` behind this.
+        // Release, with the Acquire in `is_frozen`. SeqCst is not needed: a thread that still has a `&mut` into a chunk of the batch
+        // must hand the tensor over to be encoded, which orders its writes before the encoding.
         self.state.frozen.store(true, Ordering::Release);
     }
 
-    /// Takes `range` and fills it from its start with `bytes`, also when the loan is frozen: nobody else can have it.
+    /// Takes `range` and fills it from its start with `bytes`, also when the loan is frozen: no other handle on it exists.
     ///
     /// # Errors
     /// As [`take`](Self::take).
     pub fn put(&mut self, start: usize, bytes: &[u8]) -> Result<(), ChunkError> {
         let end = start.checked_add(bytes.len()).ok_or(ChunkError::OutOfBounds { start, end: usize::MAX })?;
-        self.take(start..end)?.bytes_mut().copy_from_slice(bytes);
+        self.take(start..end)?.as_bytes_mut().copy_from_slice(bytes);
         Ok(())
     }
 
@@ -167,12 +170,12 @@ impl Loan {
         if start > end || end > self.len() {
             return Err(ChunkError::OutOfBounds { start, end });
         }
-        let place = self.taken.partition_point(|other| other.end <= start);
-        if start < end && self.taken.get(place).is_some_and(|next| next.start < end) {
-            return Err(ChunkError::Overlap { start, end });
-        }
         if start < end {
-            self.taken.insert(place, range);
+            // The last range that begins before `end`: no other one can reach beyond `start`.
+            if self.taken.range(..end).next_back().is_some_and(|(_, &other_end)| other_end > start) {
+                return Err(ChunkError::Overlap { start, end });
+            }
+            self.taken.insert(start, end);
         }
         let base = self.state.memory.mapping.start();
         // SAFETY: start <= end <= the mapping's length, so the address is inside it (or one past its end for an empty chunk).
@@ -214,16 +217,18 @@ impl Chunk {
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be written; `None` once the loan is frozen.
+    /// True once the loan is frozen: the bytes must be copied before they are changed.
     #[inline]
-    pub fn as_bytes_mut(&mut self) -> Option<&mut [u8]> {
-        // Acquire: pairs with `freeze`.
-        if self.state.frozen.load(Ordering::Acquire) { None } else { Some(self.bytes_mut()) }
+    pub fn is_frozen(&self) -> bool {
+        // Acquire: pairs with the Release in `freeze`.
+        self.state.frozen.load(Ordering::Acquire)
     }
 
+    /// The bytes, to be written. Only for a caller that has seen that the loan [is not frozen](Self::is_frozen), or that no other
+    /// process has read them yet.
     #[inline]
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_bytes`; `&mut self` makes the access unique.
+    pub(crate) fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_bytes`; `&mut self` makes the access unique in this process.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
@@ -255,8 +260,8 @@ mod tests {
         assert_eq!(loan.take(4096..4096).unwrap().as_bytes(), b"");
         // Two threads write side by side.
         thread::scope(|scope| {
-            scope.spawn(|| first.as_bytes_mut().unwrap().fill(1));
-            scope.spawn(|| second.as_bytes_mut().unwrap().fill(2));
+            scope.spawn(|| first.as_bytes_mut().fill(1));
+            scope.spawn(|| second.as_bytes_mut().fill(2));
         });
         assert_eq!((first.as_bytes(), second.as_bytes()), (&[1; 64][..], &[2; 64][..]));
         assert!(loan.owns(&first));
@@ -267,9 +272,10 @@ mod tests {
         let slot = slot();
         let mut loan = slot.lend(()).unwrap();
         let mut chunk = loan.take(0..8).unwrap();
-        chunk.as_bytes_mut().unwrap().copy_from_slice(b"content.");
+        chunk.as_bytes_mut().copy_from_slice(b"content.");
+        assert!(!chunk.is_frozen());
         loan.freeze();
-        assert!(chunk.as_bytes_mut().is_none());
+        assert!(chunk.is_frozen() && loan.take(8..8).unwrap().is_frozen());
         loan.put(8, b"encoding").unwrap();
         drop(loan);
         assert!(slot.is_lent(), "a chunk keeps it");

@@ -305,7 +305,7 @@ impl<B: Batch> WorkerIter<B> {
             self.tasks[place].has_asked = false;
             if let Wanted::NextOf { shard, .. } = self.tasks[place].wanted {
                 if over.contains(&shard) {
-                    self.bring_nothing(number, lease);
+                    self.bring_nothing(number, lease, false);
                     continue;
                 }
                 self.tasks[place].wanted = self.supply.again(shard, lease.len);

@@ -44,17 +44,17 @@ impl<B: Batch> WorkerIter<B> {
                 self.slots.release(lease, held);
                 self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position, ended })
             }
-            Event::LeftOut { task, lease, position, bad } => {
-                if !self.wins(worker, task, lease, false, false)? {
+            Event::LeftOut { task, lease, held, position, bad } => {
+                if !self.wins(worker, task, lease, held, false)? {
                     return Ok(());
                 }
                 self.check_lease(worker, task, lease)?;
                 self.check_bad(worker, task, &bad, true)?;
-                self.slots.release(lease, false);
+                self.slots.release(lease, held);
                 self.arrive(worker, task, Arrival::LeftOut { position, bad })
             }
             Event::Oversized { resident } => self.worker_oversized(worker, resident),
-            Event::Exhausted { task, lease } => self.exhausted(worker, task, lease),
+            Event::Exhausted { task, lease, held } => self.exhausted(worker, task, lease, held),
             Event::NeedSlot { task, lease, needed } => {
                 if self.refuses_hedge(worker, task)? {
                     return Ok(());
@@ -75,7 +75,7 @@ impl<B: Batch> WorkerIter<B> {
                 true => Ok(()),
                 false => Err(Error::misbehaved(worker, format!("it takes task {task} for withdrawn"))),
             },
-            Event::Skipped { task, lease } => {
+            Event::Skipped { task, lease, .. } => {
                 self.check_lease(worker, task, lease)?;
                 Err(Error::misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
             }
@@ -87,7 +87,7 @@ impl<B: Batch> WorkerIter<B> {
     }
 
     /// A shard has no more samples: the others get its turns.
-    fn exhausted(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+    fn exhausted(&mut self, worker: usize, task: u64, lease: Lease, held: bool) -> Result<(), Error> {
         self.check_lease(worker, task, lease)?;
         if !self.supply.has_shards() {
             return Err(Error::misbehaved(
@@ -96,15 +96,15 @@ impl<B: Batch> WorkerIter<B> {
             ));
         }
         self.deaths.note_answer(worker, task);
-        self.bring_nothing(task, lease);
+        self.bring_nothing(task, lease, held);
         self.pool.answered(worker, task)?;
         self.finish_idle_workers();
         self.dispatch()
     }
 
-    /// Closes a task whose shard is over.
-    pub(super) fn bring_nothing(&mut self, task: u64, lease: Lease) {
-        self.slots.release(lease, false);
+    /// Closes a task whose shard is over. `held`: the worker still holds a tensor in the slot.
+    pub(super) fn bring_nothing(&mut self, task: u64, lease: Lease, held: bool) {
+        self.slots.release(lease, held);
         self.take_sent(task);
         let was_waiting = self.schedule.exhausted(task);
         debug_assert!(was_waiting, "the caller has seen that it waits");
