@@ -8,8 +8,9 @@
 //!
 //! Two ways were weighed. An eventfd for all has a single descriptor, but a worker that reads it takes others' wake-ups away, and one
 //! that takes its `O_NONBLOCK` away and fills it stops them. A socket each costs two descriptors a worker, and what is wrong with one
-//! stays with that worker: a full one has wake-ups enough, and one that is closed or broken is not looked at any more, so that main sees its
-//! worker's reports when something else wakes it.
+//! stays with that worker: a full one has wake-ups enough, and one that is closed or broken wakes main once more and is not looked at
+//! again, so that main sees its worker's reports when something else wakes it. The end of a socket must wake main, because the worker
+//! may have been killed when it had marked main as awake and had not woken it yet.
 
 use std::{
     collections::BTreeMap,
@@ -212,7 +213,7 @@ impl Ends {
         Ok(theirs)
     }
 
-    /// Takes one message of a socket that has something; false when it is of no use any more.
+    /// Takes one message of a socket that has something, or closes one that has ended. False when there was nothing.
     fn hear(&self, number: u64) -> bool {
         let mut open = self.lock();
         let Some(socket) = open.sockets.get(&number) else { return false };
@@ -221,12 +222,12 @@ impl Ends {
         match recv(socket, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((_, 1..)) => true,
             Err(Errno::INTR | Errno::AGAIN) => false,
-            // Its process is gone, or has broken it.
+            // Its process is gone, or has broken it. That is a wake-up too: see above.
             Ok(_) | Err(_) => {
                 // By hand: a forked child may hold the socket open.
                 let _ = epoll::delete(&self.epoll, socket.as_fd());
                 open.sockets.remove(&number);
-                false
+                true
             }
         }
     }
@@ -323,6 +324,9 @@ mod tests {
         drop(closed);
         shutdown(&cut, Shutdown::Both).unwrap();
         send(&empty, &[], SendFlags::DONTWAIT).unwrap();
+        // Each end is a wake-up, once; several may be one.
+        receiver.receive(soon()).unwrap();
+        while receiver.receive(moment()).is_ok() {}
         assert!(matches!(receiver.receive(moment()), Err(ReceiveError::TimedOut)));
         assert!(matches!(Waker::from_socket(cut).wake(), Err(SendError::Closed)));
         Waker::from_socket(good).wake().unwrap();

@@ -1,8 +1,8 @@
 //! Fault points: the steps of the protocol, at each of which a test can let the process that takes it die.
 //!
 //! Without the feature `fault-points` they are nothing. With it, `FAULT_POINT=worker-send:3` in the environment says that the process which
-//! comes to that step for the third time kills itself, if it can remove the file that `FAULT_LIFE` names: so one process dies, whoever
-//! comes first, and those that are started in its place go on. Two ways were weighed: a crate for fail points, whose actions know
+//! comes to that step for the third time kills itself, if it can remove the file that `FAULT_LIFE` names: one process dies, the first
+//! to come there, and those that are started in its place go on. With `FAULT_PAUSE=500` that process sleeps for 500 ms instead. Two ways were weighed: a crate for fail points, whose actions know
 //! no death and no count that outlives a process; and this, which is a page long.
 
 /// A step of the protocol.
@@ -20,6 +20,10 @@ pub enum Point {
     WorkerSend,
     /// A worker has said that its batch is there.
     WorkerAcknowledge,
+    /// A worker has found main asleep and is about to wake it.
+    WorkerWake,
+    /// A worker has begun a task, and is about to give back one of the two slots that it has for it.
+    WorkerGiveBack,
     /// Main is about to give a task to a worker.
     MainDispatch,
     /// Main has read a report.
@@ -31,7 +35,7 @@ pub enum Point {
 }
 
 impl Point {
-    /// The steps of a worker, in their order.
+    /// The steps that a worker takes for every batch, in their order.
     pub const OF_WORKER: [Self; 6] = [
         Self::WorkerReceive,
         Self::WorkerFetch,
@@ -52,6 +56,8 @@ impl Point {
             Self::WorkerWrite => "worker-write",
             Self::WorkerSend => "worker-send",
             Self::WorkerAcknowledge => "worker-acknowledge",
+            Self::WorkerWake => "worker-wake",
+            Self::WorkerGiveBack => "worker-give-back",
             Self::MainDispatch => "main-dispatch",
             Self::MainReceive => "main-receive",
             Self::MainReturn => "main-return",
@@ -78,6 +84,8 @@ mod armed {
             LazyLock,
             atomic::{AtomicU64, Ordering},
         },
+        thread,
+        time::Duration,
     };
 
     use nix::sys::signal::{Signal, raise};
@@ -89,13 +97,17 @@ mod armed {
         /// Times that the process still comes to it alive.
         left: AtomicU64,
         life: PathBuf,
+        /// How long the process sleeps, if it is not to die.
+        pause: Option<Duration>,
     }
 
     static FAULT: LazyLock<Option<Fault>> = LazyLock::new(|| {
         let text = env::var("FAULT_POINT").ok()?;
         let (name, count) = text.split_once(':')?;
         let left = AtomicU64::new(count.parse().ok()?);
-        Some(Fault { name: name.to_owned(), left, life: env::var_os("FAULT_LIFE")?.into() })
+        let pause = env::var("FAULT_PAUSE").ok().and_then(|pause| pause.parse().ok());
+        let pause = pause.map(Duration::from_millis);
+        Some(Fault { name: name.to_owned(), left, life: env::var_os("FAULT_LIFE")?.into(), pause })
     });
 
     pub(super) fn come_to(point: Point) {
@@ -105,7 +117,10 @@ mod armed {
             && fault.left.fetch_sub(1, Ordering::Relaxed) == 1
             && fs::remove_file(&fault.life).is_ok()
         {
-            let _ = raise(Signal::SIGKILL);
+            match fault.pause {
+                Some(pause) => thread::sleep(pause),
+                None => drop(raise(Signal::SIGKILL)),
+            }
         }
     }
 }

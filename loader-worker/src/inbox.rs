@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context as _;
 use loader_ipc::{
     channel::ReceiveError,
+    fault::{self, Point},
     frame::{Indices, LEAST_OFFERED, Lease, Order, Task},
     queue::OrderReceiver,
 };
@@ -74,9 +75,10 @@ impl Inbox {
         let is_bound =
             matches!(task.indices, Indices::InSlot { .. } | Indices::NextOf { snapshot: Some(_), .. });
         match self.offers.remove(&task.number) {
-            Some(offered) if is_bound => Ok(Next::GiveBack { task: task.number, lease: offered }),
             Some(offered) => {
-                let lease = mem::replace(&mut task.lease, offered);
+                fault::point(Point::WorkerGiveBack);
+                // The lease that is not used.
+                let lease = if is_bound { offered } else { mem::replace(&mut task.lease, offered) };
                 Ok(Next::GiveBack { task: task.number, lease })
             }
             None => {

@@ -20,8 +20,8 @@ const DEADLINE: Duration = Duration::from_secs(5);
 struct Ended {
     status: ExitStatus,
     workers: Vec<u32>,
-    /// Order, content, restarts; of a program that came to its end.
-    epoch: Option<(u64, u64, u64)>,
+    /// Order, content, restarts, longest wait for a batch in milliseconds; of a program that came to its end.
+    epoch: Option<(u64, u64, u64, u64)>,
     errors: String,
     /// The process that was to die has.
     came_to_it: bool,
@@ -29,6 +29,11 @@ struct Ended {
 
 /// Runs an epoch, in which a process that comes to `point` for the `count`th time dies.
 fn run(kind: &str, workers: usize, at: Option<(Point, u64)>) -> Ended {
+    run_with(kind, workers, at, None)
+}
+
+/// As [`run`]; with a `pause` the process sleeps for that long instead of dying.
+fn run_with(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Duration>) -> Ended {
     let folder = tempfile::tempdir().unwrap();
     let life = folder.path().join("life");
     fs::write(&life, "").unwrap();
@@ -38,6 +43,9 @@ fn run(kind: &str, workers: usize, at: Option<(Point, u64)>) -> Ended {
     command.args([kind, &workers.to_string()]).env("TMPDIR", &sockets).env("FAULT_LIFE", &life);
     if let Some((point, count)) = at {
         command.env("FAULT_POINT", format!("{}:{count}", point.name()));
+    }
+    if let Some(pause) = pause {
+        command.env("FAULT_PAUSE", pause.as_millis().to_string());
     }
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -55,14 +63,14 @@ fn run(kind: &str, workers: usize, at: Option<(Point, u64)>) -> Ended {
 fn a_worker_that_dies_at_any_step_changes_nothing() {
     let _watchdog = Watchdog::start();
     for kind in KINDS {
-        let (order, content, _) = run(kind, 2, None).epoch.unwrap();
+        let (order, content, ..) = run(kind, 2, None).epoch.unwrap();
         for point in Point::OF_WORKER {
             for count in [1, 2, 6] {
                 let Ended { status, epoch, errors, came_to_it, .. } = run(kind, 2, Some((point, count)));
                 let what = format!("{kind}, {} for the {count}th time: {errors}", point.name());
                 assert!(came_to_it && status.success(), "{what}");
                 // The last thing that a worker does may be to say that it is ready.
-                let (same_order, same_content, restarts) = epoch.unwrap();
+                let (same_order, same_content, restarts, _) = epoch.unwrap();
                 assert_eq!((same_order, same_content, restarts), (order, content, 1), "{what}");
             }
         }
@@ -89,4 +97,41 @@ fn main_that_dies_at_any_step_leaves_no_worker() {
             }
         }
     }
+}
+
+#[test]
+fn a_worker_that_dies_before_it_wakes_main_costs_no_wait() {
+    let _watchdog = Watchdog::start();
+    let (order, content, ..) = run("slow", 1, None).epoch.unwrap();
+    // Main looks at its workers once a second: without a wake-up it waits for that. A busy machine gets three tries.
+    let waits = [2, 7, 12].map(|count| {
+        let Ended { epoch, errors, came_to_it, .. } = run("slow", 1, Some((Point::WorkerWake, count)));
+        assert!(came_to_it, "{errors}");
+        let (same_order, same_content, restarts, longest) = epoch.unwrap();
+        assert_eq!((same_order, same_content, restarts), (order, content, 1), "{errors}");
+        longest
+    });
+    println!("longest waits: {waits:?} ms");
+    assert!(waits.iter().any(|&longest| longest < 500), "{waits:?}");
+}
+
+#[test]
+fn a_worker_that_is_late_to_give_back_a_slot_is_not_ended_for_it() {
+    let _watchdog = Watchdog::start();
+    let (order, content, ..) = run("offered", 2, None).epoch.unwrap();
+    // Time for the other worker to load the batch, and less than the epoch takes.
+    let pause = Duration::from_millis(400);
+    let waits = [1, 4].map(|count| {
+        let Ended { epoch, errors, came_to_it, .. } =
+            run_with("offered", 2, Some((Point::WorkerGiveBack, count)), Some(pause));
+        assert!(came_to_it, "no slot was offered for the {count}th time: {errors}");
+        let (same_order, same_content, restarts, longest) = epoch.unwrap();
+        assert_eq!((same_order, same_content, restarts), (order, content, 0), "{errors}");
+        longest
+    });
+    println!("longest waits: {waits:?} ms");
+    assert!(
+        waits.iter().any(|&longest| u128::from(longest) < pause.as_millis()),
+        "not loaded twice: {waits:?}"
+    );
 }

@@ -15,6 +15,7 @@ use crate::{
     atomic::AtomicU64,
     channel::{self, ReceiveError, SendError, Waker},
     control::ControlPage,
+    fault::{self, Point},
     frame::{Event, Report},
     ring::{RingReader, RingWriter},
 };
@@ -55,7 +56,6 @@ pub struct ReportReceiver {
 pub struct NoteSender {
     notes: mpsc::Sender<Report>,
     wake: channel::Sender<Wake>,
-    control: Arc<ControlPage>,
 }
 
 impl ReportSender {
@@ -68,7 +68,11 @@ impl ReportSender {
         while !self.ring.write(&self.frame) {
             thread::sleep(ROOM_INTERVAL);
         }
-        if must_wake(self.control.main_asleep()) { self.wake.wake() } else { Ok(()) }
+        if !must_wake(self.control.main_asleep()) {
+            return Ok(());
+        }
+        fault::point(Point::WorkerWake);
+        self.wake.wake()
     }
 }
 
@@ -81,7 +85,7 @@ impl ReportReceiver {
         control: Arc<ControlPage>,
     ) -> (Self, NoteSender) {
         let (notes, noted) = mpsc::channel();
-        let sender = NoteSender { notes, wake: sender, control: Arc::clone(&control) };
+        let sender = NoteSender { notes, wake: sender };
         let (exits, frame) = (VecDeque::new(), Vec::new());
         (Self { readers, turn: 0, wake: receiver, control, notes: noted, exits, frame }, sender)
     }
@@ -122,9 +126,10 @@ impl ReportReceiver {
 }
 
 impl NoteSender {
-    /// Puts a note into the queue. Nobody may be interested any more; then it is lost.
+    /// Puts a note into the queue and wakes the receiver. The note is lost when there is no receiver any more.
     pub fn send(&self, note: Report) {
-        if self.notes.send(note).is_ok() && must_wake(self.control.main_asleep()) {
+        // Always: notes are rare, and what the control page says of main's sleep may be what a dead worker left there.
+        if self.notes.send(note).is_ok() {
             drop(self.wake.wake());
         }
     }

@@ -56,6 +56,13 @@ impl Hedges {
         all.find(|hedge| hedge.worker == worker).map(|hedge| hedge.task)
     }
 
+    /// Notes that a worker's try goes on with the lease `new` instead of `old`. False when it is no such try.
+    pub(super) fn exchange(&mut self, worker: usize, task: u64, old: Lease, new: Lease) -> bool {
+        let mut all = self.running.iter_mut().chain(&mut self.lost);
+        let hedge = all.find(|hedge| (hedge.worker, hedge.task, hedge.lease) == (worker, task, old));
+        hedge.map(|hedge| hedge.lease = new).is_some()
+    }
+
     /// All of them, to be given back.
     pub(super) fn take(&mut self) -> Vec<Hedge> {
         let mut all = std::mem::take(&mut self.running);

@@ -95,7 +95,8 @@ impl<B: Batch> WorkerIter<B> {
                 format!("it gave back a slot for task {task}, for which it had only one"),
             ));
         };
-        if lease != offered {
+        // The worker goes on with the offered slot. If another worker's try has won meanwhile, this one has lost with its old slot.
+        if lease != offered && !self.hedges.exchange(worker, task, lease, offered) {
             self.check_lease(worker, task, lease)?;
             self.sent_mut(task).expect("checked with its lease").lease = Some(offered);
         }

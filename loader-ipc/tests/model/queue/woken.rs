@@ -115,6 +115,53 @@ fn no_wake_up_is_lost_between_two_senders() {
     });
 }
 
+/// A sender is killed when it has marked the receiver as awake, and has not woken it. The end of its channel must do that, for its
+/// frame and for that of another sender, which finds the receiver awake.
+#[test]
+fn no_wake_up_is_lost_with_a_sender_that_is_killed() {
+    check(4, || {
+        let memory = Arc::new(SharedWords::new(WORDS));
+        let (wake, woken) = mpsc::channel();
+        let rings = [0, SECOND].map(|first| RingReader::new(Arc::clone(&memory), first)).into();
+        let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
+        let killed = thread::spawn({
+            let (memory, wake) = (Arc::clone(&memory), Ending(wake.clone()));
+            move || {
+                let mut ring = RingWriter::new(Arc::clone(&memory), 0);
+                assert!(ring.write(&[1]));
+                must_wake(&memory.words()[ASLEEP]);
+                // What the system does for it.
+                drop(wake);
+            }
+        });
+        let other = thread::spawn({
+            let (memory, wake) = (Arc::clone(&memory), wake.clone());
+            move || {
+                let mut ring = RingWriter::new(Arc::clone(&memory), SECOND);
+                assert!(ring.write(&[2]));
+                if must_wake(&memory.words()[ASLEEP]) {
+                    wake.send(0).unwrap();
+                }
+            }
+        });
+        let mut seen = [(); 2].map(|()| wait(&mut sleeper, never()).unwrap());
+        seen.sort();
+        assert_eq!(seen, [1, 2]);
+        killed.join().unwrap();
+        other.join().unwrap();
+        drop(wake);
+    });
+}
+
+/// A sender's end of a channel of its own, whose end wakes the receiver.
+struct Ending(mpsc::Sender<u64>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.send(0).unwrap();
+    }
+}
+
 /// Main sends a worker three orders and rings only when the last bell was heard: none is lost, and no second bell lies in the channel.
 #[test]
 fn an_unheard_bell_is_enough() {
