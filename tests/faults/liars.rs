@@ -3,8 +3,9 @@
 use std::{sync::mpsc, time::Duration};
 
 use loader_core::{Builder, Error, MapStyle, prelude::*};
+use loader_ipc::frame::MOST_BAD_SAMPLES;
 use loader_tests::{
-    datasets::{Noise, NoiseSample},
+    datasets::{Counting, Noise, NoiseSample},
     digest, digest_rest,
     lies::Lie,
     traces::Before,
@@ -17,7 +18,7 @@ const LIAR: &str = env!("CARGO_BIN_EXE_test-liar");
 type Loader = DataLoader<<NoiseSample as Sample>::Batch>;
 
 /// Lies that are seen as such at once, with what is said of each.
-const SEEN: [(Lie, &str); 21] = [
+const SEEN: [(Lie, &str); 22] = [
     (Lie::OthersTask, "which is not its to answer"),
     (Lie::FutureTask, "which is not its to answer"),
     (Lie::OtherSlot, "which is not its to answer"),
@@ -36,6 +37,7 @@ const SEEN: [(Lie, &str); 21] = [
     (Lie::AsksTwice, "which is not its to answer"),
     (Lie::AsksAgain, "it asked twice for a slot"),
     (Lie::AsksForNothing, "no larger than the one it has"),
+    (Lie::Advances(1), "further in its shard than a batch can"),
     (Lie::ReadyForEver, "it said twice whether it is ready"),
     (Lie::SaysBye, "it ends although it was not told to"),
     (Lie::Oversized, "for a limit that it does not have"),
@@ -79,6 +81,36 @@ fn one_that_lies_is_replaced_and_nothing_is_lost() {
             let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
             assert!(warning.contains("was killed, since it broke the protocol"), "{lie:?}: {warning}");
             assert!(warning.contains(said), "{lie:?}: {warning}");
+        }
+        before.assert_nothing_left();
+    });
+}
+
+/// A worker says of a shard that it is further on than one batch can have brought it.
+#[test]
+fn one_that_skips_the_rest_of_a_shard_is_replaced_and_nothing_is_lost() {
+    alone(|| {
+        let before = Before::take();
+        let build = |workers| {
+            let builder = DataLoader::stream(Counting { count: 120 }).shards(2).batch_size(4);
+            builder.num_workers(workers).worker_program(LIAR).registered("counting")
+        };
+        let expected = digest(build(0).build().unwrap().iter().unwrap()).unwrap();
+        let most = 4 + MOST_BAD_SAMPLES as u64;
+        for lie in [Lie::Advances(u64::MAX), Lie::Advances(most + 1), Lie::FailsFarAhead] {
+            let (warned, warnings) = mpsc::channel();
+            let loader = build(2).on_warning(move |warning| warned.send(warning.to_string()).unwrap());
+            let loader = loader.build().unwrap();
+            lie.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (digest, took) = timed(|| digest_rest(&mut batches));
+            assert_soon(took);
+            assert_eq!(digest.unwrap(), expected, "{lie:?}");
+            assert_eq!(batches.report().samples, 120, "{lie:?}");
+            drop((batches, loader));
+            let warnings: Vec<String> = warnings.iter().collect();
+            let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
+            assert!(warning.contains("further in its shard than a batch can"), "{lie:?}: {warning}");
         }
         before.assert_nothing_left();
     });

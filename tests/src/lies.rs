@@ -13,7 +13,7 @@ use std::{
 use loader_ipc::{
     arena::Encoded,
     control::WorkerState,
-    frame::{BadSample, Event, Lease, Order, Task},
+    frame::{BadSample, Event, Failure, Lease, Order, Task},
     handshake::{Bootstrap, Connected},
     process::take_lifeline_from_stdin,
 };
@@ -73,6 +73,10 @@ pub enum Lie {
     Truncates,
     /// It writes noise over what all workers share.
     NoiseForAll,
+    /// It has done its task, and has come to this position in its shard.
+    Advances(u64),
+    /// Its task failed, at the last position that there is.
+    FailsFarAhead,
     /// It does nothing, and says that it is idle.
     Silent,
 }
@@ -162,6 +166,14 @@ impl Lie {
             Self::AsksTwice => return vec![asks(lease.len + 1); 2],
             Self::AsksAgain => return vec![asks(u64::MAX); 2],
             Self::AsksForNothing => asks(lease.len),
+            Self::Advances(position) => {
+                let (encoded, bad) = (Encoded { start: 0, len: 8 }, Vec::new());
+                Event::Done { task, lease, encoded, held: false, position, bad }
+            }
+            Self::FailsFarAhead => {
+                let failure = Failure::to_send("it has failed".into());
+                Event::Failed { task, lease, failure, held: false, position: u64::MAX, ended: false }
+            }
             Self::SaysBye => Event::Bye,
             Self::Oversized => Event::Oversized { resident: u64::MAX },
             Self::ReadyForEver | Self::Noise | Self::NoiseForAll | Self::Truncates | Self::Silent => {

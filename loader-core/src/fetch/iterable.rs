@@ -52,6 +52,13 @@ pub(crate) struct Cut {
     pub(crate) drop_last: bool,
 }
 
+impl Cut {
+    /// Max number of items that a batch takes from its shard: the samples, and the bad ones that it may leave out.
+    pub(crate) fn max_items(&self) -> usize {
+        self.batch_size.saturating_add(MOST_BAD_SAMPLES)
+    }
+}
+
 /// An iterable dataset, opened with snapshots or without.
 pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample.
@@ -335,7 +342,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let Cut { batch_size, drop_last, .. } = self.cut;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
-        while count < batch_size {
+        // A batch with too many bad samples is left out: reading on would only lose more good ones.
+        while count < batch_size && bad <= MOST_BAD_SAMPLES {
             if !watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX))
             {
                 return Err(NoBatch::Unwanted);

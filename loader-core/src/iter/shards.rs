@@ -50,6 +50,11 @@ impl Shards {
         self.places.len()
     }
 
+    /// Max number of items that a batch takes from its shard.
+    pub(crate) fn max_items(&self) -> u64 {
+        self.cut.max_items() as u64
+    }
+
     /// Batches returned so far: the number of the next one.
     pub(crate) fn returned(&self) -> u64 {
         self.returned

@@ -152,6 +152,18 @@ impl Supply {
         }
     }
 
+    /// Max position that a task's shard can have behind the next batch of it; 0 for a task of indices.
+    pub(super) fn max_position(&self, wanted: &Wanted) -> u64 {
+        match (self, wanted) {
+            (Self::Shards { shards, reached, .. }, &Wanted::NextOf { shard, .. }) => {
+                // The worker answers the tasks of a shard in their order, so it begins where the last answer left the shard.
+                let position = shards.place(shard).position.max(reached[shard].position);
+                position.saturating_add(shards.max_items())
+            }
+            _ => 0,
+        }
+    }
+
     /// Another process will be the worker `worker` of `workers`: its shards are to be opened again, but for those that are over, which are
     /// returned.
     pub(super) fn reopen(&mut self, worker: usize, workers: usize) -> BTreeSet<usize> {

@@ -3,7 +3,10 @@
 use std::process::ExitCode;
 
 use loader_ipc::process::is_worker;
-use loader_tests::{datasets::Noise, lies::Lie};
+use loader_tests::{
+    datasets::{Counting, Noise},
+    lies::Lie,
+};
 use loader_worker::Registry;
 
 fn main() -> ExitCode {
@@ -15,6 +18,6 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        None => Registry::new().register::<Noise>("noise").serve(),
+        None => Registry::new().register::<Noise>("noise").register_stream::<Counting>("counting").serve(),
     }
 }

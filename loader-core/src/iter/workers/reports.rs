@@ -31,6 +31,7 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.check_lease(worker, task, lease)?;
                 self.check_bad(worker, task, &bad, false)?;
+                self.check_position(worker, task, position)?;
                 if lease.len >= LEAST_OFFERED {
                     self.writers.insert(lease.slot, worker);
                 }
@@ -41,6 +42,7 @@ impl<B: Batch> WorkerIter<B> {
                     return Ok(());
                 }
                 self.check_lease(worker, task, lease)?;
+                self.check_position(worker, task, position)?;
                 self.slots.release(lease, held);
                 self.arrive(worker, task, Arrival::Failed { failure: Box::new(failure), position, ended })
             }
@@ -50,6 +52,7 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.check_lease(worker, task, lease)?;
                 self.check_bad(worker, task, &bad, true)?;
+                self.check_position(worker, task, position)?;
                 self.slots.release(lease, held);
                 self.arrive(worker, task, Arrival::LeftOut { position, bad })
             }
@@ -147,6 +150,19 @@ impl<B: Batch> WorkerIter<B> {
             true => Ok(()),
             false => Err(Error::misbehaved(worker, format!("it left samples of task {task} out"))),
         }
+    }
+
+    /// A task takes a bounded number of items from its shard, and none where it has indices. More would end the shard in silence.
+    fn check_position(&self, worker: usize, task: u64, position: u64) -> Result<(), Error> {
+        let wanted = self.place_of(task).map(|place| &self.tasks[place].wanted);
+        let max = wanted.map_or(0, |wanted| self.supply.max_position(wanted));
+        if position <= max {
+            return Ok(());
+        }
+        let problem = format!(
+            "with task {task} it came to item {position}, further in its shard than a batch can ({max})"
+        );
+        Err(Error::misbehaved(worker, problem))
     }
 
     /// Notes where a batch leaves its shard: another worker may have to go on from there.
