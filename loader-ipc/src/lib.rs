@@ -41,6 +41,6 @@ mod sys;
 pub use advice::advice;
 pub use held::ignore_sigpipe;
 pub use sys::{
-    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, default_sigchld, exit_now,
-    keep_freed_memory,
+    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, default_sigchld,
+    end_if_forked, exit_now, guard_against_forks, keep_freed_memory,
 };

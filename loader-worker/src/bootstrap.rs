@@ -14,9 +14,10 @@ use loader_core::{
 use loader_ipc::{
     attach::Attached,
     control::ControlPage,
-    default_sigchld,
+    default_sigchld, end_if_forked,
     entry::AnyFunction,
     frame::{Failure, Stage},
+    guard_against_forks,
     handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
     ignore_sigpipe, keep_freed_memory,
     lifeline::Lifeline,
@@ -86,6 +87,7 @@ fn meet(
 
 /// Everything that user code in this process should find as in a fresh one, but for Ctrl-C, which is main's business.
 fn prepare_process() -> anyhow::Result<()> {
+    guard_against_forks();
     close_inherited();
     // A mask is inherited through exec: the thread that started us may have had signals blocked.
     SigSet::empty().thread_set_mask()?;
@@ -140,6 +142,7 @@ fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected)
     let opening = Opening { dataset, attached, seed, worker: info };
     // A failure, a panic included, is kept and answers every task.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
+    end_if_forked();
     let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));
     (opened, Session { worker, control, orders, results, memory_limit })
 }

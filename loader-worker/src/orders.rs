@@ -17,6 +17,7 @@ use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     channel::SendError,
     control::{ControlPage, WorkerLine, WorkerState},
+    end_if_forked,
     fault::{self, Point},
     frame::{BadSample, Event, Failure, Indices, Lease, MOST_BAD_SAMPLES, ONE_BY_ONE, Stage, Task},
     lifeline::Lifeline,
@@ -340,6 +341,7 @@ impl Worker<'_> {
     }
 
     fn report(&mut self, event: Event) -> anyhow::Result<Flow> {
+        end_if_forked();
         match self.session.results.send(&event) {
             Ok(()) => Ok(Flow::Continue(())),
             Err(SendError::Closed) => Ok(Flow::Break(())),
@@ -351,7 +353,9 @@ impl Worker<'_> {
         self.line().enter(state);
     }
 
+    /// The worker's line of the control page. User code may have run since the last look at it.
     fn line(&self) -> WorkerLine<'_> {
+        end_if_forked();
         self.session.control.line_of(self.session.worker)
     }
 }
@@ -392,6 +396,7 @@ impl<'a> PageWatch<'a> {
 
 impl Watch for PageWatch<'_> {
     fn progress(&self, state: WorkerState, index: usize) -> bool {
+        end_if_forked();
         if state == WorkerState::Collating {
             fault::point(Point::WorkerCollate);
         }

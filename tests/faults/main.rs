@@ -5,6 +5,7 @@
 
 mod alone;
 mod combinations;
+mod forks;
 mod hunted;
 mod liars;
 mod main_deaths;

@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read, Write},
+    os::unix::process::CommandExt,
     process::{Command, Stdio},
     sync::{Arc, Once, atomic::AtomicBool},
     thread,
@@ -52,6 +53,8 @@ enum Habit {
     HandlesSignals,
     /// Interrupts itself.
     RaisesInterrupts,
+    /// Runs a program that it starts by `fork` and `exec`, since there is something to do in between.
+    RunsProgramsByFork,
 }
 
 impl Habit {
@@ -108,6 +111,17 @@ impl Habit {
                 }
             }
             Self::RaisesInterrupts => raise(Signal::SIGINT)?,
+            Self::RunsProgramsByFork => {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo $0; exit 3", "x"]);
+                // SAFETY: it calls nothing but `setsid`, which may be called there.
+                #[expect(unsafe_code)]
+                unsafe {
+                    command.pre_exec(|| nix::unistd::setsid().map(|_| ()).map_err(Into::into));
+                }
+                let output = command.output()?;
+                ensure!(output.status.code() == Some(3) && output.stdout == b"x\n", "{output:?}");
+            }
         }
         Ok(())
     }
@@ -166,6 +180,11 @@ fn reads_standard_input() {
 #[test]
 fn runs_programs() {
     alone(|| assert_right(Habit::RunsPrograms));
+}
+
+#[test]
+fn runs_programs_by_fork() {
+    alone(|| assert_right(Habit::RunsProgramsByFork));
 }
 
 #[test]

@@ -373,7 +373,7 @@ pub fn put_lives(lives: &Path, samples: &[(usize, u32)]) {
 }
 
 /// Takes one of a sample's lives; false when it has none.
-fn take_life(lives: &Path, index: usize) -> bool {
+pub fn take_life(lives: &Path, index: usize) -> bool {
     // Whoever removes the file has taken it, whatever happens to him then.
     (0..).map(|life| lives.join(format!("{index}-{life}"))).take(8).any(|life| fs::remove_file(life).is_ok())
 }

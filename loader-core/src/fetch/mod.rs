@@ -14,6 +14,7 @@ use loader_ipc::{
     arena::{Arena, EncodeError, Encoded},
     attach::{self, Attached},
     control::WorkerState,
+    end_if_forked,
     entry::Owned,
     frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
     memory::SealedMemory,
@@ -278,6 +279,8 @@ fn set_up(
 /// Adds a sample to a batch, whose tensors then lie where the batch does.
 #[inline]
 fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow::Result<()> {
+    // The dataset made the sample, and the stack writes it into the slot.
+    end_if_forked();
     let pushed = match stack.makes_tensors() {
         true => arena.within(|| stack.push(sample)),
         false => stack.push(sample),
@@ -287,7 +290,9 @@ fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow
 
 /// Runs user code that comes before the first sample.
 fn guarded(stage: Stage, call: impl FnOnce() -> anyhow::Result<()>) -> Result<(), Failure> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    let result = catch_unwind(AssertUnwindSafe(call));
+    end_if_forked();
+    match result {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(error_to_failure(&error, stage, None)),
         Err(payload) => Err(to_failure(&*payload, stage, None)),

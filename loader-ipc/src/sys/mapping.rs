@@ -1,16 +1,21 @@
 //! A range of mapped memory, from a descriptor or anonymous, page-locked or not; unmapped on drop.
 
-use std::{io, num::NonZeroUsize, os::fd::BorrowedFd, ptr::NonNull};
+use std::{io, num::NonZeroUsize, os::fd::BorrowedFd, process, ptr::NonNull};
 
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::pinner::{Pinner, Registration};
+use super::{
+    forked::is_guarded,
+    pinner::{Pinner, Registration},
+};
 
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
     len: NonZeroUsize,
     registration: Option<Registration>,
+    /// The process that has it, where its children do not get it.
+    only_in: Option<u32>,
 }
 
 pub(super) enum Access {
@@ -25,7 +30,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd`, shared with every other process that maps it.
+    /// Maps the first `len` bytes of `fd`, shared with every other process that maps it. A forked child of a process that is
+    /// [guarded against forks](super::guard_against_forks) does not get memory that can be written.
     pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, access: Access) -> io::Result<Self> {
         let protection = match access {
             Access::Read => ProtFlags::PROT_READ,
@@ -33,7 +39,18 @@ impl Mapping {
         };
         // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
-        Ok(Self { start: start.cast(), len, registration: None })
+        let mut mapping = Self { start: start.cast(), len, registration: None, only_in: None };
+        if matches!(access, Access::Write) && is_guarded() {
+            mapping.keep_from_children()?;
+        }
+        Ok(mapping)
+    }
+
+    fn keep_from_children(&mut self) -> io::Result<()> {
+        // SAFETY: exactly the range of the mapping, whose content in this process does not change.
+        unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTFORK) }?;
+        self.only_in = Some(process::id());
+        Ok(())
     }
 
     /// Zeroed memory of this process alone.
@@ -42,7 +59,7 @@ impl Mapping {
         let (protection, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
         // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
         let start = unsafe { mmap_anonymous(None, len, protection, flags) }?;
-        Ok(Self { start: start.cast(), len, registration: None })
+        Ok(Self { start: start.cast(), len, registration: None, only_in: None })
     }
 
     /// Page-locks it until it is unmapped, if the driver does.
@@ -69,6 +86,10 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.registration.take().is_some_and(|registration| !registration.end()) {
+            return;
+        }
+        // In a forked child the range is not mapped, or is something else by now.
+        if self.only_in.is_some_and(|owner| owner != process::id()) {
             return;
         }
         // SAFETY: exactly the range that `mmap` gave; every type that hands out references into it holds this value.

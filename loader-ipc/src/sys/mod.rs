@@ -14,6 +14,7 @@
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no code is installed |
 //! | `descriptors.rs` | `duplicate_sockets` | a number is believed to be a descriptor for one call, which duplicates it |
 //! | `exit.rs` | [`exit_now`] | |
+//! | `forked.rs` | [`end_if_forked`] | what is advised is one mapping, whole |
 #![allow(unsafe_code)]
 
 mod descriptors;
@@ -23,6 +24,7 @@ mod driver;
 #[path = "no_driver.rs"]
 mod driver;
 mod exit;
+mod forked;
 mod line;
 mod mapping;
 mod objects;
@@ -35,6 +37,7 @@ mod words;
 
 pub(crate) use descriptors::duplicate_sockets;
 pub use exit::{exit_now, keep_freed_memory};
+pub use forked::{end_if_forked, guard_against_forks};
 pub use objects::LoadedObject;
 pub use pinner::Pinner;
 pub use sealed::SealedMap;

@@ -22,11 +22,16 @@ impl SharedWords {
         Ok(Self { mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)? })
     }
 
+    /// The words of memory that is this process's alone.
+    pub(super) fn over(mapping: Mapping) -> Self {
+        Self { mapping }
+    }
+
     /// Words that only threads of this process share: what Miri can map.
     #[cfg(test)]
     pub(crate) fn of_this_process(len: NonZeroUsize) -> io::Result<Self> {
         let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
-        Ok(Self { mapping: Mapping::anonymous(bytes.ok_or(io::ErrorKind::InvalidInput)?)? })
+        Ok(Self::over(Mapping::anonymous(bytes.ok_or(io::ErrorKind::InvalidInput)?)?))
     }
 
     /// The words.
