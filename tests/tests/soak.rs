@@ -19,6 +19,7 @@ use loader_tests::{
 };
 use nix::sys::signal::Signal;
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
+use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
@@ -230,6 +231,59 @@ fn twenty_kills_a_second_lose_nothing() {
 #[ignore = "takes a minute; see docs/testing.md"]
 fn twenty_kills_a_second_for_a_minute() {
     twenty_kills_a_second(Duration::from_secs(60));
+}
+
+/// Numbers that take a millisecond each.
+#[derive(Debug, Serialize, Deserialize)]
+struct SlowStream {
+    count: u64,
+    delay: Duration,
+}
+
+impl SlowStream {
+    fn from(&self, first: u64) -> impl Iterator<Item = anyhow::Result<u64>> + Send {
+        let delay = self.delay;
+        (first..self.count).map(move |number| {
+            thread::sleep(delay);
+            Ok(number)
+        })
+    }
+}
+
+impl IterableDataset for SlowStream {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        _shard: Shard,
+        _cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+        Ok(self.from(0))
+    }
+
+    fn iter_at(
+        &self,
+        _shard: Shard,
+        position: u64,
+        _cx: &mut Context,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<u64>> + Send>> {
+        Ok(Some(self.from(position)))
+    }
+}
+
+/// Each worker reads a small part of the stream before it is killed.
+#[test]
+fn a_stream_that_is_opened_anywhere_makes_headway_under_kills() {
+    let _watchdog = Watchdog::start();
+    let stream = |workers, delay| {
+        let stream = DataLoader::stream(SlowStream { count: 1_500, delay }.map(|number, _| Ok(number + 1)));
+        stream.batch_size(10).num_workers(workers).on_warning(|_| {}).build().unwrap()
+    };
+    let load = epochs(stream(1, Duration::from_millis(1)), stream(0, Duration::ZERO));
+    let killer = Killer::start(3, Duration::from_millis(150));
+    let restarts = load(0, &killer);
+    println!("{restarts} workers were replaced, {} killed", killer.stop());
+    assert!(restarts >= 3, "{restarts} workers were killed in more than a second");
 }
 
 #[test]

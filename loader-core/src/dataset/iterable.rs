@@ -1,5 +1,7 @@
 //! Samples that come as a stream.
 
+use std::iter;
+
 use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -63,6 +65,65 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>;
+
+    /// The samples of `shard` behind its first `position` items, for a dataset that gets there without reading those items; `None`, the
+    /// default, for one that cannot.
+    ///
+    /// Where a shard is opened in its middle, because a run is resumed or because the worker that read it has died, a dataset without it
+    /// is read again from the beginning of the shard, and what comes before is dropped. Workers that are killed again and again then
+    /// never get past the items that one of them can read before it is killed. A dataset that cannot count its items beforehand may
+    /// implement [`SnapshotDataset`](crate::SnapshotDataset) instead.
+    ///
+    /// The items must be those that [`iter`](Self::iter) gives behind that position. [`Context::rng`] is at its beginning here, so a dataset
+    /// that draws from it as it goes cannot implement this method, and one that returns `None` must not have drawn from it. Items that
+    /// are errors count.
+    ///
+    /// # Errors
+    /// As [`iter`](Self::iter).
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    /// use serde::{Deserialize, Serialize};
+    ///
+    /// #[derive(Serialize, Deserialize)]
+    /// struct Lines(Vec<String>);
+    ///
+    /// impl IterableDataset for Lines {
+    ///     type Sample = String;
+    ///
+    ///     fn iter(
+    ///         &self,
+    ///         shard: Shard,
+    ///         _cx: &mut Context,
+    ///     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<String>>> {
+    ///         Ok(shard.of(&self.0).map(|line| Ok(line.clone())))
+    ///     }
+    ///
+    ///     fn iter_at(
+    ///         &self,
+    ///         shard: Shard,
+    ///         position: u64,
+    ///         _cx: &mut Context,
+    ///     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<String>>>> {
+    ///         Ok(Some(shard.of(&self.0).skip(position as usize).map(|line| Ok(line.clone()))))
+    ///     }
+    /// }
+    ///
+    /// let lines = Lines(["a", "b", "c", "d"].map(String::from).into());
+    /// let rest = lines.iter_at(Shard::new(0, 2), 1, &mut Context::new(0))?.unwrap();
+    /// assert_eq!(rest.collect::<Result<Vec<_>, _>>()?, ["c"]);
+    /// # anyhow::Ok(())
+    /// ```
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        cx: &mut Context,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>> {
+        let _ = (shard, position, cx);
+        Ok(None::<iter::Empty<_>>)
+    }
 
     /// Number of samples in all shards together, if it is known; `None` by default. It is what
     /// [`DataLoader::len`](crate::DataLoader::len) goes by, and a stream that turns out longer is warned of.

@@ -66,6 +66,17 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         Ok(MapIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
 
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        cx: &mut Context,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<S>> + Send>> {
+        let own = cx.of_layer(IterableDataset::layers(self));
+        let items = self.dataset.iter_at(shard, position, cx)?;
+        Ok(items.map(|items| MapIter { items, function: self.function.get(), cx: own, position }))
+    }
+
     fn len(&self) -> Option<usize> {
         self.dataset.len()
     }

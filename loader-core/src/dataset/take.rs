@@ -34,6 +34,17 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
         Ok(TakeIter { left: self.share(shard), items: self.dataset.iter(shard, cx)? })
     }
 
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        cx: &mut Context,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<D::Sample>> + Send>> {
+        let left = self.share(shard).saturating_sub(position);
+        let items = self.dataset.iter_at(shard, position, cx)?;
+        Ok(items.map(|items| TakeIter { left, items }))
+    }
+
     fn len(&self) -> Option<usize> {
         Some(self.dataset.len()?.min(self.count))
     }

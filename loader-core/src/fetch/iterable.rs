@@ -76,13 +76,15 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its own.
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
 
-    /// Opens a shard at a place; with an item comes a snapshot when the flag is up.
+    /// Opens a shard at a snapshot, and passes over the `skip` items behind it if it can do that without reading them; with an item
+    /// comes a snapshot when the flag is up.
     #[doc(hidden)]
     fn open(
         self: Arc<Self>,
         shard: Shard,
         cx: Context,
         snapshot: Option<Vec<u8>>,
+        skip: u64,
         wants_snapshot: Arc<AtomicBool>,
     ) -> Items<Self::Sample>;
 }
@@ -101,8 +103,8 @@ pub struct Items<S>(Generator<'static, Given<S>>);
 
 /// What an open shard gives.
 enum Given<S> {
-    /// It is open: what goes wrong from now on is of its samples.
-    Opened,
+    /// It is open, so many items behind the snapshot: what goes wrong from now on is of its samples.
+    Opened { skipped: u64 },
     /// A sample, and the snapshot behind it if it was asked for and the dataset has any.
     Item(anyhow::Result<S>, Option<Vec<u8>>),
     /// It cannot be opened.
@@ -127,12 +129,26 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
         shard: Shard,
         mut cx: Context,
         _snapshot: Option<Vec<u8>>,
+        skip: u64,
         _wants_snapshot: Arc<AtomicBool>,
     ) -> Items<D::Sample> {
         Items(Generator::new(move |giver| async move {
+            if skip > 0 {
+                match self.0.iter_at(shard, skip, &mut cx) {
+                    Ok(Some(items)) => {
+                        giver.give(Given::Opened { skipped: skip }).await;
+                        for item in items {
+                            giver.give(Given::Item(item, None)).await;
+                        }
+                        return;
+                    }
+                    Ok(None) => {}
+                    Err(error) => return giver.give(Given::NotOpen(error)).await,
+                }
+            }
             match self.0.iter(shard, &mut cx) {
                 Ok(items) => {
-                    giver.give(Given::Opened).await;
+                    giver.give(Given::Opened { skipped: 0 }).await;
                     for item in items {
                         giver.give(Given::Item(item, None)).await;
                     }
@@ -161,6 +177,7 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
         shard: Shard,
         mut cx: Context,
         snapshot: Option<Vec<u8>>,
+        _skip: u64,
         wants_snapshot: Arc<AtomicBool>,
     ) -> Items<D::Sample> {
         Items(Generator::new(move |giver| async move {
@@ -173,7 +190,7 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
                 Ok(items) => items,
                 Err(error) => return giver.give(Given::NotOpen(error)).await,
             };
-            giver.give(Given::Opened).await;
+            giver.give(Given::Opened { skipped: 0 }).await;
             while let Some(item) = items.next() {
                 // Relaxed: both sides are the same thread.
                 let snapshot = match wants_snapshot.load(Ordering::Relaxed) && item.is_ok() {
@@ -333,9 +350,16 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
             // Whoever watches is told where reading begins, which may be before the batch.
             watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
-            if let Some(Given::NotOpen(error)) = items.0.next() {
-                cursor.items = None;
-                return Err(failed(&error.context(format!("opening shard {shard}"))));
+            match items.0.next() {
+                Some(Given::NotOpen(error)) => {
+                    cursor.items = None;
+                    return Err(failed(&error.context(format!("opening shard {shard}"))));
+                }
+                Some(Given::Opened { skipped }) => {
+                    cursor.position = cursor.position.saturating_add(skipped);
+                    cursor.skip = cursor.skip.saturating_sub(skipped);
+                }
+                _ => {}
             }
             cursor.is_open = true;
         }
@@ -415,7 +439,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let cx = Context::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
-        let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, Arc::clone(&wants_snapshot));
+        let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, skip, Arc::clone(&wants_snapshot));
         Cursor {
             items: Some(items),
             wants_snapshot,
