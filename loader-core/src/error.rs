@@ -8,7 +8,7 @@ use loader_ipc::{
     frame::{ExitStatus, Failure, Stage},
 };
 
-use crate::report::BadSample;
+use crate::{panic, report::BadSample};
 
 /// Everything that the loader reports. `build()` returns the errors of options, `iter()` those of starting workers, the
 /// iterator those of batches; an error of a batch loses that batch only, and the iterator goes on unless the variant says
@@ -412,6 +412,9 @@ fn failed(
     for cause in &failure.chain {
         text.push_str(": ");
         text.push_str(cause);
+    }
+    if let Some(place) = failure.backtrace.as_deref().filter(|_| failure.panicked).and_then(panic::place) {
+        text.push_str(&format!(" (at {place})"));
     }
     text
 }

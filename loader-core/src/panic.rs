@@ -1,15 +1,38 @@
 //! Panics of user code, as failures with a message and a place.
 
-use std::{any::Any, backtrace::Backtrace, cell::RefCell, panic, thread};
+use std::{any::Any, backtrace::Backtrace, cell::RefCell, io::Write, panic, thread};
 
 use loader_ipc::frame::{Failure, Stage};
 
+/// How the messages of panics begin that the Rust runtime turns into an abort.
+const ABORTING: [&str; 6] = [
+    "panic in a function that cannot unwind",
+    "panic in a destructor during cleanup",
+    "unsafe precondition(s) violated",
+    "misaligned pointer dereference",
+    "null pointer dereference",
+    "trying to construct an enum from an invalid value",
+];
+
 thread_local! {
-    static BACKTRACE: RefCell<Option<String>> = const { RefCell::new(None) };
+    static PANIC: RefCell<Option<Recorded>> = const { RefCell::new(None) };
+}
+
+/// A panic of this thread that was not printed when it happened.
+struct Recorded {
+    /// Place and message, as they would have been printed.
+    text: String,
+    /// Place and backtrace.
+    backtrace: String,
+    is_printed: bool,
 }
 
 /// Makes panics of this thread silent and remembers their backtraces: in a worker, the error that the main process returns says
 /// it all, and says it once. Panics of other threads are printed as ever.
+///
+/// A panic that aborts the process is printed, since no error can carry its message, and so is the panic before it: a second panic of a
+/// destructor aborts, and so does a panic that reaches an `extern "C"` function. Where user code caught the first panic itself, a second
+/// one prints both, although neither aborts: the hook cannot tell the two cases apart.
 #[doc(hidden)]
 pub fn record_backtraces() {
     let loading = thread::current().id();
@@ -18,25 +41,49 @@ pub fn record_backtraces() {
         if thread::current().id() != loading {
             return previous(info);
         }
-        let place = info.location().map(|place| format!("at {place}\n")).unwrap_or_default();
-        BACKTRACE.set(Some(format!("{place}{}", Backtrace::force_capture())));
+        let before = PANIC.take();
+        let is_printed =
+            before.is_some() || cfg!(panic = "abort") || message(info.payload()).is_some_and(aborts);
+        if let Some(Recorded { text, is_printed: false, .. }) = before {
+            // Not `eprintln`, which panics when standard error is closed.
+            drop(writeln!(std::io::stderr(), "{text}"));
+        }
+        if is_printed {
+            previous(info);
+        }
+        let place = info.location().map(|place| format!("{PLACE}{place}\n")).unwrap_or_default();
+        let backtrace = format!("{place}{}", Backtrace::force_capture());
+        PANIC.set(Some(Recorded { text: info.to_string(), backtrace, is_printed }));
     }));
+}
+
+fn aborts(message: &str) -> bool {
+    ABORTING.iter().any(|beginning| message.starts_with(beginning))
+}
+
+fn message(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+}
+
+/// What stands before the place in a recorded backtrace.
+const PLACE: &str = "at ";
+
+/// The file, line and column of a panic, from its recorded backtrace.
+pub(crate) fn place(backtrace: &str) -> Option<&str> {
+    backtrace.lines().next()?.strip_prefix(PLACE)
 }
 
 /// Forgets the backtrace of a panic that user code caught itself.
 pub(crate) fn forget_backtrace() {
-    BACKTRACE.take();
+    PANIC.take();
 }
 
 /// A caught panic as a failure.
 #[doc(hidden)]
 pub fn to_failure(payload: &(dyn Any + Send), stage: Stage, index: Option<u64>) -> Failure {
-    let message = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".to_owned());
-    Failure { stage, index, chain: vec![message], panicked: true, backtrace: BACKTRACE.take() }
+    let message = message(payload).unwrap_or("a panic without a message").to_owned();
+    let backtrace = PANIC.take().map(|recorded| recorded.backtrace);
+    Failure { stage, index, chain: vec![message], panicked: true, backtrace }
 }
 
 /// An error as a failure.

@@ -4,13 +4,14 @@ use std::{
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
-    process,
+    process::{self, Command},
     sync::Mutex,
     time::Duration,
 };
 
 use loader_core::{Builder, Error, MapStyle, Warning, prelude::*};
 use loader_tests::{
+    Watchdog,
     datasets::{Noise, NoiseSample},
     digest, skipped,
     traces::Before,
@@ -34,6 +35,8 @@ enum End {
     Overflow,
     /// A destructor panics while it panics.
     PanicsTwice,
+    /// It panics in a function that C calls.
+    PanicsInC,
     /// It closes descriptors that are not its own, the loader's among them.
     ClosesEverything,
     /// An allocation fails.
@@ -53,6 +56,7 @@ impl End {
                 let _second = PanicsWhenDropped;
                 panic!("the first one");
             }
+            Self::PanicsInC => called_by_c(),
             Self::ClosesEverything => (3..256).for_each(|number: i32| _ = nix::unistd::close(number)),
             Self::Allocates => {
                 setrlimit(Resource::RLIMIT_AS, 1 << 28, 1 << 28).unwrap();
@@ -64,6 +68,10 @@ impl End {
             }
         }
     }
+}
+
+extern "C" fn called_by_c() {
+    panic!("the only one");
 }
 
 struct PanicsWhenDropped;
@@ -186,6 +194,40 @@ fn overflowed_its_stack() {
 #[test]
 fn panicked_while_it_panicked() {
     alone(|| assert_nothing_lost(End::PanicsTwice, "killed by SIGABRT (6)"));
+}
+
+#[test]
+fn panicked_in_a_function_that_c_calls() {
+    alone(|| assert_nothing_lost(End::PanicsInC, "killed by SIGABRT (6)"));
+}
+
+#[test]
+fn panics_that_abort_are_printed() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["worker_deaths::panics_that_abort", "--exact", "--ignored", "--nocapture"]);
+    let output = command.env("RUST_BACKTRACE", "0").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    for said in ["the first one", "the second one", "the only one"] {
+        let count =
+            text.lines().filter(|line| line.starts_with("[worker 0] ") && line.contains(said)).count();
+        assert_eq!(count, 1, "{said}: {text}");
+    }
+    let places =
+        text.lines().filter(|line| line.contains("panicked at") && line.contains("worker_deaths.rs:"));
+    assert_eq!(places.count(), 3, "{text}");
+}
+
+#[test]
+#[ignore = "for panics_that_abort_are_printed"]
+fn panics_that_abort() {
+    let _watchdog = Watchdog::start();
+    for end in [End::PanicsTwice, End::PanicsInC] {
+        let folder = tempfile::tempdir().unwrap();
+        let dataset = Doomed { count: 8, at: vec![5], end, folder: folder.path().to_owned() };
+        let builder = DataLoader::builder(dataset).batch_size(4).num_workers(1).on_warning(|_| {});
+        assert!(builder.build().unwrap().iter().unwrap().all(|batch| batch.is_ok()));
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ fn a_panic_of_the_dataset_has_its_message_and_place() {
         if workers > 0 {
             let backtrace = failure.backtrace.as_deref().unwrap();
             assert!(backtrace.contains("datasets.rs"), "{backtrace}");
+            let text = error.to_string();
+            assert!(text.contains(": sample 7 panics (at ") && text.contains("datasets.rs:"), "{text}");
         }
     }
 }
