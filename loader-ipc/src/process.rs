@@ -2,8 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::{self, File},
-    io,
+    fmt, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
     os::unix::{ffi::OsStrExt, process::CommandExt},
     path::{Path, PathBuf},
@@ -145,10 +144,9 @@ impl WorkerProcess {
         }
     }
 
-    /// If the process is stopped by a signal (SIGSTOP, or one from a terminal; not by a debugger): the processor time that it has used, in
-    /// ticks.
-    pub fn stopped_after(&self) -> Option<u64> {
-        stopped_after(&fs::read(format!("/proc/{}/stat", self.pid)).ok()?)
+    /// Why the process does not go on by itself, and the processor time that it had used by then; `None` when it may go on.
+    pub fn halt(&self) -> Option<Halt> {
+        halt(&fs::read(format!("/proc/{}/stat", self.pid)).ok()?)
     }
 
     fn is_running(&self) -> bool {
@@ -163,15 +161,48 @@ impl WorkerProcess {
     }
 }
 
+/// Why a process does not go on by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Halt {
+    /// A signal (SIGSTOP, or one from a terminal) stopped it, after so many ticks of processor time.
+    Stopped {
+        /// Ticks.
+        ticks: u64,
+    },
+    /// A debugger stopped it, after so many ticks of processor time.
+    Traced {
+        /// Ticks.
+        ticks: u64,
+    },
+    /// Its main thread has ended, and other threads keep it from ending.
+    Headless,
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stopped { .. } => "had been stopped",
+            Self::Traced { .. } => "had been stopped by a debugger",
+            Self::Headless => "had been without its main thread",
+        })
+    }
+}
+
 /// Reads it out of what the system says of a process (proc_pid_stat(5)).
-fn stopped_after(stat: &[u8]) -> Option<u64> {
+fn halt(stat: &[u8]) -> Option<Halt> {
     // Behind the program's name, which may hold anything, parentheses too, comes the state, and eleven and twelve words later the times.
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut words = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
-    let is_stopped = words.next()? == "T";
+    let state = words.next()?;
     let mut times = words.skip(10).map(str::parse::<u64>);
-    let (user, system) = (times.next()?.ok()?, times.next()?.ok()?);
-    is_stopped.then_some(user + system)
+    let ticks = times.next()?.ok()? + times.next()?.ok()?;
+    match state {
+        "T" => Some(Halt::Stopped { ticks }),
+        "t" => Some(Halt::Traced { ticks }),
+        // Of the main thread. A process that ends is in this state for a moment too.
+        "Z" => Some(Halt::Headless),
+        _ => None,
+    }
 }
 
 /// Set once the process has taken over its lifeline: from then on its standard input is something else.
@@ -193,15 +224,15 @@ pub fn is_worker() -> bool {
     kind == SFlag::S_IFSOCK && marker == OsStr::new(&stdin.st_ino.to_string())
 }
 
-/// Takes over standard input as the lifeline, and puts `/dev/null` in its place, so that user code that reads standard input
-/// reads nothing rather than the protocol.
+/// Takes over standard input as the lifeline, and puts an empty pipe in its place, so that user code that reads standard input
+/// reads nothing rather than the protocol. Not `/dev/null`, which is not there in every container.
 ///
 /// # Errors
 /// When a descriptor cannot be made.
 pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
-    let null = File::open("/dev/null")?;
-    nix::unistd::dup2_stdin(&null)?;
+    let (empty, _) = io::pipe()?;
+    nix::unistd::dup2_stdin(&empty)?;
     IS_WORKER.store(true, Ordering::Relaxed);
     Ok(Lifeline::from_socket(socket))
 }
@@ -236,17 +267,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_stopped_process_is_stopped() {
+    fn a_process_that_cannot_go_on_is_recognised() {
         let stat = |state: &str| {
             format!(
                 "4242 (a) T (b c) {state} 1 4242 4242 0 -1 4194560 150 0 0 0 17 25 3 4 20 0 1 0 900 1000 80\n"
             )
         };
-        assert_eq!(stopped_after(stat("T").as_bytes()), Some(42));
-        assert_eq!(stopped_after(stat("S").as_bytes()), None);
-        assert_eq!(stopped_after(stat("t").as_bytes()), None, "by a debugger");
-        assert_eq!(stopped_after(b"4242 (cut) T 1"), None);
+        assert_eq!(halt(stat("T").as_bytes()), Some(Halt::Stopped { ticks: 42 }));
+        assert_eq!(halt(stat("t").as_bytes()), Some(Halt::Traced { ticks: 42 }));
+        assert_eq!(halt(stat("Z").as_bytes()), Some(Halt::Headless));
+        assert_eq!(halt(stat("S").as_bytes()), None);
+        assert_eq!(halt(b"4242 (cut) T 1"), None);
         let own = fs::read("/proc/self/stat").unwrap();
-        assert_eq!(stopped_after(&own), None);
+        assert_eq!(halt(&own), None);
     }
 }

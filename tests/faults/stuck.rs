@@ -147,32 +147,41 @@ fn forty() -> Slow {
     Slow { count: 40, delay: Duration::from_millis(1) }
 }
 
-/// Whoever collates the fourth sample first is stopped at that.
-fn stop_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
-    let mark = env::temp_dir().join("stopped");
-    if samples.contains(&3) {
-        match File::create_new(&mark) {
-            Ok(_) => raise(Signal::SIGSTOP)?,
-            Err(_) => fs::remove_file(mark)?,
+/// The workers that collate some samples first cannot go on after that, each for another reason.
+fn halt_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
+    let halts: [fn() -> nix::Result<()>; 3] =
+        [|| raise(Signal::SIGSTOP), processes::stop_as_traced, processes::end_this_thread];
+    for (halt, sample) in halts.into_iter().zip(3..) {
+        let mark = env::temp_dir().join(format!("halted-{sample}"));
+        if samples.contains(&sample) {
+            match File::create_new(&mark) {
+                Ok(_) => halt()?,
+                Err(_) => fs::remove_file(mark)?,
+            }
         }
     }
     Ok(Tensor::from_slice(&samples, [samples.len()])?)
 }
 
-/// Loads an epoch of 40 samples, in which one worker is stopped by somebody, and is replaced after `patience`. Gives what is said of it.
+/// Loads an epoch of 40 samples, in which some workers do not go on, and are replaced after `patience`. Gives what is said of them.
 fn assert_replaced<C, W>(
     builder: Builder<MapStyle<Slow>, C, W>,
     patience: Duration,
+    workers: usize,
     stop: impl FnOnce(&[u32]),
-) -> String
+) -> Vec<String>
 where
     C: Collate<u64, Batch = Tensor<u64>>,
     W: WorkerInit,
 {
     let before = Before::take();
     let (said, heard) = mpsc::channel();
-    let hear = move |warning: &Warning| said.send(warning.to_string()).unwrap();
-    let loader = builder.num_workers(2).on_warning(hear).build().unwrap();
+    let hear = move |warning: &Warning| {
+        if let Warning::WorkerReplaced { .. } = warning {
+            said.send(warning.to_string()).unwrap();
+        }
+    };
+    let loader = builder.on_warning(hear).build().unwrap();
     let mut batches = loader.iter().unwrap();
     stop(&batches.worker_pids());
     let (numbers, took) =
@@ -180,40 +189,47 @@ where
     println!("the epoch took {took:?}");
     assert!(numbers.into_iter().eq(0..40));
     assert!((patience..patience + Duration::from_secs(5)).contains(&took), "{took:?}");
-    assert_eq!(batches.report().restarts, 1);
+    assert_eq!(batches.report().restarts, workers as u64);
     drop((batches, loader));
     before.assert_nothing_left();
-    heard.recv().unwrap()
+    heard.iter().take(workers).collect()
 }
 
 #[test]
-fn a_worker_that_stays_stopped_is_replaced() {
+fn workers_that_cannot_go_on_are_replaced() {
     alone(|| {
-        let builder = DataLoader::builder(forty()).collate(stop_once);
-        let warning = assert_replaced(builder, Duration::from_secs(10), |_| ());
-        assert!(warning.contains("was killed, since it had been stopped for 10"), "{warning}");
+        let builder = DataLoader::builder(forty()).collate(halt_once).num_workers(3);
+        let mut warnings = assert_replaced(builder, Duration::from_secs(10), 3, |_| ());
+        warnings.sort_unstable_by_key(|warning| {
+            warning.split_once("since it had been").map(|(_, why)| why.to_owned())
+        });
+        let whys = ["stopped by a debugger for 1", "stopped for 1", "without its main thread for 1"];
+        for (warning, why) in warnings.iter().zip(whys) {
+            assert!(warning.contains(&format!("was killed, since it had been {why}")), "{warning}");
+        }
     });
 }
 
 #[test]
 fn a_worker_that_does_not_move_outside_of_samples_is_replaced() {
     alone(|| {
-        let builder = DataLoader::builder(forty()).collate(stop_once).sample_timeout(TIMEOUT);
-        let warning = assert_replaced(builder, Duration::from_secs(5), |_| ());
-        assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+        let builder = DataLoader::builder(forty()).collate(halt_once).sample_timeout(TIMEOUT).num_workers(3);
+        for warning in assert_replaced(builder, Duration::from_secs(5), 3, |_| ()) {
+            assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+        }
     });
 }
 
 #[test]
 fn a_worker_stopped_while_it_has_nothing_to_do_is_replaced() {
     alone(|| {
-        let builder = DataLoader::builder(forty()).sample_timeout(TIMEOUT);
-        let warning = assert_replaced(builder, Duration::from_secs(5), |pids| {
+        let builder = DataLoader::builder(forty()).sample_timeout(TIMEOUT).num_workers(2);
+        let warnings = assert_replaced(builder, Duration::from_secs(5), 1, |pids| {
             // All that may be ahead is loaded by then.
             thread::sleep(Duration::from_millis(300));
             processes::signal(pids[1], Signal::SIGSTOP);
         });
-        assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+        assert!(warnings[0].contains("was killed, since it had not moved for 5"), "{warnings:?}");
     });
 }
 

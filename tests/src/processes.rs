@@ -20,6 +20,29 @@ pub fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).expect("the process exists");
 }
 
+/// Stops the calling process as a debugger does; the parent is its tracer.
+///
+/// # Errors
+/// When the system refuses.
+#[allow(unsafe_code)] // nix has no safe name for it without another feature
+pub fn stop_as_traced() -> nix::Result<()> {
+    use nix::{errno::Errno, libc, sys::signal::raise};
+    // SAFETY: PTRACE_TRACEME reads none of the other arguments.
+    Errno::result(unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) })?;
+    raise(Signal::SIGSTOP)
+}
+
+/// Ends the calling thread, and no other one, without any cleanup.
+///
+/// # Errors
+/// It does not return.
+#[allow(unsafe_code)] // Rust has no safe name for it
+pub fn end_this_thread() -> nix::Result<()> {
+    // SAFETY: what the thread has borrowed or locked stays so for ever; its memory is not freed.
+    unsafe { nix::libc::syscall(nix::libc::SYS_exit, 0) };
+    Ok(())
+}
+
 /// Sends a signal to a process that may be gone; says whether it was there.
 pub fn try_signal(pid: u32, signal: Signal) -> bool {
     kill(Pid::from_raw(pid.cast_signed()), signal).is_ok()

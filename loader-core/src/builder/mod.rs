@@ -207,8 +207,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// have crashed on it, when three were ended for want of memory, or when 32 workers in a row were killed in the same sample of it; the
     /// epoch goes on. Workers that are killed from outside, however many, lose no batch.
     ///
-    /// A worker that has work and is stopped (SIGSTOP) while the program waits is ended after 10 seconds, and replaced too; not with
-    /// [`OnWorkerDeath::Fail`].
+    /// A worker that has work and cannot go on (SIGSTOP or a debugger stopped it, or its main thread has ended) while the program waits is
+    /// ended after 10 seconds, and replaced too; not with [`OnWorkerDeath::Fail`].
     #[must_use]
     pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
         self.settings.options.on_worker_death = Some(on_worker_death);

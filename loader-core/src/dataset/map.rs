@@ -71,10 +71,10 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         shard: Shard,
         position: u64,
         cx: &mut Context,
-    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<S>> + Send>> {
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<F::Output>> + Send>> {
         let own = cx.of_layer(IterableDataset::layers(self));
         let items = self.dataset.iter_at(shard, position, cx)?;
-        Ok(items.map(|items| MapIter { items, function: self.function.get(), cx: own, position }))
+        Ok(items.map(|items| MapIter { items, function: self.function.clone(), cx: own, position }))
     }
 
     fn len(&self) -> Option<usize> {

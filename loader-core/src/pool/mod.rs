@@ -26,6 +26,7 @@ use loader_ipc::{
     handshake::Notice,
     lifeline::LifelineError,
     oom::OomWatch,
+    process::Halt,
     queue::{NoteSender, ReportError, ReportReceiver},
     slots::SlotPool,
 };
@@ -295,9 +296,9 @@ impl Pool {
         self.workers[worker].process.signal(Signal::SIGKILL);
     }
 
-    /// If the worker's process is stopped, by SIGSTOP or a terminal: the processor time that it has used.
-    pub(crate) fn stopped_after(&self, worker: usize) -> Option<u64> {
-        self.workers[worker].process.stopped_after()
+    /// Why the worker's process does not go on by itself; `None` when it may go on.
+    pub(crate) fn halt(&self, worker: usize) -> Option<Halt> {
+        self.workers[worker].process.halt()
     }
 
     /// True when the kernel's OOM killer has ended a process since the last call, or since the workers were started.

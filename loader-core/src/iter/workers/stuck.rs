@@ -1,5 +1,5 @@
-//! Workers that do not go on: in one sample for longer than `sample_timeout`, or still for long outside of samples, as one is that was
-//! stopped. They are killed, and replaced as those that died.
+//! Workers that do not go on: in one sample for longer than `sample_timeout`, still for long outside of samples, or unable to go on, as
+//! one is that was stopped. They are killed, and replaced as those that died.
 //!
 //! Only while the user waits: who does not is not held up. Time counts as far as main has run: after Ctrl-Z and `fg` nobody is late.
 
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
     frame::{Failure, Stage},
+    process::Halt,
 };
 
 use super::{WorkerIter, deaths::Cause};
@@ -17,8 +18,9 @@ use crate::{collate::Batch, error::Error, iter::rest::LIVENESS_INTERVAL, options
 /// may the end of a worker that says that it ends.
 const LEAST_STILL: Duration = Duration::from_secs(5);
 
-/// For how long a worker that has work may be stopped (SIGSTOP), whatever the options are: who stops one for a look at it needs a moment.
-const MOST_STOPPED: Duration = Duration::from_secs(10);
+/// For how long a worker that has work may be unable to go on (stopped by SIGSTOP or by a debugger, or without its main thread), whatever
+/// the options are. A person who stops a worker to look at it needs a moment.
+const MOST_HALTED: Duration = Duration::from_secs(10);
 
 /// Looks in the time that a sample may take at least: what happens between two of them is not seen.
 const LOOKS: u32 = 4;
@@ -43,8 +45,8 @@ struct Seen {
     look: Look,
     /// By the clock, when it was seen so first.
     since: Duration,
-    /// When it was seen stopped first, without a look between at which it was not, and the processor time that it had used by then.
-    stopped: Option<(Duration, u64)>,
+    /// Since when, by the clock, each look found it halted, and in the same state.
+    halted: Option<(Duration, Halt)>,
 }
 
 /// What a worker is in; one that works goes from one to the next.
@@ -83,19 +85,19 @@ impl Looks {
 
     /// Notes how a worker looks; gives for how long it has looked so.
     fn note(&mut self, worker: usize, look: Look) -> Duration {
-        let new = Seen { look, since: self.clock, stopped: None };
+        let new = Seen { look, since: self.clock, halted: None };
         let seen = self.seen[worker].filter(|seen| seen.look == look).unwrap_or(new);
         self.seen[worker] = Some(seen);
         self.clock - seen.since
     }
 
-    /// Notes whether a worker is stopped, and what processor time it has used if it is; gives for how long it has been. One that has used
-    /// some has gone on in between, as under a program that stops it again and again to slow it down.
-    fn note_stopped(&mut self, worker: usize, stopped: Option<u64>) -> Duration {
+    /// Notes whether a worker is halted; gives for how long it has been. A worker that has used processor time since the last look has gone
+    /// on in between, as under a program that stops it again and again to slow it down.
+    fn note_halt(&mut self, worker: usize, halt: Option<Halt>) -> Duration {
         let Some(seen) = &mut self.seen[worker] else { return Duration::ZERO };
-        let before = seen.stopped.filter(|&(_, used)| Some(used) == stopped);
-        seen.stopped = before.or_else(|| Some((self.clock, stopped?)));
-        seen.stopped.map_or(Duration::ZERO, |(since, _)| self.clock - since)
+        let before = seen.halted.filter(|&(_, before)| Some(before) == halt);
+        seen.halted = before.or_else(|| Some((self.clock, halt?)));
+        seen.halted.map_or(Duration::ZERO, |(since, _)| self.clock - since)
     }
 }
 
@@ -157,9 +159,12 @@ impl<B: Batch> WorkerIter<B> {
         // Seldom, since it costs a look at the file of the process. Under `Fail` the user wants no worker replaced, and without
         // `sample_timeout` none is ended that may go on.
         if still >= LIVENESS_INTERVAL && self.deaths.may_be_replaced() {
-            let stopped = self.looks.note_stopped(worker, self.pool.stopped_after(worker));
-            if stopped >= MOST_STOPPED {
-                self.end_still(worker, task, format!("had been stopped for {stopped:.1?}"));
+            let halt = self.pool.halt(worker);
+            let halted = self.looks.note_halt(worker, halt);
+            if let Some(halt) = halt
+                && halted >= MOST_HALTED
+            {
+                self.end_still(worker, task, format!("{halt} for {halted:.1?}"));
             }
         }
     }
@@ -259,9 +264,9 @@ mod tests {
     #[test]
     fn only_one_that_stays_stopped_is_stopped() {
         let (mut looks, mut now) = (Looks::new(1), Instant::now());
-        let mut see = |looks: &mut Looks, stopped: Option<u64>| {
+        let mut see = |looks: &mut Looks, ticks: Option<u64>| {
             watch(looks, &mut now, 1, 0);
-            looks.note_stopped(0, stopped)
+            looks.note_halt(0, ticks.map(|ticks| Halt::Stopped { ticks }))
         };
         assert_eq!(see(&mut looks, Some(7)), Duration::ZERO);
         assert_eq!(see(&mut looks, Some(7)), SECOND);
