@@ -28,6 +28,7 @@ pub mod heap;
 mod held;
 pub mod lent;
 pub mod lifeline;
+pub mod meeting;
 pub mod memory;
 pub mod oom;
 pub mod pin;

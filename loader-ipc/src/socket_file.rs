@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use crate::meeting::is_meeting_place;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
@@ -21,14 +22,16 @@ const SOCKET: &str = "socket";
 /// Older ones are not of a start that has just failed.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Removes a one-shot server's socket and the folder made for it. What is gone already, or cannot be removed, is left.
+/// Removes a one-shot server's socket and the folders made for it. What is gone already, or cannot be removed, is left.
 pub fn remove_socket(socket: &Path) {
     drop(fs::remove_file(socket));
-    drop(socket.parent().map(fs::remove_dir));
+    let Some(folder) = socket.parent() else { return };
+    drop(fs::remove_dir(folder));
+    drop(folder.parent().filter(|parent| is_meeting_place(parent)).map(fs::remove_dir));
 }
 
-/// Removes what workers have left that were killed before they could say what their socket is called. They must be reaped: until then
-/// they may have it open.
+/// Removes the sockets of workers with several threads that were killed before they could say what their socket is called: those sockets
+/// lie in the folder for temporary files itself. The workers must be reaped: until then they may have them open.
 pub fn remove_abandoned_sockets() {
     remove_abandoned_since(SystemTime::now() - RECENT);
 }

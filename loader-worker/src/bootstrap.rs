@@ -1,6 +1,7 @@
 //! From the start of the process to the first order.
 
 use std::{
+    ffi::CString,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
@@ -20,11 +21,11 @@ use loader_ipc::{
     guard_against_forks,
     handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
     ignore_sigpipe, keep_freed_memory,
-    lifeline::Lifeline,
+    lifeline::{Lifeline, LifelineError},
     process::take_lifeline_from_stdin,
     queue::{OrderReceiver, ReportSender},
 };
-use nix::sys::signal::SigSet;
+use nix::sys::{prctl::set_name, signal::SigSet};
 use signal_hook::consts::SIGINT;
 
 use crate::{
@@ -39,8 +40,12 @@ pub(crate) fn run(registry: &Registry) -> i32 {
     match serve(registry) {
         Ok(()) => 0,
         Err(error) => {
-            // Main has a refusal's reason already; the rest goes to its standard error, behind this worker's number.
-            if !matches!(error.downcast_ref(), Some(HandshakeError::Refused(_))) {
+            // Main has a refusal's reason already, and a main that is gone, or wants no worker any more, reads nothing. The rest goes to
+            // main's standard error, behind this worker's number.
+            if !matches!(
+                error.downcast_ref(),
+                Some(HandshakeError::Refused(_) | HandshakeError::Lifeline(LifelineError::Closed))
+            ) {
                 eprintln!("{error:#}");
             }
             1
@@ -70,6 +75,7 @@ fn meet(
     deadline: Instant,
 ) -> Result<(OpenFn, Vec<AnyFunction>, Connected), HandshakeError> {
     let (bootstrap, fds) = Bootstrap::receive(lifeline, deadline)?;
+    take_name(bootstrap.worker);
     let mut chosen = None;
     let accepts = |work: &Work| {
         chosen = Some(find_open(registry, work)?);
@@ -97,6 +103,14 @@ fn prepare_process() -> anyhow::Result<()> {
     ignore_sigpipe();
     keep_freed_memory();
     Ok(())
+}
+
+/// Gives this process a name in lists of processes. It would be `exe` otherwise, after the file that it was started from.
+fn take_name(worker: u32) {
+    // 15 bytes at most, which is why it is short. Without it nothing is lost.
+    if let Ok(name) = CString::new(format!("loader-wkr-{worker}")) {
+        let _ = set_name(&name);
+    }
 }
 
 /// The function that opens the dataset, and those that the dataset's encoding refers to.

@@ -85,8 +85,18 @@ fn no_thread_is_left_to_start_another() {
 #[test]
 fn the_folder_for_temporary_files_is_gone() {
     alone(|| {
-        let spoil = || fs::remove_dir(std::env::temp_dir()).unwrap();
-        assert_told_that_none_can_be_started(spoil, "set TMPDIR to a folder that exists");
+        let before = Before::take();
+        let dataset = Slow { count: 500, delay: Duration::from_millis(1) };
+        let builder = DataLoader::builder(dataset).num_workers(2).on_warning(|_| {});
+        let mut batches = builder.build().unwrap().iter().unwrap();
+        batches.next().unwrap().unwrap();
+        fs::remove_dir(std::env::temp_dir()).unwrap();
+        shoot(batches.worker_pids()[0]);
+        // Another folder is used.
+        assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 499);
+        assert_eq!(batches.report().restarts, 1);
+        drop(batches);
+        before.assert_nothing_left();
     });
 }
 

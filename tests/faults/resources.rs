@@ -5,6 +5,9 @@ use std::{
     env,
     fs::{self, File},
     path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 use loader_core::{Error, prelude::*};
@@ -123,30 +126,77 @@ fn size_of_files() {
     });
 }
 
-/// The folder for temporary files cannot be used: each epoch is refused with an error that says so.
-fn assert_refused_with(folder: &str) {
-    assert_eq!(env::temp_dir(), Path::new(folder));
-    let refused = || {
-        let (errors, took) = timed(load_and_hold);
-        assert_soon(took);
-        let Error::WorkerNotStarted { problem, .. } = &errors[0] else { panic!("{errors:?}") };
-        assert!(problem.contains("set TMPDIR to a folder that exists, can be written"), "{problem}");
+/// The folder for temporary files cannot be used: another one is, and nothing is left there.
+fn assert_another_folder_is_used() {
+    let left = || {
+        let entries =
+            ["/tmp", "/dev/shm"].into_iter().flat_map(|folder| fs::read_dir(folder).unwrap().flatten());
+        entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b".loader-")).count()
     };
-    refused();
+    let load = || {
+        let builder = DataLoader::builder(Noise { count: 60 }).batch_size(4).num_workers(2);
+        digest(builder.build().unwrap().iter().unwrap()).unwrap()
+    };
+    let expected =
+        digest(DataLoader::builder(Noise { count: 60 }).batch_size(4).build().unwrap().iter().unwrap())
+            .unwrap();
+    assert_eq!(load(), expected);
     let before = Before::now();
-    (0..2).for_each(|_| refused());
+    (0..2).for_each(|_| assert_eq!(load(), expected));
     before.assert_nothing_left();
+    // Those of other tests come and go.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while left() > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(left(), 0);
 }
 
 #[test]
 fn no_folder_for_temporary_files() {
-    alone_under(&["env", "TMPDIR=/nowhere"], || assert_refused_with("/nowhere"));
+    alone_under(&["env", "TMPDIR=/nowhere"], || {
+        assert_eq!(env::temp_dir(), Path::new("/nowhere"));
+        assert_another_folder_is_used();
+    });
+}
+
+#[test]
+fn an_empty_name_of_the_folder_for_temporary_files() {
+    alone_under(&["env", "TMPDIR="], || assert_another_folder_is_used());
 }
 
 #[test]
 fn a_folder_for_temporary_files_that_cannot_be_written() {
     // Root could write in any other.
-    alone_under(&["env", "TMPDIR=/proc"], || assert_refused_with("/proc"));
+    alone_under(&["env", "TMPDIR=/proc"], || assert_another_folder_is_used());
+}
+
+#[test]
+fn a_folder_for_temporary_files_with_a_long_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = folder.path().join("a".repeat(127));
+    fs::create_dir(&long).unwrap();
+    alone_under(&["env", &format!("TMPDIR={}", long.display())], || assert_another_folder_is_used());
+    assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
+}
+
+/// As in many a chroot.
+#[test]
+fn no_device_files() {
+    let may_mount =
+        || Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
+    if Path::new("/dev/null").exists() && !may_mount() {
+        return skipped("this user may make no namespace for mounts");
+    }
+    let script = "mount -t tmpfs tmpfs /dev && exec \"$@\"";
+    alone_under(&["unshare", "--mount", "sh", "-c", script, "sh"], || {
+        assert!(!Path::new("/dev/null").exists());
+        let digest = |workers| {
+            let builder = DataLoader::builder(Noise { count: 60 }).num_workers(workers);
+            digest(builder.build().unwrap().iter().unwrap()).unwrap()
+        };
+        assert_eq!(digest(2), digest(0));
+    });
 }
 
 #[test]

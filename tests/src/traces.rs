@@ -89,13 +89,9 @@ impl Traces {
     }
 }
 
-/// What is in a folder, but for empty folders: who is killed between making one and putting something in it leaves that.
-///
-/// (A worker makes a folder for its socket; nobody but it knows what it is called.)
+/// What is in a folder.
 pub fn files(folder: &Path) -> BTreeSet<String> {
-    let is_empty =
-        |name: &String| fs::read_dir(folder.join(name)).is_ok_and(|mut entries| entries.next().is_none());
-    names(folder).into_iter().filter(|name| !is_empty(name)).collect()
+    names(folder)
 }
 
 fn names(folder: impl AsRef<Path>) -> BTreeSet<String> {

@@ -32,6 +32,16 @@ where
 }
 
 #[test]
+fn a_worker_is_named_in_lists_of_processes() {
+    let _watchdog = Watchdog::start();
+    let batches = noise().num_workers(2).build().unwrap().iter().unwrap();
+    for (worker, pid) in batches.worker_pids().into_iter().enumerate() {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        assert_eq!(name.trim(), format!("loader-wkr-{worker}"));
+    }
+}
+
+#[test]
 fn a_registered_dataset_gives_the_same_batches() {
     let _watchdog = Watchdog::start();
     let there = noise().num_workers(2).worker_program(WORKER).registered("noise").build().unwrap();

@@ -14,8 +14,9 @@ use loader_ipc::{
     channel::{Sender, channel},
     control::ControlPage,
     frame::ExitStatus,
-    handshake::{HandshakeError, Invitation, Offer, Work},
+    handshake::{HandshakeError, Invitation, Offer, Work, fresh_nonce},
     lifeline::{Lifeline, LifelineError},
+    meeting::MeetingPlace,
     memory::SealedMemory,
     oom::OomWatch,
     process::{self, WorkerProcess},
@@ -157,6 +158,8 @@ pub(super) struct Spawned {
     number: usize,
     lifeline: Lifeline,
     output: Output,
+    /// Dropped when the worker is connected, or reaped.
+    meeting: MeetingPlace,
 }
 
 /// A worker that was told everything and has not yet answered.
@@ -252,11 +255,16 @@ impl Starter {
             };
             Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed: false }
         };
+        let no_folder = |problem| Failed {
+            error: Error::WorkerNotStarted { worker: number, problem },
+            was_killed: false,
+        };
+        let meeting = MeetingPlace::choose(fresh_nonce().map_err(failed)?).map_err(no_folder)?;
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
         let process = WorkerProcess::spawn(path, args, OsStr::new(&name), theirs, writer).map_err(failed)?;
-        Ok(Spawned { process: Arc::new(process), number, lifeline, output })
+        Ok(Spawned { process: Arc::new(process), number, lifeline, output, meeting })
     }
 
     fn invite(&self, spawned: Spawned, deadline: Instant) -> Result<Invited, Failed> {
@@ -272,7 +280,7 @@ impl Starter {
             attached,
         };
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
-        match Invitation::send(worker, &offer, &spawned.lifeline, deadline) {
+        match Invitation::send(worker, &offer, &spawned.meeting, &spawned.lifeline, deadline) {
             Ok(invitation) => Ok(Invited { spawned, invitation }),
             Err(error) => Err(refused(spawned, &error)),
         }
@@ -309,7 +317,11 @@ struct Failed {
 
 /// Ends those that were started beside one that was not.
 fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
-    let waiting = invited.into_iter().map(|Invited { spawned, .. }| (spawned.process, spawned.lifeline));
+    let mut meetings = Vec::new();
+    let waiting = invited.into_iter().map(|Invited { spawned, .. }| {
+        meetings.push(spawned.meeting);
+        (spawned.process, spawned.lifeline)
+    });
     let greeted = fresh.workers.into_iter().map(|Worker { process, lifeline, .. }| (process, lifeline));
     end_all(waiting.chain(greeted));
     error
@@ -317,7 +329,7 @@ fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
 
 /// A worker did not come through the handshake: why, with how its process ended.
 fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
-    let Spawned { process, number, lifeline, mut output } = spawned;
+    let Spawned { process, number, lifeline, mut output, meeting: _meeting } = spawned;
     drop(lifeline);
     // It may be about to end by itself, with a status and last words that say more than our SIGKILL.
     let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };

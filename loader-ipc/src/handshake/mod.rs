@@ -26,7 +26,7 @@ use std::{
     time::Instant,
 };
 
-use ipc_channel::ipc::{IpcOneShotServer, IpcReceiver};
+use ipc_channel::ipc::IpcReceiver;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 
@@ -38,11 +38,12 @@ use crate::{
     frame::Lease,
     held::uninterrupted,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
+    meeting::MeetingPlace,
     memory::SealedMemory,
     queue::{Ear, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake, bell::bell},
 };
 
-use server::Address;
+use server::{Address, Server};
 
 /// Version of this crate; both sides must have the same.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -70,6 +71,8 @@ pub struct Bootstrap {
     nonce: u64,
     /// Number of attached memories that follow, in this message and in [`More`].
     attached: u32,
+    /// The folder that the worker makes, and its server in it.
+    meeting: PathBuf,
 }
 
 /// Which code opens the dataset in the worker.
@@ -200,6 +203,7 @@ impl Invitation {
     pub fn send(
         worker: u32,
         offer: &Offer<'_>,
+        meeting: &MeetingPlace,
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
@@ -216,6 +220,7 @@ impl Invitation {
             version: VERSION.to_owned(),
             nonce,
             attached: u32::try_from(offer.attached.len()).expect("fewer attachments than descriptors"),
+            meeting: meeting.path().to_owned(),
         };
         let fixed = [offer.control, rings_fd.as_fd(), offer.dataset.fd().as_fd()];
         let (first, rest) = offer.attached.split_at(offer.attached.len().min(MAX_FDS - fixed.len()));
@@ -305,24 +310,18 @@ impl Bootstrap {
         if let Err(reason) = accepts(&self.work) {
             return Err(refuse(lifeline, reason, deadline));
         }
-        let made = server::make();
-        let (server, name, socket) = made.map_err(|problem| refuse(lifeline, problem, deadline))?;
-        Ok(Listening { server, name, socket })
+        let made = server::make(self.meeting.clone());
+        made.map(Listening).map_err(|problem| refuse(lifeline, problem, deadline))
     }
 }
 
 /// A worker that main may connect to.
-pub struct Listening {
-    server: IpcOneShotServer<Welcome>,
-    name: String,
-    /// The server's.
-    socket: OwnedFd,
-}
+pub struct Listening(Server<Welcome>);
 
 impl Listening {
     /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should [remove](crate::socket_file::remove_socket) it.
     pub fn socket(&self) -> PathBuf {
-        PathBuf::from(&self.name)
+        PathBuf::from(&self.0.name)
     }
 
     /// Last step: tells main, waits until it has connected, and opens what came with the bootstrap. Nothing but the end of the
@@ -352,7 +351,8 @@ impl Listening {
             .map(|_| SealedMemory::open(next()?).map(Arc::new).map_err(io))
             .collect::<Result<_, HandshakeError>>()?;
 
-        let Self { server, name, socket } = self;
+        // The folder first: it is dropped last.
+        let Server { folder: _folder, server, name, socket } = self.0;
         lifeline.send(&Answer::Listening { server: name }, &[socket.as_fd()], deadline)?;
         drop(socket);
         let (WakeEnd, fds) = lifeline.receive(deadline)?;
@@ -373,7 +373,7 @@ impl Listening {
 
 impl std::fmt::Debug for Listening {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listening").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Listening").field("name", &self.0.name).finish_non_exhaustive()
     }
 }
 
@@ -385,7 +385,11 @@ pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> Handsha
     }
 }
 
-fn fresh_nonce() -> io::Result<u64> {
+/// A number that nobody can guess.
+///
+/// # Errors
+/// When the system has no random numbers.
+pub fn fresh_nonce() -> io::Result<u64> {
     let mut bytes = [0; size_of::<u64>()];
     // So few are never cut, and do not wait once the system is up.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -429,7 +433,8 @@ mod tests {
             attached: &[],
         };
         let worker = thread::spawn(move || worker(Lifeline::from_socket(theirs)));
-        let invitation = Invitation::send(0, &offer, &ours, deadline).unwrap();
+        let meeting = MeetingPlace::choose(fresh_nonce().unwrap()).unwrap();
+        let invitation = Invitation::send(0, &offer, &meeting, &ours, deadline).unwrap();
         (invitation.connect(&ours, &wake, deadline), worker)
     }
 

@@ -15,7 +15,7 @@ use std::{
         unix::fs::{FileTypeExt, MetadataExt},
     },
     panic::catch_unwind,
-    path::Path,
+    path::{Path, PathBuf},
     sync::mpsc,
     thread,
     time::Instant,
@@ -40,43 +40,58 @@ use crate::{
     advice::advice,
     held::{uninterrupted, without_sigpipe},
     lifeline::LifelineError,
+    meeting::Made,
     socket_file::remove_socket,
-    sys::duplicate_sockets,
+    sys::{duplicate_sockets, with_variable},
 };
 
 /// Longest name that fits a socket's address.
 const LONGEST_NAME: usize = 107;
 
-/// Makes a server in a folder that is this user's alone; gives its name and its socket too.
-pub(super) fn make<T>() -> Result<(IpcOneShotServer<T>, String, OwnedFd), String>
+/// A one-shot server, and where it is.
+pub(super) struct Server<T> {
+    pub(super) server: IpcOneShotServer<T>,
+    pub(super) name: String,
+    pub(super) socket: OwnedFd,
+    /// Dropped behind the server, which removes what lies in it.
+    pub(super) folder: Made,
+}
+
+/// Makes a server in the folder `meeting`, which it makes too, and which is this user's alone.
+///
+/// ipc-channel asks the environment for the folder. Where other threads might use the environment at the same time, the server is made
+/// in the folder for temporary files itself.
+///
+/// Alternative considered: to tell the crate `tempfile` that its default folder is `meeting`. Rejected because that cannot be taken back,
+/// and the user's code in the worker would make its temporary files there.
+pub(super) fn make<T>(meeting: PathBuf) -> Result<Server<T>, String>
 where
     T: for<'de> Deserialize<'de> + Serialize,
 {
-    let folder = env::temp_dir();
-    let refused = |problem: &str| {
-        format!(
-            "no socket can be made in {} ({problem}); set TMPDIR to a folder that exists, can be written, and has a path of at \
-             most 90 bytes",
-            folder.display()
-        )
-    };
-    if !folder.is_dir() {
-        return Err(refused("it is not there"));
-    }
-    // ipc-channel makes folder and socket with whatever rights the user gives new files, and its way to make them panics where the
-    // folder is missing or read-only.
+    let refused = |problem: &str| format!("no socket can be made at {}: {problem}", meeting.display());
+    let folder = Made::at(meeting.clone()).map_err(|error| refused(&error.to_string()))?;
+    // ipc-channel makes folder and socket with whatever rights the user gives new files, and its way to make them panics on some errors.
     let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
-    let made = catch_unwind(IpcOneShotServer::new);
+    let new = || catch_unwind(IpcOneShotServer::new);
+    let made = with_variable("TMPDIR", folder.path().as_os_str(), new).unwrap_or_else(|| {
+        if let Some(parent) = folder.path().parent()
+            && parent != env::temp_dir()
+        {
+            // It fails where the program has set it, which then knows better.
+            drop(tempfile::env::override_temp_dir(parent));
+        }
+        new()
+    });
     umask(before);
     match made {
         Ok(Ok((server, name))) if Path::new(&name).exists() => {
             let socket = socket_of(&name)
                 .map_err(|error| format!("its own socket cannot be found: {error}{}", advice(&error)))?;
-            Ok((server, name, socket))
+            Ok(Server { server, name, socket, folder })
         }
-        Ok(Ok(_)) => Err(refused("its path is too long")),
+        Ok(Ok((_, name))) => Err(refused(&format!("the path {name} is too long"))),
         Ok(Err(error)) => Err(refused(&error.to_string())),
-        Err(_) => Err(refused("it cannot be written")),
+        Err(_) => Err(refused("ipc-channel panicked")),
     }
 }
 
@@ -183,13 +198,13 @@ mod tests {
             fd::AsFd,
             unix::{fs::PermissionsExt, net::UnixListener},
         },
-        path::PathBuf,
         time::Duration,
     };
 
     use rustix::net::{AddressFamily, SocketFlags, bind, listen, socket_with};
 
     use super::*;
+    use crate::meeting::MeetingPlace;
 
     fn greet(name: String, socket: impl AsFd, deadline: Instant) -> Result<(), HandshakeError> {
         Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.greet(7u64, deadline)
@@ -236,7 +251,9 @@ mod tests {
 
     #[test]
     fn a_server_is_this_users_alone() {
-        let (server, name, socket) = make::<u64>().unwrap();
+        let meeting = MeetingPlace::choose(1).unwrap();
+        let Server { folder: _folder, server, name, socket } =
+            make::<u64>(meeting.path().to_owned()).unwrap();
         let path = Path::new(&name);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o077, 0);

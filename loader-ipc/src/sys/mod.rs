@@ -13,6 +13,7 @@
 //! | `pages.rs` | `Pages` | one owner |
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no code is installed |
 //! | `descriptors.rs` | `duplicate_sockets` | a number is believed to be a descriptor for one call, which duplicates it |
+//! | `environment.rs` | `with_variable` | the environment changes only where no other thread exists |
 //! | `exit.rs` | [`exit_now`] | |
 //! | `forked.rs` | [`end_if_forked`] | what is advised is one mapping, whole |
 #![allow(unsafe_code)]
@@ -23,6 +24,7 @@ mod driver;
 #[cfg(not(feature = "cuda"))]
 #[path = "no_driver.rs"]
 mod driver;
+mod environment;
 mod exit;
 mod forked;
 mod line;
@@ -36,6 +38,7 @@ mod slot_memory;
 mod words;
 
 pub(crate) use descriptors::duplicate_sockets;
+pub(crate) use environment::with_variable;
 pub use exit::{exit_now, keep_freed_memory};
 pub use forked::{end_if_forked, guard_against_forks};
 pub use objects::LoadedObject;

@@ -1,0 +1,135 @@
+//! The folder in which main and a fresh worker meet: the only thing of the loader with a name in the file system, for a moment.
+//!
+//! ipc-channel makes a folder of its own, and a socket in it, in the folder for temporary files. Main says beforehand which folder that is
+//! for a worker. So main can remove what a worker leaves that is killed at any moment, without touching anything of another program.
+
+use std::{
+    env, fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf, absolute},
+};
+
+/// How the name of a worker's folder begins; 16 hexadecimal digits follow.
+const PREFIX: &str = ".loader-";
+/// Longest path of a socket, without the zero behind it.
+const MAX_SOCKET_PATH: usize = 107;
+/// What comes behind the chosen folder: `/.loader-0123456789abcdef/.tmpABCDEF/socket`.
+const BEHIND: usize = 1 + PREFIX.len() + 16 + "/.tmpABCDEF/socket".len();
+/// Longest path of a folder in which a worker's folder can be made.
+pub const MAX_FOLDER_PATH: usize = MAX_SOCKET_PATH - BEHIND;
+
+/// A name for the folder of one worker, which the worker makes. Dropped, the folder is removed with all that is in it; the worker must be
+/// connected or reaped by then.
+#[derive(Debug)]
+pub struct MeetingPlace(PathBuf);
+
+impl MeetingPlace {
+    /// Chooses a name in the first folder that can be used: that of `TMPDIR`, if that is set and not empty, that of `XDG_RUNTIME_DIR`,
+    /// `/dev/shm`, `/tmp`.
+    ///
+    /// # Errors
+    /// When none of them can be used: why, for the user.
+    pub fn choose(number: u64) -> Result<Self, String> {
+        let mut problems = Vec::new();
+        for folder in candidates() {
+            match try_folder(&folder, number) {
+                Ok(path) => return Ok(Self(path)),
+                Err(problem) => problems.push(format!("{} ({problem})", folder.display())),
+            }
+        }
+        Err(format!(
+            "no socket can be made in {}; set TMPDIR to a folder that exists, can be written, and has a path of at most \
+             {MAX_FOLDER_PATH} bytes",
+            problems.join(", ")
+        ))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for MeetingPlace {
+    fn drop(&mut self) {
+        // It is gone already, but for a worker that was killed.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// The same folder in the worker. Dropped, it is removed if it is empty.
+#[derive(Debug)]
+pub(crate) struct Made(PathBuf);
+
+impl Made {
+    /// Makes a folder that is this user's alone.
+    pub(crate) fn at(path: PathBuf) -> io::Result<Self> {
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        drop(fs::remove_dir(&self.0));
+    }
+}
+
+/// True for a folder that a [`MeetingPlace`] is the name of.
+pub(crate) fn is_meeting_place(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+fn candidates() -> impl Iterator<Item = PathBuf> {
+    let named = ["TMPDIR", "XDG_RUNTIME_DIR"].into_iter().filter_map(env::var_os);
+    let named = named.filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    named.chain(["/dev/shm", "/tmp"].map(PathBuf::from))
+}
+
+/// The path of a folder that can be made in `folder`: one is, and is removed again.
+fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
+    let path = absolute(folder).map_err(|error| error.to_string())?;
+    let bytes = path.as_os_str().len();
+    if bytes > MAX_FOLDER_PATH {
+        return Err(format!("its path has {bytes} bytes"));
+    }
+    if path.to_str().is_none() {
+        return Err("its path is not Unicode".to_owned());
+    }
+    let path = path.join(format!("{PREFIX}{number:016x}"));
+    Made::at(path.clone()).map(|_removed| path).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_folder_that_can_be_used_is_chosen() {
+        let chosen = MeetingPlace::choose(7).unwrap();
+        assert!(!chosen.path().exists() && is_meeting_place(chosen.path()));
+        let longest = chosen.path().join(".tmpABCDEF/socket");
+        assert!(longest.as_os_str().len() <= MAX_SOCKET_PATH);
+        assert!(try_folder(Path::new("/nowhere"), 7).is_err());
+        assert!(try_folder(Path::new("/proc"), 7).is_err(), "also as root");
+        let long = format!("/{}", "long/".repeat(20));
+        assert!(try_folder(Path::new(&long), 7).unwrap_err().contains("its path has"));
+    }
+
+    #[test]
+    fn what_a_worker_leaves_is_removed() {
+        let chosen = MeetingPlace::choose(8).unwrap();
+        let made = Made::at(chosen.path().to_owned()).unwrap();
+        assert!(Made::at(chosen.path().to_owned()).is_err(), "another one's folder is not used");
+        fs::create_dir(made.path().join(".tmpABCDEF")).unwrap();
+        let path = made.path().to_owned();
+        drop(made);
+        assert!(path.exists(), "the worker removes it only when it is empty");
+        drop(chosen);
+        assert!(!path.exists());
+    }
+}
