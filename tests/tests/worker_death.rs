@@ -308,27 +308,42 @@ fn others_go_on_while_a_worker_is_started_again() {
     assert_eq!(batches.report().restarts, 1);
 }
 
+/// How soon main promises to notice that a worker was killed.
+const PROMISED: Duration = Duration::from_millis(100);
+/// How many times that a busy machine may take. PyTorch looks every 5 s: a worker that is killed 0.2 s after main begins to wait is
+/// noticed 4.8 s later there, which fails this test.
+const BUSY: u32 = 10;
+
 #[test]
 fn a_killed_worker_is_noticed_within_100_ms() {
     let _watchdog = Watchdog::start();
     for handle_sigchld in [true, false] {
-        // The other worker is stuck too: neither its batch nor its end can bring the error.
-        let dataset = Slow { count: 10, delay: Duration::from_secs(20) };
-        let builder = DataLoader::builder(dataset).num_workers(2).handle_sigchld(handle_sigchld);
-        let loader = builder.on_worker_death(OnWorkerDeath::Fail).build().unwrap();
-        let mut batches = loader.iter().unwrap();
-        let victim = batches.worker_pids()[1];
-        let killer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(200));
-            processes::signal(victim, Signal::SIGKILL);
-            Instant::now()
-        });
-        let error = batches.next().unwrap().unwrap_err();
-        let killed = killer.join().unwrap();
-        assert!(matches!(error, Error::WorkerExited { worker: 1, .. }), "{error:?}");
-        // Generous: a test must not fail on a busy machine.
-        assert!(killed.elapsed() < Duration::from_secs(1), "it took {:?}", killed.elapsed());
+        let mut took: Vec<Duration> = (0..3).map(|_| time_to_notice_a_kill(handle_sigchld)).collect();
+        took.sort_unstable();
+        println!("noticed after {took:?}, handle_sigchld: {handle_sigchld}");
+        assert!(took[1] < BUSY * PROMISED, "{took:?}");
     }
+}
+
+fn time_to_notice_a_kill(handle_sigchld: bool) -> Duration {
+    // The other worker is stuck too: neither its batch nor its end can bring the error.
+    let dataset = Slow { count: 10, delay: Duration::from_secs(20) };
+    let builder = DataLoader::builder(dataset).num_workers(2).handle_sigchld(handle_sigchld);
+    let loader = builder.on_worker_death(OnWorkerDeath::Fail).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let pids = batches.worker_pids();
+    let victim = pids[1];
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        processes::signal(victim, Signal::SIGKILL);
+        Instant::now()
+    });
+    let error = batches.next().unwrap().unwrap_err();
+    let noticed = Instant::now();
+    assert!(matches!(error, Error::WorkerExited { worker: 1, .. }), "{error:?}");
+    // The drop would wait for the sample.
+    processes::try_signal(pids[0], Signal::SIGKILL);
+    noticed.saturating_duration_since(killer.join().unwrap())
 }
 
 /// The error of an epoch in which a worker dies of `fault` and none is to take its place.

@@ -17,11 +17,11 @@ use nix::{
         signal::{SigSet, Signal, kill, raise},
         wait::{WaitPidFlag, waitpid},
     },
-    unistd::Pid,
+    unistd::{ForkResult, Pid, fork},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::list::{End, Fault, InSample, State, Tune, What};
+use crate::list::{Child, End, Fault, InSample, State, Tune, What};
 
 pub(crate) const BATCHES: usize = 300;
 pub(crate) const BATCH: usize = 4;
@@ -67,7 +67,7 @@ impl Dataset for Samples {
     }
 }
 
-const IN_SAMPLE: [InSample; 7] = [
+const IN_SAMPLE: [InSample; 10] = [
     InSample::Abort,
     InSample::Segfault,
     InSample::Exit,
@@ -75,6 +75,9 @@ const IN_SAMPLE: [InSample; 7] = [
     InSample::Allocate,
     InSample::Hang,
     InSample::BlockSignalsAndHang,
+    InSample::Fork(Child::ExitsAtOnce),
+    InSample::Fork(Child::Sleeps),
+    InSample::Fork(Child::Loads),
 ];
 
 impl InSample {
@@ -98,9 +101,26 @@ impl InSample {
                 SigSet::all().thread_block()?;
                 thread::sleep(Duration::from_secs(30));
             }
+            Self::Fork(child) => fork_a_child(child)?,
         }
         Ok(())
     }
+}
+
+#[expect(unsafe_code, reason = "what a sample that forks does is what is measured")]
+fn fork_a_child(child: Child) -> anyhow::Result<()> {
+    // SAFETY: the child has this thread alone. It calls nothing that another thread of the worker may hold a lock of: its watchdog holds
+    // none, and the dataset starts no threads.
+    let forked = unsafe { fork() }?;
+    match (forked, child) {
+        (ForkResult::Parent { .. }, _) | (ForkResult::Child, Child::Loads) => {}
+        (ForkResult::Child, Child::ExitsAtOnce) => process::exit(0),
+        (ForkResult::Child, Child::Sleeps) => {
+            thread::sleep(Duration::from_secs(5));
+            process::exit(0);
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {

@@ -6,6 +6,8 @@ use anyhow::Context as _;
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
+    /// What the same fault is called in `benchmarks/faults/faults.py`; `None` where PyTorch has no counterpart.
+    pub(crate) pytorch: Option<&'static str>,
     pub(crate) about: &'static str,
     pub(crate) what: What,
     /// Options beside the defaults.
@@ -46,6 +48,16 @@ pub(crate) enum InSample {
     Allocate,
     Hang,
     BlockSignalsAndHang,
+    Fork(Child),
+}
+
+/// What the child of a sample that forks does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Child {
+    ExitsAtOnce,
+    Sleeps,
+    /// It returns from the sample as its parent does.
+    Loads,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,50 +84,85 @@ pub(crate) enum Tune {
     Hedge,
 }
 
-const fn fault(name: &'static str, about: &'static str, what: What) -> Fault {
-    Fault { name, about, what, tune: Tune::Defaults }
+const fn fault(name: &'static str, pytorch: &'static str, about: &'static str, what: What) -> Fault {
+    Fault { name, pytorch: Some(pytorch), about, what, tune: Tune::Defaults }
 }
 
+const fn stop(name: &'static str, pytorch: Option<&'static str>, about: &'static str, tune: Tune) -> Fault {
+    Fault { name, pytorch, about, what: What::Stop, tune }
+}
+
+/// Where a fault stands in the tables: epochs first, then drops, then ends of main.
 pub(crate) const FAULTS: &[Fault] = &[
-    fault("none", "no fault", What::Nothing),
-    fault("kill", "worker SIGKILLed", What::Kill),
-    fault("always", "same sample always kills its worker", What::Always(InSample::Abort)),
-    fault("abort", "sample aborts, once", What::Sample(InSample::Abort)),
-    fault("segfault", "sample segfaults, once", What::Sample(InSample::Segfault)),
-    fault("exit", "sample calls exit(0), once", What::Sample(InSample::Exit)),
-    fault("close", "sample closes all descriptors from 3 on, once", What::Sample(InSample::CloseAll)),
-    fault("allocate", "sample allocates more than RLIMIT_AS allows, once", What::Sample(InSample::Allocate)),
-    fault("stop", "worker SIGSTOPped", What::Stop),
+    fault("none", "none", "no fault", What::Nothing),
+    fault("kill", "worker-killed", "worker SIGKILLed", What::Kill),
+    fault("abort", "worker-aborts", "sample aborts, once", What::Sample(InSample::Abort)),
+    fault("segfault", "worker-segfaults", "sample segfaults, once", What::Sample(InSample::Segfault)),
+    fault("exit", "worker-exits", "sample calls `exit(0)`, once", What::Sample(InSample::Exit)),
+    fault(
+        "close",
+        "sample-closes",
+        "sample closes all descriptors from 3 on, once",
+        What::Sample(InSample::CloseAll),
+    ),
+    fault(
+        "allocate",
+        "memory-limited",
+        "sample allocates more than `RLIMIT_AS` allows, once",
+        What::Sample(InSample::Allocate),
+    ),
+    fault(
+        "fork-exits",
+        "sample-forks",
+        "sample forks, the child exits at once",
+        What::Sample(InSample::Fork(Child::ExitsAtOnce)),
+    ),
+    fault(
+        "fork-sleeps",
+        "sample-forks-sleeper",
+        "sample forks, the child sleeps for 5 s",
+        What::Sample(InSample::Fork(Child::Sleeps)),
+    ),
     Fault {
-        name: "stop-timeout",
-        about: "worker SIGSTOPped, `timeout` 3 s",
-        what: What::Stop,
-        tune: Tune::Timeout,
+        name: "fork-loads",
+        pytorch: None,
+        about: "sample forks, the child goes on as the worker does",
+        what: What::Sample(InSample::Fork(Child::Loads)),
+        tune: Tune::Defaults,
     },
-    Fault {
-        name: "stop-sample-timeout",
-        about: "worker SIGSTOPped, `sample_timeout` 1 s",
-        what: What::Stop,
-        tune: Tune::SampleTimeout,
-    },
-    Fault { name: "stop-hedge", about: "worker SIGSTOPped, `hedge`", what: What::Stop, tune: Tune::Hedge },
-    fault("rest", "persistent worker killed between epochs", What::KillAtRest),
-    fault("descriptors", "64 descriptors, all batches held", What::HoldAll),
-    fault("sigchld", "SIGCHLD ignored before the loader, worker killed", What::SigchldIgnored),
-    fault("reaper", "a thread reaps every child, worker killed", What::ReaperThread),
-    fault("drop", "iterator dropped, nothing wrong", What::Drop(State::Working)),
-    fault("drop-stuck", "iterator dropped, worker stuck for 30 s", What::Drop(State::Stuck)),
-    fault("drop-stopped", "iterator dropped, worker SIGSTOPped", What::Drop(State::Stopped)),
+    fault("always", "sample-kills", "same sample always kills its worker", What::Always(InSample::Abort)),
+    fault("rest", "persistent-killed", "persistent worker killed between epochs", What::KillAtRest),
+    fault(
+        "sigchld",
+        "sigchld-ignored-before",
+        "SIGCHLD ignored before the loader, worker killed",
+        What::SigchldIgnored,
+    ),
+    fault("reaper", "reaper", "a thread reaps every child, worker killed", What::ReaperThread),
+    fault("descriptors", "descriptors-held", "64 descriptors, all batches held", What::HoldAll),
+    stop("stop", Some("worker-stopped"), "worker SIGSTOPped", Tune::Defaults),
+    stop("stop-timeout", Some("worker-stopped-timeout"), "worker SIGSTOPped, `timeout` 3 s", Tune::Timeout),
+    stop("stop-sample-timeout", None, "worker SIGSTOPped, `sample_timeout` 1 s", Tune::SampleTimeout),
+    stop("stop-hedge", None, "worker SIGSTOPped, `hedge`", Tune::Hedge),
+    fault("drop", "drop", "nothing wrong", What::Drop(State::Working)),
+    fault("drop-stuck", "drop-stuck", "worker stuck for 30 s", What::Drop(State::Stuck)),
+    fault("drop-stopped", "drop-stopped", "worker SIGSTOPped", What::Drop(State::Stopped)),
     fault(
         "drop-deaf",
-        "iterator dropped, worker stuck with all signals blocked",
+        "drop-blocked-stuck",
+        "worker stuck, all signals blocked",
         What::Drop(State::StuckAndDeaf),
     ),
-    fault("main-kill", "main SIGKILLed", What::Main(End::Kill, State::Working)),
-    fault("main-kill-stuck", "main SIGKILLed, worker stuck for 30 s", What::Main(End::Kill, State::Stuck)),
-    fault("main-abort", "main aborts", What::Main(End::Abort, State::Working)),
-    fault("main-exit", "main exits", What::Main(End::Exit, State::Working)),
-    fault("main-exec", "main execs another program", What::Main(End::Exec, State::Working)),
+    fault("main-kill", "main-killed", "SIGKILLed", What::Main(End::Kill, State::Working)),
+    fault(
+        "main-kill-stuck",
+        "main-killed-stuck",
+        "SIGKILLed, a worker stuck for 30 s",
+        What::Main(End::Kill, State::Stuck),
+    ),
+    fault("main-abort", "main-aborts", "aborts", What::Main(End::Abort, State::Working)),
+    fault("main-exit", "main-exits", "exits", What::Main(End::Exit, State::Working)),
+    fault("main-exec", "main-execs", "execs another program", What::Main(End::Exec, State::Working)),
 ];
 
 impl Fault {

@@ -1,14 +1,21 @@
 //! What this loader does when something goes wrong: the faults of `benchmarks/faults/pytorch.py`, each tried many times, each time in a
-//! process of its own. `loader-bench-faults [--tries N] [--only NAME]` prints a table.
+//! process of its own. Prints a table, and fails when a batch was wrong or missing without an error.
+//!
+//! ```sh
+//! cargo run --release -p loader-benchmarks --bin loader-bench-faults -- [--tries N] [--only NAME] [--write | --document]
+//! ```
 
 mod host;
 mod list;
+mod results;
 mod tries;
 
+use anyhow::ensure;
 use clap::Parser;
 
 use crate::{
     list::{FAULTS, Fault},
+    results::Results,
     tries::{Outcome, Try},
 };
 
@@ -20,6 +27,12 @@ struct Arguments {
     /// Only faults whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Keep every try in benchmarks/results/faults.json, and put the tables into docs/reliability.md.
+    #[arg(long)]
+    write: bool,
+    /// Only put the tables of the file into the document.
+    #[arg(long, conflicts_with = "write")]
+    document: bool,
     /// Be the program that the fault happens to.
     #[arg(long, hide = true)]
     host: Option<String>,
@@ -31,31 +44,34 @@ fn main() -> anyhow::Result<()> {
     if let Some(name) = &arguments.host {
         return host::run(Fault::find(name)?);
     }
+    if arguments.document {
+        return results::write_document();
+    }
     println!(
-        "| fault | tries | survived | lost | hung | wrong | median ms (least-most) | left over | what the user sees |"
+        "| fault | tries | survived | one batch lost | lost | hung | wrong | median (range) | left over | what the user sees |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|{}", "---|".repeat(10));
+    let mut all = Vec::new();
     for fault in FAULTS.iter().filter(|fault| fault.name.contains(&arguments.only)) {
         let tries: Vec<Try> = (0..arguments.tries).map(|_| tries::run(fault)).collect::<Result<_, _>>()?;
         println!("{}", row(fault, &tries));
+        all.extend(tries);
     }
+    let wrong = all.iter().filter(|done| done.outcome == Outcome::Wrong).count();
+    if arguments.write {
+        Results::write(all)?;
+        results::write_document()?;
+    }
+    ensure!(wrong == 0, "in {wrong} tries batches were wrong, or missing without an error");
     Ok(())
 }
 
 fn row(fault: &Fault, tries: &[Try]) -> String {
     let count = |outcome| tries.iter().filter(|done| done.outcome == outcome).count();
-    let mut times: Vec<f64> = tries.iter().map(|done| done.milliseconds).collect();
-    times.sort_by(f64::total_cmp);
-    let (least, median, most) = (times[0], times[times.len() / 2], times[times.len() - 1]);
     let left_over = tries.iter().filter(|done| done.left_over).count();
     let text = tries.iter().find_map(|done| done.text.clone()).unwrap_or_default();
-    format!(
-        "| {} | {} | {} | {} | {} | {} | {median:.0} ({least:.0}-{most:.0}) | {left_over} | {text} |",
-        fault.about,
-        tries.len(),
-        count(Outcome::Survived),
-        count(Outcome::Lost),
-        count(Outcome::Hung),
-        count(Outcome::Wrong),
-    )
+    let outcomes = [Outcome::Survived, Outcome::LostOne, Outcome::Lost, Outcome::Hung, Outcome::Wrong];
+    let counts = outcomes.map(|outcome| count(outcome).to_string()).join(" | ");
+    let took = results::spread(tries.iter().map(|done| done.milliseconds / 1e3).collect());
+    format!("| {} | {} | {counts} | {took} | {left_over} | {text} |", fault.about, tries.len())
 }

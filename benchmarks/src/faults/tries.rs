@@ -14,6 +14,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
     host::{BATCHES, Said},
@@ -25,11 +26,14 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// What is still there so long after the program is left over.
 const LEFT_OVER: Duration = Duration::from_secs(2);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
     /// Every batch came; a drop returned; no worker was left after main.
     Survived,
-    /// An error.
+    /// An error in the place of one batch; all others came.
+    LostOne,
+    /// An error, and more than its batch is lost.
     Lost,
     /// Nothing before the deadline.
     Hung,
@@ -37,13 +41,23 @@ pub(crate) enum Outcome {
     Wrong,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Try {
+    /// Name of the fault.
+    pub(crate) fault: String,
     pub(crate) outcome: Outcome,
     /// From the fault to the outcome.
     pub(crate) milliseconds: f64,
+    /// Something of the loader was there 2 s after the program's end: a worker or a file.
     pub(crate) left_over: bool,
+    /// What the user sees.
     pub(crate) text: Option<String>,
+}
+
+impl Try {
+    fn of(fault: &Fault, outcome: Outcome, milliseconds: f64, text: Option<String>) -> Self {
+        Self { fault: fault.name.to_owned(), outcome, milliseconds, left_over: false, text }
+    }
 }
 
 pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
@@ -65,8 +79,8 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     let lines = lines(&mut host)?;
     let workers: Vec<u32> = serde_json::from_str(&lines.recv_timeout(DEADLINE)?)?;
     let mut done = match fault.what {
-        What::Main(..) => main_ends(&lines, &workers)?,
-        _ => epoch_ends(&lines)?,
+        What::Main(..) => main_ends(fault, &lines, &workers)?,
+        _ => epoch_ends(fault, &lines)?,
     };
     if done.outcome == Outcome::Hung {
         host.kill()?;
@@ -87,12 +101,12 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     Ok(done)
 }
 
-fn epoch_ends(lines: &mpsc::Receiver<String>) -> anyhow::Result<Try> {
+fn epoch_ends(fault: &Fault, lines: &mpsc::Receiver<String>) -> anyhow::Result<Try> {
     let line = match lines.recv_timeout(DEADLINE) {
         Ok(line) => line,
         Err(mpsc::RecvTimeoutError::Timeout) => {
             let milliseconds = DEADLINE.as_secs_f64() * 1e3;
-            return Ok(Try { outcome: Outcome::Hung, milliseconds, left_over: false, text: None });
+            return Ok(Try::of(fault, Outcome::Hung, milliseconds, None));
         }
         Err(error) => return Err(error).context("the program failed for a reason of its own"),
     };
@@ -101,14 +115,15 @@ fn epoch_ends(lines: &mpsc::Receiver<String>) -> anyhow::Result<Try> {
         right < BATCHES && error.is_none() && milliseconds > 0.0 && !wrong && right == crate::host::AT;
     let outcome = match (&error, wrong) {
         (_, true) => Outcome::Wrong,
+        (Some(_), _) if right + 1 == BATCHES => Outcome::LostOne,
         (Some(_), _) => Outcome::Lost,
         (None, _) if right == BATCHES || is_drop => Outcome::Survived,
         (None, _) => Outcome::Wrong,
     };
-    Ok(Try { outcome, milliseconds, left_over: false, text: error })
+    Ok(Try::of(fault, outcome, milliseconds, error))
 }
 
-fn main_ends(lines: &mpsc::Receiver<String>, workers: &[u32]) -> anyhow::Result<Try> {
+fn main_ends(fault: &Fault, lines: &mpsc::Receiver<String>, workers: &[u32]) -> anyhow::Result<Try> {
     if lines.recv_timeout(DEADLINE)? != "now" {
         bail!("the program says something else than that it is about to end");
     }
@@ -117,7 +132,7 @@ fn main_ends(lines: &mpsc::Receiver<String>, workers: &[u32]) -> anyhow::Result<
         thread::sleep(Duration::from_micros(200));
     }
     let outcome = if since.elapsed() < DEADLINE { Outcome::Survived } else { Outcome::Hung };
-    Ok(Try { outcome, milliseconds: since.elapsed().as_secs_f64() * 1e3, left_over: false, text: None })
+    Ok(Try::of(fault, outcome, since.elapsed().as_secs_f64() * 1e3, None))
 }
 
 fn lines(host: &mut Child) -> anyhow::Result<mpsc::Receiver<String>> {

@@ -2,6 +2,7 @@
 
 mod failures;
 mod interrupt;
+mod killed;
 mod plan;
 mod run;
 mod support;
