@@ -2,7 +2,7 @@
 
 use std::{any::TypeId, mem};
 
-use rand::rngs::ChaCha8Rng;
+use rand::{Rng, rngs::ChaCha8Rng};
 
 use crate::{
     dataset::Shard,
@@ -46,7 +46,6 @@ impl WorkerInfo {
 #[derive(Debug)]
 pub struct Context {
     worker: Option<WorkerInfo>,
-    seed: u64,
     epoch: u64,
     index: usize,
     shard: Option<Shard>,
@@ -85,7 +84,6 @@ impl Context {
         let many = Many::Unasked;
         Self {
             worker,
-            seed,
             epoch,
             index: 0,
             shift: 0,
@@ -111,10 +109,18 @@ impl Context {
         Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
-    /// The generator of a buffer that mixes the shard's samples, in `layer`.
+    /// The context of one of several streams that take turns, which reads `shard`. Its generators share no numbers with those of the
+    /// other streams, however many there are and however they are nested.
+    pub(crate) fn of_lane(&self, lane: usize, shard: Shard) -> Self {
+        let mut key = [0; 32];
+        random::generator(random::layer_key(self.key, self.base_layer), lane as u64).fill_bytes(&mut key);
+        let worker = self.worker.clone();
+        Self { rng: None, worker, key, shard: Some(shard), base_layer: 0, layer: 0, ..*self }
+    }
+
+    /// The generator of a buffer that shuffles the shard's samples, in `layer`.
     pub(crate) fn buffer_rng(&self, layer: u8) -> ChaCha8Rng {
-        let shard = self.shard.map_or(0, |shard| shard.index() as u64);
-        let key = random::shard_key(Purpose::Buffer, self.seed, self.epoch, shard);
+        let key = random::purpose_key(self.key, Purpose::Buffer);
         random::generator(random::layer_key(key, self.base_layer.wrapping_add(layer)), 0)
     }
 

@@ -194,10 +194,14 @@ pub enum Error {
         message: String,
     },
     /// `resume()`: the state is of another loader, or of another version of this library.
-    #[error("the state does not fit the loader: {problem}")]
+    #[error("the state does not fit the loader: its {part} is {state}, the loader's is {loader}")]
     StateMismatch {
-        /// What differs, with both values.
-        problem: String,
+        /// What differs: "seed", "sampler", "dataset" and the like.
+        part: &'static str,
+        /// Its value in the state.
+        state: String,
+        /// Its value in the loader.
+        loader: String,
     },
     /// A worker's process ended while it had work, and no other one was to take its place: `on_worker_death` is `Fail`, or it has died more
     /// than `max_worker_deaths` times in a row outside of batches. The iterator ends with this error. Or, with `given_up`, one batch has

@@ -77,9 +77,9 @@ mod warning;
 pub use builder::{Builder, WorkerProgram};
 pub use context::{Context, WorkerInfo};
 pub use dataset::{
-    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, IterableDataset, Map, Parts, Shard,
-    ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset,
-    TensorRow, Tensors,
+    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, InterleaveDataset, IterableDataset,
+    Map, Parts, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError,
+    Take, TensorDataset, TensorRow, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Doing, Error, GivenUp, UserFailure};

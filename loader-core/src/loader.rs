@@ -23,7 +23,7 @@ use crate::{
     pool::Launch,
     random::base_seed,
     sampler::BatchSampler,
-    state::{Origin, Place, State, mismatch},
+    state::{Origin, Place, State, must_agree},
     torch::BASE_SEED_DRAWS,
     warning::{Warn, Warning},
 };
@@ -114,7 +114,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// Where the next [`iter`](Self::iter) begins. Of an epoch that is being loaded see [`Iter::state`].
     pub fn state(&self) -> State {
-        State::start(self.origin, *self.next_epoch())
+        State::start(&self.origin, *self.next_epoch())
     }
 
     /// The rest of the epoch that `state` stands in, and then [`iter`](Self::iter) goes on behind it. The batches are those that the loader
@@ -127,7 +127,7 @@ impl<B: Batch> DataLoader<B> {
     /// # Errors
     /// [`Error::StateMismatch`] when the state is of a loader that was built differently; else as [`iter`](Self::iter).
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
-        state.check(self.origin)?;
+        state.check(&self.origin)?;
         let mut iter = self.start(state.epoch(), state.place())?;
         if matches!(state.place(), Place::Shards(_)) && !iter.has_more()? {
             // It was taken behind the last batch, before anybody knew that it was the last.
@@ -177,11 +177,13 @@ impl<B: Batch> DataLoader<B> {
             _ => unreachable!("the builder makes both of one kind"),
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
-        Ok(Iter::new(inner, number, started, self.origin, warn, pinner, self.most_bad))
+        Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.most_bad))
     }
 
     /// What is to be loaded of epoch `number` from `place` on.
     fn supply(&self, number: u64, place: &Place) -> Result<Supply, Error> {
+        // A state of the other kind has been refused, unless it was put together by hand.
+        let wrong_kind = |state, loader| must_agree("kind of dataset", state, loader).unwrap_err();
         match (&self.content, place) {
             (Content::Batches { sampler, samples }, place) => {
                 let plan = Plan::new(&**sampler, self.origin.epoch(number), *samples);
@@ -191,18 +193,14 @@ impl<B: Batch> DataLoader<B> {
                         plan.check(place)?;
                         Ok(Supply::batches_from(plan, place))
                     }
-                    Place::Shards(_) => {
-                        Err(mismatch("it is of an iterable dataset, the loader's is map-style"))
-                    }
+                    Place::Shards(_) => Err(wrong_kind("iterable", "map-style")),
                 }
             }
             (Content::Shards(cut), Place::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
             (Content::Shards(cut), Place::Shards(place)) => {
                 Ok(Supply::shards(Shards::resume(number, *cut, place)?))
             }
-            (Content::Shards(_), Place::Batches(_)) => {
-                Err(mismatch("it is of a map-style dataset, the loader's is iterable"))
-            }
+            (Content::Shards(_), Place::Batches(_)) => Err(wrong_kind("map-style", "iterable")),
         }
     }
 
@@ -238,11 +236,11 @@ impl<B: Batch> DataLoader<B> {
         self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of batches in an epoch. Of an iterable dataset an estimate from its length, as in PyTorch (each shard may end with a batch
+    /// Number of batches in the epoch that [`iter`](Self::iter) gives next; a batch sampler may have another number in each. Of an iterable dataset an estimate from its length, as in PyTorch (each shard may end with a batch
     /// that is not full), and `None` when it does not say its length.
     pub fn len(&self) -> Option<usize> {
         match &self.content {
-            Content::Batches { sampler, .. } => Some(sampler.len()),
+            Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),
             Content::Shards(Cut { shards, all_shards, batch_size, drop_last, .. }) => {
                 // Of the samples of all processes this one's share.
                 let samples = self.origin.samples? as u128 * *shards as u128;

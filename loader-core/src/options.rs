@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for NumWorkers {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Order {
-    /// This crate's: the order of an epoch costs nothing that depends on the epoch's number.
+    /// This crate's: the order of an epoch costs nothing that depends on the epoch's number, and from 65,536 samples on no memory.
     #[default]
     Native,
     /// PyTorch's, number for number: what `DataLoader` gives with one `torch.Generator`, seeded with the loader's seed, for itself

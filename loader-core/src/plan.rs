@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     panic::to_failure,
     sampler::{BatchSampler, Epoch},
-    state::{BatchesPlace, Place, mismatch, must_agree},
+    state::{BatchesPlace, Place, must_agree},
 };
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     announced: usize,
     /// Samples of the dataset.
     samples: usize,
+    /// The sampler panicked.
+    has_failed: bool,
 }
 
 /// One batch to load.
@@ -45,13 +47,15 @@ pub(crate) struct Planned {
 
 impl Plan {
     pub(crate) fn new(sampler: &dyn BatchSampler, epoch: Epoch, samples: usize) -> Self {
-        let begun = catch_unwind(AssertUnwindSafe(|| (sampler.len(), sampler.batches(epoch))));
+        let begun = catch_unwind(AssertUnwindSafe(|| (sampler.len(epoch), sampler.batches(epoch))));
         let (announced, batches, panicked) = match begun {
             Ok((announced, batches)) => (announced, batches, None),
             Err(payload) => (1, no_batches(), Some(sampler_panicked(&*payload, 0))),
         };
         let (epoch, next, fingerprint) = (epoch.number, 0, 0);
-        let mut plan = Self { batches, epoch, upcoming: None, next, fingerprint, announced, samples };
+        let has_failed = panicked.is_some();
+        let mut plan =
+            Self { batches, epoch, upcoming: None, next, fingerprint, announced, samples, has_failed };
         plan.upcoming = panicked.map(Err).or_else(|| plan.draw(0, 0));
         if let Some(Ok(indices)) = &plan.upcoming {
             let mut hash = Xxh3::new();
@@ -74,13 +78,13 @@ impl Plan {
     /// Checks that a state is of this plan.
     pub(crate) fn check(&self, place: &BatchesPlace) -> Result<(), Error> {
         must_agree("number of batches", place.batches, self.announced as u64)?;
-        // The first batch tells plans of another order or another batch size apart, nearly always.
-        match place.fingerprint == self.fingerprint {
-            true => Ok(()),
-            false => {
-                Err(mismatch("its epoch has another order; sampler, shuffle and batch_size must be the same"))
-            }
-        }
+        // A sampler of the user's own may have another order under the same fingerprint: the first batch nearly always shows it.
+        let hex = |hash: u64| format!("{hash:016x}");
+        must_agree(
+            "first batch of the epoch (hash of its indices)",
+            hex(place.fingerprint),
+            hex(self.fingerprint),
+        )
     }
 
     /// Number of the next batch.
@@ -102,6 +106,13 @@ impl Plan {
         self.upcoming.is_none()
     }
 
+    /// How many batches the sampler said that there would be, and how many it has given so far, where that is known to be wrong.
+    pub(crate) fn miscount(&self) -> Option<(usize, u64)> {
+        let given = self.next + u64::from(self.upcoming.is_some());
+        let is_wrong = given > self.announced as u64 || (self.is_over() && given < self.announced as u64);
+        (is_wrong && !self.has_failed).then_some((self.announced, given))
+    }
+
     /// The batch after the next `ahead` ones. The sampler is user code.
     fn draw(&mut self, ahead: usize, number: u64) -> Option<Result<Vec<usize>, Error>> {
         let batches = &mut self.batches;
@@ -110,6 +121,7 @@ impl Plan {
             Err(payload) => {
                 // Not asked again: who knows what it would say.
                 self.batches = no_batches();
+                self.has_failed = true;
                 Some(Err(sampler_panicked(&*payload, number)))
             }
         }

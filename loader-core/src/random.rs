@@ -39,6 +39,12 @@ pub(crate) fn shard_key(purpose: Purpose, seed: u64, epoch: u64, shard: u64) -> 
     key
 }
 
+/// The key of another use in the same place.
+pub(crate) fn purpose_key(mut key: [u8; 32], purpose: Purpose) -> [u8; 32] {
+    key[7] = purpose as u8;
+    key
+}
+
 /// The key of one layer of a dataset that is made of others, so that no two of them draw the same numbers. Layer 0 has `key` itself.
 pub(crate) fn layer_key(mut key: [u8; 32], layer: u8) -> [u8; 32] {
     key[6] = layer;

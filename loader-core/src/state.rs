@@ -1,6 +1,9 @@
 //! Where the user stands, written down.
 
+use std::{fmt, sync::Arc};
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     error::Error,
@@ -9,12 +12,16 @@ use crate::{
     sampler::Epoch,
 };
 
-/// Version of the format.
-const VERSION: u32 = 1;
+/// Version of the format. Version 1 had no fingerprints, and a random order that took memory.
+const VERSION: u32 = 2;
 
-/// Where the user of a loader stands: which epoch, and what of it was returned. Small (some numbers; with `in_order` off one for each batch
-/// that came before its turn; for an iterable dataset some for each shard and its snapshot), and any serde format can hold it. It says
-/// nothing of the workers: their number may change (of an iterable dataset if the number of shards is given with `shards`).
+/// Bytes of a fingerprint at most; the rest of a longer one is hashed.
+const MOST_FINGERPRINT: usize = 200;
+
+/// Where the user of a loader stands: which epoch, and what of it was returned. Small (some numbers and the fingerprints of dataset and
+/// sampler, at most 200 bytes each; with `in_order` off a number for each batch that came before its turn; for an iterable dataset some
+/// numbers for each shard, and its snapshot), and any serde format can hold it. It says nothing of the workers: their number may change
+/// (of an iterable dataset if the number of shards is given with `shards`).
 ///
 /// Taken with [`Iter::state`](crate::Iter::state) or [`DataLoader::state`](crate::DataLoader::state), and given to
 /// [`DataLoader::resume`](crate::DataLoader::resume) of a loader built alike. Taken when the last batch of an epoch was returned, before
@@ -25,6 +32,8 @@ pub struct State {
     seed: u64,
     order: Order,
     samples: Option<u64>,
+    #[serde(default)]
+    pipeline: Pipeline,
     epoch: u64,
     /// In the epoch so far: they count towards `max_bad_samples`.
     #[serde(default)]
@@ -71,31 +80,66 @@ pub(crate) struct ShardsPlace {
     pub(crate) shards: Vec<ShardPlace>,
 }
 
+/// What decides the order of the samples, in words that two loaders can compare: the kinds of stages and their parameters. No encoded
+/// data and no type names, since those change from one build to the next.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pipeline {
+    /// The dataset's fingerprint.
+    dataset: String,
+    /// The batch sampler's fingerprint; `None` for an iterable dataset.
+    sampler: Option<String>,
+}
+
+impl Pipeline {
+    pub(crate) fn new(dataset: String, sampler: Option<String>) -> Self {
+        Self { dataset: shorten(dataset), sampler: sampler.map(shorten) }
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.sampler.is_some() { "map-style" } else { "iterable" }
+    }
+}
+
+/// A fingerprint of at most [`MOST_FINGERPRINT`] bytes.
+fn shorten(mut fingerprint: String) -> String {
+    if fingerprint.len() > MOST_FINGERPRINT {
+        let hash = format!("...#{:016x}", xxh3_64(fingerprint.as_bytes()));
+        let room = MOST_FINGERPRINT - hash.len();
+        let end = (0..=room).rev().find(|&end| fingerprint.is_char_boundary(end)).unwrap_or(0);
+        fingerprint.truncate(end);
+        fingerprint.push_str(&hash);
+    }
+    fingerprint
+}
+
 /// What a state must agree on with its loader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) seed: u64,
     pub(crate) order: Order,
     pub(crate) samples: Option<usize>,
+    pub(crate) pipeline: Arc<Pipeline>,
 }
 
 impl Origin {
     /// Epoch `number` of the loader.
-    pub(crate) fn epoch(self, number: u64) -> Epoch {
+    pub(crate) fn epoch(&self, number: u64) -> Epoch {
         Epoch::new(self.seed, number).order(self.order)
     }
 }
 
 impl State {
     /// The beginning of an epoch.
-    pub(crate) fn start(origin: Origin, epoch: u64) -> Self {
+    pub(crate) fn start(origin: &Origin, epoch: u64) -> Self {
         Self::new(origin, epoch, 0, Place::Start)
     }
 
     /// A place in an epoch that has brought `bad_samples` so far.
-    pub(crate) fn new(origin: Origin, epoch: u64, bad_samples: u64, place: Place) -> Self {
-        let samples = origin.samples.map(|samples| samples as u64);
-        Self { version: VERSION, seed: origin.seed, order: origin.order, samples, epoch, bad_samples, place }
+    pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, place: Place) -> Self {
+        let Origin { seed, order, samples, ref pipeline } = *origin;
+        let samples = samples.map(|samples| samples as u64);
+        let pipeline = Pipeline::clone(pipeline);
+        Self { version: VERSION, seed, order, samples, pipeline, epoch, bad_samples, place }
     }
 
     /// The epoch that it stands in.
@@ -122,28 +166,34 @@ impl State {
     }
 
     /// Checks that it is of a loader like `origin`.
-    pub(crate) fn check(&self, origin: Origin) -> Result<(), Error> {
+    pub(crate) fn check(&self, origin: &Origin) -> Result<(), Error> {
+        let (theirs, ours) = (&self.pipeline, &*origin.pipeline);
         must_agree("version of the format", self.version, VERSION)?;
+        must_agree("kind of dataset", theirs.kind(), ours.kind())?;
         must_agree("seed", self.seed, origin.seed)?;
         must_agree("order", self.order, origin.order)?;
-        must_agree("number of samples", self.samples, origin.samples.map(|samples| samples as u64))
+        let samples =
+            |samples: Option<u64>| samples.map_or("unknown".to_owned(), |samples| samples.to_string());
+        let our_samples = origin.samples.map(|samples| samples as u64);
+        must_agree("number of samples", samples(self.samples), samples(our_samples))?;
+        must_agree("dataset", &theirs.dataset, &ours.dataset)?;
+        match (&theirs.sampler, &ours.sampler) {
+            (Some(theirs), Some(ours)) => must_agree("sampler", theirs, ours),
+            _ => Ok(()),
+        }
     }
 }
 
 /// The error for a state that says `theirs` where the loader says `ours`.
-pub(crate) fn must_agree<T: PartialEq + std::fmt::Debug>(
-    what: &str,
+pub(crate) fn must_agree<T: PartialEq + fmt::Display>(
+    part: &'static str,
     theirs: T,
     ours: T,
 ) -> Result<(), Error> {
     if theirs == ours {
         return Ok(());
     }
-    Err(mismatch(format!("its {what} is {theirs:?}, the loader's is {ours:?}")))
-}
-
-pub(crate) fn mismatch(problem: impl Into<String>) -> Error {
-    Error::StateMismatch { problem: problem.into() }
+    Err(Error::StateMismatch { part, state: theirs.to_string(), loader: ours.to_string() })
 }
 
 /// Snapshots are bytes, which text formats would write as long lists of numbers: in hexadecimal here.
@@ -206,7 +256,12 @@ mod tests {
             turn: 1,
             shards,
         });
-        State::new(Origin { seed: 7, order: Order::Native, samples: None }, 3, 0, place)
+        State::new(&origin(), 3, 0, place)
+    }
+
+    fn origin() -> Origin {
+        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), None));
+        Origin { seed: 7, order: Order::Native, samples: None, pipeline }
     }
 
     #[test]
@@ -224,11 +279,22 @@ mod tests {
         for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
             assert!(serde_json::from_str::<State>(&broken).is_err());
         }
-        let other = State { version: VERSION + 1, ..state() };
-        let error = other.check(Origin { seed: 7, order: Order::Native, samples: None }).unwrap_err();
+        let other = State { version: 1, ..state() };
         assert_eq!(
-            error.to_string(),
-            "the state does not fit the loader: its version of the format is 2, the loader's is 1"
+            other.check(&origin()).unwrap_err().to_string(),
+            "the state does not fit the loader: its version of the format is 1, the loader's is 2"
         );
+        let json = serde_json::to_value(other).unwrap();
+        let without: serde_json::Map<_, _> =
+            json.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "pipeline").collect();
+        let old: State = serde_json::from_value(without.into()).unwrap();
+        assert!(old.check(&origin()).unwrap_err().to_string().contains("version of the format"));
+    }
+
+    #[test]
+    fn long_fingerprints_are_cut_and_still_differ() {
+        let long = |last: char| shorten("é".repeat(300) + &last.to_string());
+        assert!(long('a').len() <= MOST_FINGERPRINT && long('a') != long('b'));
+        assert_eq!(shorten("stream".to_owned()), "stream");
     }
 }

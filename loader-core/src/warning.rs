@@ -92,6 +92,19 @@ pub enum Warning {
         /// What happened to them.
         problem: String,
     },
+    /// A batch sampler gave more or fewer batches in an epoch than its `len` said. Said once an iterator, when it is noticed.
+    #[error(
+        "the batch sampler said that epoch {epoch} has {said} batches, and it has given {given}; correct its `len`, or that of the \
+         sampler that it cuts"
+    )]
+    WrongBatchCount {
+        /// Number of the epoch.
+        epoch: u64,
+        /// What its `len` is.
+        said: usize,
+        /// Batches that it has given: all of the epoch, or one more than it said.
+        given: u64,
+    },
     /// An iterable dataset gave more samples than its `len`. Said once an iterator.
     #[error(
         "the iterable dataset said that it has {said} samples, and {loaded} have come; either its `len` is wrong, or its shards \

@@ -237,7 +237,7 @@ fn c14_an_empty_batch() {
     #[derive(Debug)]
     struct OneEmpty;
     impl BatchSampler for OneEmpty {
-        fn len(&self) -> usize {
+        fn len(&self, _epoch: loader_core::sampler::Epoch) -> usize {
             2
         }
 

@@ -177,7 +177,7 @@ impl Sampler for Rotated {
 struct Growing;
 
 impl BatchSampler for Growing {
-    fn len(&self) -> usize {
+    fn len(&self, _epoch: Epoch) -> usize {
         12
     }
 

@@ -1,8 +1,11 @@
 //! Whole epochs: the same batches, whatever loads them.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Builder, Error, MapStyle, Warning, prelude::*, sampler::Epoch};
 use loader_tests::{
     Watchdog,
     datasets::{Large, Noise, Slow, SlowFirst},
@@ -148,14 +151,11 @@ fn samplers_of_the_users() {
     #[derive(Debug)]
     struct Pairs;
     impl BatchSampler for Pairs {
-        fn len(&self) -> usize {
+        fn len(&self, _epoch: Epoch) -> usize {
             3
         }
 
-        fn batches(
-            &self,
-            _epoch: loader_core::sampler::Epoch,
-        ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        fn batches(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
             Box::new([vec![5, 1], vec![], vec![2, 2, 2]].into_iter())
         }
     }
@@ -168,6 +168,70 @@ fn samplers_of_the_users() {
         let indices: Vec<Vec<u64>> =
             loader.iter().unwrap().map(|batch| batch.unwrap().0.as_slice().to_vec()).collect();
         assert_eq!(indices, [vec![5, 1], vec![], vec![2, 2, 2]]);
+    }
+}
+
+/// Epoch `n` has `n + 2` batches of one sample; `says` more than that is what it says.
+#[derive(Debug)]
+struct Longer {
+    says: isize,
+}
+
+impl BatchSampler for Longer {
+    fn len(&self, epoch: Epoch) -> usize {
+        (epoch.number as usize + 2).saturating_add_signed(self.says)
+    }
+
+    fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        Box::new((0..epoch.number as usize + 2).map(|index| vec![index]))
+    }
+}
+
+/// The warnings of wrong numbers of batches that a loader will give.
+fn noting(builder: Builder<MapStyle<Noise>>) -> (Arc<Mutex<Vec<Warning>>>, Builder<MapStyle<Noise>>) {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&warnings);
+    let builder = builder.on_warning(move |warning| {
+        if matches!(warning, Warning::WrongBatchCount { .. }) {
+            noted.lock().unwrap().push(warning.clone());
+        }
+    });
+    (warnings, builder)
+}
+
+#[test]
+fn epochs_may_have_different_numbers_of_batches() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let (warnings, builder) = noting(DataLoader::builder(Noise { count: 10 }));
+        let loader = builder.batch_sampler(Longer { says: 0 }).num_workers(workers).build().unwrap();
+        for batches in 2..5 {
+            assert_eq!(loader.len(), Some(batches));
+            let mut iter = loader.iter().unwrap();
+            assert_eq!(iter.size_hint(), (batches, Some(batches)));
+            iter.next().unwrap().unwrap();
+            let state = iter.state();
+            assert_eq!(iter.count(), batches - 1);
+            assert_eq!(loader.resume(&state).unwrap().count(), batches - 1);
+        }
+        assert_eq!(*warnings.lock().unwrap(), []);
+    }
+}
+
+#[test]
+fn a_batch_sampler_that_says_a_wrong_number_of_batches_is_warned_of_once() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        for says in [-1, 1, 40] {
+            let (warnings, builder) = noting(DataLoader::builder(Noise { count: 10 }));
+            let loader = builder.batch_sampler(Longer { says }).num_workers(workers).build().unwrap();
+            // Not `count`, which relies on `size_hint`, and that on the sampler.
+            let mut batches = loader.iter().unwrap();
+            assert!(batches.next().unwrap().is_ok() && batches.next().unwrap().is_ok());
+            assert!(batches.next().is_none());
+            let said = 2usize.saturating_add_signed(says);
+            assert_eq!(*warnings.lock().unwrap(), [Warning::WrongBatchCount { epoch: 0, said, given: 2 }]);
+        }
     }
 }
 

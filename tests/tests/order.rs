@@ -1,5 +1,7 @@
 //! Which samples are loaded, as loaders see it: PyTorch's order, shares of processes, parts of datasets.
 
+use std::time::{Duration, Instant};
+
 use loader_core::{Builder, Error, MapStyle, Order, prelude::*};
 use loader_tests::{Watchdog, datasets::Noise, digest};
 
@@ -22,6 +24,40 @@ fn epochs(builder: Builder<MapStyle<Noise>>, count: usize) -> Vec<Vec<Vec<usize>
 
 fn noise(count: usize, workers: usize) -> Builder<MapStyle<Noise>> {
     DataLoader::builder(Noise { count }).num_workers(workers)
+}
+
+/// A thousand million samples in random order: a list of them would have 8 GB, and take tens of seconds. Both bounds leave room for a
+/// busy machine: it takes less than 10 ms, and less than 1 MB.
+#[test]
+fn the_length_of_an_epoch_costs_neither_time_nor_memory() {
+    let _watchdog = Watchdog::start();
+    const SAMPLES: usize = 1_000_000_000;
+    let memory = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let (began, before) = (Instant::now(), memory());
+    for (ranks, workers) in [(None, 0), (None, 2), (Some((1, 4)), 0)] {
+        let builder = noise(SAMPLES, workers).batch_size(64).shuffle(true).seed(3);
+        let builder =
+            ranks.into_iter().fold(builder, |builder, (rank, world)| builder.distributed(rank, world));
+        let loader = builder.build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let first = batches.next().unwrap().unwrap().0;
+        assert!(first.as_slice().iter().any(|&index| index > 500_000_000) && !first.as_slice().is_sorted());
+        let state = batches.state();
+        let far = serde_json::to_string(&state).unwrap().replace("\"next\":1", "\"next\":3000000");
+        let mut rest = loader.resume(&serde_json::from_str(&far).unwrap()).unwrap();
+        rest.next().unwrap().unwrap();
+        assert_eq!(rest.last_batch().unwrap().number, 3_000_000);
+    }
+    let indices: Vec<usize> = (0..100_000).rev().collect();
+    let subset = noise(SAMPLES, 0).batch_size(4).sampler(SubsetRandomSampler::new(indices)).build().unwrap();
+    subset.iter().unwrap().next().unwrap().unwrap();
+    let (took, grown) = (began.elapsed(), memory() - before);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(grown < 50 << 10, "{grown} kB");
 }
 
 /// `DataLoader(range(20), batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(0))` of PyTorch 2.15.

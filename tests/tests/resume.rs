@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use loader_core::{Error, Iter, State, collate::Batch, prelude::*};
+use loader_core::{Error, Iter, State, collate::Batch, prelude::*, sampler::Epoch};
 use loader_tests::{
     Watchdog,
     datasets::{Counting, Fault, Faulty, Noise, SlowFirst, Squares, Uneven},
@@ -242,17 +242,140 @@ fn a_state_that_does_not_fit_is_refused_with_both_values() {
     };
     assert!(refused(noise().seed(2).build()).ends_with("its seed is 1, the loader's is 2"));
     let text = refused(DataLoader::builder(Noise { count: 51 }).batch_size(5).shuffle(true).seed(1).build());
-    assert!(text.ends_with("its number of samples is Some(50), the loader's is Some(51)"), "{text}");
-    assert!(refused(noise().batch_size(10).build()).contains("number of batches is 10, the loader's is 5"));
-    assert!(refused(noise().shuffle(false).build()).contains("another order"));
+    assert!(text.ends_with("its number of samples is 50, the loader's is 51"), "{text}");
+    let text = refused(noise().batch_size(10).build());
+    let expected = "its sampler is batches(5, random(50)[50]), the loader's is batches(10, random(50)[50])";
+    assert!(text.ends_with(expected), "{text}");
+    let text = refused(noise().shuffle(false).build());
+    assert!(text.ends_with("the loader's is batches(5, sequential[50])"), "{text}");
+    assert!(refused(noise().drop_last(true).build()).contains("batches(5, drop_last, random(50)[50])"));
+    assert!(refused(noise().distributed(0, 1).build()).contains("distributed(0 of 1, 50, shuffle)"));
+    let mapped = DataLoader::builder(Noise { count: 50 }.map(|sample, _| Ok(sample))).batch_size(5);
+    let text = refused(mapped.shuffle(true).seed(1).build());
+    assert!(text.ends_with("its dataset is dataset, the loader's is map(dataset)"), "{text}");
     let stream = |shards| DataLoader::stream(Counting { count: 50 }).seed(1).shards(shards).build().unwrap();
-    assert!(stream(2).resume(&state).unwrap_err().to_string().contains("it is of a map-style dataset"));
+    let text = stream(2).resume(&state).unwrap_err().to_string();
+    assert!(text.ends_with("its kind of dataset is map-style, the loader's is iterable"), "{text}");
     let mut batches = stream(2).iter().unwrap();
     batches.next().unwrap().unwrap();
     let error = stream(3).resume(&batches.state()).unwrap_err().to_string();
     assert!(error.ends_with("its number of shards (see `shards`) is 2, the loader's is 3"), "{error}");
     // Nothing is lost: the loader goes on as it was.
     assert_eq!(noise().build().unwrap().iter().unwrap().count(), 10);
+}
+
+/// What decides a stream's order is refused where it differs, at a place and at the beginning of an epoch; what does not decide it is not.
+#[test]
+fn a_stream_that_was_put_together_differently_is_refused() {
+    let _watchdog = Watchdog::start();
+    let count = || Counting { count: 40 };
+    let state = |loader: DataLoader<_>, batches| {
+        let mut iter = loader.iter().unwrap();
+        iter.by_ref()
+            .take(batches)
+            .for_each(|batch: Result<(Tensor<u64>, Tensor<u32>), Error>| drop(batch.unwrap()));
+        through_json(&iter.state())
+    };
+    fn build<D: IterableDataset<Sample = (u64, u32)>>(dataset: D) -> DataLoader<(Tensor<u64>, Tensor<u32>)> {
+        DataLoader::stream(dataset).shards(2).batch_size(4).build().unwrap()
+    }
+    for batches in [0, 3] {
+        let state = state(build(count().shuffle_buffer(5).take(30)), batches);
+        let refused = |loader: DataLoader<_>| match loader.resume(&state).unwrap_err() {
+            Error::StateMismatch { part, state, loader } => (part, state, loader),
+            error => panic!("{error}"),
+        };
+        let (part, theirs, ours) = refused(build(count().shuffle_buffer(6).take(30)));
+        assert_eq!(part, "dataset");
+        assert_eq!(theirs, "take(30, shuffle_buffer(5, stream))");
+        assert_eq!(ours, "take(30, shuffle_buffer(6, stream))");
+        assert_eq!(refused(build(count().take(30).shuffle_buffer(5))).0, "dataset");
+        assert_eq!(
+            refused(build(count().shuffle_buffer(5).take(30).filter(|_, _| Ok(true)))).0,
+            "number of samples"
+        );
+        assert_eq!(refused(build(count().shuffle_buffer(5).take(31))).0, "number of samples");
+        let halves =
+            || Counting { count: 20 }.shuffle_buffer(5).chain(Counting { count: 10 }.shuffle_buffer(5));
+        assert_eq!(
+            refused(build(halves())).2,
+            "chain(shuffle_buffer(5, stream)[20], shuffle_buffer(5, stream)[10])"
+        );
+        let same = DataLoader::stream(count().shuffle_buffer(5).take(30)).shards(2).batch_size(4);
+        same.num_workers(2).prefetch_factor(7).build().unwrap().resume(&state).unwrap();
+    }
+}
+
+/// A dataset and a sampler that say what their order depends on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Versioned(u32);
+
+impl Dataset for Versioned {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        20
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("files of {}", self.0)
+    }
+}
+
+impl Sampler for Versioned {
+    fn len(&self) -> usize {
+        20
+    }
+
+    fn indices(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        Box::new(0..20)
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("curriculum {}", self.0)
+    }
+}
+
+#[test]
+fn a_fingerprint_of_the_users_is_compared() {
+    let _watchdog = Watchdog::start();
+    let build = |files, curriculum| {
+        let dataset = Versioned(files).map(|number, _| Ok(number));
+        DataLoader::builder(dataset).batch_size(5).sampler(Versioned(curriculum)).build().unwrap()
+    };
+    let mut batches = build(1, 1).iter().unwrap();
+    batches.next().unwrap().unwrap();
+    let state = through_json(&batches.state());
+    assert_eq!(build(1, 1).resume(&state).unwrap().count(), 3);
+    let text = |loader: DataLoader<Tensor<u64>>| loader.resume(&state).unwrap_err().to_string();
+    assert!(text(build(2, 1)).ends_with("its dataset is map(files of 1), the loader's is map(files of 2)"));
+    assert!(text(build(1, 2)).contains("its sampler is batches(5, curriculum 1[20])"));
+    // A sampler that does not say what it depends on is known by its first batch.
+    let rotated = |by: usize| {
+        let order: Vec<usize> = (0..20).map(|place| (place + by) % 20).collect();
+        DataLoader::builder(Versioned(1)).batch_size(5).sampler(Unsaid(order)).build().unwrap()
+    };
+    let mut batches = rotated(0).iter().unwrap();
+    batches.next().unwrap().unwrap();
+    let error = rotated(1).resume(&batches.state()).unwrap_err().to_string();
+    assert!(error.contains("its first batch of the epoch (hash of its indices) is"), "{error}");
+}
+
+#[derive(Debug)]
+struct Unsaid(Vec<usize>);
+
+impl Sampler for Unsaid {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn indices(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
+        Box::new(self.0.clone().into_iter())
+    }
 }
 
 /// Numbers below 100 in one shard, which cannot be opened while the file is there.

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use loader_core::{BatchInfo, Error, Iter, Warning, collate::Batch, prelude::*};
+use loader_core::{BatchInfo, Error, InterleaveDataset, Iter, Warning, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Counting, Fault, Uneven},
@@ -125,6 +125,40 @@ fn adaptors_compose() {
         let numbers: Vec<_> = batches.iter().map(|(numbers, _)| numbers.as_slice()).collect();
         assert_eq!(numbers, [[0, 20, 40, 0, 20], [10, 30, 50, 10, 30]]);
         assert_eq!(batches[1].1.as_slice(), [0, 1, 2, 3, 4], "the place in the shard");
+    }
+}
+
+#[test]
+fn streams_are_filtered_cut_and_interleaved_with_any_number_of_workers() {
+    let _watchdog = Watchdog::start();
+    fn numbers<D: IterableDataset<Sample = (u64, u32)>>(
+        dataset: D,
+        shards: usize,
+        workers: usize,
+    ) -> Vec<Vec<u64>> {
+        let builder = DataLoader::stream(dataset).shards(shards).batch_size(4).num_workers(workers);
+        let batches =
+            builder.build().unwrap().iter().unwrap().map(|batch| batch.unwrap().0.as_slice().to_vec());
+        batches.collect()
+    }
+    for workers in [0, 2] {
+        let count = |count| Counting { count };
+        let odd = count(20).filter(|(number, _), cx| {
+            anyhow::ensure!(
+                *number == 2 * cx.index() as u64 + cx.shard().map_or(0, |shard| shard.index() as u64)
+            );
+            Ok(number % 4 > 1)
+        });
+        assert_eq!(numbers(odd, 2, workers), [vec![2, 6, 10, 14], vec![3, 7, 11, 15], vec![18], vec![19]]);
+        // Ten samples of all shards together, four of the first shard and three of each other.
+        assert_eq!(numbers(count(100).take(10), 3, workers).concat(), [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]);
+        assert_eq!(numbers(count(7).take(10), 2, workers).concat().len(), 7);
+        assert_eq!(count(7).take(10).len(), Some(7));
+        let streams = || InterleaveDataset::new([count(3), count(1), count(4), count(2)], 2);
+        assert_eq!(numbers(streams(), 1, workers).concat(), [0, 0, 1, 0, 2, 1, 0, 2, 1, 3]);
+        assert_eq!(streams().len(), Some(10));
+        let halves = numbers(streams(), 2, workers).concat();
+        assert_eq!(halves.len(), 10, "each shard has its part of each stream");
     }
 }
 

@@ -26,6 +26,7 @@ use crate::{
     options::{DEFAULT_BATCH_SIZE, DEFAULT_MAX_BAD_SAMPLES, OnBadSample},
     pinning,
     pool::{Launch, Program},
+    state::Pipeline,
     warning::Warning,
 };
 
@@ -123,7 +124,12 @@ where
         let mut settings = self.settings;
         self.kind.set_on_bad_sample(settings.options.on_bad_sample.unwrap_or_default());
         let pinner = pinning::open(settings.options.pin_memory.unwrap_or(false), &settings.warn);
-        let origin = settings.origin(self.kind.samples());
+        let sampler = match &content {
+            Content::Batches { sampler, .. } => Some(sampler.fingerprint()),
+            Content::Shards(_) => None,
+        };
+        let pipeline = Pipeline::new(self.kind.fingerprint(), sampler);
+        let origin = settings.origin(self.kind.samples(), pipeline);
         let program = match epochs.workers {
             0 => None,
             workers => Some(find_program(&settings, workers)?),

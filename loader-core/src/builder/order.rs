@@ -3,7 +3,7 @@
 use super::settings::machine_memory;
 use crate::{
     error::Error,
-    options::{DEFAULT_BATCH_SIZE, LoaderOptions},
+    options::{DEFAULT_BATCH_SIZE, LoaderOptions, Order},
     sampler::{BatchSampler, DistributedSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
 };
 
@@ -58,7 +58,9 @@ impl LoaderOptions {
         let problem = |what: &str, indices: usize| {
             format!("{what} of {indices} indices is larger than the machine's memory, {memory} bytes")
         };
-        if self.shuffle == Some(true) && is_too_large(samples) {
+        // The native order is computed index by index.
+        let order_takes_memory = self.shuffle == Some(true) && self.order == Some(Order::Torch);
+        if order_takes_memory && is_too_large(samples) {
             return invalid("shuffle", problem("a random order", samples));
         }
         let batch = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE).min(samples);
@@ -167,7 +169,9 @@ mod tests {
         assert!(
             batches(&options(None, None), 0).is_empty() && batches(&options(Some(1), Some(4)), 0).is_empty()
         );
-        let huge = shuffled.batch_sampler(usize::MAX).unwrap_err().to_string();
+        assert!(shuffled.batch_sampler(usize::MAX).unwrap().batches(Epoch::new(0, 0)).next().is_some());
+        let torch = LoaderOptions { order: Some(Order::Torch), ..shuffled };
+        let huge = torch.batch_sampler(usize::MAX).unwrap_err().to_string();
         assert!(huge.starts_with("shuffle: a random order of 18446744073709551615 indices"), "{huge}");
         let whole = LoaderOptions { batch_size: Some(usize::MAX), ..LoaderOptions::default() };
         assert!(matches!(

@@ -1,6 +1,6 @@
 //! The options of a loader that are not code, and what may be wrong with them.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use loader_ipc::slots::FIRST_LEN;
 
@@ -12,7 +12,7 @@ use crate::{
         DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, LoaderOptions, OnWorkerDeath,
     },
     sampler::{BatchSampler, Sampler},
-    state::Origin,
+    state::{Origin, Pipeline},
     warning::Warn,
 };
 
@@ -66,8 +66,9 @@ impl Settings {
         self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
     }
 
-    pub(super) fn origin(&self, samples: Option<usize>) -> Origin {
-        Origin { seed: self.seed(), order: self.options.order.unwrap_or_default(), samples }
+    pub(super) fn origin(&self, samples: Option<usize>, pipeline: Pipeline) -> Origin {
+        let order = self.options.order.unwrap_or_default();
+        Origin { seed: self.seed(), order, samples, pipeline: Arc::new(pipeline) }
     }
 
     pub(super) fn seed(&self) -> u64 {

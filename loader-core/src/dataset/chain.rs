@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
     nested::{Nested, open_later},
+    with_len,
 };
 use crate::context::Context;
 
@@ -52,6 +53,11 @@ where
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.first.setup(cx)?;
         self.second.setup(cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        let (first, second) = (self.first.fingerprint(), self.second.fingerprint());
+        format!("chain({}, {})", with_len(&first, self.first.len()), with_len(&second, self.second.len()))
     }
 
     fn layers(&self) -> u8 {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{ComposeError, Dataset, many};
+use super::{ComposeError, Dataset, many, with_len};
 use crate::context::Context;
 
 /// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two of different types see [`Dataset::concat`].
@@ -112,6 +112,11 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         Ok(())
     }
 
+    fn fingerprint(&self) -> String {
+        let members = self.members.iter().map(|member| with_len(&member.fingerprint(), Some(member.len())));
+        format!("concat({})", members.collect::<Vec<_>>().join(", "))
+    }
+
     fn layers(&self) -> u8 {
         self.members.iter().map(Dataset::layers).max().unwrap_or(0)
     }
@@ -192,6 +197,12 @@ where
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.first.setup(cx)?;
         self.second.setup(cx).context("the second dataset")
+    }
+
+    fn fingerprint(&self) -> String {
+        let (first, second) = (self.first.fingerprint(), self.second.fingerprint());
+        let second_len = self.len - self.middle;
+        format!("concat({}, {})", with_len(&first, Some(self.middle)), with_len(&second, Some(second_len)))
     }
 
     fn layers(&self) -> u8 {

@@ -38,6 +38,10 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
         self.dataset.setup(cx)
     }
 
+    fn fingerprint(&self) -> String {
+        format!("filter({})", self.dataset.fingerprint())
+    }
+
     fn layers(&self) -> u8 {
         self.dataset.layers().wrapping_add(1)
     }

@@ -5,7 +5,7 @@ use std::iter;
 use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{ChainDataset, Filter, Map, ShuffleBuffer, Take};
+use super::{ChainDataset, Filter, InterleaveDataset, Map, ShuffleBuffer, Take};
 use crate::{
     context::Context,
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
@@ -145,6 +145,13 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(())
     }
 
+    /// What decides which samples a shard has and in which order, in words, beside the number of samples: a version of the files, an
+    /// option that selects some of them. It is written into each [`State`](crate::State), and a state with another fingerprint is
+    /// refused. Keep it the same from build to build, and short: at most 200 bytes are kept, the rest is hashed. `"stream"` by default.
+    fn fingerprint(&self) -> String {
+        "stream".to_owned()
+    }
+
     /// Layers of functions around it that draw from generators of their own.
     #[doc(hidden)]
     fn layers(&self) -> u8 {
@@ -233,6 +240,18 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Self: Sized,
     {
         ChainDataset::new(self, next)
+    }
+
+    /// Reads each shard in `parts` parts that are open at once, one sample of each in turn: shard `i` of `n` is read as the shards `i`,
+    /// `n + i`, `2n + i` and so on of `parts * n`. For datasets that give whole files to a shard this mixes the samples of `parts` files.
+    ///
+    /// # Panics
+    /// When `parts` is 0.
+    fn interleave(self, parts: usize) -> InterleaveDataset<Self>
+    where
+        Self: Sized,
+    {
+        InterleaveDataset::of_parts(self, parts)
     }
 
     /// Shuffles each shard's samples within a buffer of `size` samples: a random one of them is next, and the stream's next sample takes

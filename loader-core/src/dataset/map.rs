@@ -48,6 +48,10 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
         self.dataset.setup(cx)
     }
 
+    fn fingerprint(&self) -> String {
+        format!("map({})", self.dataset.fingerprint())
+    }
+
     fn layers(&self) -> u8 {
         self.dataset.layers().wrapping_add(1)
     }
@@ -83,6 +87,10 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.dataset.setup(cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("map({})", self.dataset.fingerprint())
     }
 
     fn layers(&self) -> u8 {

@@ -4,7 +4,9 @@ mod chain;
 mod concat;
 mod error;
 mod filter;
+mod fingerprint;
 pub(crate) mod generator;
+mod interleave;
 mod iterable;
 pub(crate) mod many;
 mod map;
@@ -33,6 +35,8 @@ pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
 pub use error::ComposeError;
 pub use filter::Filter;
+pub(crate) use fingerprint::{hash, with_len};
+pub use interleave::InterleaveDataset;
 pub use iterable::{IterableDataset, Shard};
 pub use map::Map;
 pub use shuffle_buffer::ShuffleBuffer;
@@ -132,6 +136,13 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         let _ = cx;
         Ok(())
+    }
+
+    /// What decides which sample is at which index, in words, beside the number of samples: a version of the files, an option that
+    /// selects some of them. It is written into each [`State`](crate::State), and a state with another fingerprint is refused. Keep it
+    /// the same from build to build, and short: at most 200 bytes are kept, the rest is hashed. `"dataset"` by default.
+    fn fingerprint(&self) -> String {
+        "dataset".to_owned()
     }
 
     /// Layers of functions around it that draw from generators of their own.

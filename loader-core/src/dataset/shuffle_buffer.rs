@@ -50,6 +50,10 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
         self.dataset.setup(cx)
     }
 
+    fn fingerprint(&self) -> String {
+        format!("shuffle_buffer({}, {})", self.size, self.dataset.fingerprint())
+    }
+
     fn layers(&self) -> u8 {
         self.dataset.layers().wrapping_add(1)
     }

@@ -111,7 +111,7 @@ mod tests {
     use rand::RngExt;
 
     use super::*;
-    use crate::dataset::testing::Stream;
+    use crate::dataset::{InterleaveDataset, testing::Stream};
 
     /// An item as text, so that errors can be compared.
     fn text<S: Debug>(item: anyhow::Result<S>) -> String {
@@ -182,6 +182,9 @@ mod tests {
             check(&stream().chain(other()).chain(other()), shard, 2)?;
             check(&stream().shuffle_buffer(size).chain(other().shuffle_buffer(size)).shuffle_buffer(outer), shard, 1)?;
             check(&IterableDataset::map(stream(), noisy).filter(kept).shuffle_buffer(size).take(limit), shard, 1)?;
+            check(&stream().interleave(outer).shuffle_buffer(size), shard, 1)?;
+            let streams = [stream(), other(), Stream { count: 3, bad }, other(), stream()];
+            check(&InterleaveDataset::new(streams.map(|stream| stream.shuffle_buffer(size)), outer), shard, 2)?;
             check(&stream().take(limit).chain(other()).shuffle_buffer(size).filter(kept), shard, 1)?;
         }
     }

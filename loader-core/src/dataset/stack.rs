@@ -74,6 +74,10 @@ impl<P: Parts> Dataset for StackDataset<P> {
         self.parts.setup(cx)
     }
 
+    fn fingerprint(&self) -> String {
+        format!("stack({})", self.parts.fingerprints().join(", "))
+    }
+
     fn layers(&self) -> u8 {
         self.parts.layers()
     }
@@ -96,6 +100,9 @@ pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::
 
     #[doc(hidden)]
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
+
+    #[doc(hidden)]
+    fn fingerprints(&self) -> Vec<String>;
 
     #[doc(hidden)]
     fn layers(&self) -> u8;
@@ -175,6 +182,10 @@ macro_rules! parts {
                 Ok(())
             }
 
+            fn fingerprints(&self) -> Vec<String> {
+                vec![$(self.$place.fingerprint()),*]
+            }
+
             fn layers(&self) -> u8 {
                 [$(self.$place.layers()),*].into_iter().max().unwrap_or(0)
             }
@@ -218,6 +229,10 @@ where
         self.iter_mut().try_for_each(|(key, part)| {
             part.setup(cx).with_context(|| format!("dataset {key:?} of the stack"))
         })
+    }
+
+    fn fingerprints(&self) -> Vec<String> {
+        self.iter().map(|(key, part)| format!("{key:?}: {}", part.fingerprint())).collect()
     }
 
     fn layers(&self) -> u8 {

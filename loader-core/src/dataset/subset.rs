@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dataset, many};
+use super::{Dataset, hash, many, with_len};
 use crate::{context::Context, tensor::Tensor};
 
 /// A dataset seen through a list of indices: PyTorch's `Subset`. Sample `i` is sample `indices[i]` of the dataset behind it, which may
@@ -111,6 +111,11 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.dataset.setup(cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        let indices = hash(self.indices.as_slice().iter().copied());
+        format!("subset({indices}, {})", with_len(&self.dataset.fingerprint(), Some(self.dataset.len())))
     }
 
     fn layers(&self) -> u8 {

@@ -53,6 +53,10 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
         self.dataset.setup(cx)
     }
 
+    fn fingerprint(&self) -> String {
+        format!("take({}, {})", self.count, self.dataset.fingerprint())
+    }
+
     fn layers(&self) -> u8 {
         self.dataset.layers()
     }

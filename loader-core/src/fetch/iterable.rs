@@ -70,6 +70,9 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Number of samples, if it is known.
     fn samples(&self) -> Option<usize>;
 
+    /// The dataset's fingerprint.
+    fn fingerprint(&self) -> String;
+
     /// Sets the dataset up.
     ///
     /// # Errors
@@ -120,6 +123,10 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
         self.0.len()
     }
 
+    fn fingerprint(&self) -> String {
+        self.0.fingerprint()
+    }
+
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
         self.0.setup(cx)
     }
@@ -166,6 +173,10 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
 
     fn samples(&self) -> Option<usize> {
         self.0.len()
+    }
+
+    fn fingerprint(&self) -> String {
+        self.0.fingerprint()
     }
 
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
@@ -463,6 +474,10 @@ impl<O: OpenShard> DatasetKind for Iterable<O> {
 
     fn samples(&self) -> Option<usize> {
         self.dataset.samples()
+    }
+
+    fn fingerprint(&self) -> String {
+        self.dataset.fingerprint()
     }
 
     fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample) {

@@ -42,6 +42,10 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
         Some(self.dataset.len())
     }
 
+    fn fingerprint(&self) -> String {
+        self.dataset.fingerprint()
+    }
+
     fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample) {
         self.on_bad_sample = on_bad_sample;
     }

@@ -42,6 +42,9 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Number of samples, if it is known.
     fn samples(&self) -> Option<usize>;
 
+    /// The dataset's fingerprint.
+    fn fingerprint(&self) -> String;
+
     /// Says what happens with samples that cannot be loaded.
     fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample);
 

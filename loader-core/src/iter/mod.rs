@@ -40,8 +40,8 @@ pub struct Iter<B> {
     warn: Warn,
     /// Page-locks the batches' memory.
     pinner: Option<Pinner>,
-    /// More samples came than the dataset said there are.
-    is_too_long: bool,
+    /// The dataset or its sampler said a wrong number of samples or batches, and the user has been warned.
+    is_miscounted: bool,
     /// Most bad samples in the epoch.
     most_bad: u64,
     /// So many there were before this iterator was resumed.
@@ -133,8 +133,8 @@ impl<B: crate::collate::Batch> Iter<B> {
         most_bad: u64,
     ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
-        let (last, is_too_long, bad_before, is_ended) = (None, false, 0, false);
-        Self { inner, stopwatch, last, origin, warn, pinner, is_too_long, most_bad, bad_before, is_ended }
+        let (last, is_miscounted, bad_before, is_ended) = (None, false, 0, false);
+        Self { inner, stopwatch, last, origin, warn, pinner, is_miscounted, most_bad, bad_before, is_ended }
     }
 
     /// There were `bad_samples` in the epoch before.
@@ -156,9 +156,9 @@ impl<B: crate::collate::Batch> Iter<B> {
         match place {
             Some(place) => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
-                State::new(self.origin, self.epoch(), bad_samples, place)
+                State::new(&self.origin, self.epoch(), bad_samples, place)
             }
-            None => State::start(self.origin, self.epoch().saturating_add(1)),
+            None => State::start(&self.origin, self.epoch().saturating_add(1)),
         }
     }
 
@@ -222,6 +222,7 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
             }
         };
         pinning::tell_failure(self.pinner.as_ref(), &self.warn);
+        self.check_batch_count();
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
             return None;
@@ -258,6 +259,21 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
+    /// Warns, once, when a batch sampler turns out to have said a wrong number of batches.
+    fn check_batch_count(&mut self) {
+        let miscount = match &self.inner {
+            Inner::Batches(iter) => iter.miscount(),
+            Inner::Shards(_) => None,
+            Inner::Workers(iter) => iter.miscount(),
+        };
+        if let Some((said, given)) = miscount
+            && !std::mem::replace(&mut self.is_miscounted, true)
+        {
+            let epoch = self.stopwatch.epoch();
+            self.warn.warn(&Warning::WrongBatchCount { epoch, said, given });
+        }
+    }
+
     /// Tells of a batch's bad samples; fails when they are too many in this epoch.
     fn count_bad_samples(&mut self, samples: &[BadSample]) -> Result<(), Error> {
         for sample in samples {
@@ -279,7 +295,7 @@ impl<B> Iter<B> {
     fn check_length(&mut self) {
         let Some(said) = self.origin.samples else { return };
         let loaded = self.stopwatch.samples();
-        if loaded > said as u64 && !std::mem::replace(&mut self.is_too_long, true) {
+        if loaded > said as u64 && !std::mem::replace(&mut self.is_miscounted, true) {
             self.warn.warn(&Warning::LongerThanSaid { said, loaded });
         }
     }

@@ -239,6 +239,14 @@ impl Supply {
         }
     }
 
+    /// How many batches the sampler said, and has given, where that is known to be wrong.
+    pub(super) fn miscount(&self) -> Option<(usize, u64)> {
+        match self {
+            Self::Batches { plan, .. } => plan.miscount(),
+            Self::Shards { .. } => None,
+        }
+    }
+
     /// Batches that are still to be sent.
     pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
         match self {

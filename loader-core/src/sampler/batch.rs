@@ -3,19 +3,22 @@
 use std::fmt;
 
 use super::{Epoch, Sampler};
+use crate::dataset::with_len;
 
 /// An order of batches of sample indices: PyTorch's `BatchSampler`. Batches may differ in length.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// Number of batches in an epoch.
-    fn len(&self) -> usize;
-
-    /// True when an epoch has no batches.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the loader's iterator are taken
+    /// from it. All batches of an epoch are loaded, whatever it says; where it was wrong, the loader gives a
+    /// [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
+    fn len(&self, epoch: Epoch) -> usize;
 
     /// The batches of `epoch`, in order. Asked twice for the same epoch, it must give the same.
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send>;
+
+    /// As [`Sampler::fingerprint`]; `"batch sampler"` by default.
+    fn fingerprint(&self) -> String {
+        "batch sampler".to_owned()
+    }
 
     /// As [`Sampler::torch_draws`].
     #[doc(hidden)]
@@ -44,7 +47,7 @@ impl<S: Sampler> FixedBatches<S> {
 }
 
 impl<S: Sampler> BatchSampler for FixedBatches<S> {
-    fn len(&self) -> usize {
+    fn len(&self, _epoch: Epoch) -> usize {
         let samples = self.sampler.len();
         if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
     }
@@ -55,18 +58,28 @@ impl<S: Sampler> BatchSampler for FixedBatches<S> {
         if self.drop_last { Box::new(FullBatches { batches, size }) } else { batches }
     }
 
+    fn fingerprint(&self) -> String {
+        let sampler = with_len(&self.sampler.fingerprint(), Some(self.sampler.len()));
+        let rest = if self.drop_last { ", drop_last" } else { "" };
+        format!("batches({}{rest}, {sampler})", self.batch_size)
+    }
+
     fn torch_draws(&self) -> u64 {
         self.sampler.torch_draws()
     }
 }
 
 impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
-    fn len(&self) -> usize {
-        (**self).len()
+    fn len(&self, epoch: Epoch) -> usize {
+        (**self).len(epoch)
     }
 
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         (**self).batches(epoch)
+    }
+
+    fn fingerprint(&self) -> String {
+        (**self).fingerprint()
     }
 
     fn torch_draws(&self) -> u64 {
@@ -173,7 +186,7 @@ mod tests {
                 prop_assert_eq!(order.len(), sampler.len());
                 let fixed = FixedBatches::new(sampler, size, drop_last);
                 let batches: Vec<_> = fixed.batches(epoch).collect();
-                prop_assert_eq!(batches.len(), fixed.len());
+                prop_assert_eq!(batches.len(), fixed.len(epoch));
                 let kept = if drop_last { order.len() - order.len() % size } else { order.len() };
                 prop_assert_eq!(batches.concat(), &order[..kept]);
                 prop_assert!(batches.iter().rev().skip(1).all(|batch| batch.len() == size));
@@ -214,9 +227,9 @@ mod tests {
     fn lists_are_samplers() {
         let sampler = FixedBatches::new((2..12).step_by(2).collect::<Vec<usize>>(), 2, false);
         let batches: Vec<_> = sampler.batches(Epoch::new(0, 0)).collect();
-        assert_eq!((batches, sampler.len()), (vec![vec![2, 4], vec![6, 8], vec![10]], 3));
+        assert_eq!((batches, sampler.len(Epoch::new(0, 0))), (vec![vec![2, 4], vec![6, 8], vec![10]], 3));
         let list: Box<dyn BatchSampler> = Box::new(vec![vec![0, 1], vec![2, 3, 4]]);
-        assert_eq!(list.len(), 2);
+        assert_eq!(list.len(Epoch::new(0, 1)), 2);
         assert!(list.batches(Epoch::new(0, 1)).eq([vec![0, 1], vec![2, 3, 4]]));
     }
 }

@@ -1,6 +1,6 @@
 //! One process's share.
 
-use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
+use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
 
 /// One process's share of the indices, where several train together: every `world_size`th of an order that is the same for all.
 /// PyTorch's `DistributedSampler`; the loader says which epoch it is, so there is no `set_epoch` to forget.
@@ -59,30 +59,33 @@ impl Sampler for DistributedSampler {
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
         match self.permutation(epoch) {
-            Some(order) => Box::new(self.share(move |place| order[place])),
+            Some(mut order) => Box::new(self.share(move |place| order.at(place))),
             None => Box::new(self.share(|place| place)),
         }
     }
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         match self.permutation(epoch) {
-            Some(order) => cut(self.share(move |place| order[place]), size),
+            Some(mut order) => cut(self.share(move |place| order.at(place)), size),
             None => cut(self.share(|place| place), size),
         }
+    }
+
+    fn fingerprint(&self) -> String {
+        let Self { len, world_size, rank, shuffle, drop_last } = *self;
+        let (shuffle, drop_last) =
+            (if shuffle { ", shuffle" } else { "" }, if drop_last { ", drop_last" } else { "" });
+        format!("distributed({rank} of {world_size}, {len}{shuffle}{drop_last})")
     }
 }
 
 impl DistributedSampler {
-    fn permutation(&self, epoch: Epoch) -> Option<Vec<usize>> {
-        self.shuffle.then(|| {
-            let mut order: Vec<usize> = (0..self.len).collect();
-            Source::of_epoch(epoch).shuffle(&mut order);
-            order
-        })
+    fn permutation(&self, epoch: Epoch) -> Option<Permutations> {
+        self.shuffle.then(|| Permutations::new(self.len, epoch, || Source::of_epoch(epoch)))
     }
 
     /// Of an order that has `at(place)` at each place.
-    fn share(self, at: impl Fn(usize) -> usize + Send) -> impl Iterator<Item = usize> + Send {
+    fn share(self, mut at: impl FnMut(usize) -> usize + Send) -> impl Iterator<Item = usize> + Send {
         let (len, world_size, rank) = (self.len, self.world_size, self.rank);
         // Beyond the end it begins again, as often as it takes: once, unless there are more processes than indices.
         Places::new(Sampler::len(&self), move |place| {

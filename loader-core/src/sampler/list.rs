@@ -1,6 +1,7 @@
 //! Lists that are orders as they are, the same in each epoch.
 
 use super::{BatchSampler, Epoch, Sampler, cut};
+use crate::dataset::hash;
 
 impl Sampler for Vec<usize> {
     fn len(&self) -> usize {
@@ -14,14 +15,24 @@ impl Sampler for Vec<usize> {
     fn batches(&self, _epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         cut(self.clone().into_iter(), size)
     }
+
+    fn fingerprint(&self) -> String {
+        format!("list({})", hash(self.iter().map(|&index| index as u64)))
+    }
 }
 
 impl BatchSampler for Vec<Vec<usize>> {
-    fn len(&self) -> usize {
+    fn len(&self, _epoch: Epoch) -> usize {
         self.len()
     }
 
     fn batches(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         Box::new(self.clone().into_iter())
+    }
+
+    fn fingerprint(&self) -> String {
+        // Each batch's length is part of it.
+        let numbers = self.iter().flat_map(|batch| [batch.len()].into_iter().chain(batch.iter().copied()));
+        format!("list of batches({})", hash(numbers.map(|number| number as u64)))
     }
 }

@@ -29,6 +29,7 @@ mod batch;
 mod distributed;
 mod error;
 mod list;
+mod permutation;
 mod places;
 mod random;
 mod sequential;
@@ -124,6 +125,13 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         cut(self.indices(epoch), size)
     }
 
+    /// What decides the order, in words, beside seed, epoch and number of indices. It is written into each [`State`](crate::State), and a
+    /// state with another fingerprint is refused. Keep it the same from build to build, and short: at most 200 bytes are kept, the rest
+    /// is hashed. `"sampler"` by default.
+    fn fingerprint(&self) -> String {
+        "sampler".to_owned()
+    }
+
     /// How many numbers of 32 bits an epoch takes from the loader's generator, in PyTorch's order.
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
@@ -142,6 +150,10 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         (**self).batches(epoch, size)
+    }
+
+    fn fingerprint(&self) -> String {
+        (**self).fingerprint()
     }
 
     fn torch_draws(&self) -> u64 {

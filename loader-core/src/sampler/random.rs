@@ -1,12 +1,12 @@
 //! In random order.
 
-use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
-use crate::{
-    options::Order,
-    torch::{integer_draws, permutation_draws},
-};
+use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
+use crate::torch::{integer_draws, permutation_draws};
 
 /// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler`.
+///
+/// A permutation of 65,536 indices or more is computed index by index, in 40 bytes of memory however long it is, so that an epoch starts
+/// at once and is resumed at once at any place. A shorter one, and any in PyTorch's order, is shuffled in memory when the epoch starts.
 ///
 /// # Examples
 /// ```
@@ -64,21 +64,24 @@ impl Sampler for RandomSampler {
     }
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
-        let source = self.source(epoch);
         if self.replacement {
-            Box::new(self.draws(source))
+            Box::new(self.draws(self.source(epoch)))
         } else {
-            Box::new(self.permutations(source, epoch.order))
+            Box::new(self.permutations(epoch))
         }
     }
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        let source = self.source(epoch);
         if self.replacement {
-            cut(self.draws(source), size)
+            cut(self.draws(self.source(epoch)), size)
         } else {
-            cut(self.permutations(source, epoch.order), size)
+            cut(self.permutations(epoch), size)
         }
+    }
+
+    fn fingerprint(&self) -> String {
+        let replacement = if self.replacement { ", replacement" } else { "" };
+        format!("random({}{replacement})", self.population)
     }
 
     fn torch_draws(&self) -> u64 {
@@ -107,21 +110,9 @@ impl RandomSampler {
         (0..self.num_samples).map(move |_| source.below(len) as usize)
     }
 
-    fn permutations(&self, mut source: Source, order: Order) -> impl Iterator<Item = usize> + Send + use<> {
-        let (len, mut start, mut end) = (self.population, 0, 0);
-        let mut indices: Vec<usize> = (0..len).collect();
-        Places::new(self.num_samples, move |place| {
-            while place >= end {
-                if order == Order::Torch && end > 0 {
-                    // Each of PyTorch's begins in order, each of ours with the one before.
-                    (0..).zip(&mut indices).for_each(|(index, item)| *item = index);
-                }
-                source.shuffle(&mut indices);
-                start = end;
-                end = end.saturating_add(len);
-            }
-            indices[place - start]
-        })
+    fn permutations(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
+        let mut permutations = Permutations::new(self.population, epoch, || self.source(epoch));
+        Places::new(self.num_samples, move |place| permutations.at(place))
     }
 }
 
@@ -130,6 +121,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::options::Order;
 
     fn draw(sampler: RandomSampler, seed: u64, number: u64) -> Vec<usize> {
         sampler.indices(Epoch::new(seed, number)).collect()

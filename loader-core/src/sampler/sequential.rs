@@ -27,4 +27,8 @@ impl Sampler for SequentialSampler {
     fn batches(&self, _epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         cut(0..self.len, size)
     }
+
+    fn fingerprint(&self) -> String {
+        "sequential".to_owned()
+    }
 }

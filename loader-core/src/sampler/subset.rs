@@ -2,8 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Epoch, Sampler, cut, places::Places, source::Source};
-use crate::torch::permutation_draws;
+use super::{Epoch, Sampler, cut, permutation::Permutations, places::Places, source::Source};
+use crate::{dataset::hash, torch::permutation_draws};
 
 /// A permutation of indices that are given, new for each epoch. PyTorch's `SubsetRandomSampler`.
 ///
@@ -34,23 +34,23 @@ impl Sampler for SubsetRandomSampler {
     }
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
-        Box::new(self.permutation(self.source(epoch)))
+        Box::new(self.permutation(epoch))
     }
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        cut(self.permutation(self.source(epoch)), size)
+        cut(self.permutation(epoch), size)
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("subset({})", hash(self.indices.iter().map(|&index| index as u64)))
     }
 }
 
 impl SubsetRandomSampler {
-    fn source(&self, epoch: Epoch) -> Source {
-        Source::of_sampler(epoch, permutation_draws(self.indices.len()))
-    }
-
-    fn permutation(&self, mut source: Source) -> impl Iterator<Item = usize> + Send + use<> {
-        let mut indices = self.indices.to_vec();
-        source.shuffle(&mut indices);
-        Places::new(indices.len(), move |place| indices[place])
+    fn permutation(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
+        let (indices, len) = (Arc::clone(&self.indices), self.indices.len());
+        let mut order = Permutations::new(len, epoch, || Source::of_sampler(epoch, permutation_draws(len)));
+        Places::new(len, move |place| indices[order.at(place)])
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
+use crate::dataset::hash;
 
 /// Indices drawn with the given probabilities, anew for each epoch. PyTorch's `WeightedRandomSampler`, without its limit of 2^24
 /// weights.
@@ -81,6 +82,14 @@ impl Sampler for WeightedRandomSampler {
             Table::Cumulative(table) => cut(draws(Arc::clone(table), self.num_samples, source), size),
             Table::Once(weights) => cut(race(weights, self.num_samples, source), size),
         }
+    }
+
+    fn fingerprint(&self) -> String {
+        let (kind, table) = match &self.table {
+            Table::Cumulative(table) => ("replacement", table),
+            Table::Once(weights) => ("no replacement", weights),
+        };
+        format!("weighted({}, {kind})", hash(table.iter().map(|weight| weight.to_bits())))
     }
 }
 

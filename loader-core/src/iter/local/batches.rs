@@ -110,6 +110,10 @@ impl<B> LocalBatches<B> {
         (!self.plan.is_over()).then(|| self.plan.place(self.plan.next_number(), ahead()))
     }
 
+    pub(in super::super) fn miscount(&self) -> Option<(usize, u64)> {
+        self.plan.miscount()
+    }
+
     pub(in super::super) fn size_hint(&self) -> (usize, Option<usize>) {
         let (low, high) = self.plan.size_hint();
         let left = |count: usize| count.saturating_sub(self.ahead.len());

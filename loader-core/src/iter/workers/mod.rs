@@ -379,6 +379,10 @@ impl<B: Batch> WorkerIter<B> {
         self.pool.reports()
     }
 
+    pub(super) fn miscount(&self) -> Option<(usize, u64)> {
+        self.supply.miscount()
+    }
+
     pub(super) fn restarts(&self) -> u64 {
         self.deaths.replaced
     }
