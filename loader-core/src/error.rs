@@ -225,13 +225,16 @@ pub enum Error {
         /// The batch that is to blame, if one is.
         given_up: Option<Box<GivenUp>>,
     },
-    /// No batch came within `timeout`. Nothing is lost: the iterator can be asked again.
-    #[error("no batch within {after:?}: waiting for {waiting_for}")]
+    /// No batch came within `timeout`. Nothing is lost: the iterator can be asked again, unless `is_final`. It ends after ten such waits in
+    /// a row, and at least a minute of them, in which the worker that it waits for did not move.
+    #[error("{}", timed_out(.after, .waiting_for, *.is_final))]
     TimedOut {
         /// The loader's `timeout`.
         after: Duration,
         /// Which worker, in what.
         waiting_for: Doing,
+        /// The iterator ends with this error. Its `state()` says where to go on.
+        is_final: bool,
     },
     /// Every byte that `shared_memory_limit` allows is held by the program. Nothing is lost: drop batches and ask again.
     #[error(
@@ -364,6 +367,7 @@ impl Error {
             | Self::WorkerNotStarted { .. }
             | Self::TooManyBadSamples { .. }
             | Self::System { .. } => true,
+            Self::TimedOut { is_final, .. } => *is_final,
             _ => false,
         }
     }
@@ -421,6 +425,16 @@ fn failed(
         text.push_str(&format!(" (at {place})"));
     }
     text
+}
+
+fn timed_out(after: &Duration, waiting_for: &Doing, is_final: bool) -> String {
+    let rest = match is_final {
+        false => "nothing is lost, and the next call waits again",
+        true => "it has not moved in many such waits, so the iterator ends; its state() says where to go on",
+    };
+    format!(
+        "no batch within {after:?}: waiting for {waiting_for}; {rest}; sample_timeout gives up a sample that takes too long"
+    )
 }
 
 fn exited(

@@ -233,7 +233,7 @@ fn row_042_p20_timeout_with_other_batches_arriving() {
     for _ in 0..2 {
         let started = std::time::Instant::now();
         let error = batches.next().unwrap().unwrap_err();
-        let Error::TimedOut { after, waiting_for } = &error else { panic!("{error:?}") };
+        let Error::TimedOut { after, waiting_for, is_final: false } = &error else { panic!("{error:?}") };
         assert_eq!((*after, waiting_for.worker, waiting_for.index, waiting_for.batch), (timeout, 0, 0, 0));
         assert!(started.elapsed() >= timeout && started.elapsed() < 10 * timeout);
     }

@@ -187,7 +187,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Longest wait for a batch, after which `next` returns [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever (not for a
-    /// worker that died, which is noticed at once). Needs workers.
+    /// worker that died, which is noticed at once). `next` can be called again after it, and then waits again. Ten such waits in a row, and at
+    /// least a minute of them, in which the awaited worker did not move end the iterator. Needs workers.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.timeout = Some(timeout.as_secs_f64());

@@ -103,7 +103,7 @@ impl Resting {
             // Whoever has much to say does not hold it up.
             if Instant::now() >= deadline {
                 let waiting_for = pool.doing(late);
-                return Err(Error::TimedOut { after: patience, waiting_for });
+                return Err(Error::TimedOut { after: patience, waiting_for, is_final: false });
             }
             let Some(report) = pool.receive(deadline.min(Instant::now() + LIVENESS_INTERVAL))? else {
                 pool.look_for_exits();

@@ -6,6 +6,7 @@ mod hedges;
 mod leases;
 mod leave;
 mod reports;
+mod stalls;
 mod stuck;
 mod suspects;
 
@@ -26,6 +27,7 @@ use loader_ipc::{
 use deaths::Deaths;
 use hedges::Hedges;
 use reports::Opened;
+use stalls::Stalls;
 use stuck::Looks;
 
 use super::{
@@ -88,6 +90,7 @@ pub(crate) struct WorkerIter<B> {
     hedges: Hedges,
     deaths: Deaths,
     looks: Looks,
+    stalls: Stalls,
     /// Samples that are not tried any more, and why.
     known_bad: BTreeMap<usize, String>,
     /// Tasks whose samples are not to be loaded many at once: one of them has ended a worker.
@@ -171,6 +174,7 @@ impl<B: Batch> WorkerIter<B> {
             hedges: Hedges::default(),
             deaths,
             looks,
+            stalls: Stalls::default(),
             known_bad: BTreeMap::new(),
             one_by_one: BTreeSet::new(),
             last_error: None,
@@ -232,6 +236,7 @@ impl<B: Batch> WorkerIter<B> {
         debug_assert_eq!(worker, self.schedule.worker_of(lane));
         let Opened { end, batch, mut bad } = self.open(self.supply.number_of(number), worker, arrival);
         self.give_reasons(&mut bad);
+        self.stalls.end();
         let info = self.supply.returned(number, wanted, worker, end, bad);
         // The next task before this batch is returned, so that its worker never waits for the user.
         if let Err(error) = self.dispatch().or_else(|error| self.survive(error)) {
@@ -323,9 +328,12 @@ impl<B: Batch> WorkerIter<B> {
         self.warn.warn(&Warning::LongWait { after, waiting_for: self.awaited() });
     }
 
-    fn timed_out(&self) -> Error {
+    fn timed_out(&mut self) -> Error {
         let after = self.options.timeout.unwrap_or_default();
-        Error::TimedOut { after, waiting_for: self.awaited() }
+        let waiting_for = self.awaited();
+        let snapshot = self.pool.snapshot(waiting_for.worker);
+        let is_final = self.stalls.note(after, waiting_for.pid, &snapshot);
+        Error::TimedOut { after, waiting_for, is_final }
     }
 
     /// What the worker does whose batch is the user's next.
