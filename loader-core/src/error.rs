@@ -236,10 +236,9 @@ pub enum Error {
         /// The iterator ends with this error. Its `state()` says where to go on.
         is_final: bool,
     },
-    /// Every byte that `shared_memory_limit` allows is held by the program. Nothing is lost: drop batches and ask again.
-    #[error(
-        "{problem}; drop batches you are done with, copy what you keep (`to_owned_tensor`), or raise shared_memory_limit"
-    )]
+    /// There is no shared memory for a batch: the program holds it, or other iterators of the loader do, or a limit of the system is reached.
+    /// Nothing is lost: drop batches and ask again.
+    #[error("{problem}; or drop batches you are done with, and copy what you keep (`to_owned_tensor`)")]
     SharedMemoryExhausted {
         /// Sizes and counts.
         problem: String,

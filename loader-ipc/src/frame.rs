@@ -233,6 +233,15 @@ pub enum Event {
         /// Bytes of its own that it has in memory.
         resident: u64,
     },
+    /// The worker has given its slot back, as [`Notice::Vacate`](crate::handshake::Notice::Vacate) told it, and still waits for a larger one.
+    Vacated {
+        /// Number of the task.
+        task: u64,
+        /// The lease, given back.
+        lease: Lease,
+        /// As in [`Done`](Self::Done).
+        held: bool,
+    },
 }
 
 impl Event {

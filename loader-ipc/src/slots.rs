@@ -18,7 +18,8 @@ use std::{
     io,
     num::NonZeroUsize,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    thread::{self, ThreadId},
 };
 
 use recent::RecentSizes;
@@ -35,11 +36,22 @@ const PAGE: usize = 4096;
 /// Size of the first slots, in bytes; no slot is smaller. They are small: nobody knows yet how large a batch is.
 pub const FIRST_LEN: usize = 64 * 1024;
 
-/// All slots of a loader, shared by its iterators.
+/// All slots of a loader, shared by its iterators. Clones count as the same iterator, see [`of_iterator`](Self::of_iterator).
 #[derive(Debug, Clone)]
 pub struct SlotPool {
     inner: Arc<Mutex<Inner>>,
     returns: Arc<Returns>,
+    owner: Arc<Owner>,
+}
+
+/// An iterator that leases slots: the thread that leased the last one. It is alive while an [`Arc`] of it is.
+#[derive(Debug)]
+struct Owner(Mutex<ThreadId>);
+
+impl Owner {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(thread::current().id())))
+    }
 }
 
 #[derive(Debug)]
@@ -59,6 +71,8 @@ struct Inner {
     destroyed: u64,
     /// Batches lent so far.
     lent: u64,
+    /// Number of times that a slot has become free so far.
+    returned: u64,
     /// The process that the slots are of.
     owner: u32,
     /// Page-locks the slots.
@@ -70,6 +84,8 @@ struct Slot {
     fd: OwnedFd,
     memory: Arc<SlotMemory>,
     state: State,
+    /// The iterator that leased it last.
+    owner: Weak<Owner>,
     generation: u32,
     /// Bytes that its task had to be given room for, whatever the size of its batch.
     min_len: usize,
@@ -109,7 +125,7 @@ pub enum SlotError {
     /// The limit does not allow another one.
     #[error(
         "a slot of {wanted} bytes does not fit the shared memory limit of {limit} bytes: {held} batches are held by the program, \
-         {leased} are being loaded"
+         {leased} are being loaded; set shared_memory_limit to at least {sufficient} bytes"
     )]
     LimitReached {
         /// Size of the slot that was wanted, in bytes.
@@ -120,12 +136,16 @@ pub enum SlotError {
         held: usize,
         /// Slots that workers are filling.
         leased: usize,
+        /// A limit with which there would be room for it beside the batches that the program holds, in bytes.
+        sufficient: u64,
     },
     /// The system has no more memory, descriptors or mappings.
     #[error("no shared memory for a slot of {wanted} bytes: {source}{}", advice(source))]
     System {
         /// Size of the slot that was wanted, in bytes.
         wanted: u64,
+        /// Batches that the program holds.
+        held: usize,
         /// What the system said.
         source: io::Error,
     },
@@ -142,7 +162,31 @@ impl SlotPool {
 
     /// As [`new`](Self::new), with slots that `pinner` page-locks when they are made, as far as it can.
     pub fn pinned(limit: u64, pinner: Option<Pinner>) -> Self {
-        Self { inner: Arc::new(Mutex::new(Inner::new(limit, pinner))), returns: Arc::default() }
+        let inner = Arc::new(Mutex::new(Inner::new(limit, pinner)));
+        Self { inner, returns: Arc::default(), owner: Owner::new() }
+    }
+
+    /// The same slots for another iterator.
+    #[must_use]
+    pub fn of_iterator(&self) -> Self {
+        Self { owner: Owner::new(), ..self.clone() }
+    }
+
+    /// Number of slots that other iterators lease, or have lent to the program.
+    pub fn used_elsewhere(&self) -> usize {
+        self.lock().used_beside(&self.owner).count()
+    }
+
+    /// True when other iterators have slots that may come back while this thread waits. Slots of iterators that this thread itself used
+    /// last do not: nobody takes their batches meanwhile.
+    pub fn may_come_back(&self) -> bool {
+        let this = thread::current().id();
+        self.lock().used_beside(&self.owner).any(|owner| *lock(&owner.0) != this)
+    }
+
+    /// Number of times that a slot has become free so far.
+    pub fn returned(&self) -> u64 {
+        self.lock().returned
     }
 
     /// Leases a slot of at least `min_len` bytes that also holds the largest of the recent batches; one that `preferred` accepts, if
@@ -159,7 +203,7 @@ impl SlotPool {
         let mut inner = self.lock();
         inner.start_anew_after_fork();
         let needed = min_len.max(inner.expected());
-        let lease = inner.lease(needed, others, preferred)?;
+        let lease = inner.lease(needed, others, preferred, &self.owner)?;
         inner.leased(lease)?.min_len = min_len;
         Ok(lease)
     }
@@ -171,29 +215,34 @@ impl SlotPool {
     pub fn lease_small(&self, min_len: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.start_anew_after_fork();
-        inner.lease(min_len.max(FIRST_LEN), 0, |_| false)
+        inner.lease(min_len.max(FIRST_LEN), 0, |_| false, &self.owner)
     }
 
-    /// Gives `lease` back and leases a slot of at least `needed` bytes instead; `others` as in [`lease`](Self::lease).
+    /// Gives `lease` back, if there is one, and leases a slot of at least `needed` bytes instead; `others` as in [`lease`](Self::lease).
     ///
     /// # Errors
     /// [`SlotError`]; `lease` is then still what it was.
-    pub fn regrow(&self, lease: Lease, needed: usize, others: usize) -> Result<Lease, SlotError> {
+    pub fn regrow(&self, lease: Option<Lease>, needed: usize, others: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
-        inner.leased(lease)?;
+        if let Some(lease) = lease {
+            inner.leased(lease)?;
+        }
+        let old_len = lease.map_or(0, |lease| lease.len);
         // A worker that asks for less gets a slot of the first size.
         let needed = needed.max(FIRST_LEN);
         // The limit holds for the state afterwards, without the old slot. The old slot is destroyed only when there is a new one: if
         // there is none, the worker answers under the old lease, or its task is given to another worker with it.
-        inner.bytes -= lease.len;
-        inner.in_use -= lease.len;
-        let grown = inner.lease(needed, others, |_| false);
-        inner.bytes += lease.len;
-        inner.in_use += lease.len;
+        inner.bytes -= old_len;
+        inner.in_use -= old_len;
+        let grown = inner.lease(needed, others, |_| false, &self.owner);
+        inner.bytes += old_len;
+        inner.in_use += old_len;
         let grown = grown?;
         inner.recent.note(needed);
         // The worker still copies the batch out of the old slot, and a slot that was too small is likely to be too small again.
-        inner.destroy(lease.slot);
+        if let Some(lease) = lease {
+            inner.destroy(lease.slot);
+        }
         Ok(grown)
     }
 
@@ -205,7 +254,7 @@ impl SlotPool {
         let free = inner.free.iter().map(|number| (*number, &inner.slots[number]));
         let warm = free.filter(|&(number, slot)| warmer(slot) && wanted(number));
         let warmest = warm.max_by_key(|(_, slot)| slot.last_used).map(|(number, _)| number)?;
-        Some(inner.start_lease(warmest))
+        Some(inner.start_lease(warmest, &self.owner))
     }
 
     /// Size in bytes that the next batch is expected to need: that of the largest of the recent ones.
@@ -319,6 +368,7 @@ impl Inner {
             bytes: 0,
             destroyed: 0,
             lent: 0,
+            returned: 0,
             owner: std::process::id(),
             pinner,
         }
@@ -350,6 +400,7 @@ impl Inner {
         needed: usize,
         others: usize,
         preferred: impl Fn(u32) -> bool,
+        owner: &Arc<Owner>,
     ) -> Result<Lease, SlotError> {
         let needed = needed.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
         let available = self.limit.saturating_sub(self.in_use);
@@ -365,12 +416,14 @@ impl Inner {
             // Slack only where it fits.
             None => self.create(Some(with_slack(needed)).filter(|&roomy| fits(roomy)).unwrap_or(needed))?,
         };
-        Ok(self.start_lease(number))
+        Ok(self.start_lease(number, owner))
     }
 
-    fn start_lease(&mut self, number: u32) -> Lease {
+    fn start_lease(&mut self, number: u32, owner: &Arc<Owner>) -> Lease {
         let slot = self.slots.get_mut(&number).expect("the caller found or made it");
         slot.state = State::Leased;
+        slot.owner = Arc::downgrade(owner);
+        *lock(&owner.0) = thread::current().id();
         slot.generation = slot.generation.wrapping_add(1);
         slot.min_len = 0;
         let lease = Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 };
@@ -394,10 +447,17 @@ impl Inner {
         };
         slot.state = State::Free;
         self.in_use -= slot.memory.len() as u64;
+        self.returned += 1;
         self.free.insert(number);
         if slot.spoilt || self.is_too_large(&self.slots[&number]) {
             self.destroy(number);
         }
+    }
+
+    /// The owners of slots that other iterators use.
+    fn used_beside<'a>(&'a self, owner: &'a Arc<Owner>) -> impl Iterator<Item = Arc<Owner>> + 'a {
+        let used = self.slots.values().filter(|slot| slot.state != State::Free);
+        used.filter_map(|slot| slot.owner.upgrade()).filter(|other| !Arc::ptr_eq(other, owner))
     }
 
     fn limit_reached(&self, wanted: usize) -> SlotError {
@@ -406,6 +466,7 @@ impl Inner {
             limit: self.limit,
             held: self.count(State::Lent),
             leased: self.count(State::Leased),
+            sufficient: self.bytes_in(State::Lent).saturating_add(wanted as u64),
         }
     }
 
@@ -417,15 +478,23 @@ impl Inner {
         if self.bytes.saturating_add(len as u64) > self.limit {
             return Err(self.limit_reached(len));
         }
-        let system = |source| SlotError::System { wanted: len as u64, source };
+        let system = |source| SlotError::System { wanted: len as u64, held: self.count(State::Lent), source };
         let size = NonZeroUsize::new(len).ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;
         let fd = memory::reserve(size).map_err(system)?;
         let memory = SlotMemory::map_pinned(&fd, size, self.pinner.as_ref()).map_err(system)?;
         let number = self.next;
         self.next += 1;
         self.bytes += len as u64;
-        let slot =
-            Slot { fd, memory, state: State::Free, generation: 0, min_len: 0, last_used: 0, spoilt: false };
+        let slot = Slot {
+            fd,
+            memory,
+            state: State::Free,
+            owner: Weak::new(),
+            generation: 0,
+            min_len: 0,
+            last_used: 0,
+            spoilt: false,
+        };
         self.slots.insert(number, slot);
         self.free.insert(number);
         Ok(number)
@@ -440,6 +509,11 @@ impl Inner {
             }
             self.destroyed += 1;
         }
+    }
+
+    fn bytes_in(&self, state: State) -> u64 {
+        let slots = self.slots.values().filter(|slot| slot.state == state);
+        slots.map(|slot| slot.memory.len() as u64).sum()
     }
 
     fn count(&self, state: State) -> usize {

@@ -2,6 +2,8 @@
 
 use std::{
     cell::{Cell, RefCell},
+    io,
+    num::NonZeroUsize,
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -14,6 +16,7 @@ use loader_core::{
     panic::to_failure,
 };
 use loader_ipc::{
+    ChunkError, Loan, SlotMemory,
     arena::{Arena, EncodeError, Encoded},
     channel::SendError,
     control::{ControlPage, WorkerLine, WorkerState},
@@ -248,39 +251,48 @@ impl Worker<'_> {
         match encode(&*batch, &mut arena) {
             Ok(encoded) => Ok(Outcome::Done { lease, encoded }),
             Err(NotSent::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
-            Err(NotSent::TooLarge { needed }) => self.send_in_larger_slot(task, lease, &*batch, needed),
+            Err(NotSent::TooLarge { needed }) => {
+                drop(arena);
+                self.send_in_larger_slot(task, lease, batch, needed)
+            }
         }
     }
 
-    /// Asks main for a larger slot and encodes the batch into that.
+    /// Asks main for a larger slot and encodes the batch into that. Main may ask for the slot first: then the batch waits in memory of this
+    /// process.
     fn send_in_larger_slot(
         &mut self,
         task: u64,
         lease: Lease,
-        batch: &dyn Loaded,
+        batch: Box<dyn Loaded>,
         needed: usize,
     ) -> anyhow::Result<Outcome> {
         if self.report(Event::NeedSlot { task, lease, needed: needed as u64 })?.is_break() {
             return Ok(Outcome::Unheard);
         }
-        let lease = match self.slots.wait_for_grant(task, &self.session.control)? {
-            Grant::Lease(larger) => larger,
-            Grant::Refused(reason) => {
-                return Ok(Outcome::Failed { lease, failure: Failure::to_send(reason) });
+        let failed = |failure| Ok(Outcome::Failed { lease, failure });
+        let mut waiting = Waiting::Batch(batch);
+        let larger = loop {
+            match self.slots.wait_for_grant(task, &self.session.control)? {
+                Grant::Lease(larger) => break larger,
+                Grant::Refused(reason) => return failed(Failure::to_send(reason)),
+                Grant::Unwanted => return Ok(Outcome::Unwanted { lease }),
+                Grant::Vacate => {
+                    waiting = match waiting.copy_out(needed) {
+                        Ok(copied) => copied,
+                        Err(failure) => return failed(failure),
+                    };
+                    let held = self.is_held(lease);
+                    if self.report(Event::Vacated { task, lease, held })?.is_break() {
+                        return Ok(Outcome::Unheard);
+                    }
+                }
             }
-            Grant::Unwanted => return Ok(Outcome::Unwanted { lease }),
         };
-        let mut arena = Arena::in_slot(self.slots.lend(lease)?);
-        Ok(match encode(batch, &mut arena) {
-            Ok(encoded) => Outcome::Done { lease, encoded },
-            Err(NotSent::Failed(failure)) => Outcome::Failed { lease, failure },
-            Err(NotSent::TooLarge { needed: again }) => {
-                let text = format!(
-                    "the batch needed {needed} bytes when it was encoded first and {again} the second time"
-                );
-                Outcome::Failed { lease, failure: Failure::to_send(text) }
-            }
-        })
+        match waiting.encode(self.slots.lend(larger)?, needed) {
+            Ok(encoded) => Ok(Outcome::Done { lease: larger, encoded }),
+            Err(failure) => Ok(Outcome::Failed { lease: larger, failure }),
+        }
     }
 
     /// Bytes that this process has in memory of its own, when they are more than it may have.
@@ -358,6 +370,51 @@ impl Worker<'_> {
         end_if_forked();
         self.session.control.line_of(self.session.worker)
     }
+}
+
+/// A batch that waits for a larger slot.
+enum Waiting {
+    Batch(Box<dyn Loaded>),
+    /// Encoded in memory of this process, as it will lie in the slot.
+    Copied(Arc<SlotMemory>, Encoded),
+}
+
+impl Waiting {
+    /// Copies the batch, which takes `needed` bytes, out of the slot that it lies in.
+    fn copy_out(self, needed: usize) -> Result<Self, Failure> {
+        let Self::Batch(batch) = &self else { return Ok(self) };
+        let no_memory = |error: io::Error| Failure::to_send(format!("no memory to copy the batch: {error}"));
+        let len = NonZeroUsize::new(needed).ok_or_else(|| no_memory(io::ErrorKind::InvalidInput.into()))?;
+        let memory = SlotMemory::of_this_process(len).map_err(no_memory)?;
+        let loan = memory.lend(()).expect("it is new");
+        let encoded = encode_again(&**batch, &mut Arena::in_slot(loan), needed)?;
+        Ok(Self::Copied(memory, encoded))
+    }
+
+    /// Puts the batch into a slot.
+    fn encode(self, mut slot: Loan, needed: usize) -> Result<Encoded, Failure> {
+        match self {
+            Self::Batch(batch) => encode_again(&*batch, &mut Arena::in_slot(slot), needed),
+            Self::Copied(memory, encoded) => {
+                let not_copied = |error: ChunkError| Failure::to_send(format!("copying the batch: {error}"));
+                let mut copy = memory.lend(()).expect("its arena is gone");
+                let end = usize::try_from(encoded.start + encoded.len).expect("it lies in memory");
+                let bytes = copy.take(0..end).map_err(not_copied)?;
+                slot.put(0, bytes.as_bytes()).map_err(not_copied)?;
+                Ok(encoded)
+            }
+        }
+    }
+}
+
+/// Encodes a batch that needed `needed` bytes when it was encoded first.
+fn encode_again(batch: &dyn Loaded, arena: &mut Arena, needed: usize) -> Result<Encoded, Failure> {
+    encode(batch, arena).map_err(|error| match error {
+        NotSent::Failed(failure) => failure,
+        NotSent::TooLarge { needed: again } => Failure::to_send(format!(
+            "the batch needed {needed} bytes when it was encoded first and {again} the second time"
+        )),
+    })
 }
 
 /// Encodes a batch; its `Serialize` is user code and may fail or panic.

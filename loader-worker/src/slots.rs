@@ -27,8 +27,8 @@ pub(crate) struct Slots<'a> {
     mapped: BTreeMap<u32, Arc<SlotMemory>>,
 }
 
-/// A task, and the larger slot for it or why there is none.
-type Granted = (u64, Result<Lease, String>);
+/// A task, and what main says about its slot.
+type Answer = (u64, Grant);
 
 /// Main's answer to `NeedSlot`.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(crate) enum Grant {
     Lease(Lease),
     /// There will be no larger slot, for the reason given.
     Refused(String),
+    /// The slot is needed for an earlier batch. A larger one comes later.
+    Vacate,
     /// The done flag went up meanwhile.
     Unwanted,
 }
@@ -82,21 +84,22 @@ impl<'a> Slots<'a> {
                 return Ok(Grant::Unwanted);
             }
             match self.receive(Instant::now() + DONE_INTERVAL) {
-                Ok(Some((granted, lease))) if granted == task => {
-                    return Ok(lease.map_or_else(Grant::Refused, Grant::Lease));
-                }
-                Ok(Some((granted, _))) => bail!("main answered for task {granted}, not {task}"),
+                Ok(Some((answered, grant))) if answered == task => return Ok(grant),
+                Ok(Some((answered, _))) => bail!("main answered for task {answered}, not {task}"),
                 Ok(None) | Err(LifelineError::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Takes one notice: maps a slot (`None`), or gives a grant.
-    fn receive(&mut self, deadline: Instant) -> Result<Option<Granted>, LifelineError> {
+    /// Takes one notice: maps a slot (`None`), or gives main's answer.
+    fn receive(&mut self, deadline: Instant) -> Result<Option<Answer>, LifelineError> {
         let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
         match notice {
-            Notice::Grant { task, lease } => Ok(Some((task, lease))),
+            Notice::Grant { task, lease } => {
+                Ok(Some((task, lease.map_or_else(Grant::Refused, Grant::Lease))))
+            }
+            Notice::Vacate { task } => Ok(Some((task, Grant::Vacate))),
             Notice::Slot { slot, len } => {
                 let malformed = |what: &str| LifelineError::Malformed(what.to_owned());
                 let fd = fds.into_iter().next().ok_or_else(|| malformed("a slot without its memory"))?;

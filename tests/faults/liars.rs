@@ -18,7 +18,7 @@ const LIAR: &str = env!("CARGO_BIN_EXE_test-liar");
 type Loader = DataLoader<<NoiseSample as Sample>::Batch>;
 
 /// Lies that are seen as such at once, with what is said of each.
-const SEEN: [(Lie, &str); 22] = [
+const SEEN: [(Lie, &str); 23] = [
     (Lie::OthersTask, "which is not its to answer"),
     (Lie::FutureTask, "which is not its to answer"),
     (Lie::OtherSlot, "which is not its to answer"),
@@ -34,6 +34,7 @@ const SEEN: [(Lie, &str); 22] = [
     (Lie::Withdrawn, "for withdrawn"),
     (Lie::Resumed, "it resumed with epoch 7"),
     (Lie::Unused, "for which it had only one"),
+    (Lie::Vacated, "unasked"),
     (Lie::AsksTwice, "which is not its to answer"),
     (Lie::AsksAgain, "it asked twice for a slot"),
     (Lie::AsksForNothing, "no larger than the one it has"),

@@ -55,6 +55,8 @@ pub enum Lie {
     Resumed,
     /// It gives back a slot that it was not offered.
     Unused,
+    /// It gives back its slot although main did not ask for it.
+    Vacated,
     /// It asks for a slot, gets one, and asks with the one before.
     AsksTwice,
     /// It asks for a slot that is too large, and asks again.
@@ -163,6 +165,7 @@ impl Lie {
             Self::Withdrawn => Event::Withdrawn { task },
             Self::Resumed => Event::Resumed { epoch: 7 },
             Self::Unused => Event::Unused { task, lease },
+            Self::Vacated => Event::Vacated { task, lease, held: false },
             Self::AsksTwice => return vec![asks(lease.len + 1); 2],
             Self::AsksAgain => return vec![asks(u64::MAX); 2],
             Self::AsksForNothing => asks(lease.len),

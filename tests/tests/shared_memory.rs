@@ -1,7 +1,13 @@
 //! Loaders whose `shared_memory_limit` is barely enough.
 
-use loader_core::prelude::*;
-use loader_tests::Watchdog;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use loader_core::{Error, Iter, prelude::*};
+use loader_tests::{Watchdog, datasets::Large, processes};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
@@ -47,4 +53,157 @@ fn one_large_batch_costs_the_others_nothing_for_long() {
     batches.next().unwrap().unwrap();
     let bytes = batches.report().shared_memory_bytes;
     assert!(bytes < 3 << 20, "the large slot is given back: {bytes}");
+}
+
+/// `Large`, as an iterable dataset of shards.
+#[derive(Debug, Serialize, Deserialize)]
+struct LargeStream {
+    count: usize,
+    bytes: usize,
+}
+
+impl IterableDataset for LargeStream {
+    type Sample = Vec<u8>;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u8>>> + Send> {
+        let own = (0..self.count).skip(shard.index()).step_by(shard.count());
+        Ok(own.map(|index| Ok(vec![index as u8; self.bytes])))
+    }
+}
+
+/// The first byte of each batch.
+fn first_bytes(batches: Iter<Tensor<u8>>) -> Vec<u8> {
+    batches.map(|batch| batch.unwrap().as_slice()[0]).collect()
+}
+
+#[test]
+fn room_for_one_batch_is_enough_whatever_the_other_workers_hold() {
+    let _watchdog = Watchdog::start();
+    for (workers, prefetch) in [(1, 4), (2, 1), (4, 2), (8, 3)] {
+        let limit = (MEGABYTE + 20_000).max(workers * prefetch * 64 * 1024) as u64;
+        let large = Large { count: 10, bytes: MEGABYTE };
+        let loader = DataLoader::builder(large).num_workers(workers).prefetch_factor(prefetch);
+        let loader = loader.shared_memory_limit(limit).on_warning(|_| {}).build().unwrap();
+        for _ in 0..2 {
+            assert_eq!(first_bytes(loader.iter().unwrap()), (0..10).collect::<Vec<_>>(), "{workers} workers");
+        }
+        let stream = LargeStream { count: 10, bytes: MEGABYTE };
+        let loader = DataLoader::stream(stream).num_workers(workers).prefetch_factor(prefetch);
+        let loader = loader.shared_memory_limit(limit).on_warning(|_| {}).build().unwrap();
+        let mut bytes = first_bytes(loader.iter().unwrap());
+        bytes.sort_unstable();
+        assert_eq!(bytes, (0..10).collect::<Vec<_>>(), "{workers} workers, shards");
+    }
+}
+
+/// Loads an epoch; kills each of the four workers once, while most of them wait for a slot. Gives the first bytes of the batches.
+fn first_bytes_despite_kills(mut batches: Iter<Tensor<u8>>, after: Duration) -> Vec<u8> {
+    let pids = batches.worker_pids();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for pid in pids {
+                thread::sleep(after);
+                processes::try_signal(pid, Signal::SIGKILL);
+            }
+        });
+        batches.by_ref().map(|batch| batch.unwrap().as_slice()[0]).collect()
+    })
+}
+
+#[test]
+fn workers_that_die_while_they_wait_for_a_slot_are_replaced() {
+    let _watchdog = Watchdog::start();
+    let limit = MEGABYTE as u64 + 20_000;
+    for after in [0, 1, 2, 4, 8].map(Duration::from_millis) {
+        let large = Large { count: 10, bytes: MEGABYTE };
+        let loader = DataLoader::builder(large).num_workers(4).shared_memory_limit(limit);
+        let loader = loader.on_warning(|_| {}).build().unwrap();
+        let bytes = first_bytes_despite_kills(loader.iter().unwrap(), after);
+        assert_eq!(bytes, (0..10).collect::<Vec<_>>(), "killed after {after:?}");
+        let stream = LargeStream { count: 10, bytes: MEGABYTE };
+        let loader = DataLoader::stream(stream).num_workers(4).shared_memory_limit(limit);
+        let loader = loader.on_warning(|_| {}).build().unwrap();
+        let mut bytes = first_bytes_despite_kills(loader.iter().unwrap(), after);
+        bytes.sort_unstable();
+        assert_eq!(bytes, (0..10).collect::<Vec<_>>(), "shards, killed after {after:?}");
+    }
+}
+
+#[test]
+fn persistent_workers_leave_epochs_while_they_wait_for_a_slot() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(Large { count: 10, bytes: MEGABYTE }).num_workers(4);
+    let loader = loader.persistent_workers(true).shared_memory_limit(MEGABYTE as u64 + 20_000);
+    let loader = loader.on_warning(|_| {}).build().unwrap();
+    for taken in [1, 2, 0, 1] {
+        for batch in loader.iter().unwrap().take(taken) {
+            batch.unwrap();
+        }
+    }
+    assert_eq!(first_bytes(loader.iter().unwrap()), (0..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_batch_that_can_never_fit_says_how_much_it_needs() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(Large { count: 4, bytes: MEGABYTE }).num_workers(2);
+    let loader = loader.shared_memory_limit(1 << 19).build().unwrap();
+    for batch in loader.iter().unwrap() {
+        let error = batch.unwrap_err();
+        assert!(matches!(error, Error::SendFailed { .. }), "{error:?}");
+        let text = error.to_string();
+        let needed = text.split("set shared_memory_limit to at least ").nth(1).unwrap();
+        let needed: usize = needed.split(' ').next().unwrap().parse().unwrap();
+        assert!((MEGABYTE..MEGABYTE + 20_000).contains(&needed), "{text}");
+    }
+}
+
+/// A loader whose memory holds one batch, and a little more.
+fn tight() -> DataLoader<Tensor<u8>> {
+    let loader = DataLoader::builder(Large { count: 20, bytes: MEGABYTE }).num_workers(2);
+    loader.shared_memory_limit(MEGABYTE as u64 + (9 << 16)).build().unwrap()
+}
+
+#[test]
+fn iterators_on_two_threads_wait_for_each_others_memory() {
+    let _watchdog = Watchdog::start();
+    let loader = tight();
+    thread::scope(|scope| {
+        let all = [(); 3].map(|()| {
+            scope.spawn(|| {
+                let batches = loader.iter().unwrap();
+                let slowly = batches.map(|batch| {
+                    let batch = batch.unwrap();
+                    thread::sleep(Duration::from_millis(5));
+                    batch.as_slice()[0]
+                });
+                slowly.collect::<Vec<_>>()
+            })
+        });
+        for bytes in all {
+            assert_eq!(bytes.join().unwrap(), (0..20).collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn iterators_on_one_thread_get_an_error_that_loses_nothing() {
+    let _watchdog = Watchdog::start();
+    let loader = tight();
+    let mut first = loader.iter().unwrap();
+    let held = first.next().unwrap().unwrap();
+    let mut second = loader.iter().unwrap();
+    let started = Instant::now();
+    let error = second.next().unwrap().unwrap_err();
+    assert!(matches!(error, Error::SharedMemoryExhausted { .. }), "{error:?}");
+    assert!(!error.ends_iteration());
+    assert!(error.to_string().contains("iterators of this loader"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(30));
+    drop(first);
+    drop(held);
+    assert_eq!(first_bytes(second), (0..20).collect::<Vec<_>>());
 }

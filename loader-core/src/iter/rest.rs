@@ -150,6 +150,14 @@ impl Resting {
                     pool.grant(worker, task, Err(ABANDONED.to_owned()))?;
                     continue;
                 }
+                // Its answer comes under the same lease.
+                Event::Vacated { lease, held, .. } => {
+                    if !unanswered.contains(&(worker, lease)) {
+                        return Err(impossible(worker));
+                    }
+                    slots.release(lease, held);
+                    continue;
+                }
                 Event::Done { task, lease, held, .. }
                 | Event::Failed { task, lease, held, .. }
                 | Event::Skipped { task, lease, held }

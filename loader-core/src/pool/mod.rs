@@ -231,6 +231,13 @@ impl Pool {
         sent.or_else(|error| lifeline_failed(worker, error))
     }
 
+    /// Asks a worker that waits for a larger slot for the one that it has.
+    pub(crate) fn vacate(&self, worker: usize, task: u64) -> Result<(), Error> {
+        let deadline = Instant::now() + LIFELINE_DEADLINE;
+        let sent = self.workers[worker].lifeline.send(&Notice::Vacate { task }, &[], deadline);
+        sent.or_else(|error| lifeline_failed(worker, error))
+    }
+
     /// Notes which workers have slots mapped that no longer exist.
     pub(crate) fn look_for_destroyed_slots(&mut self) {
         let destroyed = self.slots.destroyed();

@@ -133,6 +133,13 @@ pub enum Notice {
         /// The larger slot, or why there is none.
         lease: Result<Lease, String>,
     },
+    /// To a worker that waits for a larger slot: copy the batch to memory of your own, and give the slot back ([`Event::Vacated`]).
+    ///
+    /// [`Event::Vacated`]: crate::frame::Event::Vacated
+    Vacate {
+        /// Number of the task.
+        task: u64,
+    },
 }
 
 /// Why main and a worker did not come together.

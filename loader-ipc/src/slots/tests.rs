@@ -32,7 +32,7 @@ fn old_and_made_up_leases_are_refused() {
     assert!(matches!(pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
     let made_up = Lease { slot: 99, generation: 1, len: 4096 };
     assert!(matches!(pool.lend(made_up, 8, false), Err(SlotError::NotLeased(_))));
-    assert!(matches!(pool.regrow(made_up, 1, 0), Err(SlotError::NotLeased(_))));
+    assert!(matches!(pool.regrow(Some(made_up), 1, 0), Err(SlotError::NotLeased(_))));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn the_limit_is_hard_and_names_what_is_held() {
 fn growing_replaces_the_small_slot() {
     let pool = SlotPool::new(1 << 30);
     let small = pool.lease(1, 0, ANY).unwrap();
-    let large = pool.regrow(small, 1_000_000, 0).unwrap();
+    let large = pool.regrow(Some(small), 1_000_000, 0).unwrap();
     assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
     assert!(!pool.exists(small.slot));
     pool.release(large, false);
@@ -63,7 +63,7 @@ fn no_slot_is_smaller_than_the_first() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(1, 0, ANY).unwrap();
     // A worker may ask for anything.
-    let again = pool.regrow(lease, 0, 0).unwrap();
+    let again = pool.regrow(Some(lease), 0, 0).unwrap();
     assert_eq!(again.len, FIRST_LEN as u64);
 }
 
@@ -71,8 +71,8 @@ fn no_slot_is_smaller_than_the_first() {
 fn room_is_kept_for_those_that_are_ahead() {
     let pool = SlotPool::new(3 << 20);
     let leases = [(); 3].map(|()| pool.lease(1, 0, ANY).unwrap());
-    assert!(matches!(pool.regrow(leases[2], 1 << 20, 2), Err(SlotError::LimitReached { .. })));
-    let grown = pool.regrow(leases[0], 1 << 20, 1).unwrap();
+    assert!(matches!(pool.regrow(Some(leases[2]), 1 << 20, 2), Err(SlotError::LimitReached { .. })));
+    let grown = pool.regrow(Some(leases[0]), 1 << 20, 1).unwrap();
     assert_eq!(grown.len, 1 << 20, "no slack where it would take the others' room");
     assert!(matches!(pool.lease(1, 1, ANY), Err(SlotError::LimitReached { .. })));
     pool.lease(1, 0, ANY).unwrap();
@@ -104,7 +104,7 @@ fn lend_and_drop(pool: &SlotPool, count: usize, used: usize) {
     for _ in 0..count {
         let mut lease = pool.lease(1, 0, ANY).unwrap();
         if lease.len < used as u64 {
-            lease = pool.regrow(lease, used, 0).unwrap();
+            lease = pool.regrow(Some(lease), used, 0).unwrap();
         }
         drop(pool.lend(lease, used as u64, false).unwrap());
     }
@@ -126,7 +126,7 @@ fn one_large_batch_is_forgotten() {
 fn a_large_slot_that_comes_back_late_is_given_back() {
     let pool = SlotPool::new(1 << 30);
     let first = pool.lease(1, 0, ANY).unwrap();
-    let large = pool.regrow(first, 100_000_000, 0).unwrap();
+    let large = pool.regrow(Some(first), 100_000_000, 0).unwrap();
     let held = pool.lend(large, 100_000_000, false).unwrap();
     lend_and_drop(&pool, RECENT, 100_000);
     let kept = pool.bytes() - large.len;
@@ -138,7 +138,7 @@ fn a_large_slot_that_comes_back_late_is_given_back() {
 fn a_lie_about_the_size_lasts_no_longer() {
     let pool = SlotPool::new(1 << 30);
     let lease = pool.lease(1, 0, ANY).unwrap();
-    let large = pool.regrow(lease, 500_000_000, 0).unwrap();
+    let large = pool.regrow(Some(lease), 500_000_000, 0).unwrap();
     // It asked for much, and then says that it wrote even more.
     drop(pool.lend(large, u64::MAX, false).unwrap());
     assert!(pool.expected() as u64 <= large.len);
@@ -161,12 +161,40 @@ fn sizes_that_vary_settle_on_slots_that_stay() {
 fn a_slot_of_the_first_size_fits_where_the_expected_one_does_not() {
     let pool = SlotPool::new(100_000_000);
     let first = pool.lease(1, 0, ANY).unwrap();
-    let large = pool.regrow(first, 90_000_000, 0).unwrap();
+    let large = pool.regrow(Some(first), 90_000_000, 0).unwrap();
     let _held = pool.lend(large, 90_000_000, false).unwrap();
     assert!(matches!(pool.lease(1, 0, ANY), Err(SlotError::LimitReached { .. })));
     let small = pool.lease_small(1).unwrap();
     assert_eq!(small.len, FIRST_LEN as u64);
-    assert!(pool.regrow(small, 5_000_000, 0).is_ok());
+    assert!(pool.regrow(Some(small), 5_000_000, 0).is_ok());
+}
+
+#[test]
+fn a_task_that_has_given_its_slot_back_gets_a_larger_one() {
+    let pool = SlotPool::new(20 * FIRST_LEN as u64);
+    let [first, second] = [(); 2].map(|()| pool.lease(1, 0, ANY).unwrap());
+    assert!(matches!(pool.regrow(Some(first), 19 * FIRST_LEN + 1, 0), Err(SlotError::LimitReached { .. })));
+    pool.release(second, false);
+    let grown = pool.regrow(Some(first), 19 * FIRST_LEN + 1, 0).unwrap();
+    pool.release(grown, false);
+    assert!(pool.regrow(None, 19 * FIRST_LEN, 0).is_ok());
+}
+
+#[test]
+fn slots_of_other_threads_iterators_may_come_back() {
+    let pool = SlotPool::new(1 << 20);
+    let (ours, theirs) = (pool.of_iterator(), pool.of_iterator());
+    let _own = ours.lease(1, 0, ANY).unwrap();
+    assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (0, false));
+    let lease = theirs.lease(1, 0, ANY).unwrap();
+    assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (1, false), "this thread would have to act");
+    let theirs = thread::spawn(move || (theirs.lease(1, 0, ANY).unwrap(), theirs)).join().unwrap().1;
+    assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (2, true));
+    let returned = ours.returned();
+    drop(theirs.lend(lease, 1, false).unwrap());
+    assert_eq!((ours.used_elsewhere(), ours.returned()), (1, returned + 1));
+    drop(theirs);
+    assert_eq!(ours.used_elsewhere(), 0, "an iterator that is gone gives nothing back by itself");
 }
 
 /// What main, its workers and the program may do next. Whom it is done to is a number among those that there are.
@@ -272,7 +300,7 @@ impl World {
             },
             Step::Regrow { which, needed, others } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
-                match self.pool.regrow(lease, needed, others) {
+                match self.pool.regrow(Some(lease), needed, others) {
                     Ok(larger) => {
                         prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
                         self.sizes.push(needed);
@@ -326,7 +354,7 @@ impl World {
                     .map(|lease| Lease { len: u64::MAX, ..*lease });
                 for lease in late.into_iter().chain(lent).chain(lies) {
                     prop_assert!(matches!(self.pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
-                    prop_assert!(matches!(self.pool.regrow(lease, 1, 0), Err(SlotError::NotLeased(_))));
+                    prop_assert!(matches!(self.pool.regrow(Some(lease), 1, 0), Err(SlotError::NotLeased(_))));
                     prop_assert!(matches!(self.pool.write(lease, b"late"), Err(SlotError::NotLeased(_))));
                     self.pool.release(lease, true);
                 }

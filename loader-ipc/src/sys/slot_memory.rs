@@ -50,9 +50,11 @@ impl SlotMemory {
         Ok(Arc::new(Self { mapping, lent: AtomicBool::new(false) }))
     }
 
-    /// Memory that only threads of this process share: what Miri can map.
-    #[cfg(test)]
-    pub(crate) fn of_this_process(len: NonZeroUsize) -> io::Result<Arc<Self>> {
+    /// Zeroed memory of this process alone.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn of_this_process(len: NonZeroUsize) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { mapping: Mapping::anonymous(len)?, lent: AtomicBool::new(false) }))
     }
 

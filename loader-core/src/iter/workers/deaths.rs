@@ -16,7 +16,7 @@ use loader_ipc::{
 use nix::sys::signal::Signal;
 
 use super::{
-    Arrival, Wanted, WorkerIter,
+    Arrival, Sent, Wanted, WorkerIter,
     suspects::{Blame, Evidence, Place, Suspects},
 };
 use crate::{
@@ -279,6 +279,7 @@ impl<B: Batch> WorkerIter<B> {
         error: impl FnOnce(Vec<usize>) -> Error,
     ) -> Result<(), Error> {
         self.give_up_hedge(task)?;
+        self.parked.remove(&task);
         let Some(sent) = self.sent_mut(task) else { return Ok(()) };
         let lease = sent.lease.take();
         let (indices, shard) = match &sent.wanted {
@@ -299,17 +300,27 @@ impl<B: Batch> WorkerIter<B> {
     /// Gives a worker that is being started again the tasks that its last process had not answered.
     fn redo(&mut self, worker: usize) -> Result<(), Error> {
         let over = self.supply.reopen(worker, self.options.workers);
-        for number in self.schedule.waiting_at(worker) {
+        let tasks = self.schedule.waiting_at(worker);
+        // One whose slot is gone must wait for another; those behind it wait too, since a shard is read in order.
+        let has_slot = |sent: &Sent| sent.lease.is_some() && !sent.has_vacated;
+        let all_have =
+            tasks.iter().all(|&task| self.place_of(task).is_some_and(|at| has_slot(&self.tasks[at])));
+        for number in tasks {
             let place = self.place_of(number).expect("every task in the schedule is noted");
-            let lease = self.tasks[place].lease.expect("a worker was given it");
+            let lease = self.tasks[place].lease.filter(|_| all_have);
             self.tasks[place].has_asked = false;
             if let Wanted::NextOf { shard, .. } = self.tasks[place].wanted {
                 if over.contains(&shard) {
-                    self.bring_nothing(number, lease, false);
+                    self.bring_nothing(number, false);
                     continue;
                 }
-                self.tasks[place].wanted = self.supply.again(shard, lease.len);
+                self.tasks[place].wanted =
+                    self.supply.again(shard, lease.map_or(u64::MAX, |lease| lease.len));
             }
+            let Some(lease) = lease else {
+                self.park(number);
+                continue;
+            };
             let task = self.task(number, &self.tasks[place].wanted, lease)?;
             self.pool.give_task(worker, task)?;
         }

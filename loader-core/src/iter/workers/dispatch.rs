@@ -6,15 +6,21 @@ use loader_ipc::{
     slots::SlotError,
 };
 
-use super::{Arrival, Sent, Wanted, WorkerIter, no_slot};
+use super::{Arrival, Sent, Wanted, WorkerIter};
 use crate::{collate::Batch, error::Error, fetch::ShardPlace};
 
 impl<B: Batch> WorkerIter<B> {
     /// Sends tasks while there is room in the window and in shared memory.
     pub(super) fn dispatch(&mut self) -> Result<(), Error> {
         self.pool.look_for_destroyed_slots();
+        self.give_slots(false)?;
+        if !self.requests.is_empty() || !self.parked.is_empty() {
+            // Memory is for them first.
+            return Ok(());
+        }
         while let Some(lane) = self.schedule.next_lane() {
             let Some((wanted, error)) = self.supply.next(lane, &mut self.schedule) else {
+                self.starved = None;
                 self.schedule.close();
                 self.finish_idle_workers();
                 break;
@@ -33,7 +39,10 @@ impl<B: Batch> WorkerIter<B> {
                 leased = self.slots.lease_small(in_slot).or(leased);
             }
             match leased {
-                Ok(lease) => self.send(number, lane, wanted, lease)?,
+                Ok(lease) => {
+                    self.starved = None;
+                    self.send(number, lane, wanted, lease)?;
+                }
                 Err(SlotError::LimitReached { wanted: bytes, limit, .. })
                     if bytes > limit && !self.supply.has_shards() =>
                 {
@@ -43,8 +52,12 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 Err(error) => {
                     self.supply.hold_back(number, wanted);
-                    // While batches are on their way, their slots will come free: wait. Otherwise the user must act.
-                    return if self.schedule.is_empty() { Err(no_slot(error)) } else { Ok(()) };
+                    // While batches are on their way, their slots will come free: wait. Otherwise other iterators or the user must act.
+                    if !self.schedule.is_empty() {
+                        self.starved = None;
+                        return Ok(());
+                    }
+                    return if self.waits_for_others() { Ok(()) } else { Err(self.no_slot(error)) };
                 }
             }
         }
@@ -57,7 +70,14 @@ impl<B: Batch> WorkerIter<B> {
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
         self.supply.sent(&wanted);
-        self.tasks.push_back(Sent { number, worker, wanted, lease: Some(lease), has_asked: false });
+        self.tasks.push_back(Sent {
+            number,
+            worker,
+            wanted,
+            lease: Some(lease),
+            has_asked: false,
+            has_vacated: false,
+        });
         self.pool.give_task(worker, task)
     }
 
@@ -152,7 +172,14 @@ impl<B: Batch> WorkerIter<B> {
     fn fail_unsent(&mut self, number: u64, lane: usize, wanted: Wanted, error: Error) {
         let worker = self.schedule.worker_of(lane);
         self.schedule.sent(lane);
-        self.tasks.push_back(Sent { number, worker, wanted, lease: None, has_asked: false });
+        self.tasks.push_back(Sent {
+            number,
+            worker,
+            wanted,
+            lease: None,
+            has_asked: false,
+            has_vacated: false,
+        });
         let arrived = self.schedule.arrived(number, Arrival::Lost(Box::new(error)));
         debug_assert!(arrived.is_ok(), "it was just noted as sent");
     }
@@ -179,7 +206,7 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(Indices::List(list));
         }
         let bytes: Vec<u8> = list.iter().flat_map(|index| index.to_le_bytes()).collect();
-        self.slots.write(lease, &bytes).map_err(no_slot)?;
+        self.slots.write(lease, &bytes).map_err(|error| self.no_slot(error))?;
         Ok(Indices::InSlot { len: list.len() as u64 })
     }
 
@@ -191,7 +218,7 @@ impl<B: Batch> WorkerIter<B> {
         let (position, skip) = (place.position, place.skip());
         let snapshot = match &place.snapshot {
             Some(snapshot) => {
-                self.slots.write(lease, &snapshot.bytes).map_err(no_slot)?;
+                self.slots.write(lease, &snapshot.bytes).map_err(|error| self.no_slot(error))?;
                 Some(snapshot.bytes.len() as u64)
             }
             None => None,

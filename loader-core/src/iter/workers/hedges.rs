@@ -50,6 +50,16 @@ impl Hedges {
         self.running.iter().chain(&self.lost).any(|hedge| hedge.worker == worker)
     }
 
+    /// True while a worker is on a task under `lease` whose batch is there already.
+    pub(super) fn has_lost_with(&self, worker: usize, lease: Lease) -> bool {
+        self.lost.iter().any(|hedge| (hedge.worker, hedge.lease) == (worker, lease))
+    }
+
+    /// True while a second worker is on `task`.
+    pub(super) fn is_hedged(&self, task: u64) -> bool {
+        self.running.iter().any(|hedge| hedge.task == task)
+    }
+
     /// The task that is not the worker's in the schedule, and that it is on.
     pub(super) fn task_of(&self, worker: usize) -> Option<u64> {
         let mut all = self.running.iter().chain(&self.lost);
@@ -103,6 +113,9 @@ impl<B: Batch> WorkerIter<B> {
         };
         let Some(worker) = (0..self.options.workers).find(is_free) else { return Ok(()) };
         let place = self.place_of(task).expect("every task in the schedule is noted");
+        if self.tasks[place].lease.is_none() {
+            return Ok(());
+        }
         let in_slot = self.tasks[place].wanted.bytes_in_slot();
         // Memory is for the batches that have not been tried at all.
         let Ok(lease) = self.slots.lease(in_slot, self.options.workers, |slot| self.pool.knows(worker, slot))
@@ -136,9 +149,18 @@ impl<B: Batch> WorkerIter<B> {
             self.pool.answered(worker, task)?;
             return Ok(false);
         }
+        if second.is_some() && self.parked.remove(&task) {
+            // The first try has no slot at the moment, and is not needed.
+            let sent = self.sent_mut(task).expect("every task in the schedule is noted");
+            (sent.worker, sent.lease) = (worker, Some(lease));
+            self.schedule.moved(task, worker);
+            return Ok(true);
+        }
         if second.is_some()
-            && let Some(Sent { worker: first, lease: Some(old), has_asked, .. }) = self.sent_mut(task)
+            && let Some(Sent { worker: first, lease: Some(old), has_asked, has_vacated, .. }) =
+                self.sent_mut(task)
         {
+            *has_vacated = false;
             let loser = Hedge {
                 task,
                 worker: std::mem::replace(first, worker),

@@ -1,61 +1,255 @@
 //! Slots beside those that tasks are sent with: larger ones that workers ask for, and warm ones that they are offered.
 
+use std::time::{Duration, Instant};
+
 use loader_ipc::{
-    frame::{LEAST_OFFERED, Lease},
+    frame::{Failure, LEAST_OFFERED, Lease},
     slots::SlotError,
 };
+use nix::libc::{EMFILE, ENFILE};
 
-use super::{Request, Sent, WorkerIter, no_slot};
+use super::{Request, Sent, Starved, Vacate, WorkerIter};
 use crate::{collate::Batch, error::Error};
 
+/// How long to wait for a slot of another iterator while none at all comes back.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a task got no slot.
+enum NotGiven {
+    NoSlot(SlotError),
+    Fatal(Error),
+}
+
+/// True where the program can make room, and ask again: it holds batches, or descriptors.
+fn is_retried(error: &SlotError) -> bool {
+    match error {
+        SlotError::LimitReached { held, .. } => *held > 0,
+        SlotError::System { held, source, .. } => {
+            *held > 0 || matches!(source.raw_os_error(), Some(EMFILE | ENFILE))
+        }
+        _ => false,
+    }
+}
+
 impl<B: Batch> WorkerIter<B> {
-    /// Answers the workers that wait for a larger slot, in the order of their tasks, as far as there is room.
+    /// Gives slots to tasks that wait for one, in the order of the tasks, as far as there is room: to workers that have asked for a larger
+    /// slot, and to tasks whose slot was taken back.
     ///
     /// Room is first kept for the earlier tasks, which may still ask: otherwise later batches could take all memory and wait for
-    /// an earlier one that gets none.
-    pub(super) fn answer_requests(&mut self) -> Result<(), Error> {
-        while let Some((&task, &request)) = self.requests.first_key_value() {
-            let Request { worker, lease, needed } = request;
-            let ahead = |sent: &&Sent| {
-                sent.number < task && sent.lease.is_some_and(|lease| lease.len < needed as u64)
-            };
-            let ahead = self.tasks.iter().filter(ahead).count();
-            let too_large = needed as u64 > self.slots.limit();
-            let answer = match self.slots.regrow(lease, needed, ahead) {
-                Ok(lease) => Ok(lease),
-                Err(SlotError::NotLeased(_)) => {
-                    self.requests.remove(&task);
-                    return Err(Error::misbehaved(worker, "it asked to grow a slot that is not its own"));
+    /// an earlier one that gets none. If the user waits, what later tasks do not need yet is `reclaimed`, and a batch for which there can
+    /// be no room fails.
+    pub(super) fn give_slots(&mut self, reclaims: bool) -> Result<(), Error> {
+        loop {
+            let asked = self.requests.first_key_value().map(|(&task, &request)| (task, request));
+            let parked = self.parked.first().copied();
+            let (task, needed, given) = match (asked, parked) {
+                (Some((task, request)), parked) if parked.is_none_or(|parked| task < parked) => {
+                    if let Vacate::Asked = request.vacate {
+                        return Ok(());
+                    }
+                    (task, request.needed, self.answer_request(task, request))
                 }
-                Err(SlotError::LimitReached { .. }) if !too_large && !self.is_stuck() => return Ok(()),
-                // The program holds the memory: it can drop batches and ask again.
-                Err(error @ SlotError::LimitReached { held: 1.., .. }) if !too_large => {
-                    return Err(no_slot(error));
-                }
-                Err(error) => Err(no_slot(error).to_string()),
+                (_, Some(task)) => (task, 0, self.give_again(task)),
+                (_, None) => return Ok(()),
             };
-            self.requests.remove(&task);
-            if let (Ok(lease), Some(sent)) = (&answer, self.sent_mut(task)) {
-                sent.lease = Some(*lease);
+            let error = match given {
+                Ok(()) => {
+                    self.starved = None;
+                    continue;
+                }
+                Err(NotGiven::Fatal(error)) => return Err(error),
+                Err(NotGiven::NoSlot(error)) => error,
+            };
+            let is_too_large = needed as u64 > self.slots.limit();
+            if !is_too_large {
+                if !reclaims || self.works_on() {
+                    self.starved = None;
+                    return Ok(());
+                }
+                if matches!(error, SlotError::LimitReached { .. }) && self.reclaim_behind(task)? {
+                    continue;
+                }
+                if self.waits_for_others() {
+                    return Ok(());
+                }
+                if is_retried(&error) || self.slots.used_elsewhere() > 0 {
+                    return Err(self.no_slot(error));
+                }
             }
-            self.pool.grant(worker, task, answer)?;
+            self.refuse(task, error)?;
         }
+    }
+
+    /// Leases the larger slot that a worker has asked for, and tells it.
+    fn answer_request(&mut self, task: u64, request: Request) -> Result<(), NotGiven> {
+        let Request { worker, lease, needed, vacate } = request;
+        let ahead =
+            self.tasks.iter().filter(|sent| sent.number < task && self.may_need(sent, needed)).count();
+        let old = matches!(vacate, Vacate::No).then_some(lease);
+        let lease = match self.slots.regrow(old, needed, ahead) {
+            Err(SlotError::NotLeased(_)) => {
+                self.requests.remove(&task);
+                let error = Error::misbehaved(worker, "it asked to grow a slot that is not its own");
+                return Err(NotGiven::Fatal(error));
+            }
+            lease => lease.map_err(NotGiven::NoSlot)?,
+        };
+        self.requests.remove(&task);
+        if let Some(sent) = self.sent_mut(task) {
+            (sent.lease, sent.has_vacated) = (Some(lease), false);
+        }
+        self.pool.grant(worker, task, Ok(lease)).map_err(NotGiven::Fatal)
+    }
+
+    /// True for a task that may still ask for a slot of `needed` bytes.
+    fn may_need(&self, sent: &Sent, needed: usize) -> bool {
+        let is_small = sent.has_vacated || sent.lease.is_none_or(|lease| lease.len < needed as u64);
+        is_small && self.schedule.is_waiting(sent.number)
+    }
+
+    /// Leases a slot for a task whose slot was taken back, and gives it to its worker again.
+    fn give_again(&mut self, task: u64) -> Result<(), NotGiven> {
+        let place = self.place_of(task).expect("every task in the schedule is noted");
+        let Sent { worker, ref wanted, .. } = self.tasks[place];
+        let in_slot = wanted.bytes_in_slot();
+        let expected = self.slots.expected();
+        let ahead =
+            self.tasks.iter().filter(|sent| sent.number < task && self.may_need(sent, expected)).count();
+        let leased = self.slots.lease(in_slot, ahead, |slot| self.pool.knows(worker, slot));
+        let lease = match leased {
+            // Its batch may be smaller than the recent ones.
+            Err(SlotError::LimitReached { .. }) if ahead == 0 && !self.works_on() => {
+                self.slots.lease_small(in_slot).or(leased)
+            }
+            leased => leased,
+        };
+        let lease = lease.map_err(NotGiven::NoSlot)?;
+        self.parked.remove(&task);
+        self.tasks[place].lease = Some(lease);
+        let order = self.task(task, &self.tasks[place].wanted, lease).map_err(NotGiven::Fatal)?;
+        self.pool.give_task(worker, order).map_err(NotGiven::Fatal)
+    }
+
+    /// True while slots may come back by themselves: a worker is on a task, or a batch lies ready for the user.
+    fn works_on(&self) -> bool {
+        let is_blocked = |worker: usize| {
+            let mut requests = self.requests.values();
+            requests.any(|request| request.worker == worker && !matches!(request.vacate, Vacate::Asked))
+        };
+        let works = |worker: &usize| self.has_task_with_slot(*worker) || self.hedges.is_busy(*worker);
+        self.schedule.is_ready()
+            || (0..self.options.workers).any(|worker| !is_blocked(worker) && works(&worker))
+    }
+
+    /// True while a worker has a task to answer whose slot was not taken back.
+    pub(super) fn has_task_with_slot(&self, worker: usize) -> bool {
+        let has_slot = |sent: &Sent| sent.worker == worker && sent.lease.is_some();
+        self.schedule.is_busy(worker)
+            && self.tasks.iter().any(|sent| has_slot(sent) && self.schedule.is_waiting(sent.number))
+    }
+
+    /// Takes the slot of a task behind `task` back: of the last one that no worker has begun; if there is none, of the last one whose
+    /// worker waits for a larger slot, which then keeps the batch in memory of its own. False when there is no such task.
+    ///
+    /// Alternative considered: to fail those batches, and load them again. Rejected because a shard of an iterable dataset cannot go back.
+    fn reclaim_behind(&mut self, task: u64) -> Result<bool, Error> {
+        for place in (0..self.tasks.len()).rev() {
+            let Sent { number, worker, lease, .. } = self.tasks[place];
+            if number <= task {
+                break;
+            }
+            let is_idle = self.schedule.is_waiting(number) && !self.hedges.is_hedged(number);
+            if lease.is_some() && is_idle && self.pool.withdraw(worker, number) {
+                self.park(number);
+                return Ok(true);
+            }
+        }
+        let mut behind = self.requests.range_mut(task + 1..).rev();
+        let Some((&number, request)) = behind.find(|(_, request)| matches!(request.vacate, Vacate::No))
+        else {
+            return Ok(false);
+        };
+        request.vacate = Vacate::Asked;
+        self.pool.vacate(request.worker, number)?;
+        Ok(true)
+    }
+
+    /// Takes the slot of a task back, which no worker has begun.
+    pub(super) fn park(&mut self, task: u64) {
+        let Some(sent) = self.sent_mut(task) else { return };
+        sent.has_vacated = false;
+        if let Some(lease) = sent.lease.take() {
+            self.slots.release(lease, false);
+        }
+        self.parked.insert(task);
+    }
+
+    /// A worker has given the slot back that it was asked for.
+    pub(super) fn take_vacated(
+        &mut self,
+        worker: usize,
+        task: u64,
+        lease: Lease,
+        held: bool,
+    ) -> Result<(), Error> {
+        if let Some(request) = self.requests.get_mut(&task)
+            && (request.worker, request.lease) == (worker, lease)
+            && matches!(request.vacate, Vacate::Asked)
+        {
+            request.vacate = Vacate::Done;
+            if let Some(sent) = self.sent_mut(task) {
+                sent.has_vacated = true;
+            }
+        } else if !self.hedges.has_lost_with(worker, lease) {
+            return Err(Error::misbehaved(worker, format!("it gave back the slot of task {task} unasked")));
+        }
+        self.slots.release(lease, held);
         Ok(())
     }
 
-    /// True when every worker that has work waits for a larger slot, and no batch has arrived for the user to take: memory will
-    /// not come free by itself.
-    fn is_stuck(&self) -> bool {
-        let blocked = |worker: usize| self.requests.values().any(|request| request.worker == worker);
-        let works = |worker: &usize| !blocked(*worker) && self.schedule.is_busy(*worker);
-        !self.schedule.is_ready() && !(0..self.options.workers).any(|worker| works(&worker))
+    /// True while it makes sense to wait for slots of other iterators: some may come back, and one has within [`PATIENCE`].
+    pub(super) fn waits_for_others(&mut self) -> bool {
+        if !self.slots.may_come_back() {
+            self.starved = None;
+            return false;
+        }
+        let (now, returned) = (Instant::now(), self.slots.returned());
+        let starved = self.starved.filter(|starved| starved.returned == returned);
+        let starved = starved.unwrap_or(Starved { since: now, returned });
+        let waits = now.duration_since(starved.since) < PATIENCE;
+        self.starved = waits.then_some(starved);
+        waits
+    }
+
+    /// There can be no slot for a task: its batch fails.
+    fn refuse(&mut self, task: u64, error: SlotError) -> Result<(), Error> {
+        let text = error.to_string();
+        match self.requests.remove(&task) {
+            Some(Request { worker, .. }) => self.pool.grant(worker, task, Err(text)),
+            None => {
+                let number = self.supply.number_of(task);
+                self.give_up(task, |_| Error::from_failure(Failure::to_send(text), number, None))
+            }
+        }
+    }
+
+    /// The error that says that the user must act: nothing is lost.
+    pub(super) fn no_slot(&self, error: SlotError) -> Error {
+        let mut problem = error.to_string();
+        let elsewhere = self.slots.used_elsewhere();
+        if elsewhere > 0 {
+            problem.push_str(&format!(
+                "; {elsewhere} slots belong to other iterators of this loader: take their batches, or drop them"
+            ));
+        }
+        Error::SharedMemoryExhausted { problem }
     }
 
     /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch of some megabytes is
     /// written much faster into memory that is still in the cache. With one worker and a fast user two slots then go round.
     pub(super) fn offer_warm_slots(&mut self) -> Result<(), Error> {
-        if self.writers.is_empty() {
-            // No slot is large enough: small batches do not pay for the search.
+        // While tasks wait for slots, none is spare.
+        if self.writers.is_empty() || !self.requests.is_empty() || !self.parked.is_empty() {
             return Ok(());
         }
         // By worker, its newest task if it has several: that one is surely not begun.

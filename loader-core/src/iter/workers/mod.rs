@@ -21,7 +21,7 @@ use loader_ipc::{
     arena::Encoded,
     fault::{self, Point},
     frame::{BadSample, Failure, Lease},
-    slots::{SlotError, SlotPool},
+    slots::SlotPool,
 };
 
 use deaths::Deaths;
@@ -48,6 +48,9 @@ use crate::{
 
 /// How long the user waits for a batch before tasks are moved from busy workers to idle ones. A shorter wait is not worth it.
 const MOVE_AFTER: Duration = Duration::from_millis(1);
+
+/// How often to look for slots of other iterators, which come back without a report to this one.
+const STARVED_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How an epoch is loaded.
 #[derive(Debug, Clone)]
@@ -83,6 +86,10 @@ pub(crate) struct WorkerIter<B> {
     tasks: VecDeque<Sent>,
     /// Tasks whose batch needs a larger slot than there is room for yet, by number.
     requests: BTreeMap<u64, Request>,
+    /// Tasks in the window whose slot was taken back, by number. They are given to their workers again when there is room.
+    parked: BTreeSet<u64>,
+    /// Since when this iterator waits for slots of others.
+    starved: Option<Starved>,
     /// The worker that wrote a slot last, by number of the slot; of those that are large enough to be offered.
     writers: BTreeMap<u32, usize>,
     /// Slots that were offered for a task and neither taken nor given back yet, by number of the task.
@@ -112,6 +119,8 @@ struct Sent {
     lease: Option<Lease>,
     /// Its worker has asked for a larger one.
     has_asked: bool,
+    /// Its worker has given the slot back, and waits for a larger one. The lease is over; the worker still answers under it.
+    has_vacated: bool,
 }
 
 /// A worker's wish for a larger slot. It does nothing else until it is answered.
@@ -120,6 +129,23 @@ struct Request {
     worker: usize,
     lease: Lease,
     needed: usize,
+    vacate: Vacate,
+}
+
+/// Whether a worker that waits for a larger slot has been asked for the one that it has.
+#[derive(Debug, Clone, Copy)]
+enum Vacate {
+    No,
+    Asked,
+    Done,
+}
+
+/// Since when no slot of another iterator has come back.
+#[derive(Debug, Clone, Copy)]
+struct Starved {
+    since: Instant,
+    /// Slots that had come back by then.
+    returned: u64,
 }
 
 /// What came back for a task.
@@ -162,13 +188,15 @@ impl<B: Batch> WorkerIter<B> {
         let mut iter = Self {
             pool: Held::new(pool),
             home,
-            slots,
+            slots: slots.of_iterator(),
             options,
             warn,
             supply,
             schedule,
             tasks: VecDeque::new(),
             requests: BTreeMap::new(),
+            parked: BTreeSet::new(),
+            starved: None,
             offers: BTreeMap::new(),
             writers: BTreeMap::new(),
             hedges: Hedges::default(),
@@ -181,8 +209,11 @@ impl<B: Batch> WorkerIter<B> {
             ended: false,
             batch: PhantomData,
         };
-        iter.dispatch().or_else(|error| iter.survive(error))?;
-        Ok(iter)
+        match iter.dispatch().or_else(|error| iter.survive(error)) {
+            Err(error) if error.ends_iteration() => Err(error),
+            // For want of memory it is tried again at the first call of `next`, and told then.
+            _ => Ok(iter),
+        }
     }
 
     /// Ends before the epoch does.
@@ -269,17 +300,19 @@ impl<B: Batch> WorkerIter<B> {
             if self.schedule.is_ready() {
                 return Ok(true);
             }
-            self.answer_requests()?;
+            self.give_slots(true)?;
             if self.schedule.is_ready() {
                 continue;
             }
             if self.schedule.is_empty() {
                 // Nothing is on its way: either the epoch is over, or there was no room for a single slot.
                 self.dispatch()?;
-                if self.schedule.is_empty() {
+                if !self.schedule.is_empty() {
+                    continue;
+                }
+                if self.starved.is_none() {
                     return Ok(false);
                 }
-                continue;
             }
             self.offer_warm_slots()?;
             let now = Instant::now();
@@ -302,6 +335,7 @@ impl<B: Batch> WorkerIter<B> {
                 self.warn_of_wait();
             }
             let wake_at = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+            let wake_at = if self.starved.is_some() { wake_at.min(now + STARVED_INTERVAL) } else { wake_at };
             let wake_at = late_at.map_or(wake_at, |late_at| wake_at.min(late_at));
             let wake_at = look_at.map_or(wake_at, |look_at| wake_at.min(look_at));
             let wake_at = warn_at.map_or(wake_at, |warn_at| warn_at.min(wake_at));
@@ -408,8 +442,4 @@ impl<B: Batch> WorkerIter<B> {
         let (low, high) = self.supply.size_hint();
         (low + sent, high.map(|high| high + sent))
     }
-}
-
-fn no_slot(error: SlotError) -> Error {
-    Error::SharedMemoryExhausted { problem: error.to_string() }
 }

@@ -6,7 +6,7 @@ use loader_ipc::{
     lent,
 };
 
-use super::{super::supply::ShardEnd, Arrival, Request, Wanted, WorkerIter};
+use super::{super::supply::ShardEnd, Arrival, Request, Vacate, Wanted, WorkerIter};
 use crate::{collate::Batch, error::Error, fetch::ShardBatch, options::OnBadSample};
 
 impl<B: Batch> WorkerIter<B> {
@@ -64,7 +64,7 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 self.check_lease(worker, task, lease)?;
                 let needed = usize::try_from(needed).unwrap_or(usize::MAX);
-                self.requests.insert(task, Request { worker, lease, needed });
+                self.requests.insert(task, Request { worker, lease, needed, vacate: Vacate::No });
                 let sent = self.sent_mut(task).expect("checked with its lease");
                 match std::mem::replace(&mut sent.has_asked, true) {
                     false => Ok(()),
@@ -73,6 +73,7 @@ impl<B: Batch> WorkerIter<B> {
                     }
                 }
             }
+            Event::Vacated { task, lease, held } => self.take_vacated(worker, task, lease, held),
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
             Event::Withdrawn { task } => match self.pool.saw_withdrawn(worker, task)? {
                 true => Ok(()),
@@ -99,16 +100,18 @@ impl<B: Batch> WorkerIter<B> {
             ));
         }
         self.deaths.note_answer(worker, task);
-        self.bring_nothing(task, lease, held);
+        self.bring_nothing(task, held);
         self.pool.answered(worker, task)?;
         self.finish_idle_workers();
         self.dispatch()
     }
 
     /// Closes a task whose shard is over. `held`: the worker still holds a tensor in the slot.
-    pub(super) fn bring_nothing(&mut self, task: u64, lease: Lease, held: bool) {
-        self.slots.release(lease, held);
-        self.take_sent(task);
+    pub(super) fn bring_nothing(&mut self, task: u64, held: bool) {
+        if let Some(lease) = self.take_sent(task).lease {
+            self.slots.release(lease, held);
+        }
+        self.parked.remove(&task);
         let was_waiting = self.schedule.exhausted(task);
         debug_assert!(was_waiting, "the caller has seen that it waits");
     }

@@ -11,7 +11,7 @@ use loader_ipc::{
     process::Halt,
 };
 
-use super::{WorkerIter, deaths::Cause};
+use super::{Request, Vacate, WorkerIter, deaths::Cause};
 use crate::{collate::Batch, error::Error, iter::rest::LIVENESS_INTERVAL, options::OnBadSample};
 
 /// Collation and sending have no limit of their own: with `sample_timeout` they may take that long, or so long where it is shorter. So
@@ -121,8 +121,9 @@ impl<B: Batch> WorkerIter<B> {
 
     /// True for a worker that has something to do and waits for nobody.
     fn should_go_on(&self, worker: usize) -> bool {
-        let has_work = self.schedule.is_busy(worker) || self.hedges.is_busy(worker);
-        let waits_for_slot = || self.requests.values().any(|request| request.worker == worker);
+        let has_work = self.has_task_with_slot(worker) || self.hedges.is_busy(worker);
+        let waits = |request: &Request| request.worker == worker && !matches!(request.vacate, Vacate::Asked);
+        let waits_for_slot = || self.requests.values().any(waits);
         // One that was killed has gone on enough.
         let is_killed = || self.deaths.is_expected(worker) && !self.pool.has_said_bye(worker);
         has_work && !self.pool.is_down(worker) && !is_killed() && !waits_for_slot()
