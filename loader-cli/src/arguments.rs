@@ -4,6 +4,7 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
@@ -49,6 +50,10 @@ pub(crate) struct RunArguments {
     /// Batches in order rather than as they arrive [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     in_order: Option<bool>,
+
+    /// Wait for a batch in seconds after which a warning says for which worker, 0 for never; needs workers [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    warn_after: Option<f64>,
 
     /// Keep the workers from one epoch to the next; needs workers [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
@@ -121,6 +126,10 @@ pub(crate) struct RunArguments {
     /// Hash the order and the content of each epoch
     #[arg(long)]
     pub(crate) digest: bool,
+
+    /// Seconds from one line of progress to the next where standard error is not a terminal, 0 for none
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    progress_every: Duration,
 
     /// Print events as JSON, one a line
     #[arg(long)]
@@ -202,12 +211,17 @@ impl Arguments {
 }
 
 impl RunArguments {
+    pub(crate) fn progress_interval(&self) -> Duration {
+        self.progress_every
+    }
+
     pub(crate) fn options(&self) -> LoaderOptions {
         let mut options = self.order.options();
         options.num_workers = self.num_workers;
         options.prefetch_factor = self.prefetch_factor;
         options.in_order = self.in_order;
         options.timeout = self.timeout;
+        options.warn_after = self.warn_after;
         options.persistent_workers = self.persistent_workers;
         options.pin_memory = self.pin_memory;
         options.shared_memory_limit = self.shared_memory_limit;
@@ -250,6 +264,20 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().map_err(|_| "must be a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// The command whose help tells more: `loader run` if that is what was called.
+fn called() -> &'static str {
+    match std::env::args_os().nth(1) {
+        Some(command) if command == "run" => "loader run",
+        Some(command) if command == "plan" => "loader plan",
+        _ => "loader",
+    }
+}
+
 /// What clap says in paragraphs, without the usage.
 fn in_one_line(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
@@ -257,5 +285,5 @@ fn in_one_line(text: &str) -> String {
     let said =
         lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
     let parts: Vec<_> = said.map(|line| line.strip_prefix("tip: ").unwrap_or(line)).collect();
-    format!("{}; see `loader --help`", parts.join("; ").replace(":; ", ": "))
+    format!("{}; see `{} --help`", parts.join("; ").replace(":; ", ": "), called())
 }

@@ -1,72 +1,141 @@
-//! A bar on the terminal.
+//! How far an epoch is: a bar on a terminal, otherwise a line now and then.
 
 use std::{
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use loader_core::EpochReport;
 
-/// How often figures change: as fast as they can be read.
+/// Time between two updates of the bar: figures that change faster cannot be read.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The bar of one epoch, or nothing where there is no terminal.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    bar: Option<ProgressBar>,
-    updated: Instant,
+/// Standard error, and the bar on it, if there is one. Clones are the same screen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Screen {
+    bar: Arc<Mutex<Option<ProgressBar>>>,
 }
 
-impl Progress {
-    pub(crate) fn none() -> Self {
-        Self { bar: None, updated: Instant::now() }
-    }
-
-    /// A bar for `epoch` (from 0) of `epochs`.
-    pub(crate) fn of_epoch(epoch: u64, epochs: u64, batches: Option<usize>) -> Self {
-        if !io::stderr().is_terminal() {
-            return Self::none();
-        }
-        let style = ProgressStyle::with_template("{prefix} [{bar:30}] {pos}/{len} batches{msg}");
-        let bar = ProgressBar::with_draw_target(
-            batches.map(|batches| batches as u64),
-            ProgressDrawTarget::stderr(),
-        )
-        .with_style(style.expect("the template is a constant"))
-        .with_prefix(format!("epoch {}/{epochs}", epoch + 1));
-        bar.tick();
-        Self { bar: Some(bar), updated: Instant::now() }
-    }
-
-    pub(crate) fn update(&mut self, report: impl FnOnce() -> EpochReport) {
-        let Some(bar) = &self.bar else { return };
-        if self.updated.elapsed() < INTERVAL {
-            return;
-        }
-        self.updated = Instant::now();
-        let report = report();
-        let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
-        let waiting = if steady > 0.0 { report.waiting.as_secs_f64() / steady } else { 0.0 };
-        bar.set_message(format!(
-            ", {:.0} samples/s, {:.0} % waiting",
-            report.samples_per_second(),
-            100.0 * waiting
-        ));
-        bar.set_position(report.batches + report.errors);
-    }
-
+impl Screen {
     /// Does something that prints, with the bar out of the way.
     pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
-        match &self.bar {
+        // A clone: what prints may take its time.
+        let bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match bar {
             Some(bar) => bar.suspend(print),
             None => print(),
         }
     }
 
-    pub(crate) fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
+    /// Prints a line to standard error. Not `eprintln`, which panics when standard error has no reader.
+    pub(crate) fn error_line(&self, line: &str) {
+        self.aside(|| drop(writeln!(io::stderr(), "{line}")));
+    }
+
+    fn show(&self, bar: Option<ProgressBar>) {
+        let before = std::mem::replace(&mut *self.bar.lock().unwrap_or_else(PoisonError::into_inner), bar);
+        if let Some(bar) = before {
             bar.finish_and_clear();
         }
     }
+}
+
+/// The progress of one epoch.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    screen: Screen,
+    shown: Shown,
+    /// For people: "epoch 0 of 2".
+    epoch: String,
+    batches: Option<u64>,
+    updated: Instant,
+}
+
+#[derive(Debug)]
+enum Shown {
+    Bar(ProgressBar),
+    /// A line after each of these times.
+    Lines(Duration),
+    Nothing,
+}
+
+impl Progress {
+    /// No progress yet.
+    pub(crate) fn none(screen: Screen) -> Self {
+        Self { screen, shown: Shown::Nothing, epoch: String::new(), batches: None, updated: Instant::now() }
+    }
+
+    /// Begins `epoch` (from 0) of `epochs`; without a terminal, prints a line after each `interval`, or none if there is no interval.
+    pub(crate) fn begin(
+        &mut self,
+        epoch: u64,
+        epochs: u64,
+        batches: Option<usize>,
+        interval: Option<Duration>,
+    ) {
+        self.epoch = format!("epoch {epoch} of {epochs}");
+        self.batches = batches.map(|batches| batches as u64);
+        self.updated = Instant::now();
+        self.shown = match interval {
+            _ if io::stderr().is_terminal() => Shown::Bar(self.bar()),
+            Some(interval) => Shown::Lines(interval),
+            None => Shown::Nothing,
+        };
+    }
+
+    fn bar(&self) -> ProgressBar {
+        let style = ProgressStyle::with_template("{prefix} [{bar:20}] {pos}/{len}{wide_msg}");
+        let bar = ProgressBar::with_draw_target(self.batches, ProgressDrawTarget::stderr())
+            .with_style(style.expect("the template is a constant"))
+            .with_prefix(self.epoch.clone());
+        self.screen.show(Some(bar.clone()));
+        bar.tick();
+        bar
+    }
+
+    pub(crate) fn update(&mut self, report: impl FnOnce() -> EpochReport) {
+        let interval = match &self.shown {
+            Shown::Bar(_) => INTERVAL,
+            Shown::Lines(interval) => *interval,
+            Shown::Nothing => return,
+        };
+        if self.updated.elapsed() < interval {
+            return;
+        }
+        self.updated = Instant::now();
+        let report = report();
+        let done = report.batches + report.errors;
+        let figures = figures(&report, self.batches);
+        match &self.shown {
+            Shown::Bar(bar) => {
+                bar.set_message(figures);
+                bar.set_position(done);
+            }
+            _ => {
+                let all = self.batches.map(|batches| format!("/{batches}")).unwrap_or_default();
+                self.screen.error_line(&format!("{}: {done}{all} batches{figures}", self.epoch));
+            }
+        }
+    }
+
+    pub(crate) fn finish(&mut self) {
+        self.shown = Shown::Nothing;
+        self.screen.show(None);
+    }
+}
+
+/// Time that is left, as far as the batches so far tell, speed, and share of the time spent waiting.
+fn figures(report: &EpochReport, batches: Option<u64>) -> String {
+    let done = report.batches + report.errors;
+    let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
+    let waiting = if steady > 0.0 { report.waiting.as_secs_f64() / steady } else { 0.0 };
+    let left = batches.filter(|_| done > 0).map(|batches| {
+        let share = batches.saturating_sub(done) as f64 / done as f64;
+        let left = Duration::try_from_secs_f64(report.elapsed.as_secs_f64() * share).unwrap_or(Duration::MAX);
+        format!(", {} left", FormattedDuration(left))
+    });
+    let (left, speed) = (left.unwrap_or_default(), report.samples_per_second());
+    format!("{left}, {speed:.0} samples/s, {:.0} % waiting", 100.0 * waiting)
 }

@@ -1,24 +1,34 @@
 //! What is printed: events or lines for people on standard output, errors and progress on standard error.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
 
 use loader_core::{BatchInfo, Digest, EpochReport, Error};
 
 use crate::{
     events::{Event, hex},
-    progress::Progress,
+    progress::{Progress, Screen},
     stop::Stop,
 };
 
 #[derive(Debug)]
 pub(crate) struct Reporter {
     json: bool,
+    screen: Screen,
     progress: Progress,
 }
 
 impl Reporter {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, progress: Progress::none() }
+        let screen = Screen::default();
+        Self { json, progress: Progress::none(screen.clone()), screen }
+    }
+
+    /// What to print on beside the bar.
+    pub(crate) fn screen(&self) -> Screen {
+        self.screen.clone()
     }
 
     /// Prints an event, for programs only.
@@ -26,9 +36,17 @@ impl Reporter {
         if self.json { self.line(&event.to_line()) } else { Ok(()) }
     }
 
-    /// An epoch of `batches` batches begins; `epoch` is which one of `epochs`.
-    pub(crate) fn epoch_begins(&mut self, epoch: u64, epochs: u64, batches: Option<usize>) {
-        self.progress = Progress::of_epoch(epoch, epochs, batches);
+    /// An epoch of `batches` batches begins; `epoch` is its number, from 0, of `epochs`. Where standard error is not a terminal, a line
+    /// is printed after each `interval`; none if that is zero, or programs read the events.
+    pub(crate) fn epoch_begins(
+        &mut self,
+        epoch: u64,
+        epochs: u64,
+        batches: Option<usize>,
+        interval: Duration,
+    ) {
+        let interval = Some(interval).filter(|interval| !interval.is_zero() && !self.json);
+        self.progress.begin(epoch, epochs, batches, interval);
     }
 
     /// A batch came; `report` is asked for the figures so far only when somebody sees them.
@@ -78,12 +96,11 @@ impl Reporter {
     }
 
     fn line(&self, text: &str) -> io::Result<()> {
-        self.progress.aside(|| writeln!(io::stdout(), "{text}"))
+        self.screen.aside(|| writeln!(io::stdout(), "{text}"))
     }
 
     fn complain(&self, message: &str) {
         let message = message.replace('\n', " ");
-        // Not `eprintln`, which panics when nobody reads standard error.
-        self.progress.aside(|| drop(writeln!(io::stderr(), "loader: {message}")));
+        self.screen.error_line(&format!("loader: {message}"));
     }
 }

@@ -54,7 +54,7 @@ impl Run<'_> {
             let draws = RandomSampler::new(length).replacement(true).num_samples(samples);
             builder = builder.sampler(draws.expect("there are samples, and at least one is asked for"));
         }
-        let loader = builder.on_warning(self.workers.listener()).build()?;
+        let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
         let mut errors = 0;
         for epoch in 0..self.arguments.epochs {
             self.load_epoch(&loader, epoch, &mut errors)?;
@@ -80,7 +80,7 @@ impl Run<'_> {
             reporter.event(&Event::start(samples, loader.len(), &batches.worker_pids(), settings))?;
             workers.begin_with(batches.worker_pids());
         }
-        reporter.epoch_begins(epoch, arguments.epochs, loader.len());
+        reporter.epoch_begins(epoch, arguments.epochs, loader.len(), arguments.progress_interval());
         workers.tell(batches.worker_pids(), reporter)?;
         let mut digest = arguments.digest.then(Digest::new);
         loop {

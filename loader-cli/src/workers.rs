@@ -1,14 +1,13 @@
 //! Workers that come and go while a run goes on.
 
 use std::{
-    io::{self, Write},
-    mem,
+    io, mem,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use loader_core::Warning;
 
-use crate::{events::Event, reporter::Reporter};
+use crate::{events::Event, progress::Screen, reporter::Reporter};
 
 /// What is known of the workers, and what the loader has said of them since it was told.
 #[derive(Debug, Default)]
@@ -19,11 +18,10 @@ pub(crate) struct Workers {
 
 impl Workers {
     /// What the loader calls with its warnings: prints them, and keeps those that are events.
-    pub(crate) fn listener(&self) -> impl Fn(&Warning) + Send + Sync + 'static {
+    pub(crate) fn listener(&self, screen: Screen) -> impl Fn(&Warning) + Send + Sync + 'static {
         let warnings = Arc::clone(&self.warnings);
         move |warning| {
-            // Not `eprintln`, which panics when nobody reads standard error.
-            drop(writeln!(io::stderr(), "loader: warning: {warning}"));
+            screen.error_line(&format!("loader: warning: {warning}"));
             if let Warning::WorkerReplaced { .. } = warning {
                 warnings.lock().unwrap_or_else(PoisonError::into_inner).push(warning.clone());
             }

@@ -9,6 +9,8 @@ pub(crate) const DEFAULT_PREFETCH_FACTOR: usize = 2;
 pub(crate) const DEFAULT_IN_ORDER: bool = true;
 pub(crate) const DEFAULT_MAX_WORKER_DEATHS: u32 = 10;
 pub(crate) const DEFAULT_MAX_BAD_SAMPLES: u64 = 10;
+/// Seconds.
+pub(crate) const DEFAULT_WARN_AFTER: f64 = 30.0;
 
 /// How many worker processes load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,6 +255,12 @@ pub struct LoaderOptions {
     /// Longest wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
+    /// Wait for a batch, in seconds, after which a warning says for which worker; 30 by default, 0 for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warn_after: Option<f64>,
+    /// Shards that this process reads an iterable dataset in, at least 1; as many as workers by default. Not of a map-style dataset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shards: Option<usize>,
     /// Keep the workers from one epoch to the next; off by default. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_workers: Option<bool>,
@@ -317,6 +325,8 @@ impl LoaderOptions {
             drop_last: self.drop_last.or(below.drop_last),
             in_order: self.in_order.or(below.in_order),
             timeout: self.timeout.or(below.timeout),
+            warn_after: self.warn_after.or(below.warn_after),
+            shards: self.shards.or(below.shards),
             persistent_workers: self.persistent_workers.or(below.persistent_workers),
             pin_memory: self.pin_memory.or(below.pin_memory),
             shared_memory_limit: self.shared_memory_limit.or(below.shared_memory_limit),
@@ -348,6 +358,8 @@ impl LoaderOptions {
             drop_last: self.drop_last.or(Some(false)),
             in_order: self.in_order.or(Some(DEFAULT_IN_ORDER)),
             timeout: self.timeout.or(needs_workers.then_some(0.0)),
+            warn_after: self.warn_after.or(needs_workers.then_some(DEFAULT_WARN_AFTER)),
+            shards: self.shards,
             persistent_workers: self.persistent_workers.or(needs_workers.then_some(false)),
             pin_memory: self.pin_memory.or(Some(false)),
             shared_memory_limit: self.shared_memory_limit,

@@ -148,12 +148,20 @@ impl fmt::Display for EpochReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { epoch, batches, samples, elapsed, waiting, .. } = self;
         let rate = self.samples_per_second();
-        write!(
-            f,
-            "epoch {epoch}: {batches} batches, {samples} samples in {elapsed:.2?} ({rate:.0} samples/s), "
-        )?;
-        write!(f, "{waiting:.2?} waiting for batches: {}", self.verdict())
+        let (batches, samples) =
+            (counted(*batches, "batch", "batches"), counted(*samples, "sample", "samples"));
+        write!(f, "epoch {epoch}: {batches}, {samples} in {elapsed:.2?} ({rate:.0} samples/s), ")?;
+        if waiting.is_zero() {
+            f.write_str("no time")?;
+        } else {
+            write!(f, "{waiting:.2?}")?;
+        }
+        write!(f, " waiting for batches: {}", self.verdict())
     }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Measures an epoch.
@@ -243,5 +251,24 @@ impl Stopwatch {
             workers: Vec::new(),
             shared_memory_bytes: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_an_epoch() {
+        let mut report = Stopwatch::start_at(3, Instant::now()).report();
+        report.elapsed = Duration::from_millis(1500);
+        (report.batches, report.samples) = (1, 1);
+        let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: too few batches to tell";
+        assert_eq!(report.to_string(), one);
+        (report.batches, report.samples) = (3, 300);
+        report.waiting = Duration::from_millis(1);
+        let three = "epoch 3: 3 batches, 300 samples in 1.50s (200 samples/s), 1.00ms waiting for batches: \
+                     the training step is the bottleneck";
+        assert_eq!(report.to_string(), three);
     }
 }

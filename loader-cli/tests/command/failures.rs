@@ -32,6 +32,7 @@ fn refusal(arguments: &[&str]) -> String {
 fn wrong_arguments() {
     let message = refusal(&["run", PHOTOS, "--batchsize", "3"]);
     assert!(message.contains("'--batchsize'") && message.contains("'--batch-size'"), "{message}");
+    assert!(message.ends_with("; see `loader run --help`"), "{message}");
     let message = refusal(&["run", PHOTOS, "--num-workers", "many"]);
     assert!(message.contains("`many` is neither a number of workers nor \"auto\""), "{message}");
     assert!(refusal(&["run"]).contains("<TARGET>"));

@@ -6,3 +6,4 @@ mod killed;
 mod plan;
 mod run;
 mod support;
+mod terminal;

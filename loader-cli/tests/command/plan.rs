@@ -102,7 +102,7 @@ fn what_makes_no_sense_is_refused() {
     refused(&["--world-size", "2"], alone);
     refused(&["--batch-size", "0"], "loader: batch_size: 0 samples do not make a batch; use 1 or more");
     let order = "loader: invalid value 'pytorch' for '--order <native|torch>': `pytorch` is neither \"native\" nor \"torch\"; \
-                 see `loader --help`";
+                 see `loader plan --help`";
     refused(&["--order", "pytorch"], order);
     let draws = run(&["run", PHOTOS, "--samples", "5", "--rank", "0", "--world-size", "2"]);
     assert!(draws.assert_status(2).stderr.starts_with("loader: samples are drawn from the whole dataset"));

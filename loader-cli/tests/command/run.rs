@@ -60,7 +60,7 @@ fn events() {
             "max_file_bytes": 268_435_456 },
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
-            "drop_last": false, "in_order": true, "timeout": 0.0, "on_worker_death": "restart", "max_worker_deaths": 10,
+            "drop_last": false, "in_order": true, "timeout": 0.0, "warn_after": 30.0, "on_worker_death": "restart", "max_worker_deaths": 10,
             "on_bad_sample": "error", "max_bad_samples": 10, "sample_timeout": 0.0, "hedge": false,
             "persistent_workers": false, "pin_memory": false,
         },
@@ -98,8 +98,23 @@ fn for_people() {
     assert_eq!(lines.len(), 4, "{lines:?}");
     assert!(lines[0].starts_with("epoch 0: 3 batches, 9 samples in "), "{}", lines[0]);
     assert!(lines[3].starts_with("epoch 1: order digest "), "{}", lines[3]);
-    // Progress is for terminals.
+    // Without a terminal, progress is a line now and then.
     assert_eq!(finished.stderr, "");
+}
+
+#[test]
+fn progress_without_a_terminal() {
+    let order = ["--size", "16", "--samples", "3", "--epochs", "2"];
+    let finished = run(&[&["run", PHOTOS, "--progress-every", "0.000001"], &order[..]].concat());
+    let lines: Vec<_> = finished.assert_status(0).stderr.lines().collect();
+    assert_eq!(lines.len(), 6, "{lines:?}");
+    assert!(lines[0].starts_with("epoch 0 of 2: 1/3 batches, 00:"), "{}", lines[0]);
+    assert!(lines[5].starts_with("epoch 1 of 2: 3/3 batches, 00:00:00 left, "), "{}", lines[5]);
+    assert!(lines[5].ends_with(" % waiting"), "{}", lines[5]);
+    let silent = run(&[&["run", PHOTOS, "--progress-every", "0"], &order[..]].concat());
+    assert_eq!(silent.assert_status(0).stderr, "");
+    let events = run(&[&["run", PHOTOS, "--progress-every", "0.000001", "--json"], &order[..]].concat());
+    assert_eq!(events.assert_status(0).stderr, "");
 }
 
 #[test]

@@ -102,7 +102,7 @@ impl<O, C, W> Builder<Iterable<O>, C, W> {
     /// its shards open at once.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
-        self.settings.shards = Some(shards);
+        self.settings.options.shards = Some(shards);
         self
     }
 }
@@ -333,7 +333,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// default, zero for never. The wait goes on: see [`timeout`](Self::timeout) for one that ends.
     #[must_use]
     pub fn warn_after(mut self, patience: Duration) -> Self {
-        self.settings.warn_after = patience;
+        self.settings.options.warn_after = Some(patience.as_secs_f64());
         self
     }
 

@@ -9,7 +9,8 @@ use crate::{
     error::Error,
     iter::Epochs,
     options::{
-        DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, LoaderOptions, OnWorkerDeath,
+        DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, DEFAULT_WARN_AFTER,
+        LoaderOptions, OnWorkerDeath,
     },
     sampler::{BatchSampler, Sampler},
     state::{Origin, Pipeline},
@@ -18,9 +19,6 @@ use crate::{
 
 /// More workers than any machine has processors: a slip of the finger.
 const MOST_WORKERS: usize = 4096;
-
-/// A wait that is worth a word, where the user does not say.
-const WARN_AFTER: Duration = Duration::from_secs(30);
 
 /// Batches a worker that no memory holds.
 const MOST_PREFETCHED: usize = 1 << 16;
@@ -39,8 +37,6 @@ pub(super) struct Settings {
     pub(super) worker_program: Option<WorkerProgram>,
     pub(super) registered: Option<String>,
     pub(super) handle_sigchld: bool,
-    pub(super) warn_after: Duration,
-    pub(super) shards: Option<usize>,
     pub(super) warn: Warn,
 }
 
@@ -53,8 +49,6 @@ impl Default for Settings {
             worker_program: None,
             registered: None,
             handle_sigchld: true,
-            warn_after: WARN_AFTER,
-            shards: None,
             warn: Warn::default(),
         }
     }
@@ -81,7 +75,7 @@ impl Settings {
             return invalid("shuffle", "an iterable dataset has no indices to shuffle; see `shuffle_buffer`");
         }
         self.options.check_batch_size()?;
-        match self.shards {
+        match self.options.shards {
             None => Ok(workers.max(1)),
             Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more"),
             Some(shards) if shards > MOST_SHARDS => {
@@ -101,6 +95,7 @@ impl Settings {
         }
         let timeout = patience("timeout", options.timeout)?;
         let sample_timeout = patience("sample_timeout", options.sample_timeout)?;
+        let warn_after = patience("warn_after", Some(options.warn_after.unwrap_or(DEFAULT_WARN_AFTER)))?;
         if workers == 0 && options.prefetch_factor.is_some() {
             return invalid(
                 "prefetch_factor",
@@ -158,7 +153,7 @@ impl Settings {
             prefetch_factor: options.prefetch_factor.unwrap_or(DEFAULT_PREFETCH_FACTOR),
             in_order: options.in_order.unwrap_or(DEFAULT_IN_ORDER),
             timeout,
-            warn_after: Some(self.warn_after).filter(|patience| !patience.is_zero()),
+            warn_after,
             most_deaths: match options.on_worker_death.unwrap_or_default() {
                 OnWorkerDeath::Restart => options.max_worker_deaths.unwrap_or(DEFAULT_MAX_WORKER_DEATHS),
                 OnWorkerDeath::Fail => 0,
@@ -180,6 +175,9 @@ impl Settings {
         let options = &self.options;
         let shuffle = options.shuffle.unwrap_or(false);
         let conflict = |first, second, reason| Err(Error::ConflictingOptions { first, second, reason });
+        if options.shards.is_some() {
+            return invalid("shards", "only an iterable dataset is read in shards; leave it out");
+        }
         if shuffle && self.sampler.is_some() {
             const REASON: &str = "a sampler says the order; shuffle in it, or leave it out";
             return conflict("sampler", "shuffle", REASON);
@@ -197,6 +195,7 @@ impl Settings {
             if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
                 return conflict("batch_sampler", other, REASON);
             }
+            check_indices("batch_sampler", batch_sampler.max_index(), samples)?;
             return Ok(batch_sampler);
         }
         let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
@@ -206,7 +205,19 @@ impl Settings {
             return conflict("sampler", if options.rank.is_some() { "rank" } else { "world_size" }, REASON);
         }
         options.check_batch_size()?;
+        check_indices("sampler", sampler.max_index(), samples)?;
         Ok(options.in_batches(sampler))
+    }
+}
+
+/// Fails where a sampler's largest index is known and the dataset does not have it. An empty dataset is refused as such.
+fn check_indices(option: &'static str, max: Option<usize>, samples: usize) -> Result<(), Error> {
+    match max {
+        Some(index) if index >= samples && samples > 0 => invalid(
+            option,
+            format!("it has index {index}, but the dataset has {samples} samples; use indices below that"),
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -244,4 +255,42 @@ fn group_memory() -> Option<u64> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |group: &Path| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok();
     Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(limit).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampler::SubsetRandomSampler;
+
+    fn refusal(settings: &mut Settings, samples: usize) -> Option<String> {
+        settings.make_batch_sampler(samples).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_fixed_order_has_indices_of_the_dataset_only() {
+        let with = |sampler: Box<dyn Sampler>| Settings { sampler: Some(sampler), ..Settings::default() };
+        let expected = "sampler: it has index 10, but the dataset has 10 samples; use indices below that";
+        for sampler in [
+            Box::new(vec![3, 10, 0_usize]) as Box<dyn Sampler>,
+            Box::new(SubsetRandomSampler::new([3, 10, 0])),
+        ] {
+            assert_eq!(refusal(&mut with(sampler), 10).as_deref(), Some(expected));
+        }
+        assert_eq!(refusal(&mut with(Box::new(vec![3, 9, 0])), 10), None);
+
+        let batches = |batches: Vec<Vec<usize>>| Settings {
+            batch_sampler: Some(Box::new(batches)),
+            ..Settings::default()
+        };
+        let message = refusal(&mut batches(vec![vec![0], vec![], vec![9, 11]]), 10).unwrap();
+        assert!(message.starts_with("batch_sampler: it has index 11"), "{message}");
+        assert_eq!(refusal(&mut batches(vec![vec![0], vec![9]]), 10), None);
+    }
+
+    #[test]
+    fn only_an_iterable_dataset_has_shards() {
+        let options = LoaderOptions { shards: Some(2), ..LoaderOptions::default() };
+        let message = refusal(&mut Settings { options, ..Settings::default() }, 10).unwrap();
+        assert!(message.starts_with("shards: only an iterable dataset"), "{message}");
+    }
 }

@@ -14,7 +14,7 @@ const ALIKE: f64 = 0.8;
 impl LoaderOptions {
     /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
     /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
-    /// `LOADER_TIMEOUT`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`, `LOADER_ON_WORKER_DEATH`,
+    /// `LOADER_TIMEOUT`, `LOADER_WARN_AFTER`, `LOADER_SHARDS`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`, `LOADER_ON_WORKER_DEATH`,
     /// `LOADER_MAX_WORKER_DEATHS`, `LOADER_ON_BAD_SAMPLE`, `LOADER_MAX_BAD_SAMPLES`, `LOADER_SAMPLE_TIMEOUT`,
     /// `LOADER_WORKER_MEMORY_LIMIT`, `LOADER_HEDGE`. Values are
     /// written as in TOML, but strings without quotes and numbers without underscores; 1 and 0 are true and false too.
@@ -81,6 +81,8 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
         "persistent_workers" => options.persistent_workers = switch()?,
         "pin_memory" => options.pin_memory = switch()?,
         "timeout" => options.timeout = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?),
+        "warn_after" => options.warn_after = Some(parsed(value).ok_or_else(|| wrong("a number of seconds"))?),
+        "shards" => options.shards = Some(parsed(value).ok_or_else(|| wrong(NUMBER))?),
         "shared_memory_limit" => {
             options.shared_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
         }
@@ -140,6 +142,8 @@ mod tests {
             ("LOADER_PERSISTENT_WORKERS", "true"),
             ("LOADER_PIN_MEMORY", "1"),
             ("LOADER_TIMEOUT", "2.5"),
+            ("LOADER_WARN_AFTER", "5"),
+            ("LOADER_SHARDS", "6"),
             ("LOADER_SHARED_MEMORY_LIMIT", "1000000"),
             ("LOADER_ON_WORKER_DEATH", "fail"),
             ("LOADER_MAX_WORKER_DEATHS", "5"),
@@ -161,6 +165,8 @@ mod tests {
             drop_last: Some(true),
             in_order: Some(false),
             timeout: Some(2.5),
+            warn_after: Some(5.0),
+            shards: Some(6),
             persistent_workers: Some(true),
             pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),

@@ -103,7 +103,7 @@ struct Sections<D> {
 }
 
 /// Names of the options: of fields, and so of keys.
-const OPTIONS: [&str; 21] = [
+const OPTIONS: [&str; 23] = [
     "batch_size",
     "shuffle",
     "seed",
@@ -115,6 +115,8 @@ const OPTIONS: [&str; 21] = [
     "drop_last",
     "in_order",
     "timeout",
+    "warn_after",
+    "shards",
     "persistent_workers",
     "pin_memory",
     "shared_memory_limit",
@@ -168,7 +170,7 @@ mod tests {
     #[test]
     fn a_whole_file() {
         let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
-                      order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\n\
+                      order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\nwarn_after = 5\nshards = 6\n\
                       persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
                       on_worker_death = \"fail\"\nmax_worker_deaths = 5\non_bad_sample = \"skip\"\n\
                       max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\nhedge = true\n";
@@ -186,6 +188,8 @@ mod tests {
             drop_last: Some(true),
             in_order: Some(false),
             timeout: Some(30.0),
+            warn_after: Some(5.0),
+            shards: Some(6),
             persistent_workers: Some(true),
             pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),

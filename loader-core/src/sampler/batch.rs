@@ -20,6 +20,11 @@ pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
         "batch sampler".to_owned()
     }
 
+    /// As [`Sampler::max_index`].
+    fn max_index(&self) -> Option<usize> {
+        None
+    }
+
     /// As [`Sampler::torch_draws`].
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
@@ -64,6 +69,10 @@ impl<S: Sampler> BatchSampler for FixedBatches<S> {
         format!("batches({}{rest}, {sampler})", self.batch_size)
     }
 
+    fn max_index(&self) -> Option<usize> {
+        self.sampler.max_index()
+    }
+
     fn torch_draws(&self) -> u64 {
         self.sampler.torch_draws()
     }
@@ -80,6 +89,10 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
 
     fn fingerprint(&self) -> String {
         (**self).fingerprint()
+    }
+
+    fn max_index(&self) -> Option<usize> {
+        (**self).max_index()
     }
 
     fn torch_draws(&self) -> u64 {

@@ -19,11 +19,19 @@ impl Sampler for Vec<usize> {
     fn fingerprint(&self) -> String {
         format!("list({})", hash(self.iter().map(|&index| index as u64)))
     }
+
+    fn max_index(&self) -> Option<usize> {
+        self.iter().copied().max()
+    }
 }
 
 impl BatchSampler for Vec<Vec<usize>> {
     fn len(&self, _epoch: Epoch) -> usize {
         self.len()
+    }
+
+    fn max_index(&self) -> Option<usize> {
+        self.iter().flatten().copied().max()
     }
 
     fn batches(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {

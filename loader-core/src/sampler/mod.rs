@@ -132,6 +132,12 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         "sampler".to_owned()
     }
 
+    /// The largest index of all epochs, where it is known without an epoch; `None` by default. `build()` refuses a sampler whose
+    /// largest index is not one of the dataset's. Otherwise such an index fails its batch.
+    fn max_index(&self) -> Option<usize> {
+        None
+    }
+
     /// How many numbers of 32 bits an epoch takes from the loader's generator, in PyTorch's order.
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
@@ -154,6 +160,10 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
 
     fn fingerprint(&self) -> String {
         (**self).fingerprint()
+    }
+
+    fn max_index(&self) -> Option<usize> {
+        (**self).max_index()
     }
 
     fn torch_draws(&self) -> u64 {

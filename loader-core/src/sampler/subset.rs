@@ -44,6 +44,10 @@ impl Sampler for SubsetRandomSampler {
     fn fingerprint(&self) -> String {
         format!("subset({})", hash(self.indices.iter().map(|&index| index as u64)))
     }
+
+    fn max_index(&self) -> Option<usize> {
+        self.indices.iter().copied().max()
+    }
 }
 
 impl SubsetRandomSampler {
