@@ -242,6 +242,27 @@ mod tests {
     }
 
     #[test]
+    fn a_note_wakes_main_also_when_a_dead_worker_has_marked_it_as_awake() {
+        let (ends, mut results, notes) = queues(1);
+        let control = Arc::clone(&ends[0].sender.control);
+        let noting = thread::spawn(move || {
+            let deadline = soon();
+            while control.main_asleep().swap(0, Ordering::Relaxed) == 0 && Instant::now() < deadline {
+                thread::yield_now();
+            }
+            notes.send(Report::Started { worker: 0 });
+        });
+        let started = Instant::now();
+        assert!(matches!(
+            results.receive(started + Duration::from_secs(60)),
+            Ok(Report::Started { worker: 0 })
+        ));
+        // Without a wake-up it is seen at the deadline.
+        assert!(started.elapsed() < Duration::from_secs(20));
+        noting.join().unwrap();
+    }
+
+    #[test]
     fn what_may_be_unanswered_fits_a_task_queue() {
         let (mut ends, _results, _notes) = queues(1);
         let Ends { orders, receiver, .. } = &mut ends[0];
