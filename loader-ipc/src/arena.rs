@@ -14,7 +14,7 @@ use crate::{
     buffer::{ALIGNMENT, Buffer},
     codec::{self, CodecError},
     heap::{Block, HeapPool},
-    sys::{Chunk, Loan},
+    sys::{Chunk, Loan, end_if_forked},
 };
 
 /// Where a batch is put together: a slot, or the heap.
@@ -112,6 +112,8 @@ impl Arena {
         slot.encoding = true;
         let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
+        // The batch's `Serialize` is user code, and its encoding is written into the slot.
+        end_if_forked();
         let slot = self.slot();
         slot.encoding = false;
         let bytes = bytes?;

@@ -9,7 +9,14 @@ use loader_tests::{
     digest_rest,
     traces::Before,
 };
-use nix::libc;
+use nix::{
+    libc,
+    sys::{
+        signal::Signal,
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -56,25 +63,22 @@ impl Forks {
         (Self { how, place, folder: folder.path().to_owned() }, folder)
     }
 
-    /// Forks if this is the place, and has not been done for `sample`. Both processes return.
-    fn come_to(&self, place: Place, sample: usize) {
-        if place == self.place && take_life(&self.folder, sample) {
-            fork(self.how);
-        }
+    /// Forks if this is the place, and has not been done for `sample`. Both processes return: true in the child.
+    fn come_to(&self, place: Place, sample: usize) -> bool {
+        place == self.place && take_life(&self.folder, sample) && fork(self.how, place)
     }
 
     /// The same in functions that have only what was said of this process.
-    fn come_to_of_process(place: Place) {
-        if let Some(forks) = FORKS.get() {
-            forks.come_to(place, 0);
-        }
+    fn come_to_of_process(place: Place) -> bool {
+        FORKS.get().is_some_and(|forks| forks.come_to(place, 0))
     }
 }
 
 /// What the functions of this process are to do that are given no dataset.
 static FORKS: OnceLock<Forks> = OnceLock::new();
 
-fn fork(how: Fork) {
+/// True in the child.
+fn fork(how: Fork, place: Place) -> bool {
     let result = match how {
         // SAFETY: this is what user code does: the child of a process with several threads goes on as if nothing had happened.
         Fork::Library => i64::from(unsafe { libc::fork() }),
@@ -84,10 +88,22 @@ fn fork(how: Fork) {
         Fork::Daemon => i64::from(unsafe { libc::daemon(0, 0) }),
     };
     assert!(result >= 0, "{how:?}: {}", std::io::Error::last_os_error());
-    if result > 0 {
-        // Time for the child to be the first.
-        thread::sleep(Duration::from_millis(20));
+    match how {
+        Fork::Library if result > 0 => {
+            let status = waitpid(Pid::from_raw(result as i32), None).unwrap();
+            // During collation the child itself writes into the slot.
+            let is_right = match status {
+                WaitStatus::Signaled(_, Signal::SIGSEGV, _) => place == Place::Collate,
+                WaitStatus::Exited(_, 1) => place != Place::Collate,
+                _ => false,
+            };
+            assert!(is_right, "{place:?}: {status:?}");
+        }
+        // Time for the child to go on first.
+        _ if result > 0 => thread::sleep(Duration::from_millis(20)),
+        _ => {}
     }
+    result == 0
 }
 
 /// [`Noise`] that forks. As a stream it gives the same samples.
@@ -179,8 +195,11 @@ impl Serialize for ForkingBatch {
 fn forking_collate(samples: Vec<NoiseSample>) -> anyhow::Result<ForkingBatch> {
     // Some of the batch is made before, and some behind the fork.
     let numbers: Vec<u64> = samples.iter().map(|(number, ..)| *number).collect();
-    let numbers = Tensor::from_slice(&numbers, [numbers.len()])?;
-    Forks::come_to_of_process(Place::Collate);
+    let mut numbers = Tensor::from_slice(&numbers, [numbers.len()])?;
+    if Forks::come_to_of_process(Place::Collate) {
+        // The worker's batch must not have this, although it is made in the same slot.
+        numbers.as_mut_slice()?.fill(u64::MAX);
+    }
     let noise: Vec<f32> = samples.iter().flat_map(|(_, noise, _)| *noise).collect();
     Ok(ForkingBatch(numbers, Tensor::from_slice(&noise, [samples.len(), 3])?))
 }
