@@ -119,7 +119,7 @@ fn no_wake_up_is_lost_between_two_senders() {
 /// frame and for that of another sender, which finds the receiver awake.
 #[test]
 fn no_wake_up_is_lost_with_a_sender_that_is_killed() {
-    check(4, || {
+    check(3, || {
         let memory = Arc::new(SharedWords::new(WORDS));
         let (wake, woken) = mpsc::channel();
         let rings = [0, SECOND].map(|first| RingReader::new(Arc::clone(&memory), first)).into();
