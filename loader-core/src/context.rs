@@ -151,6 +151,19 @@ impl Context {
     /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
     ///
     /// In [`IterableDataset::iter`](crate::IterableDataset::iter) it is the shard's, which goes on from sample to sample.
+    ///
+    /// It implements the traits of rand 0.10, which this crate re-exports as `loader_core::rand`: a program with another version of rand
+    /// takes the traits from there.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{Context, rand::RngExt};
+    ///
+    /// let mut cx = Context::new(7);
+    /// let flip = cx.rng().random_bool(0.5);
+    /// let noise: f32 = cx.rng().random_range(-0.1..0.1);
+    /// # let _ = (flip, noise);
+    /// ```
     pub fn rng(&mut self) -> &mut ChaCha8Rng {
         let (key, layer, stream) = (self.key, self.layer, self.stream);
         self.rng.get_or_insert_with(|| random::generator(random::layer_key(key, layer), stream))

@@ -115,6 +115,9 @@ pub mod prelude {
     };
 }
 
+// What `Context::rng` gives implements the traits of this version, which may not be the program's own.
+pub use rand;
+
 #[doc(hidden)]
 pub mod __private {
     pub use serde;

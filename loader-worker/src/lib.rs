@@ -13,7 +13,8 @@
 //!
 //! In tests and benchmarks there is no `main` to put the line into: use [`init_before_main!`].
 //!
-//! A separate worker program (small, without what your program links) serves a [`Registry`] of named datasets instead:
+//! Where the loader does not run in a program of its own (an extension of an interpreter), or that program is too large to be started
+//! again for each worker, a worker program of its own serves a [`Registry`] of named datasets instead:
 //!
 //! ```no_run
 //! # use loader_core::prelude::*;
@@ -47,7 +48,8 @@ pub use ctor as __ctor;
 /// Makes this process a worker if it was started as one, and never returns then. Call it first in `main`: what comes before it
 /// runs in every worker too.
 ///
-/// In a process that was not started as a worker it does next to nothing, and returns.
+/// In a process that was not started as a worker it does next to nothing, and returns. Called from a shared library instead of the main
+/// program, it cannot help: `build()` then asks for a worker program.
 pub fn init() {
     if loader_ipc::process::is_worker() {
         let code = bootstrap::run(&Registry::new());

@@ -27,6 +27,11 @@ struct FromPyTorch;
 #[doc = include_str!("../../docs/resume.md")]
 struct Resume;
 
+/// And those of the guide to workers.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/workers.md")]
+struct Workers;
+
 use loader_core::{DataLoader, Digest, Error, Iter, collate::Batch};
 
 /// Order and content digests of an epoch whose batches all arrive.

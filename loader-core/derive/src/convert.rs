@@ -1,13 +1,13 @@
 //! `#[derive(Convert)]`.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
-use syn::{DeriveInput, Fields, Member, Result};
+use quote::{format_ident, quote, quote_spanned};
+use syn::{DeriveInput, Fields, Member, Result, spanned::Spanned};
 
 use crate::{declare, extra_derives, fields_of, member_name, members};
 
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
-    let fields = fields_of(input)?;
+    let fields = fields_of(input, "Convert")?;
     let derives = extra_derives(&input.attrs)?;
     let (sample, vis) = (&input.ident, &input.vis);
     let item = format_ident!("{sample}Item");
@@ -15,7 +15,11 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let member: Vec<Member> = members(fields);
     let name: Vec<String> = member.iter().map(member_name).collect();
 
-    let item_fields = declare(fields, "What becomes of", |ty| quote!(<#ty as #core::collate::Convert>::Item));
+    let item_fields = declare(
+        fields,
+        "What becomes of",
+        |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Convert>::Item),
+    );
     let item_doc = format!("A [`{sample}`] on its own: in each field the item of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = "::loader_core::__private::serde";

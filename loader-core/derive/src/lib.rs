@@ -3,7 +3,7 @@
 mod convert;
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote};
+use quote::{format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Path, Result, Token,
     parse_macro_input, spanned::Spanned,
@@ -31,7 +31,7 @@ use syn::{
 /// }
 /// ```
 ///
-/// An enum has no batch:
+/// It cannot be derived for an enum:
 /// ```compile_fail
 /// #[derive(loader_core::Sample)]
 /// enum Either { A(u8), B(f32) }
@@ -68,7 +68,7 @@ pub fn derive_convert(input: proc_macro::TokenStream) -> proc_macro::TokenStream
 }
 
 fn expand(input: &DeriveInput) -> Result<TokenStream> {
-    let fields = fields_of(input)?;
+    let fields = fields_of(input, "Sample")?;
     let derives = extra_derives(&input.attrs)?;
     let (sample, vis) = (&input.ident, &input.vis);
     let (batch, stack) = (format_ident!("{sample}Batch"), format_ident!("{sample}Stack"));
@@ -77,8 +77,16 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let name: Vec<String> = member.iter().map(member_name).collect();
     let ty: Vec<_> = fields.iter().map(|field| &field.ty).collect();
 
-    let batch_fields = declare(fields, "The batch of", |ty| quote!(<#ty as #core::collate::Sample>::Batch));
-    let stack_fields = declare(fields, "The batch of", |ty| quote!(<#ty as #core::collate::Sample>::Stack));
+    let batch_fields = declare(
+        fields,
+        "The batch of",
+        |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Sample>::Batch),
+    );
+    let stack_fields = declare(
+        fields,
+        "The batch of",
+        |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Sample>::Stack),
+    );
     let batch_doc = format!("A batch of [`{sample}`]s: in each field the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = "::loader_core::__private::serde";
@@ -129,15 +137,23 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-fn fields_of(input: &DeriveInput) -> Result<&Fields> {
+/// The fields that `trait_name` is derived from.
+fn fields_of<'a>(input: &'a DeriveInput, trait_name: &str) -> Result<&'a Fields> {
     let Data::Struct(data) = &input.data else {
-        return Err(Error::new(input.span(), "only a struct has a batch, or an item, of the same kind"));
+        let problem = format!(
+            "`{trait_name}` can be derived for a struct only; for an enum or union give the loader a function with \
+             `.collate(...)` or `.convert(...)`, wrap it in `Keep` to keep it as it is, or implement `{trait_name}` by hand"
+        );
+        return Err(Error::new(input.span(), problem));
     };
     if !input.generics.params.is_empty() {
-        return Err(Error::new(input.generics.span(), "a generic sample needs this trait written by hand"));
+        let problem = format!("`{trait_name}` cannot be derived for a generic struct; implement it by hand");
+        return Err(Error::new(input.generics.span(), problem));
     }
     if data.fields.is_empty() {
-        return Err(Error::new(input.span(), "a sample without fields has neither batch nor item"));
+        let problem =
+            format!("`{trait_name}` cannot be derived for a struct without fields: there is nothing to load");
+        return Err(Error::new(input.span(), problem));
     }
     Ok(&data.fields)
 }

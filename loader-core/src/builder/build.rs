@@ -16,7 +16,7 @@ use loader_ipc::{
 
 use super::{Builder, settings::Settings};
 use crate::{
-    collate::Collate,
+    collate::{Batch, Collate},
     dataset::Dataset,
     error::Error,
     fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, WorkerInit},
@@ -30,7 +30,8 @@ use crate::{
     warning::Warning,
 };
 
-// The bounds stand at the methods: the compiler then says what is missing, not that there is no method `build`.
+// Bounds stand at the methods, and `B` stands for `C::Batch`: so the compiler says which trait is missing, not that there is no method
+// `build`.
 impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// Checks every option and makes the loader. No process is started yet.
     ///
@@ -38,9 +39,9 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// [`Error`]: a value that makes no sense, options that exclude each other, an empty dataset, a dataset that cannot be sent
     /// to workers, a function that cannot be sent to them, a `loader_worker::init()` that was forgotten or was called outside the
     /// program, a worker program that is not there.
-    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error>
+    pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>, Error>
     where
-        C: Collate<D::Sample>,
+        C: Collate<D::Sample, Batch = B>,
         W: WorkerInit,
     {
         let epochs = self.check()?;
@@ -62,9 +63,9 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
     ///
     /// # Errors
     /// As for a map-style dataset; but `shuffle` makes no sense here, and the dataset may be empty.
-    pub fn build(mut self) -> Result<DataLoader<C::Batch>, Error>
+    pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>, Error>
     where
-        C: Collate<O::Sample>,
+        C: Collate<O::Sample, Batch = B>,
         W: WorkerInit,
     {
         let epochs = self.check()?;

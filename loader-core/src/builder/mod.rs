@@ -355,9 +355,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Collates samples with `function`, which runs in the workers and captures nothing; see
     /// [`collate_with`](Self::collate_with) for one that needs parameters. Tensors made in it lie in shared memory from the start.
     #[must_use]
-    pub fn collate<B: Batch>(
+    // The compiler shows the next line where a closure captures something.
+    pub fn collate<B: Batch /* to capture, use `collate_with` */>(
         self,
-        function: fn(Vec<K::Sample>) -> anyhow::Result<B>, // to capture, use `collate_with`
+        function: fn(Vec<K::Sample>) -> anyhow::Result<B>,
     ) -> Builder<K, CollateFn<K::Sample, B>, W> {
         self.with_collate(CollateWith(Function::new(function)))
     }
@@ -390,7 +391,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     pub fn collate_with<P: Params, B: Batch>(
         self,
         params: P,
-        function: fn(&P, Vec<K::Sample>) -> anyhow::Result<B>, // captures nothing: all it needs is in `params`
+        function: fn(&P, Vec<K::Sample>) -> anyhow::Result<B>,
     ) -> Builder<K, CollateFnWith<P, K::Sample, B>, W> {
         self.with_collate(CollateWith(WithParams::new(params, function)))
     }
@@ -407,9 +408,11 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// `loader_worker::init()` exists in the main process only), a number of threads, a seed of some library. What a worker prints,
     /// the main process writes to its standard error behind the worker's number.
     #[must_use]
-    pub fn worker_init(
+    // The compiler shows the next line where a closure captures something.
+    #[rustfmt::skip]
+    pub fn worker_init( // to capture, use `worker_init_with`
         self,
-        function: fn(&WorkerInfo) -> anyhow::Result<()>, // to capture, use `worker_init_with`
+        function: fn(&WorkerInfo) -> anyhow::Result<()>,
     ) -> Builder<K, C, WorkerInitFn> {
         self.with_worker_init(Function::new(function))
     }
@@ -420,7 +423,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     pub fn worker_init_with<P: Params>(
         self,
         params: P,
-        function: fn(&P, &WorkerInfo) -> anyhow::Result<()>, // captures nothing: all it needs is in `params`
+        function: fn(&P, &WorkerInfo) -> anyhow::Result<()>,
     ) -> Builder<K, C, WorkerInitFnWith<P>> {
         self.with_worker_init(WithParams::new(params, function))
     }

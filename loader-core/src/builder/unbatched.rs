@@ -37,9 +37,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// and captures nothing; see [`convert_with`](Self::convert_with) for one that needs parameters. Tensors made in it lie in shared
     /// memory from the start. `.unbatched().convert(function)` is the same.
     #[must_use]
-    pub fn convert<B: Batch>(
+    // The compiler shows the next line where a closure captures something.
+    pub fn convert<B: Batch /* to capture, use `convert_with` */>(
         self,
-        function: fn(K::Sample) -> anyhow::Result<B>, // to capture, use `convert_with`
+        function: fn(K::Sample) -> anyhow::Result<B>,
     ) -> Builder<K, ConvertFn<K::Sample, B>, W> {
         self.with_collate(ConvertWith(Function::new(function)))
     }
@@ -50,7 +51,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     pub fn convert_with<P: Params, B: Batch>(
         self,
         params: P,
-        function: fn(&P, K::Sample) -> anyhow::Result<B>, // captures nothing: all it needs is in `params`
+        function: fn(&P, K::Sample) -> anyhow::Result<B>,
     ) -> Builder<K, ConvertFnWith<P, K::Sample, B>, W> {
         self.with_collate(ConvertWith(WithParams::new(params, function)))
     }

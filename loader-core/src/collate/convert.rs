@@ -32,8 +32,9 @@ use crate::{
 /// Any sample that can be serialised goes through the loader as it is with `.convert(|sample| Ok(sample))`; its tensors lie in shared
 /// memory then.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` has no default conversion to an item of a loader without batches",
-    note = "derive `Convert` for a struct of numbers, arrays, tensors, strings; or give the loader a function with `.convert(...)`; `.convert(|sample| Ok(sample))` takes a sample as it is"
+    message = "samples of type `{Self}` have no default conversion for a loader without batches",
+    label = "it does not implement `Convert`",
+    note = "put `#[derive(Convert)]` on a struct of numbers, arrays, tensors or strings; for any other type give the loader a function with `.convert(...)`: `.convert(|sample| Ok(sample))` takes a sample as it is"
 )]
 pub trait Convert: Sized + Send + 'static {
     /// The sample on its own.

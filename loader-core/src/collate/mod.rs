@@ -55,8 +55,9 @@ impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
 /// Where PyTorch does otherwise: it refuses `None` always; it takes the first sample's keys of a map and drops others silently, where
 /// here each sample must have the same; it makes a list of a tuple.
 #[diagnostic::on_unimplemented(
-    message = "a batch of `{Self}` has no default collation",
-    note = "derive `Sample` for a struct of numbers, arrays, tensors, strings; or give the loader a function with `.collate(...)`"
+    message = "samples of type `{Self}` have no default collation",
+    label = "it does not implement `Sample`",
+    note = "put `#[derive(Sample)]` on a struct of numbers, arrays, tensors or strings; for any other type give the loader a function with `.collate(...)`, or wrap it in `Keep` to get a `Vec` of the samples"
 )]
 pub trait Sample: Sized + Send + 'static {
     /// A batch of such samples.

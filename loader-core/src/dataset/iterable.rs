@@ -160,9 +160,10 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
 
     /// Passes every sample through `function`, which captures nothing; see [`map_with`](Self::map_with) for one that needs parameters.
     /// Its generator is that of the sample's place in the shard.
-    fn map<S: Send + 'static>(
+    // The compiler shows the next line where a closure captures something.
+    fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
-        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>, // to capture, use `map_with`
+        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>,
     ) -> Map<Self, MapFn<Self::Sample, S>>
     where
         Self: Sized,
@@ -175,7 +176,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     fn map_with<P: Params, S: Send + 'static>(
         self,
         params: P,
-        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>, // captures nothing: all it needs is in `params`
+        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>,
     ) -> Map<Self, MapFnWith<P, Self::Sample, S>>
     where
         Self: Sized,
@@ -202,9 +203,11 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 3, 5, 7, 9]);
     /// # anyhow::Ok(())
     /// ```
-    fn filter(
+    // The compiler shows the next line where a closure captures something.
+    #[rustfmt::skip]
+    fn filter( // to capture, use `filter_with`
         self,
-        function: fn(&Self::Sample, &mut Context) -> anyhow::Result<bool>, // to capture, use `filter_with`
+        function: fn(&Self::Sample, &mut Context) -> anyhow::Result<bool>,
     ) -> Filter<Self, FilterFn<Self::Sample>>
     where
         Self: Sized,
@@ -216,7 +219,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     fn filter_with<P: Params>(
         self,
         params: P,
-        function: fn(&P, &Self::Sample, &mut Context) -> anyhow::Result<bool>, // captures nothing: all it needs is in `params`
+        function: fn(&P, &Self::Sample, &mut Context) -> anyhow::Result<bool>,
     ) -> Filter<Self, FilterFnWith<P, Self::Sample>>
     where
         Self: Sized,

@@ -153,9 +153,19 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
 
     /// Passes every sample through `function`, which also runs where the sample is loaded. It captures nothing; see
     /// [`map_with`](Self::map_with) for one that needs parameters. Random numbers come from [`Context::rng`].
-    fn map<S: Send + 'static>(
+    ///
+    /// A closure that captures something does not compile:
+    /// ```compile_fail,E0308
+    /// # use loader_core::prelude::*;
+    /// # let dataset = TensorDataset::new(Tensor::from_slice(&[1.0_f32], [1])?)?;
+    /// let mean = 2.0_f32;
+    /// dataset.map(|row, _cx| Ok(row[0] - mean)); // `mean` is captured: use `map_with`
+    /// # anyhow::Ok(())
+    /// ```
+    // The compiler shows the next line where a closure captures something.
+    fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
-        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>, // to capture, use `map_with`
+        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>,
     ) -> Map<Self, MapFn<Self::Sample, S>>
     where
         Self: Sized,
@@ -180,7 +190,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn map_with<P: Params, S: Send + 'static>(
         self,
         params: P,
-        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>, // captures nothing: all it needs is in `params`
+        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>,
     ) -> Map<Self, MapFnWith<P, Self::Sample, S>>
     where
         Self: Sized,

@@ -27,6 +27,11 @@ pub enum DType {
 /// A number that a [`Tensor`](crate::Tensor) can hold: the integers from 8 to 64 bits, `f16`, `bf16`, `f32`, `f64`.
 ///
 /// `bool` is not among them (most bytes are not a `bool`); a batch of `bool`s is a `Tensor<u8>` of zeros and ones.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a number that a tensor can hold",
+    note = "a tensor holds integers of 8 to 64 bits, `f16`, `bf16`, `f32` or `f64`",
+    note = "of samples that are sequences of sequences, such as `Vec<Vec<f32>>`, `List<Vec<f32>>` stacks each place of equally long lists, `Ragged` pads sequences of any length, and `Keep` leaves them as they are"
+)]
 pub trait Element: Pod + Default + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed {
     /// Its dtype.
     const DTYPE: DType;

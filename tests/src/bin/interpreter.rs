@@ -1,0 +1,36 @@
+//! Stands in for an interpreter: `test-interpreter LIBRARY FUNCTION` loads a shared library and calls a function in it. Without arguments
+//! it reads a script from its standard input, as interpreters do, and says how long it was.
+#![allow(unsafe_code)] // for loading a library
+
+use std::io::Read;
+
+use libloading::{Library, Symbol};
+
+fn add(numbers: Vec<u64>) -> anyhow::Result<u64> {
+    Ok(numbers.into_iter().sum())
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [library, function] = &arguments[..] else {
+        let mut script = Vec::new();
+        std::io::stdin().read_to_end(&mut script)?;
+        eprintln!("a script of {} bytes", script.len());
+        return Ok(());
+    };
+    // SAFETY: the tests' own library; loading it runs nothing.
+    let library = unsafe { Library::new(library) }?;
+    let code = match function.as_str() {
+        "train_with_foreign_function" => {
+            // SAFETY: this is the function's type.
+            let run: Symbol<'_, extern "C" fn(usize) -> i32> = unsafe { library.get(function) }?;
+            run(add as fn(Vec<u64>) -> anyhow::Result<u64> as usize)
+        }
+        _ => {
+            // SAFETY: this is the type of all others.
+            let run: Symbol<'_, extern "C" fn() -> i32> = unsafe { library.get(function) }?;
+            run()
+        }
+    };
+    std::process::exit(code)
+}
