@@ -44,7 +44,7 @@ impl Row {
 }
 
 /// Every row: arguments (A), datasets (D), samplers (S), fetching (F), collation (C), worker information (W), randomness (R), protocol (P),
-/// scenarios (X), state (T), what PyTorch's tests leave out (N), sections without letters, and the numbered tests of PyTorch (1 to 117)
+/// scenarios (X), state (T), what PyTorch's tests leave out (N), what its users suffer from (U), sections without letters, and the numbered tests of PyTorch (1 to 117)
 /// and torchdata (200 to 280).
 fn all_rows() -> BTreeSet<String> {
     let ranges = [
@@ -62,6 +62,7 @@ fn all_rows() -> BTreeSet<String> {
         ("X", 1..=25),
         ("T", 1..=20),
         ("N", 1..=21),
+        ("U", 1..=38),
     ];
     let lettered =
         ranges.into_iter().flat_map(|(letter, range)| range.map(move |row| format!("{letter}{row:02}")));

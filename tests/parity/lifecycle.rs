@@ -11,7 +11,7 @@ use std::{
 };
 
 use loader_core::{Error, ExitStatus, prelude::*, sampler::Epoch};
-use loader_tests::{Watchdog, processes};
+use loader_tests::{Watchdog, datasets::Noise, processes};
 use nix::sys::signal::{Signal, raise};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,26 @@ fn row_040_x09_a_segmentation_fault_names_the_signal_each_time() {
         assert!(error.to_string().contains("killed by SIGSEGV (11)"), "{error}");
         assert!(batches.next().is_none());
         assert!(!processes::exists(pid));
+    }
+}
+
+#[test]
+fn x01_the_end_of_an_epoch_is_quick_and_no_worker_fails() {
+    let _watchdog = Watchdog::start();
+    for _ in 0..5 {
+        // A worker that ends in any way but well is an error here.
+        let builder = DataLoader::builder(Noise { count: 40 }).num_workers(2);
+        let loader = builder.on_worker_death(OnWorkerDeath::Fail).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let pids = batches.worker_pids();
+        (0..40).for_each(|_| drop(batches.next().unwrap().unwrap()));
+        let started = Instant::now();
+        assert!(batches.next().is_none());
+        assert_eq!(batches.report().restarts, 0);
+        drop(batches);
+        // A second is promised; a busy machine gets more.
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(pids.iter().all(|&pid| !processes::exists(pid)));
     }
 }
 

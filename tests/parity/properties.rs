@@ -30,13 +30,16 @@ struct Plan {
     drop_last: bool,
     shuffle: bool,
     seed: u64,
+    /// Rank and world size.
+    share: Option<(usize, usize)>,
 }
 
 prop_compose! {
     fn plan()(
         samples in 1usize..60, batch_size in 1usize..9, drop_last: bool, shuffle: bool, seed: u64,
+        share in prop::option::of((0usize..3, 3usize..5)),
     ) -> Plan {
-        Plan { samples, batch_size, drop_last, shuffle, seed }
+        Plan { samples, batch_size, drop_last, shuffle, seed, share }
     }
 }
 
@@ -59,10 +62,12 @@ prop_compose! {
 
 impl Plan {
     fn build(&self, load: Load) -> DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)> {
-        let Self { samples, batch_size, drop_last, shuffle, seed } = *self;
+        let Self { samples, batch_size, drop_last, shuffle, seed, share } = *self;
         let builder =
             DataLoader::builder(Noise { count: samples }).batch_size(batch_size).drop_last(drop_last);
         let builder = builder.shuffle(shuffle).seed(seed).num_workers(load.workers).in_order(load.in_order);
+        let builder =
+            share.into_iter().fold(builder, |builder, (rank, world)| builder.distributed(rank, world));
         match load.workers {
             0 => builder.build().unwrap(),
             _ => builder.prefetch_factor(load.prefetch).persistent_workers(load.stays).build().unwrap(),
@@ -79,6 +84,7 @@ proptest! {
 
     #[test]
     fn every_sample_comes_as_often_as_it_must(plan in plan(), epoch in 0u64..4) {
+        let plan = Plan { share: None, ..plan };
         let loader = plan.here();
         let batches: Vec<Vec<u64>> =
             all(loader.epoch(epoch).unwrap()).iter().map(|(index, ..)| index.as_slice().to_vec()).collect();

@@ -123,8 +123,26 @@ fn a_worker_hook_that_fails_fails_its_workers_batches() {
     // The last one is worker one's too, unless the other one, idle while it started, got it.
     assert_eq!(batches.iter().take(3).map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
     let error = batches[1].as_ref().unwrap_err();
-    assert!(matches!(error, Error::OpenFailed { worker: Some(1), .. }), "{error:?}");
+    let Error::OpenFailed { worker: Some(1), failure, .. } = error else { panic!("{error:?}") };
     assert!(error.to_string().contains("worker one is not welcome"), "{error}");
+    assert_eq!(failure.chain, ["worker one is not welcome"]);
+    assert_eq!(
+        failure.backtrace.is_some(),
+        std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0"),
+        "{failure:?}"
+    );
+}
+
+#[test]
+fn a_worker_hook_that_panics_is_told_with_message_and_backtrace() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Noise { count: 8 }).batch_size(2).num_workers(1);
+    let loader = builder.worker_init(|_| panic!("no worker is welcome")).build().unwrap();
+    let error = loader.iter().unwrap().find_map(Result::err).unwrap();
+    let Error::OpenFailed { worker: Some(0), failure, .. } = &error else { panic!("{error:?}") };
+    assert!(failure.panicked && failure.chain[0].contains("no worker is welcome"), "{failure:?}");
+    let backtrace = failure.backtrace.as_deref().unwrap();
+    assert!(backtrace.contains("user_errors.rs"), "{backtrace}");
 }
 
 #[derive(Serialize, Deserialize)]
