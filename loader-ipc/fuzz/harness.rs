@@ -134,7 +134,7 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         Some(Order::Resume { epoch: 2 }),
     ];
     let notices = [
-        Notice::Slot { slot: 1, len: 4096 },
+        Notice::Slots { first: 1, count: 8, slot_len: 4096 },
         Notice::Grant { task: 1, lease: Ok(lease) },
         Notice::Grant { task: 1, lease: Err("no room".into()) },
     ];

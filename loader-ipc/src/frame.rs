@@ -37,7 +37,7 @@ pub struct Task {
     pub lease: Lease,
     /// What to load.
     pub indices: Indices,
-    /// Slots that no longer exist, to be unmapped; at most [`MOST_FORGOTTEN`] at a time.
+    /// Regions of slots that no longer exist, to be unmapped, by number of the first slot; at most [`MOST_FORGOTTEN`] at a time.
     pub forget: Vec<u32>,
     /// Which of the queue's [`MOST_UNANSWERED`] claims says whether it has been begun, or withdrawn before.
     pub claim: u32,
@@ -46,7 +46,7 @@ pub struct Task {
     pub known_bad: Vec<u64>,
 }
 
-/// Most slots that a task says to forget, so that its frame stays small.
+/// Most regions of slots that a task says to forget, so that its frame stays small.
 pub const MOST_FORGOTTEN: usize = 64;
 /// Most samples that a task says are bad, so that its frame stays small.
 pub const MOST_KNOWN_BAD: usize = 64;

@@ -42,6 +42,6 @@ mod sys;
 pub use advice::advice;
 pub use held::ignore_sigpipe;
 pub use sys::{
-    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, default_sigchld,
+    Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, default_sigchld,
     end_if_forked, exit_now, guard_against_forks, keep_freed_memory,
 };

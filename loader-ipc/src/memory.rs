@@ -98,16 +98,49 @@ impl Write for SealedWriter {
 /// # Errors
 /// `OutOfMemory` or `StorageFull` when the pages cannot be had; else what the system says.
 pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
+    let fd = unreserved(len)?;
+    fill(&fd, 0, len)?;
+    Ok(fd)
+}
+
+/// Writable memory of a fixed size for which no page is reserved yet: see [`fill`].
+///
+/// # Errors
+/// What the system says.
+pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
     let fd = memfd(c"loader-slot")?;
-    let size = i64::try_from(len.get()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // A limit on the size of files (`ulimit -f`) holds for memory too. And the system gives back all pages when a signal interrupts
-    // it: a profiler's timer could do that for ever.
-    without(Signal::SIGXFSZ, || {
-        ftruncate(&fd, size)?;
-        uninterrupted(|| fallocate(&fd, FallocateFlags::empty(), 0, size))
-    })?;
+    let size = to_offset(len.get())?;
+    // A limit on the size of files (`ulimit -f`) holds for memory too.
+    without(Signal::SIGXFSZ, || ftruncate(&fd, size))?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(fd)
+}
+
+/// Reserves the pages of `len` bytes from `start` on.
+///
+/// # Errors
+/// As [`reserve`]; no page is reserved then.
+pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
+    let (start, len) = (to_offset(start)?, to_offset(len.get())?);
+    // The system gives back all pages when a signal interrupts it: a profiler's timer could do that for ever.
+    without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(fd, FallocateFlags::empty(), start, len)))?;
+    Ok(())
+}
+
+/// Gives the pages of `len` bytes from `start` on back to the system. Both are multiples of the page size. Whoever reads the bytes afterwards
+/// sees zeros.
+///
+/// # Errors
+/// What the system says.
+pub fn empty(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
+    let (start, len) = (to_offset(start)?, to_offset(len.get())?);
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    uninterrupted(|| fallocate(fd, flags, start, len))?;
+    Ok(())
+}
+
+fn to_offset(bytes: usize) -> io::Result<i64> {
+    i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
 /// [Reserves](reserve) `len` shared 64-bit words, all 0, and maps them.
@@ -148,6 +181,20 @@ mod tests {
     fn memory_that_can_still_change_is_refused() {
         let fd = reserve(NonZeroUsize::new(64).unwrap()).unwrap();
         assert!(SealedMemory::open(fd).is_err());
+    }
+
+    #[test]
+    fn pages_are_reserved_and_given_back() {
+        let page = NonZeroUsize::new(4096).unwrap();
+        let fd = unreserved(page.checked_mul(NonZeroUsize::new(100).unwrap()).unwrap()).unwrap();
+        let pages = || nix::sys::stat::fstat(&fd).unwrap().st_blocks / 8;
+        assert_eq!(pages(), 0);
+        fill(&fd, 4096, page).unwrap();
+        fill(&fd, 3 * 4096, page).unwrap();
+        assert_eq!(pages(), 2);
+        empty(&fd, 4096, page).unwrap();
+        assert_eq!(pages(), 1);
+        assert!(fill(&fd, 100 * 4096, page).is_err(), "behind its end");
     }
 
     #[test]

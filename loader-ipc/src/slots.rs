@@ -8,26 +8,33 @@
 //!        release: failed, skipped, its worker died
 //! ```
 //!
-//! Two ways were weighed: one large region cut into slots, or one memfd a slot. One memfd a slot won: a slot can grow (it is
-//! replaced) without touching the others, and lent ones stay valid whatever happens to the pool.
+//! Small slots share memfds ([`regions`]), so that a program can hold many batches with few descriptors; a slot of a megabyte or more has
+//! one of its own. A slot is never resized: a batch that needs more gets another slot. Free slots beyond what workers have leased at a
+//! time are destroyed, so that memory and descriptors go back when the program drops batches that it has held.
+//!
+//! Alternative considered: one memfd for each slot. Rejected because a program that holds a thousand small batches then needs a thousand
+//! descriptors, as many as a process has by default. One memfd for all slots was rejected because its address space must be chosen
+//! beforehand, and because a stray write of a worker could then reach every slot.
 
 mod recent;
+mod regions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io,
+    io, mem,
     num::NonZeroUsize,
-    os::fd::OwnedFd,
+    process,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread::{self, ThreadId},
 };
 
 use recent::RecentSizes;
+use regions::Region;
+pub use regions::SharedRegion;
 
 use crate::{
     advice,
     frame::Lease,
-    memory,
     pin::Pinner,
     sys::{Loan, SlotMemory},
 };
@@ -35,6 +42,10 @@ use crate::{
 const PAGE: usize = 4096;
 /// Size of the first slots, in bytes; no slot is smaller. They are small: nobody knows yet how large a batch is.
 pub const FIRST_LEN: usize = 64 * 1024;
+/// Number of free slots that are kept beside twice as many as were ever leased at a time.
+const SPARE: usize = 8;
+/// Number of slots on their way home at which the thread that drops the last batch puts them into the pool.
+const MANY_RETURNS: usize = 64;
 
 /// All slots of a loader, shared by its iterators. Clones count as the same iterator, see [`of_iterator`](Self::of_iterator).
 #[derive(Debug, Clone)]
@@ -59,15 +70,24 @@ struct Inner {
     limit: u64,
     /// A few: a tree finds them faster than a hash.
     slots: BTreeMap<u32, Slot>,
+    /// Where they lie, by number of the first slot.
+    regions: BTreeMap<u32, Region>,
     /// Those of them that are free: among hundreds, a few.
     free: BTreeSet<u32>,
     /// Bytes in those that are not.
     in_use: u64,
+    /// Number of slots that are leased.
+    leased: usize,
+    /// The largest number of slots that were leased at a time.
+    most_leased: usize,
+    /// Number of the first slot of the next region. Numbers are never used again for other memory.
     next: u32,
+    /// Generation of the last lease. One count for all slots: a slot may be made again where one was destroyed.
+    generation: u32,
     /// What new slots must hold.
     recent: RecentSizes,
     bytes: u64,
-    /// Slots destroyed so far.
+    /// Regions destroyed so far.
     destroyed: u64,
     /// Batches lent so far.
     lent: u64,
@@ -81,7 +101,6 @@ struct Inner {
 
 #[derive(Debug)]
 struct Slot {
-    fd: OwnedFd,
     memory: Arc<SlotMemory>,
     state: State,
     /// The iterator that leased it last.
@@ -103,8 +122,11 @@ enum State {
 }
 
 /// Slots on their way home. A ticket may be dropped by any thread that drops the last tensor of a batch.
-#[derive(Debug, Default)]
-struct Returns(Mutex<Vec<u32>>);
+#[derive(Debug)]
+struct Returns {
+    slots: Mutex<Vec<u32>>,
+    pool: Weak<Mutex<Inner>>,
+}
 
 #[derive(Debug)]
 struct Ticket {
@@ -114,7 +136,18 @@ struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        lock(&self.returns.0).push(self.slot);
+        let count = {
+            let mut slots = lock(&self.returns.slots);
+            slots.push(self.slot);
+            slots.len()
+        };
+        // Otherwise the next call of the pool does it. If another thread is in one, that thread's next call does.
+        if count >= MANY_RETURNS
+            && let Some(pool) = self.returns.pool.upgrade()
+            && let Ok(mut inner) = pool.try_lock()
+        {
+            inner.take_back_all(&self.returns);
+        }
     }
 }
 
@@ -163,7 +196,8 @@ impl SlotPool {
     /// As [`new`](Self::new), with slots that `pinner` page-locks when they are made, as far as it can.
     pub fn pinned(limit: u64, pinner: Option<Pinner>) -> Self {
         let inner = Arc::new(Mutex::new(Inner::new(limit, pinner)));
-        Self { inner, returns: Arc::default(), owner: Owner::new() }
+        let returns = Returns { slots: Mutex::default(), pool: Arc::downgrade(&inner) };
+        Self { inner, returns: Arc::new(returns), owner: Owner::new() }
     }
 
     /// The same slots for another iterator.
@@ -241,7 +275,7 @@ impl SlotPool {
         inner.recent.note(needed);
         // The worker still copies the batch out of the old slot, and a slot that was too small is likely to be too small again.
         if let Some(lease) = lease {
-            inner.destroy(lease.slot);
+            inner.destroy(lease.slot, true);
         }
         Ok(grown)
     }
@@ -292,6 +326,7 @@ impl SlotPool {
         slot.spoilt = spoilt;
         slot.last_used = lent;
         inner.lent = lent;
+        inner.leased -= 1;
         // No batch is larger than its slot, whatever its worker says.
         inner.note_size((used.min(lease.len) as usize).max(min_len));
         if spoilt {
@@ -311,20 +346,22 @@ impl SlotPool {
         loan.put(0, bytes).map_err(|_| SlotError::NotLeased(lease))
     }
 
-    /// The slot's descriptor, to be sent to a worker; `None` when there is no such slot.
-    ///
-    /// # Errors
-    /// When the process is out of descriptors.
-    pub fn fd(&self, slot: u32) -> Option<io::Result<OwnedFd>> {
-        self.lock().slots.get(&slot).map(|slot| slot.fd.try_clone())
+    /// The region that a slot lies in, to be sent to a worker; `None` when there is no such slot.
+    pub fn region_of(&self, slot: u32) -> Option<SharedRegion> {
+        self.lock().region_of(slot).map(Region::share)
     }
 
-    /// True while the slot exists. Workers are told to forget those that do not.
+    /// True while the slot exists.
     pub fn exists(&self, slot: u32) -> bool {
         self.lock().slots.contains_key(&slot)
     }
 
-    /// Number of slots destroyed so far: while it stays the same, there is nothing to forget.
+    /// True while the region with this first slot exists. Workers are told to forget those that do not.
+    pub fn has_region(&self, first: u32) -> bool {
+        self.lock().regions.contains_key(&first)
+    }
+
+    /// Number of regions destroyed so far: while it stays the same, there is nothing to forget.
     pub fn destroyed(&self) -> u64 {
         self.lock().destroyed
     }
@@ -341,9 +378,7 @@ impl SlotPool {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         let mut inner = lock(&self.inner);
-        for number in std::mem::take(&mut *lock(&self.returns.0)) {
-            inner.take_back(number);
-        }
+        inner.take_back_all(&self.returns);
         inner
     }
 }
@@ -351,9 +386,10 @@ impl SlotPool {
 impl Inner {
     /// In a forked child the slots are still the parent's, and its workers'. Whatever is done with a slot begins with a lease.
     fn start_anew_after_fork(&mut self) {
-        let this = std::process::id();
+        let this = process::id();
         if self.owner != this {
-            *self = Self { owner: this, next: self.next, ..Self::new(self.limit, self.pinner.clone()) };
+            let Self { limit, next, generation, .. } = *self;
+            *self = Self { owner: this, next, generation, ..Self::new(limit, self.pinner.clone()) };
         }
     }
 
@@ -361,15 +397,19 @@ impl Inner {
         Self {
             limit,
             slots: BTreeMap::new(),
+            regions: BTreeMap::new(),
             free: BTreeSet::new(),
             in_use: 0,
+            leased: 0,
+            most_leased: 0,
             next: 0,
+            generation: 0,
             recent: RecentSizes::default(),
             bytes: 0,
             destroyed: 0,
             lent: 0,
             returned: 0,
-            owner: std::process::id(),
+            owner: process::id(),
             pinner,
         }
     }
@@ -385,7 +425,7 @@ impl Inner {
         if self.expected() < before {
             let too_large = |number: &u32| self.is_too_large(&self.slots[number]);
             let too_large: Vec<u32> = self.free.iter().copied().filter(too_large).collect();
-            too_large.into_iter().for_each(|number| self.destroy(number));
+            too_large.into_iter().for_each(|number| self.destroy(number, false));
         }
     }
 
@@ -424,11 +464,14 @@ impl Inner {
         slot.state = State::Leased;
         slot.owner = Arc::downgrade(owner);
         *lock(&owner.0) = thread::current().id();
-        slot.generation = slot.generation.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1);
+        slot.generation = self.generation;
         slot.min_len = 0;
         let lease = Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 };
         self.free.remove(&number);
         self.in_use += lease.len;
+        self.leased += 1;
+        self.most_leased = self.most_leased.max(self.leased);
         lease
     }
 
@@ -441,17 +484,36 @@ impl Inner {
         slot.filter(valid).ok_or(SlotError::NotLeased(lease))
     }
 
+    fn take_back_all(&mut self, returns: &Returns) {
+        for number in mem::take(&mut *lock(&returns.slots)) {
+            self.take_back(number);
+        }
+    }
+
     fn take_back(&mut self, number: u32) {
         let Some(slot) = self.slots.get_mut(&number) else {
             return;
         };
+        self.leased -= usize::from(slot.state == State::Leased);
         slot.state = State::Free;
         self.in_use -= slot.memory.len() as u64;
         self.returned += 1;
         self.free.insert(number);
-        if slot.spoilt || self.is_too_large(&self.slots[&number]) {
-            self.destroy(number);
+        let slot = &self.slots[&number];
+        if slot.spoilt || self.is_too_large(slot) {
+            self.destroy(number, slot.spoilt);
         }
+        // The last ones: the first ones are leased again before them.
+        while self.free.len() > 2 * self.most_leased + SPARE
+            && let Some(&last) = self.free.last()
+        {
+            self.destroy(last, false);
+        }
+    }
+
+    fn region_of(&self, slot: u32) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=slot).next_back()?;
+        (slot < region.end()).then_some(region)
     }
 
     /// The owners of slots that other iterators use.
@@ -474,39 +536,52 @@ impl Inner {
         // Free slots that are too small only stand in the way.
         let is_small = |number: &u32| self.slots[number].memory.len() < len;
         let small: Vec<u32> = self.free.iter().copied().filter(is_small).collect();
-        small.into_iter().for_each(|number| self.destroy(number));
+        small.into_iter().for_each(|number| self.destroy(number, false));
         if self.bytes.saturating_add(len as u64) > self.limit {
             return Err(self.limit_reached(len));
         }
-        let system = |source| SlotError::System { wanted: len as u64, held: self.count(State::Lent), source };
-        let size = NonZeroUsize::new(len).ok_or_else(|| system(io::ErrorKind::InvalidInput.into()))?;
-        let fd = memory::reserve(size).map_err(system)?;
-        let memory = SlotMemory::map_pinned(&fd, size, self.pinner.as_ref()).map_err(system)?;
-        let number = self.next;
-        self.next += 1;
+        let made = self.make_slot(len);
+        let (number, memory) = made.map_err(|source| {
+            let held = self.count(State::Lent);
+            SlotError::System { wanted: len as u64, held, source }
+        })?;
         self.bytes += len as u64;
-        let slot = Slot {
-            fd,
-            memory,
-            state: State::Free,
-            owner: Weak::new(),
-            generation: 0,
-            min_len: 0,
-            last_used: 0,
-            spoilt: false,
-        };
+        let (state, owner) = (State::Free, Weak::new());
+        let slot = Slot { memory, state, owner, generation: 0, min_len: 0, last_used: 0, spoilt: false };
         self.slots.insert(number, slot);
         self.free.insert(number);
         Ok(number)
     }
 
-    fn destroy(&mut self, number: u32) {
-        if let Some(slot) = self.slots.remove(&number) {
-            let len = slot.memory.len() as u64;
-            self.bytes -= len;
-            if !self.free.remove(&number) {
-                self.in_use -= len;
-            }
+    /// Makes a slot in a region that has room for it, or in a new one.
+    fn make_slot(&mut self, len: usize) -> io::Result<(u32, Arc<SlotMemory>)> {
+        let pinner = self.pinner.as_ref();
+        if let Some(region) = self.regions.values_mut().find(|region| region.has_room(len)) {
+            return region.make_slot(pinner);
+        }
+        let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut region = Region::create(self.next, len, self.slots.len())?;
+        let made = region.make_slot(pinner)?;
+        self.next = region.end();
+        self.regions.insert(region.first(), region);
+        Ok(made)
+    }
+
+    /// Destroys a slot. `may_be_read`: a worker may still read what is in it.
+    fn destroy(&mut self, number: u32, may_be_read: bool) {
+        let Some(Slot { memory, state, .. }) = self.slots.remove(&number) else { return };
+        let len = memory.len() as u64;
+        self.bytes -= len;
+        if !self.free.remove(&number) {
+            self.in_use -= len;
+        }
+        self.leased -= usize::from(state == State::Leased);
+        drop(memory);
+        let Some((&first, region)) = self.regions.range_mut(..=number).next_back() else { return };
+        // A forked child must not touch what its parent uses.
+        region.remove_slot(number, may_be_read || self.owner != process::id());
+        if region.is_empty() {
+            self.regions.remove(&first);
             self.destroyed += 1;
         }
     }

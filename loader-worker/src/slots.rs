@@ -1,7 +1,7 @@
 //! The slots that this worker has mapped, and its ear on the lifeline for new ones.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use loader_ipc::{
-    Loan, SlotMemory,
+    Loan, SlotMemory, SlotRegion,
     control::ControlPage,
     frame::Lease,
     handshake::Notice,
@@ -24,7 +24,17 @@ const DONE_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Slots<'a> {
     lifeline: &'a Lifeline,
-    mapped: BTreeMap<u32, Arc<SlotMemory>>,
+    /// By number of the first slot.
+    regions: BTreeMap<u32, Region>,
+}
+
+/// Mapped memory of several slots.
+#[derive(Debug)]
+struct Region {
+    mapping: Arc<SlotRegion>,
+    count: u32,
+    /// Those that were used, by number.
+    slots: BTreeMap<u32, Arc<SlotMemory>>,
 }
 
 /// A task, and what main says about its slot.
@@ -44,15 +54,15 @@ pub(crate) enum Grant {
 
 impl<'a> Slots<'a> {
     pub(crate) fn new(lifeline: &'a Lifeline) -> Self {
-        Self { lifeline, mapped: BTreeMap::new() }
+        Self { lifeline, regions: BTreeMap::new() }
     }
 
-    /// Maps the slot of a task, then unmaps those that came with the task to be forgotten. For each task, also one that is not done:
-    /// the other way round, a slot could be mapped after it was to be forgotten.
+    /// Maps the memory of a task's slot, then unmaps the regions that the task says to forget. For each task, also one that is not done:
+    /// the other way round, a region could be mapped after it was to be forgotten.
     pub(crate) fn update(&mut self, lease: Lease, forget: Vec<u32>) -> anyhow::Result<()> {
         self.map(lease)?;
-        for slot in forget {
-            self.mapped.remove(&slot);
+        for first in forget {
+            self.regions.remove(&first);
         }
         Ok(())
     }
@@ -60,7 +70,7 @@ impl<'a> Slots<'a> {
     /// Main sends a slot's memory before the first task that uses it.
     fn map(&mut self, lease: Lease) -> anyhow::Result<()> {
         let deadline = Instant::now() + SLOT_DEADLINE;
-        while !self.mapped.contains_key(&lease.slot) {
+        while self.region_of(lease.slot).is_none() {
             self.receive(deadline).context("waiting for a slot's memory")?;
         }
         Ok(())
@@ -69,12 +79,25 @@ impl<'a> Slots<'a> {
     /// The memory of a leased slot, to be written.
     pub(crate) fn lend(&mut self, lease: Lease) -> anyhow::Result<Loan> {
         self.map(lease)?;
-        let memory = &self.mapped[&lease.slot];
+        let (&first, region) = self.regions.range_mut(..=lease.slot).next_back().context("it was mapped")?;
+        let memory = match region.slots.entry(lease.slot) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let memory = region.mapping.slot((lease.slot - first) as usize, None);
+                new.insert(memory.context("a slot has two owners")?)
+            }
+        };
         memory.lend(()).context("a slot was leased while a tensor in it is still held in this worker")
     }
 
+    /// The memory of a slot that was used.
     pub(crate) fn memory(&self, slot: u32) -> Option<&Arc<SlotMemory>> {
-        self.mapped.get(&slot)
+        self.region_of(slot)?.slots.get(&slot)
+    }
+
+    fn region_of(&self, slot: u32) -> Option<&Region> {
+        let (first, region) = self.regions.range(..=slot).next_back()?;
+        (slot - first < region.count).then_some(region)
     }
 
     /// Waits for the answer to `NeedSlot` for `task`. Main gives it when the user asks for a batch, which may be any time.
@@ -92,7 +115,7 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Takes one notice: maps a slot (`None`), or gives main's answer.
+    /// Takes one notice: maps memory of slots (`None`), or gives main's answer.
     fn receive(&mut self, deadline: Instant) -> Result<Option<Answer>, LifelineError> {
         let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
         match notice {
@@ -100,12 +123,16 @@ impl<'a> Slots<'a> {
                 Ok(Some((task, lease.map_or_else(Grant::Refused, Grant::Lease))))
             }
             Notice::Vacate { task } => Ok(Some((task, Grant::Vacate))),
-            Notice::Slot { slot, len } => {
+            Notice::Slots { first, count, slot_len } => {
                 let malformed = |what: &str| LifelineError::Malformed(what.to_owned());
-                let fd = fds.into_iter().next().ok_or_else(|| malformed("a slot without its memory"))?;
-                let len = usize::try_from(len).ok().and_then(NonZeroUsize::new);
-                let len = len.ok_or_else(|| malformed("a slot of an impossible size"))?;
-                self.mapped.insert(slot, SlotMemory::map(fd, len)?);
+                let fd = fds.into_iter().next().ok_or_else(|| malformed("slots without their memory"))?;
+                let slot_len = usize::try_from(slot_len).ok().and_then(NonZeroUsize::new);
+                let places = usize::try_from(count).ok().and_then(NonZeroUsize::new);
+                let (Some(slot_len), Some(places)) = (slot_len, places) else {
+                    return Err(malformed("slots of an impossible size"));
+                };
+                let mapping = SlotRegion::map(fd, slot_len, places)?;
+                self.regions.insert(first, Region { mapping, count, slots: BTreeMap::new() });
                 Ok(None)
             }
         }

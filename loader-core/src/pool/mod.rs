@@ -110,9 +110,9 @@ impl Pool {
         self.control.read(worker)
     }
 
-    /// True when the worker has `slot` mapped already.
+    /// True when the worker has used `slot` before: its pages are in the worker's page table.
     pub(crate) fn knows(&self, worker: usize, slot: u32) -> bool {
-        self.workers[worker].mapped.contains(&slot)
+        self.workers[worker].used.contains(&slot)
     }
 
     /// Gives a task to a worker: at once, or when it has answered enough of those before. Never waits for the worker.
@@ -238,19 +238,20 @@ impl Pool {
         sent.or_else(|error| lifeline_failed(worker, error))
     }
 
-    /// Notes which workers have slots mapped that no longer exist.
+    /// Notes which workers have regions mapped that no longer exist.
     pub(crate) fn look_for_destroyed_slots(&mut self) {
         let destroyed = self.slots.destroyed();
         if mem::replace(&mut self.looked_through, destroyed) == destroyed {
             return;
         }
         for worker in &mut self.workers {
-            let Worker { mapped, to_forget, .. } = worker;
-            mapped.retain(|&slot| {
-                let exists = self.slots.exists(slot);
-                to_forget.extend((!exists).then_some(slot));
+            let Worker { regions, used, to_forget, .. } = worker;
+            regions.retain(|&first| {
+                let exists = self.slots.has_region(first);
+                to_forget.extend((!exists).then_some(first));
                 exists
             });
+            used.retain(|&slot| self.slots.exists(slot));
         }
     }
 
@@ -424,14 +425,15 @@ impl Pool {
 
     fn share_slot(&mut self, number: usize, lease: Lease) -> Result<(), Error> {
         let worker = &mut self.workers[number];
-        if worker.mapped.contains(&lease.slot) {
+        if !worker.used.insert(lease.slot) {
             return Ok(());
         }
-        let Some(fd) = self.slots.fd(lease.slot) else { return Ok(()) };
-        let fd = fd.map_err(|source| Error::System { what: "sharing a slot with a worker", source })?;
-        let notice = Notice::Slot { slot: lease.slot, len: lease.len };
-        let sent = worker.lifeline.send(&notice, &[fd.as_fd()], Instant::now() + LIFELINE_DEADLINE);
-        worker.mapped.insert(lease.slot);
+        let Some(region) = self.slots.region_of(lease.slot) else { return Ok(()) };
+        if !worker.regions.insert(region.first) {
+            return Ok(());
+        }
+        let notice = Notice::Slots { first: region.first, count: region.count, slot_len: region.slot_len };
+        let sent = worker.lifeline.send(&notice, &[region.as_fd()], Instant::now() + LIFELINE_DEADLINE);
         sent.or_else(|error| lifeline_failed(number, error))
     }
 

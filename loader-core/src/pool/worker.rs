@@ -18,9 +18,11 @@ pub(super) struct Worker {
     pub(super) process: Arc<WorkerProcess>,
     pub(super) lifeline: Lifeline,
     pub(super) orders: OrderSender,
-    /// Slots whose memory this worker has mapped.
-    pub(super) mapped: BTreeSet<u32>,
-    /// Slots that it is to unmap with its next task.
+    /// Regions of slots that this worker has mapped, by number of the first slot.
+    pub(super) regions: BTreeSet<u32>,
+    /// Slots that it has been given.
+    pub(super) used: BTreeSet<u32>,
+    /// Regions that it is to unmap with its next task.
     pub(super) to_forget: Vec<u32>,
     /// Tasks that wait here because the worker has enough to do, or is being started again.
     pub(super) backlog: VecDeque<Task>,
@@ -52,7 +54,8 @@ impl Worker {
             process,
             lifeline,
             orders,
-            mapped: BTreeSet::new(),
+            regions: BTreeSet::new(),
+            used: BTreeSet::new(),
             to_forget: Vec::new(),
             backlog: VecDeque::new(),
             unanswered: VecDeque::new(),

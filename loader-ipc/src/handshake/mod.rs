@@ -119,12 +119,14 @@ struct Welcome {
 /// Main to worker, over the lifeline, after the handshake.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Notice {
-    /// A slot's memory (one descriptor).
-    Slot {
-        /// Number of the slot.
-        slot: u32,
-        /// Size in bytes.
-        len: u64,
+    /// Memory of slots of one size, one behind the other (one descriptor). Not all of them need exist yet.
+    Slots {
+        /// Number of the first slot.
+        first: u32,
+        /// Number of slots.
+        count: u32,
+        /// Size of each in bytes.
+        slot_len: u64,
     },
     /// The answer to `NeedSlot`.
     Grant {

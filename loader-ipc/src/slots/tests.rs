@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::{recent::RECENT, *};
-use crate::sys::Chunk;
+use crate::sys::{Chunk, SlotRegion};
 
 const ANY: fn(u32) -> bool = |_| false;
 
@@ -197,6 +197,80 @@ fn slots_of_other_threads_iterators_may_come_back() {
     assert_eq!(ours.used_elsewhere(), 0, "an iterator that is gone gives nothing back by itself");
 }
 
+/// Descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Leases a slot and lends a batch of some bytes.
+fn lend_one(pool: &SlotPool, used: u64) -> Loan {
+    let lease = pool.lease(1, 0, ANY).unwrap();
+    pool.lend(lease, used, false).unwrap()
+}
+
+#[test]
+fn held_small_batches_share_descriptors() {
+    let pool = SlotPool::new(1 << 30);
+    let held: Vec<Loan> = (0..2000).map(|_| lend_one(&pool, 8)).collect();
+    assert_eq!((pool.held(), pool.bytes()), (2000, 2000 * FIRST_LEN as u64));
+    assert!(pool.lock().regions.len() < 16, "{}", pool.lock().regions.len());
+    drop(held);
+    let kept = pool.bytes() / FIRST_LEN as u64;
+    assert!((1..=10).contains(&kept), "{kept} slots are kept");
+    assert!(pool.lock().regions.len() <= 2);
+}
+
+#[test]
+fn a_thread_that_drops_many_batches_gives_their_memory_back() {
+    let pool = SlotPool::new(1 << 30);
+    let held: Vec<Loan> = (0..1000).map(|_| lend_one(&pool, 8)).collect();
+    drop(held);
+    // Without a call of the pool.
+    let inner = lock(&pool.inner);
+    assert!(inner.slots.len() < MANY_RETURNS + 20, "{}", inner.slots.len());
+}
+
+#[test]
+fn large_slots_lie_alone() {
+    let pool = SlotPool::new(1 << 30);
+    let before = descriptors();
+    let lease = pool.lease(1 << 20, 0, ANY).unwrap();
+    let region = pool.region_of(lease.slot).unwrap();
+    assert_eq!((region.count, region.slot_len), (1, lease.len));
+    drop(region);
+    pool.release(lease, true);
+    assert!(!pool.has_region(lease.slot));
+    // Other tests of this process have descriptors too.
+    assert!(descriptors() <= before + 50);
+}
+
+#[test]
+fn slots_that_are_not_needed_take_no_pages() {
+    let pool = SlotPool::new(1 << 30);
+    let held: Vec<Loan> = (0..500).map(|_| lend_one(&pool, 8)).collect();
+    let pages = |region: &SharedRegion| nix::sys::stat::fstat(region).unwrap().st_blocks as u64 * 512;
+    let regions: Vec<SharedRegion> = lock(&pool.inner).regions.values().map(Region::share).collect();
+    let all = || regions.iter().map(pages).sum::<u64>();
+    assert_eq!(all(), pool.bytes(), "each page of a slot is reserved, and no other");
+    drop(held);
+    assert_eq!(pool.held(), 0);
+    assert_eq!(all(), pool.bytes());
+}
+
+#[test]
+fn a_slot_that_is_made_again_has_other_leases() {
+    let pool = SlotPool::new(1 << 30);
+    let leases: Vec<Lease> = (0..3).map(|_| pool.lease(1, 0, ANY).unwrap()).collect();
+    let (first, last) = (leases[0], leases[2]);
+    pool.release(last, false);
+    pool.inner.lock().unwrap().destroy(last.slot, false);
+    assert!(!pool.exists(last.slot) && pool.has_region(first.slot));
+    let again = pool.lease(1, 0, ANY).unwrap();
+    assert_eq!(again.slot, last.slot, "the place is used again, and no worker has to map anything");
+    assert_ne!(again.generation, last.generation);
+    assert!(matches!(pool.lend(last, 8, false), Err(SlotError::NotLeased(_))));
+}
+
 /// What main, its workers and the program may do next. Whom it is done to is a number among those that there are.
 #[derive(Debug, Clone)]
 enum Step {
@@ -269,6 +343,30 @@ struct World {
     sizes: Vec<usize>,
     /// What each lease was asked for, by slot and generation.
     min_lens: BTreeMap<(u32, u32), usize>,
+    /// What the worker has mapped, by number of the first slot.
+    mapped: BTreeMap<u32, Arc<SlotRegion>>,
+    /// Tensors that the worker keeps, with what it wrote there.
+    kept: Vec<(Chunk, u64)>,
+}
+
+impl World {
+    /// A tensor at the start of a leased slot, as the worker has it, with a number that no other has.
+    fn write_as_worker(&mut self, lease: Lease) -> Chunk {
+        let region = self.pool.region_of(lease.slot).unwrap();
+        let map = || {
+            let len = NonZeroUsize::new(region.slot_len as usize).unwrap();
+            SlotRegion::map(&region, len, NonZeroUsize::new(region.count as usize).unwrap()).unwrap()
+        };
+        let mapped = self.mapped.entry(region.first).or_insert_with(map);
+        let slot = mapped
+            .slot((lease.slot - region.first) as usize, None)
+            .expect("the worker keeps no tensor in it");
+        self.written += 1;
+        let mut loan = slot.lend(()).unwrap();
+        loan.put(0, &self.written.to_le_bytes()).unwrap();
+        drop(loan);
+        slot.lend(()).unwrap().take(0..8).unwrap()
+    }
 }
 
 const LIMIT: u64 = 8 * FIRST_LEN as u64;
@@ -285,6 +383,8 @@ impl World {
             written: 0,
             sizes: Vec::new(),
             min_lens: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            kept: Vec::new(),
         }
     }
 
@@ -300,8 +400,11 @@ impl World {
             },
             Step::Regrow { which, needed, others } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
+                let batch = self.write_as_worker(lease);
                 match self.pool.regrow(Some(lease), needed, others) {
                     Ok(larger) => {
+                        // The worker copies its batch from there.
+                        self.kept.push((batch, self.written));
                         prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
                         self.sizes.push(needed);
                         self.over.push(lease);
@@ -323,15 +426,23 @@ impl World {
             }
             Step::Release { which, spoilt } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
+                if spoilt {
+                    let tensor = self.write_as_worker(lease);
+                    self.kept.push((tensor, self.written));
+                }
                 self.pool.release(lease, spoilt);
                 let is_too_large = lease.len as usize / 2 > with_slack(self.pool.expected());
-                prop_assert_eq!(self.pool.exists(lease.slot), !spoilt && !is_too_large);
+                // One that is not needed any more may be gone too.
+                let exists = self.pool.exists(lease.slot);
+                prop_assert!(!exists || (!spoilt && !is_too_large));
                 self.over.push(lease);
             }
             Step::Lend { which, used, spoilt } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
-                self.written += 1;
-                self.pool.write(lease, &self.written.to_le_bytes()).unwrap();
+                let kept = self.write_as_worker(lease);
+                if spoilt {
+                    self.kept.push((kept, self.written));
+                }
                 let mut loan = self.pool.lend(lease, used, spoilt).unwrap();
                 let min_len = self.min_lens.get(&(lease.slot, lease.generation)).copied().unwrap_or(0);
                 self.sizes.push((used.min(lease.len) as usize).max(min_len));
@@ -385,6 +496,9 @@ impl World {
         for held in &self.held {
             prop_assert_eq!(held.tensor.as_bytes(), held.written.to_le_bytes(), "a lent slot was written");
         }
+        for (tensor, written) in &self.kept {
+            prop_assert_eq!(tensor.as_bytes(), written.to_le_bytes(), "what a worker keeps was written");
+        }
         let recent = self.sizes.iter().rev().take(RECENT).copied();
         prop_assert_eq!(self.pool.expected(), recent.max().unwrap_or(0).max(FIRST_LEN));
         let inner = self.pool.lock();
@@ -401,7 +515,14 @@ impl World {
         prop_assert!(free.eq(inner.free.iter().copied()));
         prop_assert_eq!(inner.count(State::Leased), self.leases.len());
         prop_assert_eq!(inner.count(State::Lent), self.held.len());
-        prop_assert_eq!(inner.destroyed + inner.slots.len() as u64, u64::from(inner.next));
+        prop_assert_eq!(inner.leased, self.leases.len());
+        prop_assert!(inner.free.len() <= 2 * inner.most_leased + SPARE);
+        for (&first, region) in &inner.regions {
+            prop_assert!(first == region.first() && !region.is_empty());
+            let own = inner.slots.range(first..region.end()).count();
+            prop_assert!(region.counts() == (own, region.end() as usize - first as usize));
+        }
+        prop_assert_eq!(inner.slots.keys().filter(|&&slot| inner.region_of(slot).is_none()).count(), 0);
         Ok(())
     }
 }

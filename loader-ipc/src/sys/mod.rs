@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `mapping.rs` | `Mapping` | the range stays mapped while the value lives, and while it is registered |
 //! | `sealed.rs` | [`SealedMap`] | nobody can write the bytes any more, so `&[u8]` is true |
-//! | `slot_memory.rs` | [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, every byte of a slot has one owner |
+//! | `slot_memory.rs` | [`SlotRegion`], [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, every byte of a slot has one owner |
 //! | `words.rs` | [`SharedWords`] | shared counters are only reached as atomics |
 //! | `objects.rs` | [`LoadedObject`] | what the dynamic loader lists is read while it holds its lock |
 //! | `line.rs` | `Line` | plain bytes without padding |
@@ -46,7 +46,7 @@ pub use pinner::Pinner;
 pub use sealed::SealedMap;
 pub use signals::default_sigchld;
 pub(crate) use signals::{ignore_sigpipe, take_pending};
-pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory};
+pub use slot_memory::{Chunk, ChunkError, Loan, SlotMemory, SlotRegion};
 pub use words::SharedWords;
 
 pub(crate) use line::Line;

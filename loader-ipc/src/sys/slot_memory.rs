@@ -7,7 +7,7 @@
 use std::{
     any::Any,
     collections::BTreeMap,
-    fmt, io,
+    fmt, io, mem,
     num::NonZeroUsize,
     ops::Range,
     os::fd::AsFd,
@@ -19,35 +19,83 @@ use std::{
     },
 };
 
-use super::{Access, Mapping, Pinner, require_fixed_size};
+use super::{Access, Mapping, Pinner, pinner::Registration, require_fixed_size};
 
-/// One slot's memory, mapped for reading and writing.
+/// Shared memory of several slots of one size, mapped for reading and writing.
+#[derive(Debug)]
+pub struct SlotRegion {
+    mapping: Mapping,
+    slot_len: NonZeroUsize,
+    /// By place, whether its slot exists in this process.
+    taken: Box<[AtomicBool]>,
+}
+
+impl SlotRegion {
+    /// Maps `count` slots of `slot_len` bytes each, from the start of `fd` on. A process maps a region once: a second mapping would be a
+    /// second owner of its bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` when `fd` can still shrink (touching it could then fault) or is too short; else what `mmap` says.
+    pub fn map(fd: impl AsFd, slot_len: NonZeroUsize, count: NonZeroUsize) -> io::Result<Arc<Self>> {
+        let len = slot_len.checked_mul(count).ok_or(io::ErrorKind::InvalidInput)?;
+        require_fixed_size(fd.as_fd(), len.get())?;
+        Ok(Self::over(Mapping::new(fd.as_fd(), len, Access::Write)?, slot_len))
+    }
+
+    fn over(mapping: Mapping, slot_len: NonZeroUsize) -> Arc<Self> {
+        let taken = (0..mapping.len() / slot_len).map(|_| AtomicBool::new(false)).collect();
+        Arc::new(Self { mapping, slot_len, taken })
+    }
+
+    /// The slot at a place, counted from 0, page-locked by `pinner` while it exists; where that fails, `pinner` knows why. `None` when
+    /// there is no such place, or its slot exists already.
+    pub fn slot(self: &Arc<Self>, place: usize, pinner: Option<&Pinner>) -> Option<Arc<SlotMemory>> {
+        // Acquire pairs with the Release in `SlotMemory::drop`. Only one caller can turn false into true.
+        if self.taken.get(place)?.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: `taken` has as many places as there are whole slots in the mapping.
+        let start = unsafe { self.mapping.start().add(place * self.slot_len.get()) };
+        let registration = pinner.and_then(|pinner| pinner.register(start, self.slot_len.get()));
+        let region = Arc::clone(self);
+        Some(Arc::new(SlotMemory { region, place, start, registration, lent: AtomicBool::new(false) }))
+    }
+}
+
+/// One slot's memory.
 #[derive(Debug)]
 pub struct SlotMemory {
-    mapping: Mapping,
+    region: Arc<SlotRegion>,
+    place: usize,
+    start: NonNull<u8>,
+    registration: Option<Registration>,
     lent: AtomicBool,
 }
 
-impl SlotMemory {
-    /// Maps the first `len` bytes of `fd`. A process maps a slot once: a second mapping would be a second owner of its bytes.
-    ///
-    /// # Errors
-    /// `InvalidInput` when `fd` can still shrink (touching it could then fault) or is shorter than `len`; else what `mmap` says.
-    pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
-        Self::map_pinned(fd, len, None)
-    }
+// SAFETY: the mapping belongs to the process, not to a thread; the bytes are reached through loans only.
+unsafe impl Send for SlotMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SlotMemory {}
 
-    /// As [`map`](Self::map), page-locked by `pinner` until it is unmapped; where that fails, `pinner` knows why.
+impl Drop for SlotMemory {
+    fn drop(&mut self) {
+        if self.registration.take().is_some_and(|registration| !registration.end()) {
+            // The driver still counts on the range: it stays mapped, and is not used again.
+            mem::forget(Arc::clone(&self.region));
+            return;
+        }
+        // Release pairs with the Acquire in `SlotRegion::slot`: the next owner sees every access through this one.
+        self.region.taken[self.place].store(false, Ordering::Release);
+    }
+}
+
+impl SlotMemory {
+    /// A region of one slot, see [`SlotRegion::map`].
     ///
     /// # Errors
-    /// As [`map`](Self::map).
-    pub fn map_pinned(fd: impl AsFd, len: NonZeroUsize, pinner: Option<&Pinner>) -> io::Result<Arc<Self>> {
-        require_fixed_size(fd.as_fd(), len.get())?;
-        let mut mapping = Mapping::new(fd.as_fd(), len, Access::Write)?;
-        if let Some(pinner) = pinner {
-            mapping.pin(pinner);
-        }
-        Ok(Arc::new(Self { mapping, lent: AtomicBool::new(false) }))
+    /// As [`SlotRegion::map`].
+    pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
+        Ok(Self::alone(SlotRegion::map(fd, len, NonZeroUsize::MIN)?))
     }
 
     /// Zeroed memory of this process alone.
@@ -55,13 +103,17 @@ impl SlotMemory {
     /// # Errors
     /// What `mmap` says.
     pub fn of_this_process(len: NonZeroUsize) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { mapping: Mapping::anonymous(len)?, lent: AtomicBool::new(false) }))
+        Ok(Self::alone(SlotRegion::over(Mapping::anonymous(len)?, len)))
+    }
+
+    fn alone(region: Arc<SlotRegion>) -> Arc<Self> {
+        region.slot(0, None).expect("the region is new")
     }
 
     /// Size in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.mapping.len()
+        self.region.slot_len.get()
     }
 
     /// True from [`lend`](Self::lend) until the loan and its last chunk are dropped.
@@ -179,8 +231,8 @@ impl Loan {
             }
             self.taken.insert(start, end);
         }
-        let base = self.state.memory.mapping.start();
-        // SAFETY: start <= end <= the mapping's length, so the address is inside it (or one past its end for an empty chunk).
+        let base = self.state.memory.start;
+        // SAFETY: start <= end <= the slot's length, so the address is inside it (or one past its end for an empty chunk).
         let first = unsafe { base.add(start) };
         Ok(Chunk { state: Arc::clone(&self.state), first, offset: start, len: end - start })
     }
@@ -208,7 +260,7 @@ impl Chunk {
 
     /// True when its slot is page-locked in this process.
     pub fn is_pinned(&self) -> bool {
-        self.state.memory.mapping.is_pinned()
+        self.state.memory.registration.as_ref().is_some_and(Registration::is_valid)
     }
 
     /// The bytes.
@@ -243,6 +295,26 @@ mod tests {
 
     fn slot() -> Arc<SlotMemory> {
         SlotMemory::of_this_process(NonZeroUsize::new(4096).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_place_of_a_region_has_one_slot() {
+        let page = NonZeroUsize::new(4096).unwrap();
+        let region =
+            SlotRegion::over(Mapping::anonymous(NonZeroUsize::new(3 * 4096).unwrap()).unwrap(), page);
+        let slots = [0, 1, 2].map(|place| region.slot(place, None).unwrap());
+        assert!(region.slot(1, None).is_none() && region.slot(3, None).is_none());
+        for (number, slot) in slots.iter().enumerate() {
+            slot.lend(()).unwrap().put(0, &[number as u8; 4096]).unwrap();
+        }
+        for (number, slot) in slots.iter().enumerate() {
+            assert_eq!(slot.lend(()).unwrap().take(0..4096).unwrap().as_bytes(), [number as u8; 4096]);
+        }
+        let loan = slots[1].lend(()).unwrap();
+        drop(slots);
+        assert!(region.slot(1, None).is_none(), "it is lent");
+        drop(loan);
+        assert!(region.slot(1, None).is_some());
     }
 
     #[test]
