@@ -88,7 +88,9 @@ fn descriptors_at_the_start_and_in_the_epoch() {
     alone(|| {
         let used = processes::open_descriptors() as u64 - 1;
         let kinds = assert_told(Resource::RLIMIT_NOFILE, used..used + 50, "`ulimit -n`");
-        assert!(kinds.contains("WorkerNotStarted") && kinds.contains("System"), "{kinds:?}");
+        // With room for the workers, the memory of the first slots is what fails.
+        let in_epoch = kinds.contains("SharedMemoryExhausted") || kinds.contains("System");
+        assert!(kinds.contains("WorkerNotStarted") && in_epoch, "{kinds:?}");
     });
 }
 
