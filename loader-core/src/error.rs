@@ -243,8 +243,8 @@ pub enum Error {
         /// Sizes and counts.
         problem: String,
     },
-    /// A worker broke the protocol, and none was to take its place: it has died too often in this epoch, or `on_worker_death` is `Fail`. The
-    /// iterator ends with this error.
+    /// A worker broke the protocol and is not replaced: it has died more than `max_worker_deaths` times in a row without finishing a batch,
+    /// or `on_worker_death` is `Fail`. The iterator ends with this error.
     #[error("worker {worker} broke the protocol: {problem}")]
     WorkerMisbehaved {
         /// Number of the worker.
