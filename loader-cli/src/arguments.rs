@@ -119,7 +119,7 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) pixels: Option<Pixels>,
 
-    /// Most bytes that an image file may have [default: 268435456]
+    /// Max size of an image file in bytes [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_file_bytes: Option<u64>,
 
@@ -269,7 +269,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// The command whose help tells more: `loader run` if that is what was called.
+/// The command whose help the error names: `loader run` if that was called.
 fn called() -> &'static str {
     match std::env::args_os().nth(1) {
         Some(command) if command == "run" => "loader run",

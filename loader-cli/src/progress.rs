@@ -1,4 +1,4 @@
-//! How far an epoch is: a bar on a terminal, otherwise a line now and then.
+//! The progress of an epoch: a bar on a terminal, otherwise a line from time to time.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -9,7 +9,7 @@ use std::{
 use indicatif::{FormattedDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use loader_core::EpochReport;
 
-/// Time between two updates of the bar: figures that change faster cannot be read.
+/// Time between two updates of the bar. Figures that change faster cannot be read.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Standard error, and the bar on it, if there is one. Clones are the same screen.
@@ -56,7 +56,7 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 enum Shown {
     Bar(ProgressBar),
-    /// A line after each of these times.
+    /// Time from one line to the next.
     Lines(Duration),
     Nothing,
 }
@@ -126,7 +126,7 @@ impl Progress {
     }
 }
 
-/// Time that is left, as far as the batches so far tell, speed, and share of the time spent waiting.
+/// Estimate of the time left, speed, and share of the time spent waiting.
 fn figures(report: &EpochReport, batches: Option<u64>) -> String {
     let done = report.batches + report.errors;
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();

@@ -26,7 +26,7 @@ impl Reporter {
         Self { json, progress: Progress::none(screen.clone()), screen }
     }
 
-    /// What to print on beside the bar.
+    /// The screen to print on beside the bar.
     pub(crate) fn screen(&self) -> Screen {
         self.screen.clone()
     }
@@ -36,8 +36,8 @@ impl Reporter {
         if self.json { self.line(&event.to_line()) } else { Ok(()) }
     }
 
-    /// An epoch of `batches` batches begins; `epoch` is its number, from 0, of `epochs`. Where standard error is not a terminal, a line
-    /// is printed after each `interval`; none if that is zero, or programs read the events.
+    /// Begins an epoch of `batches` batches; `epoch` is its number, from 0, of `epochs`. If standard error is
+    /// not a terminal, prints a line after each `interval`, unless that is zero or events are written.
     pub(crate) fn epoch_begins(
         &mut self,
         epoch: u64,

@@ -109,8 +109,8 @@ impl Context {
         Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
-    /// The context of one of several streams that take turns, which reads `shard`. Its generators share no numbers with those of the
-    /// other streams, however many there are and however they are nested.
+    /// The context of the stream that reads `shard`, one of several streams that take turns. Its generators
+    /// draw other numbers than those of the other streams, also where streams are nested.
     pub(crate) fn of_lane(&self, lane: usize, shard: Shard) -> Self {
         let mut key = [0; 32];
         random::generator(random::layer_key(self.key, self.base_layer), lane as u64).fill_bytes(&mut key);
@@ -118,7 +118,7 @@ impl Context {
         Self { rng: None, worker, key, shard: Some(shard), base_layer: 0, layer: 0, ..*self }
     }
 
-    /// The generator of a buffer that shuffles the shard's samples, in `layer`.
+    /// The generator of a shuffle buffer, which is in `layer` of the shard's pipeline.
     pub(crate) fn buffer_rng(&self, layer: u8) -> ChaCha8Rng {
         let key = random::purpose_key(self.key, Purpose::Buffer);
         random::generator(random::layer_key(key, self.base_layer.wrapping_add(layer)), 0)

@@ -60,8 +60,8 @@ pub enum Error {
         /// The shared library.
         library: PathBuf,
     },
-    /// `build()`: a function of the loader (of `map`, `collate`, `convert` or `worker_init`, or the code of the loader itself) cannot be
-    /// called by a worker.
+    /// `build()`: a worker cannot call a function of the loader (one given to `map`, `filter`, `collate`,
+    /// `convert` or `worker_init`, or the loader's own code).
     #[error("a function cannot be sent to workers: {problem}")]
     FunctionNotSendable {
         /// Why, and what to do.
@@ -73,8 +73,8 @@ pub enum Error {
          gets further, and datasets must not build loaders"
     )]
     LoaderInWorker,
-    /// `build()`: the dataset, its collation or its worker hook does not survive encoding. Also without workers, so that the same
-    /// dataset loads with any number of workers.
+    /// `build()`: the dataset, its collation or its worker hook does not survive encoding. Checked without
+    /// workers too, so that the same dataset loads with any number of workers.
     #[error(
         "the dataset cannot be sent to workers: {problem}; it is encoded with bincode, which does not support \
          `#[serde(untagged)]`, `#[serde(flatten)]`, `skip_serializing_if` and `serde_json::Value`; keep its data in other types, \
@@ -203,9 +203,10 @@ pub enum Error {
         /// Its value in the loader.
         loader: String,
     },
-    /// A worker's process ended while it had work, and no other one was to take its place: `on_worker_death` is `Fail`, or it has died more
-    /// than `max_worker_deaths` times in a row outside of batches. The iterator ends with this error. Or, with `given_up`, one batch has
-    /// ended its workers again and again: that batch is lost, and the iterator goes on.
+    /// A worker died while it had work. Without `given_up`, no other process takes its place, because
+    /// `on_worker_death` is `Fail` or the worker has died more than `max_worker_deaths` times in a row
+    /// outside of batches; the iterator ends with this error. With `given_up`, one batch has ended its
+    /// workers again and again: that batch is lost, and the iterator goes on.
     #[error("{}", exited(.doing, .status, .reason.as_deref(), .batches, *.deaths, .given_up.as_deref()))]
     WorkerExited {
         /// Number of the worker.
@@ -225,8 +226,9 @@ pub enum Error {
         /// The batch that is to blame, if one is.
         given_up: Option<Box<GivenUp>>,
     },
-    /// No batch came within `timeout`. Nothing is lost: the iterator can be asked again, unless `is_final`. It ends after ten such waits in
-    /// a row, and at least a minute of them, in which the worker that it waits for did not move.
+    /// No batch came within `timeout`. No batch is lost: call `next` again, unless `is_final`. Ten such waits
+    /// in a row end the iterator if they took at least a minute together and the awaited worker made no
+    /// progress.
     #[error("{}", timed_out(.after, .waiting_for, *.is_final))]
     TimedOut {
         /// The loader's `timeout`.
@@ -236,8 +238,8 @@ pub enum Error {
         /// The iterator ends with this error. Its `state()` says where to go on.
         is_final: bool,
     },
-    /// There is no shared memory for a batch: the program holds it, or other iterators of the loader do, or a limit of the system is reached.
-    /// Nothing is lost: drop batches and ask again.
+    /// There is no shared memory for a batch: the program or other iterators of the loader hold it, or a
+    /// limit of the system is reached. No batch is lost: drop batches and call `next` again.
     #[error("{problem}; or drop batches you are done with, and copy what you keep (`to_owned_tensor`)")]
     SharedMemoryExhausted {
         /// Sizes and counts.

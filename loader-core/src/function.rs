@@ -1,7 +1,8 @@
 //! Functions of the user's that run where samples are loaded.
 //!
-//! They are function pointers: a closure that captures nothing becomes one by itself, and the compiler refuses any other at the
-//! line where it is given. What a function needs to know is given to it as parameters, which travel with the dataset.
+//! They are function pointers: a closure that captures nothing becomes one by itself, and the compiler
+//! refuses any other at the line where it is given. A function gets the values that it needs as parameters,
+//! which are sent with the dataset.
 
 use std::{any::type_name, fmt, sync::Arc};
 
@@ -46,7 +47,7 @@ pub type WorkerInitFnWith<P> = WithParams<P, SharedShared<P, WorkerInfo, anyhow:
 type BatchFn<A, B> = Function<Owned<A, anyhow::Result<B>>>;
 type BatchFnWith<P, A, B> = WithParams<P, SharedOwned<P, A, anyhow::Result<B>>>;
 
-/// What can be the parameters of a function: any serde type that threads can share.
+/// Types that can be the parameters of a function: any serde type that threads can share.
 pub trait Params: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
 impl<P: Serialize + DeserializeOwned + Send + Sync + 'static> Params for P {}
@@ -97,7 +98,7 @@ impl<P, G: Signature> fmt::Debug for WithParams<P, G> {
 
 /// A function that samples of type `A` pass through, with or without parameters.
 pub trait MapFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// What becomes of a sample.
+    /// The type that a sample is turned into.
     type Output: Send + 'static;
 
     /// Calls it.

@@ -11,7 +11,7 @@ pub(crate) enum Init {
     NotCalled,
     /// In the main program, which becomes a worker when it is started again.
     InProgram,
-    /// In this shared library: nobody knows whether the main program, started again, would load it.
+    /// In this shared library: the main program, started again, might not load it.
     InLibrary(PathBuf),
 }
 

@@ -115,7 +115,8 @@ pub mod prelude {
     };
 }
 
-// What `Context::rng` gives implements the traits of this version, which may not be the program's own.
+// The generator of `Context::rng` implements the traits of this version; the program may depend on another
+// one.
 pub use rand;
 
 #[doc(hidden)]

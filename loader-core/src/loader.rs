@@ -182,7 +182,7 @@ impl<B: Batch> DataLoader<B> {
 
     /// What is to be loaded of epoch `number` from `place` on.
     fn supply(&self, number: u64, place: &Place) -> Result<Supply, Error> {
-        // A state of the other kind has been refused, unless it was put together by hand.
+        // The check before has refused a state of the other kind; only a state made by hand gets here.
         let wrong_kind = |state, loader| must_agree("kind of dataset", state, loader).unwrap_err();
         match (&self.content, place) {
             (Content::Batches { sampler, samples }, place) => {
@@ -236,8 +236,9 @@ impl<B: Batch> DataLoader<B> {
         self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of batches in the epoch that [`iter`](Self::iter) gives next; a batch sampler may have another number in each. Of an iterable dataset an estimate from its length, as in PyTorch (each shard may end with a batch
-    /// that is not full), and `None` when it does not say its length.
+    /// Number of batches in the epoch that [`iter`](Self::iter) starts next; a batch sampler may have another
+    /// number in each epoch. For an iterable dataset an estimate from its length, as in PyTorch (each shard
+    /// may end with a batch that is not full), and `None` when it does not say its length.
     pub fn len(&self) -> Option<usize> {
         match &self.content {
             Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),

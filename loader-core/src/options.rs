@@ -114,7 +114,8 @@ impl<'de> Deserialize<'de> for NumWorkers {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Order {
-    /// This crate's: the order of an epoch costs nothing that depends on the epoch's number, and from 65,536 samples on no memory.
+    /// This crate's own order. An epoch's order is computed without the epochs before it, and for 65,536
+    /// samples or more it takes constant memory.
     #[default]
     Native,
     /// PyTorch's, number for number: what `DataLoader` gives with one `torch.Generator`, seeded with the loader's seed, for itself
@@ -255,10 +256,12 @@ pub struct LoaderOptions {
     /// Longest wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
-    /// Wait for a batch, in seconds, after which a warning says for which worker; 30 by default, 0 for never.
+    /// Wait for a batch, in seconds, after which a warning names the awaited worker; 30 by default, 0 for
+    /// never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warn_after: Option<f64>,
-    /// Shards that this process reads an iterable dataset in, at least 1; as many as workers by default. Not of a map-style dataset.
+    /// Number of shards in which this process reads an iterable dataset, at least 1; as many as workers by
+    /// default. Not for a map-style dataset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<usize>,
     /// Keep the workers from one epoch to the next; off by default. Needs workers.
@@ -273,7 +276,8 @@ pub struct LoaderOptions {
     /// What happens when a worker dies; it is started again by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_worker_death: Option<OnWorkerDeath>,
-    /// How often a worker may die in a row outside of batches and is started again; 10 by default. One more death ends the iterator.
+    /// Max number of deaths of a worker in a row outside of batches after which it is started again; 10 by
+    /// default. One more death ends the iterator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_worker_deaths: Option<u32>,
     /// What happens with a sample that cannot be loaded; its batch fails by default.

@@ -4,7 +4,7 @@ use std::{any::Any, backtrace::Backtrace, cell::RefCell, io::Write, panic, threa
 
 use loader_ipc::frame::{Failure, Stage};
 
-/// How the messages of panics begin that the Rust runtime turns into an abort.
+/// Beginnings of the messages of panics that the Rust runtime turns into an abort.
 const ABORTING: [&str; 6] = [
     "panic in a function that cannot unwind",
     "panic in a destructor during cleanup",
@@ -30,9 +30,10 @@ struct Recorded {
 /// Makes panics of this thread silent and remembers their backtraces: in a worker, the error that the main process returns says
 /// it all, and says it once. Panics of other threads are printed as ever.
 ///
-/// A panic that aborts the process is printed, since no error can carry its message, and so is the panic before it: a second panic of a
-/// destructor aborts, and so does a panic that reaches an `extern "C"` function. Where user code caught the first panic itself, a second
-/// one prints both, although neither aborts: the hook cannot tell the two cases apart.
+/// The hook prints a panic that aborts the process, because no error can carry its message, and also the
+/// panic before it: a panic in a destructor during another panic aborts, and so does a panic that reaches an
+/// `extern "C"` function. If user code caught the first panic itself, the hook prints both when a second one
+/// follows, although neither aborts: it cannot tell the two cases apart.
 #[doc(hidden)]
 pub fn record_backtraces() {
     let loading = thread::current().id();
@@ -65,7 +66,7 @@ fn message(payload: &(dyn Any + Send)) -> Option<&str> {
     payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
-/// What stands before the place in a recorded backtrace.
+/// The text before the place in a recorded backtrace.
 const PLACE: &str = "at ";
 
 /// The file, line and column of a panic, from its recorded backtrace.

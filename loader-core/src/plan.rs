@@ -78,7 +78,8 @@ impl Plan {
     /// Checks that a state is of this plan.
     pub(crate) fn check(&self, place: &BatchesPlace) -> Result<(), Error> {
         must_agree("number of batches", place.batches, self.announced as u64)?;
-        // A sampler of the user's own may have another order under the same fingerprint: the first batch nearly always shows it.
+        // A user's own sampler may give another order under the same fingerprint; the first batch of the
+        // epoch nearly always differs then.
         let hex = |hash: u64| format!("{hash:016x}");
         must_agree(
             "first batch of the epoch (hash of its indices)",
@@ -106,7 +107,8 @@ impl Plan {
         self.upcoming.is_none()
     }
 
-    /// How many batches the sampler said that there would be, and how many it has given so far, where that is known to be wrong.
+    /// The number of batches that the sampler said, and the number that it has given so far, once they are
+    /// known to differ.
     pub(crate) fn miscount(&self) -> Option<(usize, u64)> {
         let given = self.next + u64::from(self.upcoming.is_some());
         let is_wrong = given > self.announced as u64 || (self.is_over() && given < self.announced as u64);

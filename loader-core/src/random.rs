@@ -39,7 +39,7 @@ pub(crate) fn shard_key(purpose: Purpose, seed: u64, epoch: u64, shard: u64) -> 
     key
 }
 
-/// The key of another use in the same place.
+/// The key of another generator at the same place.
 pub(crate) fn purpose_key(mut key: [u8; 32], purpose: Purpose) -> [u8; 32] {
     key[7] = purpose as u8;
     key

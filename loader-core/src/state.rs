@@ -15,13 +15,14 @@ use crate::{
 /// Version of the format. Version 1 had no fingerprints, and a random order that took memory.
 const VERSION: u32 = 2;
 
-/// Bytes of a fingerprint at most; the rest of a longer one is hashed.
+/// Max length of a fingerprint, in bytes; the end of a longer one is hashed.
 const MOST_FINGERPRINT: usize = 200;
 
-/// Where the user of a loader stands: which epoch, and what of it was returned. Small (some numbers and the fingerprints of dataset and
-/// sampler, at most 200 bytes each; with `in_order` off a number for each batch that came before its turn; for an iterable dataset some
-/// numbers for each shard, and its snapshot), and any serde format can hold it. It says nothing of the workers: their number may change
-/// (of an iterable dataset if the number of shards is given with `shards`).
+/// The position in a loader: which epoch, and which of its batches were returned. Any serde format can hold
+/// it. It is small: some numbers and the fingerprints of dataset and sampler, at most 200 bytes each; with
+/// `in_order` off a number for each batch that came before its turn; for an iterable dataset some numbers for
+/// each shard, and its snapshot. It does not depend on the workers, so their number may change (with an
+/// iterable dataset only if the number of shards is set with `shards`).
 ///
 /// Taken with [`Iter::state`](crate::Iter::state) or [`DataLoader::state`](crate::DataLoader::state), and given to
 /// [`DataLoader::resume`](crate::DataLoader::resume) of a loader built alike. Taken when the last batch of an epoch was returned, before
@@ -80,8 +81,9 @@ pub(crate) struct ShardsPlace {
     pub(crate) shards: Vec<ShardPlace>,
 }
 
-/// What decides the order of the samples, in words that two loaders can compare: the kinds of stages and their parameters. No encoded
-/// data and no type names, since those change from one build to the next.
+/// The fingerprints of what decides the order of the samples, which two loaders can compare: the kinds of
+/// stages and their parameters. They hold no encoded data and no type names, because those change from one
+/// build to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pipeline {
     /// The dataset's fingerprint.

@@ -50,7 +50,8 @@ pub enum Warning {
         doing: Doing,
         /// Batches that are done again.
         batches: Vec<u64>,
-        /// How often this worker has died in a row outside of batches; 0 when it died on a batch, which is what such a death counts for.
+        /// How often this worker has died in a row outside of batches; 0 when it died on a batch, because
+        /// such a death counts for the batch.
         deaths: u32,
         /// How often it may (`max_worker_deaths`).
         most: u32,
@@ -92,7 +93,8 @@ pub enum Warning {
         /// What happened to them.
         problem: String,
     },
-    /// A batch sampler gave more or fewer batches in an epoch than its `len` said. Said once an iterator, when it is noticed.
+    /// A batch sampler gave more or fewer batches in an epoch than its `len` said. Given at most once per
+    /// iterator, as soon as the loader notices.
     #[error(
         "the batch sampler said that epoch {epoch} has {said} batches, and it has given {given}; correct its `len`, or that of the \
          sampler that it cuts"
@@ -100,9 +102,10 @@ pub enum Warning {
     WrongBatchCount {
         /// Number of the epoch.
         epoch: u64,
-        /// What its `len` is.
+        /// Number that its `len` returned.
         said: usize,
-        /// Batches that it has given: all of the epoch, or one more than it said.
+        /// Number of batches that it gave: all of the epoch if it gave fewer than it said, otherwise one more
+        /// than it said.
         given: u64,
     },
     /// An iterable dataset gave more samples than its `len`. Said once an iterator.
@@ -111,7 +114,7 @@ pub enum Warning {
          overlap: `iter` must give each sample in one shard only"
     )]
     LongerThanSaid {
-        /// What its `len` is.
+        /// Number that its `len` returned.
         said: usize,
         /// Samples so far.
         loaded: u64,

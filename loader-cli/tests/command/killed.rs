@@ -16,8 +16,8 @@ use crate::support::{Finished, PHOTOS, command, pid};
 /// Time after which a run is ended: far more than any takes.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
-/// Runs two epochs of `samples` photographs with two workers. One of them is killed every second where `killing` is set. Gives what is
-/// left of the command, and the number of kills.
+/// Runs two epochs of `samples` photographs with two workers. If `killing` is set, one of them is killed
+/// every second. Returns the output of the command and the number of kills.
 fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     let folder = tempfile::tempdir().unwrap();
     // The smallest photographs: a batch must take much less than a second, also without optimisation on a busy machine.
@@ -53,14 +53,14 @@ fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     (Finished { status: status.code(), stdout: read("stdout"), stderr: read("stderr") }, kills as usize)
 }
 
-/// Kills one of the command's workers, each in turn; says whether there was one.
+/// Kills one of the command's workers, each in turn. Returns false when there was none.
 fn kill_a_worker(command: &Child, turn: usize) -> bool {
     let workers = workers(command.id());
     let victim = workers.get(turn % workers.len().max(1));
     victim.is_some_and(|&worker| kill(pid(worker), Signal::SIGKILL).is_ok())
 }
 
-/// Processes that run whose parent is the command.
+/// The running processes whose parent is the command.
 fn workers(command: u32) -> Vec<u32> {
     let is_one = |process: &u32| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -94,7 +94,7 @@ fn assert_same_when_killed_every_second(least: f64) {
     let (finished, kills) = run_two_epochs(samples, true);
     finished.assert_status(0);
     println!("kills: {kills} workers killed, two epochs of {samples} photographs");
-    // Kills begin after a second, and another load of the machine may make this run shorter.
+    // The first kill comes after a second, and a less loaded machine may make this run shorter.
     assert!(kills as f64 >= least / 2.0 - 1.0, "only {kills} kills");
     assert_eq!(digests(&finished), digests(&undisturbed));
     assert_eq!(finished.named("end")[0]["errors"], 0);

@@ -14,7 +14,8 @@ use rustix::{
 
 use crate::support::{PHOTOS, Running, command, pid, worker_pids};
 
-/// A terminal of `columns` columns: what a program writes to, and all that it has written once it has ended.
+/// A terminal of `columns` columns. Returns the end that a program writes to, and a thread that returns all
+/// that it has written.
 fn terminal(columns: u16) -> (File, JoinHandle<String>) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -25,7 +26,7 @@ fn terminal(columns: u16) -> (File, JoinHandle<String>) {
     let mut master = File::from(master);
     let written = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // The end of a terminal is an error.
+        // Reading fails when the terminal's other end is closed.
         drop(master.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     });
@@ -40,7 +41,7 @@ fn a_warning_is_not_overwritten_by_the_bar() {
     command.env("TERM", "xterm").stderr(slave);
     let mut running = Running::start(command);
     let pids = worker_pids(&running.next_event());
-    // The second batch is the second worker's: it is at work.
+    // The second batch is the second worker's, which is at work now.
     running.next_event();
     running.next_event();
     kill(pid(pids[1]), Signal::SIGKILL).unwrap();

@@ -30,8 +30,8 @@ use crate::{
     warning::Warning,
 };
 
-// Bounds stand at the methods, and `B` stands for `C::Batch`: so the compiler says which trait is missing, not that there is no method
-// `build`.
+// The bounds are on the methods, and `B` is `C::Batch`, so that the compiler names the missing trait instead
+// of reporting that there is no method `build`.
 impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// Checks every option and makes the loader. No process is started yet.
     ///

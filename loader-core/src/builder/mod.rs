@@ -186,9 +186,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Longest wait for a batch, after which `next` returns [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever (not for a
-    /// worker that died, which is noticed at once). `next` can be called again after it, and then waits again. Ten such waits in a row, and at
-    /// least a minute of them, in which the awaited worker did not move end the iterator. Needs workers.
+    /// Longest wait for a batch, after which `next` returns [`Error::TimedOut`](crate::Error::TimedOut);
+    /// zero, the default, waits for ever (not for a worker that died, which is noticed at once). `next` can
+    /// be called again after it, and then waits again. Ten such waits in a row end the iterator if they took
+    /// at least a minute together and the awaited worker made no progress. Needs workers.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.timeout = Some(timeout.as_secs_f64());
@@ -203,22 +204,27 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// What happens when a worker's process ends while it has work; by default another one takes its place, and the batches are those of an
-    /// undisturbed run. A batch is given up, with an [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, when two workers
-    /// have crashed on it, when three were ended for want of memory, or when 32 workers in a row were killed in the same sample of it; the
-    /// epoch goes on. Workers that are killed from outside, however many, lose no batch.
+    /// What happens when a worker's process ends while it has work; by default another one takes its place,
+    /// and the batches are those of an undisturbed run. A batch is given up, with an
+    /// [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, when two workers have crashed on it,
+    /// when three have ended for lack of memory or were killed because they made no progress, when 32 workers
+    /// in a row were killed in the same sample of it, or when 100 workers have died on it; the epoch goes on.
+    /// Kills from outside that hit workers at random lose no batch.
     ///
-    /// A worker that has work and cannot go on (SIGSTOP or a debugger stopped it, or its main thread has ended) while the program waits is
-    /// ended after 10 seconds, and replaced too; not with [`OnWorkerDeath::Fail`].
+    /// While the program waits, main also kills and replaces a worker that has had work and could not go on
+    /// for 10 seconds (SIGSTOP or a debugger stopped it, or its main thread has ended), except with
+    /// [`OnWorkerDeath::Fail`].
     #[must_use]
     pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
         self.settings.options.on_worker_death = Some(on_worker_death);
         self
     }
 
-    /// How often a worker may die in a row outside of batches (while it starts, opens the dataset or waits) and is started again; 10 by
-    /// default. One more death ends the iterator with [`Error::WorkerExited`](crate::Error::WorkerExited). The count starts again from
-    /// zero when the worker finishes a batch. A death on a batch counts for that batch; see [`on_worker_death`](Self::on_worker_death).
+    /// Max number of deaths of a worker in a row outside of batches (while it starts, opens the dataset or
+    /// waits) after which it is started again; 10 by default. One more death ends the iterator with
+    /// [`Error::WorkerExited`](crate::Error::WorkerExited). The count starts again from zero when the worker
+    /// finishes a batch. A death on a batch counts for that batch; see
+    /// [`on_worker_death`](Self::on_worker_death).
     #[must_use]
     pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
         self.settings.options.max_worker_deaths = Some(deaths);
@@ -280,8 +286,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Starts workers as `program` instead of starting this program again: a path, or a [`WorkerProgram`] with arguments. Needed where
-    /// the loader does not run in a program of its own, such as an extension of an interpreter.
+    /// Starts workers as `program` instead of starting this program again: a path, or a [`WorkerProgram`]
+    /// with arguments. Needed where the loader does not run in a program of its own, for example in an
+    /// extension of an interpreter.
     ///
     /// A program that has loaded the same build of the same code (this executable, or the same shared library in another one) serves any
     /// dataset. Any other one must know the dataset by the name given with [`registered`](Self::registered): see
@@ -363,8 +370,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_collate(CollateWith(Function::new(function)))
     }
 
-    /// Collates samples with `function` and `params`, which travel to the workers with the dataset: any serde type that bincode can
-    /// encode.
+    /// Collates samples with `function` and `params`. The parameters are sent to the workers with the
+    /// dataset; they can be of any serde type that bincode can encode.
     ///
     /// # Examples
     /// ```
@@ -404,9 +411,10 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Runs `function` once in each worker, after the dataset's `setup` and before its first sample. It captures nothing; see
     /// [`worker_init_with`](Self::worker_init_with) for one that needs parameters. Not called without workers.
     ///
-    /// This is the place for what each process needs once: a `log` or `tracing` subscriber (one that `main` installs after
-    /// `loader_worker::init()` exists in the main process only), a number of threads, a seed of some library. What a worker prints,
-    /// the main process writes to its standard error behind the worker's number.
+    /// Use it for what each process needs once: a `log` or `tracing` subscriber (one that `main` installs
+    /// after `loader_worker::init()` exists in the main process only), a number of threads, the seed of a
+    /// library. The main process writes what a worker prints to its own standard error, after the worker's
+    /// number.
     #[must_use]
     // The compiler shows the next line where a closure captures something.
     #[rustfmt::skip]
@@ -417,8 +425,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_worker_init(Function::new(function))
     }
 
-    /// Runs `function` with `params` once in each worker, as [`worker_init`](Self::worker_init). The parameters travel to the workers
-    /// with the dataset: any serde type that bincode can encode.
+    /// Runs `function` with `params` once in each worker, as [`worker_init`](Self::worker_init). The
+    /// parameters are sent to the workers with the dataset; they can be of any serde type that bincode can
+    /// encode.
     #[must_use]
     pub fn worker_init_with<P: Params>(
         self,

@@ -210,7 +210,8 @@ impl Settings {
     }
 }
 
-/// Fails where a sampler's largest index is known and the dataset does not have it. An empty dataset is refused as such.
+/// Fails when a sampler's largest index is known and is not an index of the dataset. An empty dataset has an
+/// error of its own.
 fn check_indices(option: &'static str, max: Option<usize>, samples: usize) -> Result<(), Error> {
     match max {
         Some(index) if index >= samples && samples > 0 => invalid(
@@ -221,7 +222,7 @@ fn check_indices(option: &'static str, max: Option<usize>, samples: usize) -> Re
     }
 }
 
-/// A number of seconds that somebody waits; `None` for ever.
+/// A time to wait, in seconds; `None` for ever.
 fn patience(option: &'static str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     match seconds.unwrap_or(0.0) {
         0.0 => Ok(None),

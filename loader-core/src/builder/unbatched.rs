@@ -11,9 +11,11 @@ use crate::{
 };
 
 impl<K: DatasetKind, C, W> Builder<K, C, W> {
-    /// Loads without batches, as PyTorch does with `batch_size=None`: each item of the iterator is one sample, converted by its type
-    /// (see [`Convert`](crate::Convert)), and [`len`](crate::DataLoader::len) is the number of samples. Takes the place of [`collate`](Self::collate);
-    /// excludes [`batch_size`](Self::batch_size), [`drop_last`](Self::drop_last) and [`batch_sampler`](Self::batch_sampler).
+    /// Loads without batches, as PyTorch does with `batch_size=None`: each item of the iterator is one
+    /// sample, converted by its type (see [`Convert`](crate::Convert)), and [`len`](crate::DataLoader::len)
+    /// is the number of samples. Replaces [`collate`](Self::collate); excludes
+    /// [`batch_size`](Self::batch_size), [`drop_last`](Self::drop_last) and
+    /// [`batch_sampler`](Self::batch_sampler).
     ///
     /// For a dataset that reads whole batches, [`Dataset::get_many`](crate::Dataset::get_many) gets a batch's indices together, from any sampler.
     ///
@@ -45,8 +47,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_collate(ConvertWith(Function::new(function)))
     }
 
-    /// Loads without batches and converts each sample with `function` and `params`, which travel to the workers with the dataset: any
-    /// serde type that bincode can encode.
+    /// Loads without batches and converts each sample with `function` and `params`. The parameters are sent
+    /// to the workers with the dataset; they can be of any serde type that bincode can encode.
     #[must_use]
     pub fn convert_with<P: Params, B: Batch>(
         self,

@@ -23,7 +23,7 @@ impl<A, B> ChainDataset<A, B> {
 }
 
 impl<A: IterableDataset, B> ChainDataset<A, B> {
-    /// The context of the second dataset, where the first one has `cx`.
+    /// The context of the second dataset; the first one uses `cx`.
     fn context_of_second(&self, cx: &Context) -> Context {
         cx.of_layer(self.first.layers().wrapping_add(1))
     }
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// A place in one of the two datasets.
+/// A place in a chain: which dataset, and that dataset's snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ChainSnapshot<A, B> {
     /// In the first one.
@@ -98,7 +98,7 @@ where
         let first = first.map(|snapshot| self.first.iter_from(shard, cx, snapshot)).transpose()?;
         let mut second = Nested::new(&self.second, shard, own, second);
         if first.is_none() {
-            // An error now does not lose the place, as one of an item would.
+            // An error here keeps the place, unlike the error of an item.
             second.open()?;
         }
         Ok(ChainIter { first, second })

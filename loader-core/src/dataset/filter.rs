@@ -1,4 +1,4 @@
-//! Some samples of a stream.
+//! Filters a stream.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
 }
 
 impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filter<D, F> {
-    /// Items read, and the dataset's own snapshot.
+    /// Number of items read, and the dataset's own snapshot.
     type Snapshot = (u64, D::Snapshot);
 
     fn iter_from(
@@ -69,7 +69,7 @@ impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filte
 struct FilterIter<I, F> {
     items: I,
     function: F,
-    /// The function's; the dataset has the other one.
+    /// The context of the function; the dataset has another one.
     cx: Context,
     /// Items read.
     position: u64,

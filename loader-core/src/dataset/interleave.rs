@@ -13,7 +13,8 @@ use super::{
 };
 use crate::context::Context;
 
-/// Streams of one type that take turns in each shard: one sample of each open stream, again and again, as `interleave` of `tf.data`.
+/// Streams of one type that take turns in each shard: each open stream gives one sample a turn, as in
+/// `interleave` of `tf.data`.
 ///
 /// At most `cycle_length` streams are open at once. When one ends, the next one that has not been opened takes its place, and its turn.
 /// The order depends on the streams alone. For the shards of one dataset see [`IterableDataset::interleave`].
@@ -38,13 +39,13 @@ use crate::context::Context;
 #[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
 pub struct InterleaveDataset<D> {
     streams: Vec<D>,
-    /// Parts that each stream is read in, each with a turn of its own.
+    /// Number of parts in which each stream is read; each part has a turn of its own.
     parts: usize,
     cycle_length: usize,
 }
 
 impl<D: IterableDataset> InterleaveDataset<D> {
-    /// `streams`, of which `cycle_length` are open at once.
+    /// Interleaves `streams`, of which at most `cycle_length` are open at once.
     ///
     /// # Panics
     /// When `cycle_length` is 0.
@@ -63,7 +64,7 @@ impl<D: IterableDataset> InterleaveDataset<D> {
         self.streams.len() * self.parts
     }
 
-    /// The stream of a lane, and the shard of it.
+    /// The stream that a lane reads, and which shard of it.
     fn lane(&self, lane: usize, shard: Shard) -> (&D, Shard) {
         let part =
             Shard::new(shard.index() + shard.count() * (lane % self.parts), shard.count() * self.parts);
@@ -113,7 +114,8 @@ pub struct InterleaveSnapshot {
     turn: usize,
     /// The next lane to be opened.
     next_lane: usize,
-    /// The lanes in turn, each with its snapshot, encoded; `None` is a lane's beginning.
+    /// The open lanes in the order of their turns, each with its encoded snapshot; `None` is a lane's
+    /// beginning.
     slots: Vec<(usize, Option<Vec<u8>>)>,
 }
 
@@ -142,7 +144,7 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
             let Some(bytes) = snapshot else { return Ok(Slot::new(lane)) };
             let inner = codec::decode(&bytes).context("reading the snapshot of an interleaved stream")?;
             let mut items = nested(lane, Some(inner));
-            // An error now does not lose the place, as one of an item would.
+            // An error here keeps the place, unlike the error of an item.
             items.open()?;
             Ok(Slot { lane, items: Some(items), snapshot: Some(bytes) })
         });
@@ -153,11 +155,11 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
 
 /// Lanes that take turns.
 struct Turns<L, P, F> {
-    /// The lanes in turn, at least one unless all have ended.
+    /// The open lanes in the order of their turns; empty only when all have ended.
     slots: Vec<Slot<L>>,
     /// Index of the slot whose turn it is.
     turn: usize,
-    /// The next lane to be opened, and their number.
+    /// The next lane to be opened, and the number of lanes.
     next_lane: usize,
     lanes: usize,
     /// Opens a lane, at a snapshot.
@@ -170,7 +172,7 @@ struct Slot<L> {
     lane: usize,
     /// `None` until its first turn.
     items: Option<L>,
-    /// The snapshot that it was resumed at, until it has given an item.
+    /// The snapshot at which it was resumed; `None` once it has given an item.
     snapshot: Option<Vec<u8>>,
 }
 

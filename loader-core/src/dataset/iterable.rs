@@ -66,12 +66,13 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>;
 
-    /// The samples of `shard` behind its first `position` items, for a dataset that gets there without reading those items; `None`, the
-    /// default, for one that cannot.
+    /// The samples of `shard` behind its first `position` items. Implement it for a dataset that can reach a
+    /// position without reading the items before it; the default returns `None`.
     ///
-    /// Where a shard is opened in its middle, because a run is resumed or because the worker that read it has died, a dataset without it
-    /// is read again from the beginning of the shard, and what comes before is dropped. Workers that are killed again and again then
-    /// never get past the items that one of them can read before it is killed. A dataset that cannot count its items beforehand may
+    /// A shard is opened in its middle when a run is resumed or when the worker that read it has died. A
+    /// dataset without this method is then read again from the beginning of the shard, and the items before
+    /// the position are dropped. If workers are killed again and again, they then never get past the items
+    /// that one of them can read before it is killed. A dataset that cannot count its items beforehand may
     /// implement [`SnapshotDataset`](crate::SnapshotDataset) instead.
     ///
     /// The items must be those that [`iter`](Self::iter) gives behind that position. [`Context::rng`] is at its beginning here, so a dataset
@@ -145,9 +146,11 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(())
     }
 
-    /// What decides which samples a shard has and in which order, in words, beside the number of samples: a version of the files, an
-    /// option that selects some of them. It is written into each [`State`](crate::State), and a state with another fingerprint is
-    /// refused. Keep it the same from build to build, and short: at most 200 bytes are kept, the rest is hashed. `"stream"` by default.
+    /// A text that tells which samples a shard has and in which order, for example the version of the files
+    /// or an option that selects some of them. The number of samples is compared anyway. Each
+    /// [`State`](crate::State) holds the fingerprint, and a loader refuses a state with another one. The text
+    /// must not change from build to build. Of a text of more than 200 bytes the end is hashed. `"stream"` by
+    /// default.
     fn fingerprint(&self) -> String {
         "stream".to_owned()
     }
@@ -215,7 +218,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Filter::new(self, Function::new(function))
     }
 
-    /// Leaves out samples for which `function`, which is given `params` by reference, returns false.
+    /// Leaves out samples for which `function` returns false. The function gets `params` by reference.
     fn filter_with<P: Params>(
         self,
         params: P,
@@ -227,9 +230,10 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Filter::new(self, WithParams::new(params, function))
     }
 
-    /// At most `count` samples in all shards together. Each shard gives an equal share of them from its beginning, the first shards one
-    /// more where `count` does not divide; a shard that has fewer gives what it has. With one shard these are the first `count` samples.
-    /// An item that is an error counts.
+    /// Takes at most `count` samples from all shards together. Each shard gives an equal share of them from
+    /// its beginning; if `count` does not divide evenly, the first shards give one more. A shard that has
+    /// fewer samples than its share gives all of them. With one shard these are the first `count` samples. An
+    /// item that is an error counts.
     fn take(self, count: usize) -> Take<Self>
     where
         Self: Sized,
@@ -245,8 +249,9 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         ChainDataset::new(self, next)
     }
 
-    /// Reads each shard in `parts` parts that are open at once, one sample of each in turn: shard `i` of `n` is read as the shards `i`,
-    /// `n + i`, `2n + i` and so on of `parts * n`. For datasets that give whole files to a shard this mixes the samples of `parts` files.
+    /// Reads each shard in `parts` parts that are open at once, one sample of each in turn: shard `i` of `n`
+    /// is read as the shards `i`, `n + i`, `2n + i` and so on of `parts * n`. If the dataset gives whole
+    /// files to a shard, this mixes the samples of `parts` files.
     ///
     /// # Panics
     /// When `parts` is 0.
@@ -257,8 +262,9 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         InterleaveDataset::of_parts(self, parts)
     }
 
-    /// Shuffles each shard's samples within a buffer of `size` samples: a random one of them is next, and the stream's next sample takes
-    /// its place. The order depends on seed, epoch and shard alone.
+    /// Shuffles each shard's samples within a buffer of `size` samples: each turn gives a random sample of
+    /// the buffer, and the stream's next sample takes its place. The order depends on seed, epoch and shard
+    /// alone.
     ///
     /// With [`snapshots`](crate::Builder::snapshots), a snapshot has 4 bytes for each sample in the buffer, and a resumed stream reads
     /// the samples that were in the buffer again: for a buffer of 1,000 samples about the last 7,000 of the shard. Put functions that take

@@ -49,12 +49,13 @@ pub use tensors::{TensorDataset, Tensors};
 
 /// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.
 ///
-/// Each worker loads from a copy of the dataset, decoded from what `Serialize` wrote. Without workers `build()` makes one such copy
-/// for the main process, so that the samples do not depend on the number of workers. Keep the copy small: paths and options, and
-/// large tables in a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor), which all workers share.
+/// Each worker loads from a copy of the dataset, decoded from what `Serialize` wrote. Without workers
+/// `build()` makes one such copy for the main process, so that the samples do not depend on the number of
+/// workers. Keep the copy small: store paths and options, and put large tables into a
+/// [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor), which all workers share.
 ///
-/// A field marked `#[serde(skip)]` has its default value in every copy. Use it only for what [`setup`](Self::setup) opens again: files,
-/// maps, decoders. Never use it for data.
+/// A field marked `#[serde(skip)]` has its default value in every copy. Use it only for fields that
+/// [`setup`](Self::setup) fills again, such as open files, maps and decoders. Never use it for data.
 ///
 /// | PyTorch | here |
 /// |---|---|
@@ -138,9 +139,10 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
-    /// What decides which sample is at which index, in words, beside the number of samples: a version of the files, an option that
-    /// selects some of them. It is written into each [`State`](crate::State), and a state with another fingerprint is refused. Keep it
-    /// the same from build to build, and short: at most 200 bytes are kept, the rest is hashed. `"dataset"` by default.
+    /// A text that tells which sample is at which index, for example the version of the files or an option
+    /// that selects some of them. The number of samples is compared anyway. Each [`State`](crate::State)
+    /// holds the fingerprint, and a loader refuses a state with another one. The text must not change from
+    /// build to build. Of a text of more than 200 bytes the end is hashed. `"dataset"` by default.
     fn fingerprint(&self) -> String {
         "dataset".to_owned()
     }
@@ -173,8 +175,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Map::new(self, Function::new(function))
     }
 
-    /// Passes every sample through `function`, which is given `params` by reference: what is known only at run time, such as a mean.
-    /// The parameters travel to the workers with the dataset: any serde type that bincode can encode.
+    /// Passes every sample through `function`, which gets `params` by reference: values that are known only
+    /// at run time, such as a mean. The parameters are sent to the workers with the dataset; they can be of
+    /// any serde type that bincode can encode.
     ///
     /// # Examples
     /// ```

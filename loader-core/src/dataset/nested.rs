@@ -14,8 +14,8 @@ use anyhow::anyhow;
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator};
 use crate::context::Context;
 
-/// The samples of `shard` of `dataset`, which is opened when the first sample is asked for: it may hold files. An error of the opening is
-/// the stream's only item.
+/// The samples of `shard` of `dataset`, which is opened when its first sample is needed, since an open stream
+/// may hold files. If opening fails, the error is the stream's only item.
 pub(super) fn open_later<D: IterableDataset>(
     dataset: &D,
     shard: Shard,
@@ -35,7 +35,7 @@ pub(super) fn open_later<D: IterableDataset>(
 
 /// The same stream with snapshots.
 pub(super) struct Nested<'a, S, P> {
-    // The generator must be advanced to take a snapshot, and `snapshot` has `&self`.
+    // `snapshot` takes `&self`, but must advance the generator.
     answers: RefCell<Generator<'a, Answer<S, P>>>,
     wants_snapshot: Arc<AtomicBool>,
     is_open: bool,

@@ -62,11 +62,11 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
 /// A place in a shuffled stream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BufferSnapshot {
-    /// Words that the generator has given.
+    /// Number of words that the generator has given.
     drawn: u64,
     /// Items that had been read.
     read: u64,
-    /// Items that had been read at the inner snapshot.
+    /// Number of items that had been read at the inner snapshot.
     start: u64,
     /// The inner snapshot, encoded; `None` is the shard's beginning.
     inner: Option<Vec<u8>>,
@@ -76,7 +76,7 @@ pub struct BufferSnapshot {
 
 #[cfg(test)]
 impl BufferSnapshot {
-    /// Items that a stream resumed here reads again.
+    /// Number of items that a stream resumed here reads again.
     pub(super) fn items_again(&self) -> u64 {
         self.read - self.start
     }
@@ -108,7 +108,7 @@ impl<D: SnapshotDataset> SnapshotDataset for ShuffleBuffer<D> {
     }
 }
 
-/// Samples that are held back, to be given in random order.
+/// Samples that wait in the buffer to be given in random order.
 struct Buffer<T> {
     held: Vec<T>,
     size: usize,
@@ -120,12 +120,13 @@ impl<T> Buffer<T> {
         Self { held: Vec::new(), size, rng }
     }
 
-    /// The next sample. `read` is told what the buffer holds, and gives the stream's next item, or `None` at its end.
+    /// The next sample. `read` gets what the buffer holds, and returns the stream's next item, or `None` at
+    /// its end.
     fn next(&mut self, mut read: impl FnMut(&[T]) -> Option<anyhow::Result<T>>) -> Option<anyhow::Result<T>> {
         loop {
             let len = self.held.len();
             match read(&self.held) {
-                // At once: holding an error back would help nobody.
+                // An error is returned at once; it has no place in a random order.
                 Some(Err(error)) => return Some(Err(error)),
                 Some(Ok(item)) if len < self.size => self.held.push(item),
                 Some(Ok(item)) => {
@@ -155,9 +156,9 @@ struct Reader<I> {
     read: u64,
     /// Places that reading can start at, oldest first. There is at least one.
     marks: VecDeque<Mark>,
-    /// Items from one mark to the next.
+    /// Number of items from one mark to the next.
     interval: u64,
-    /// Items read at the next mark.
+    /// Number of items that will have been read at the next mark.
     next_mark: u64,
 }
 
@@ -173,7 +174,8 @@ impl<S, I> Reader<I>
 where
     I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
 {
-    /// A reader of a stream of which `read` items have been read, at the snapshot `inner`, for a buffer of `size` samples.
+    /// A reader for a buffer of `size` samples, at the snapshot `inner` of a stream of which `read` items
+    /// have been read.
     fn new(items: I, size: usize, read: u64, inner: Option<Vec<u8>>) -> Self {
         // More marks cost more snapshots, fewer marks cost more items that are read again: at most a quarter of the buffer.
         let interval = size.div_ceil(4) as u64;
@@ -216,7 +218,8 @@ where
         self.marks.partition_point(|mark| mark.read <= oldest).saturating_sub(1)
     }
 
-    /// Reads up to item `end`, and gives the samples at the places `positions`, which count from the first mark, in their order.
+    /// Reads up to item `end`, and returns the samples at `positions`, which count from the first mark, in
+    /// the order of `positions`.
     fn read_again(&mut self, end: u64, positions: &[u32]) -> anyhow::Result<Vec<(u64, S)>> {
         let start = self.read;
         let mut wanted: Vec<(u64, usize)> = (0..)

@@ -118,8 +118,9 @@ mod tests {
         item.map_or_else(|error| error.to_string(), |sample| format!("{sample:?}"))
     }
 
-    /// Whether a stream with snapshots is the stream, and whether what follows each of its snapshots is what follows in the stream. Takes
-    /// the snapshots of each resumed stream too, `depth` times.
+    /// Checks that a stream with snapshots gives the items of the stream without, and that a stream resumed
+    /// at each snapshot gives the items that follow it. Does the same with the snapshots of each resumed
+    /// stream, `depth` times.
     fn check<D: SnapshotDataset<Sample: Debug>>(
         dataset: &D,
         shard: Shard,
@@ -203,7 +204,8 @@ mod tests {
         assert!(error.to_string().contains("items where it had 55"), "{error:#}");
     }
 
-    /// The oldest sample of a buffer is the sum of `size / held` for each `held` old on average, about `size * ln(size)`.
+    /// The oldest sample of a buffer of `size` samples has on average been there for about `size * ln(size)`
+    /// items: the sum of `size / k` for `k` from 1 to `size`.
     #[test]
     fn a_buffer_reads_a_bounded_part_again() {
         const SIZE: usize = 200;

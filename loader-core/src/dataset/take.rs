@@ -17,7 +17,7 @@ impl<D> Take<D> {
         Self { dataset, count }
     }
 
-    /// Items of `shard`.
+    /// Number of items that `shard` gives.
     fn share(&self, shard: Shard) -> u64 {
         (self.count / shard.count() + usize::from(shard.index() < self.count % shard.count())) as u64
     }
@@ -63,7 +63,7 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
 }
 
 impl<D: SnapshotDataset> SnapshotDataset for Take<D> {
-    /// Items left, and the dataset's own snapshot.
+    /// Number of items left, and the dataset's own snapshot.
     type Snapshot = (u64, D::Snapshot);
 
     fn iter_from(

@@ -79,8 +79,8 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its own.
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
 
-    /// Opens a shard at a snapshot, and passes over the `skip` items behind it if it can do that without reading them; with an item
-    /// comes a snapshot when the flag is up.
+    /// Opens a shard at a snapshot, and passes over the `skip` items behind it if it can do that without
+    /// reading them. While the flag is up, each item comes with a snapshot.
     #[doc(hidden)]
     fn open(
         self: Arc<Self>,
@@ -106,7 +106,7 @@ pub struct Items<S>(Generator<'static, Given<S>>);
 
 /// What an open shard gives.
 enum Given<S> {
-    /// It is open, so many items behind the snapshot: what goes wrong from now on is of its samples.
+    /// The shard is open, this many items behind the snapshot. Errors from now on belong to its samples.
     Opened { skipped: u64 },
     /// A sample, and the snapshot behind it if it was asked for and the dataset has any.
     Item(anyhow::Result<S>, Option<Vec<u8>>),
@@ -359,7 +359,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         };
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
         if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
-            // Whoever watches is told where reading begins, which may be before the batch.
+            // The control page shows where reading begins, which may be before the batch.
             watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
             match items.0.next() {
                 Some(Given::NotOpen(error)) => {

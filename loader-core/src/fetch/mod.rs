@@ -226,13 +226,13 @@ pub(crate) struct RoundTrip<K, C, W> {
     pub(crate) bytes: Vec<u8>,
     /// What `bytes` refers to.
     pub(crate) attached: Attached,
-    /// What every process that loads starts from.
+    /// The encoding, from which every process that loads starts.
     pub(crate) decoded: (K, C, W),
 }
 
-/// Encodes what [`open`] decodes, and decodes it: what a worker would miss is missing in the main process too, so that a loader
-/// without workers gives the samples that workers would give. Tensors are moved into sealed memory, and the originals are dropped
-/// before anything is decoded.
+/// Encodes what [`open`] decodes, and decodes it: data that encoding loses is then missing in the main
+/// process too, so that a loader without workers gives the samples that workers would give. Tensors are moved
+/// into sealed memory, and the originals are dropped before anything is decoded.
 ///
 /// Alternative considered: comparing samples before and after. Rejected because `get` may be expensive or random.
 pub(crate) fn encode<K, C, W>(kind: K, collate: C, hook: W) -> Result<RoundTrip<K, C, W>, crate::Error>

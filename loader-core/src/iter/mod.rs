@@ -259,7 +259,7 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// Warns, once, when a batch sampler turns out to have said a wrong number of batches.
+    /// Warns once when a batch sampler gives another number of batches than its `len` said.
     fn check_batch_count(&mut self) {
         let miscount = match &self.inner {
             Inner::Batches(iter) => iter.miscount(),

@@ -42,7 +42,8 @@ pub(super) enum Wanted {
 }
 
 impl Wanted {
-    /// True for a task of a shard that is opened before the task's first item, and comes to the item `position` on the way.
+    /// True for a task whose shard is opened before the task's first item, so that its worker reads the item
+    /// `position` on the way there.
     pub(super) fn begins_behind(&self, position: usize) -> bool {
         matches!(self, Self::NextOf { open_at: Some(place), .. } if (position as u64) < place.position)
     }
@@ -239,7 +240,8 @@ impl Supply {
         }
     }
 
-    /// How many batches the sampler said, and has given, where that is known to be wrong.
+    /// The number of batches that the sampler said, and the number that it has given, once they are known to
+    /// differ.
     pub(super) fn miscount(&self) -> Option<(usize, u64)> {
         match self {
             Self::Batches { plan, .. } => plan.miscount(),

@@ -7,9 +7,9 @@ use crate::dataset::with_len;
 
 /// An order of batches of sample indices: PyTorch's `BatchSampler`. Batches may differ in length.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the loader's iterator are taken
-    /// from it. All batches of an epoch are loaded, whatever it says; where it was wrong, the loader gives a
-    /// [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
+    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the
+    /// loader's iterator are taken from it. The loader loads all batches of an epoch in any case; if the
+    /// number was wrong, it gives a [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
     fn len(&self, epoch: Epoch) -> usize;
 
     /// The batches of `epoch`, in order. Asked twice for the same epoch, it must give the same.

@@ -125,15 +125,16 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         cut(self.indices(epoch), size)
     }
 
-    /// What decides the order, in words, beside seed, epoch and number of indices. It is written into each [`State`](crate::State), and a
-    /// state with another fingerprint is refused. Keep it the same from build to build, and short: at most 200 bytes are kept, the rest
-    /// is hashed. `"sampler"` by default.
+    /// A text that tells what decides the order besides seed, epoch and number of indices. Each
+    /// [`State`](crate::State) holds the fingerprint, and a loader refuses a state with another one. The text
+    /// must not change from build to build. Of a text of more than 200 bytes the end is hashed. `"sampler"`
+    /// by default.
     fn fingerprint(&self) -> String {
         "sampler".to_owned()
     }
 
-    /// The largest index of all epochs, where it is known without an epoch; `None` by default. `build()` refuses a sampler whose
-    /// largest index is not one of the dataset's. Otherwise such an index fails its batch.
+    /// The largest index of all epochs, if it is known beforehand; `None` by default. `build()` refuses a
+    /// sampler whose largest index the dataset does not have. With `None`, such an index fails its batch.
     fn max_index(&self) -> Option<usize> {
         None
     }

@@ -4,11 +4,12 @@
 //! length, keyed by seed and epoch, which is applied again while it gives a number beyond the length (cycle walking). It takes no memory
 //! and no time before its first index, so an epoch over any number of samples starts at once, and is resumed at any place at once.
 //!
-//! The network has two halves, `low` of `2^k` values and `high` of `ceil(len / 2^k)`, with `2^k` near the square root of the length: it
-//! covers fewer than `len + 2^k` numbers, so that an index needs 1.004 applications on average at 65,536 and fewer beyond. Six rounds:
-//! with four, the composition of batches and the counts of positions by values differ from a shuffle's in some hundred epochs over 65,536
-//! samples; with six no test sees a difference, see the tests below. A round's function is two multiplications with shifts between; with
-//! one multiplication eight rounds were needed.
+//! The network has two halves, `low` of `2^k` values and `high` of `ceil(len / 2^k)`, with `2^k` near the
+//! square root of the length: it covers fewer than `len + 2^k` numbers, so that an index needs 1.004
+//! applications on average at 65,536 and fewer beyond. There are six rounds: with four, the composition of
+//! batches and the counts of positions by values differ from a shuffle's in some hundred epochs over 65,536
+//! samples; with six the tests below see no difference. A round's function is two multiplications with shifts
+//! between; with one multiplication eight rounds were needed.
 //!
 //! Alternative considered: the same for short permutations. Rejected because a round function of 8 bits or fewer repeats itself too
 //! often, and a table of fewer than 65,536 indices takes less than half a millisecond.
@@ -34,7 +35,7 @@ pub(super) enum Permutations {
 }
 
 impl Permutations {
-    /// Of the numbers below `len`. `source` is what tables are shuffled with.
+    /// Permutations of the numbers below `len`. Tables are shuffled with the generator that `source` makes.
     pub(super) fn new(len: usize, epoch: Epoch, source: impl FnOnce() -> Source) -> Self {
         match epoch.order {
             Order::Native if len >= SHORTEST_KEYED => {
@@ -50,7 +51,8 @@ impl Permutations {
         }
     }
 
-    /// The number at `place`, counted through all permutations. No place may be in a permutation before that of the last call.
+    /// The number at `place`, counted through all permutations. The permutation of `place` must not lie
+    /// before that of the last call.
     #[inline]
     pub(super) fn at(&mut self, place: usize) -> usize {
         match self {
@@ -72,7 +74,7 @@ impl Permutations {
 #[derive(Debug)]
 pub(super) struct Table {
     indices: Vec<usize>,
-    /// Where the current permutation starts and ends among all of them.
+    /// Where the current permutation starts and ends, counted through all permutations.
     start: usize,
     end: usize,
     source: Source,
@@ -126,7 +128,7 @@ impl<const ROUNDS: usize> Feistel<ROUNDS> {
         let mut number = place;
         loop {
             number = self.apply(number);
-            // The walk ends: it is on a cycle that `place` is on.
+            // The walk ends: it stays on the cycle of `place`, which is below `len` itself.
             if number < self.len {
                 return number;
             }
@@ -244,7 +246,7 @@ mod tests {
         (sum - freedom) / (2.0 * freedom).sqrt()
     }
 
-    /// How often a value of each 64th of the values is in each 64th of the places.
+    /// Counts of the values in each 64th of the values, in each 64th of the places.
     fn positions_by_values(order: &[usize]) -> f64 {
         let mut counts = vec![0; 64 * 64];
         order
@@ -297,7 +299,7 @@ mod tests {
         (0..LEN as u64).map(|place| permutation.at(place) as usize).collect()
     }
 
-    /// Chance exceeds this in none of the ten statistics of both, nor would it in one of ten thousand such tests.
+    /// A true shuffle exceeds this bound in fewer than one of ten thousand runs of these tests.
     const MOST: f64 = 4.5;
 
     #[test]

@@ -137,11 +137,12 @@ impl<T: Element> Tensor<T> {
         &self.buffer.as_bytes()[..bytes]
     }
 
-    /// All elements, to be changed. Data that another process reads too is copied to the heap first: a dataset's tensors in a worker, a
-    /// tensor that a worker kept after it sent it, and a batch's tensors in the program when the worker kept one of them.
+    /// All elements, for writing. Data that another process reads too is copied to the heap first: a
+    /// dataset's tensors in a worker, a tensor that user code in a worker kept after its batch was sent, and
+    /// a batch's tensors in the program if the worker kept one of them.
     ///
     /// # Errors
-    /// [`TensorError::Shared`] while a clone of this tensor exists in this process.
+    /// [`TensorError::Shared`] if a clone of this tensor exists in this process.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], TensorError> {
         let bytes = self.as_bytes().len();
         let buffer = Arc::get_mut(&mut self.buffer).ok_or(TensorError::Shared)?;

@@ -97,13 +97,14 @@ pub enum ImageProblem {
     /// The file cannot be read.
     #[error("cannot be read: {0}; check that it is still there and readable, then open the folder anew")]
     Unreadable(io::Error),
-    /// The path leads to something that is not a regular file, such as a named pipe, whose bytes may never end or never come.
+    /// The path leads to something that is not a regular file, such as a named pipe, which may give no bytes
+    /// or never end.
     #[error("is not a regular file but {found}; remove it")]
     NotAFile {
         /// What it is.
         found: &'static str,
     },
-    /// The file has more bytes than are accepted.
+    /// The file has more bytes than `max_file_bytes`.
     #[error("has {bytes} bytes, of at most {max}; remove it, or raise `max_file_bytes`")]
     FileTooLarge {
         /// Size of the file in bytes.
@@ -114,7 +115,7 @@ pub enum ImageProblem {
     /// The file has no bytes.
     #[error("is empty; fetch it again or remove it")]
     Empty,
-    /// The file is neither JPEG nor PNG, whatever its name says.
+    /// The file is neither JPEG nor PNG, even if its name says so.
     #[error("is neither JPEG nor PNG but looks like {found}; convert it or remove it")]
     UnknownFormat {
         /// What its first bytes look like.

@@ -23,11 +23,12 @@ use super::{
 /// Without a [`transform`](Self::transform) images keep their size, so they form a batch only where all have the same.
 ///
 /// # Which files
-/// Class folders are the sub-folders of the root, numbered in the order of their names. Their images are the files named `.jpg`,
-/// `.jpeg` or `.png` (in upper or lower case) in them and in the folders inside them. The order is torchvision's: class by class;
-/// in a class, folders by path; in a folder, files by name; all compared bytewise. Names need not be Unicode. Symbolic links are
-/// followed. Unlike in torchvision, names that start with a dot are skipped, and so is a link to a folder that contains it:
-/// the images behind it have been listed by a shorter path, and torchvision would list them some 40 times. The list of files lies in
+/// Class folders are the sub-folders of the root, numbered in the order of their names. Their images are the
+/// files named `.jpg`, `.jpeg` or `.png` (in upper or lower case) in them and in the folders inside them. The
+/// order is torchvision's: class by class; in a class, folders by path; in a folder, files by name; all
+/// compared bytewise. Names need not be Unicode. Symbolic links are followed. Unlike in torchvision, names
+/// that start with a dot are skipped, and so is a link to a folder that contains it: its images have already
+/// been listed under a shorter path, while torchvision lists them about 40 times. The list of files lies in
 /// shared memory once, however many workers there are.
 ///
 /// # How they are read
@@ -40,10 +41,11 @@ use super::{
 /// decoded to pixels, the same as if all were.
 ///
 /// # Damaged files
-/// A JPEG fails when a table is missing, a code is invalid, a scan has fewer coded pixels than the header says, or the end marker
-/// is missing. All coded pixels are read for this, so a file fails whatever part of it the transform shows. Two things cannot be
-/// seen: flipped bits that give other valid codes, and later scans that a progressive JPEG lacks as a whole, which the standard
-/// allows and which costs detail. More coded pixels than needed are not an error. Every part of a PNG has a checksum.
+/// A JPEG fails when a table is missing, a code is invalid, a scan has fewer coded pixels than the header
+/// says, or the end marker is missing. All coded pixels are read for this, so a damaged file fails with any
+/// crop. Two kinds of damage are not noticed: flipped bits that give other valid codes, and missing whole
+/// scans at the end of a progressive JPEG, which the standard allows and which cost detail. More coded pixels
+/// than needed are not an error. Every part of a PNG has a checksum.
 ///
 /// Images may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels a side and [`MAX_PIXELS`](crate::MAX_PIXELS) in all. Each thread
 /// that loads keeps its buffers for the next image (three bytes a pixel, up to 64 MiB each). A file may have up to
@@ -68,7 +70,7 @@ use super::{
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct ImageFolder<P = f32> {
-    // Not `PathBuf` and `String`, which serde refuses where they are not Unicode.
+    // Not `PathBuf` and `String`: serde refuses paths that are not Unicode.
     root: OsString,
     classes: Vec<String>,
     files: SharedVec<(OsString, u32)>,
@@ -139,8 +141,8 @@ impl<P: Pixel> ImageFolder<P> {
         Ok(self)
     }
 
-    /// Sets the most bytes that an image file may have: [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), 256 MiB, by default. A larger
-    /// file is an error that costs no memory.
+    /// Sets the max size of an image file in bytes: [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), 256 MiB, by
+    /// default. A larger file fails before it is read.
     #[must_use]
     pub fn max_file_bytes(mut self, bytes: u64) -> Self {
         self.max_file_bytes = bytes;

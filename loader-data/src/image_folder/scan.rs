@@ -14,14 +14,15 @@ const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 /// What a folder holds.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Names of the class folders, sorted. What is not Unicode in them is replaced.
+    /// Names of the class folders, sorted. Bytes that are not Unicode are replaced (U+FFFD).
     pub(super) classes: Vec<String>,
     /// Path of each image, from the root and with `/`, and the number of its class.
     pub(super) files: Vec<(OsString, u32)>,
 }
 
-/// Lists the images under `root`: class by class; in a class, folder by folder in the order of the folders' paths; in a folder,
-/// by name. All orders are bytewise. A link to a folder that contains it is passed over: each image behind it has a shorter path.
+/// Lists the images under `root`: class by class; in a class, folder by folder in the order of the folders'
+/// paths; in a folder, by name. All orders are bytewise. A link to a folder that contains it is skipped: each
+/// image behind it has a shorter path.
 pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     let path = || root.to_owned();
     match fs::metadata(root) {
@@ -71,8 +72,8 @@ pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     }
 }
 
-/// Adds `folder`, a path from `root`, and all folders in it to `found`, each with the names of its images; nothing when it is one of
-/// the folders `above` itself.
+/// Adds `folder`, a path from `root`, and all folders in it to `found`, each with the names of its images.
+/// Adds nothing if `folder` is one of the folders `above` it.
 fn walk(
     root: &Path,
     folder: OsString,
@@ -94,12 +95,12 @@ fn walk(
     Ok(())
 }
 
-/// Not a `PathBuf`: those are ordered name by name, not bytewise.
+/// Not a `PathBuf`, whose order compares name by name, not bytewise.
 fn joined(folder: &OsStr, name: &OsStr) -> OsString {
     [folder, name].join(OsStr::new("/"))
 }
 
-/// Device and inode: the same folder by whatever path.
+/// Device and inode, which are the same for a folder under any path.
 fn identity(folder: &Path) -> Result<(u64, u64), ImageFolderError> {
     let metadata = fs::metadata(folder).map_err(unreadable(folder))?;
     Ok((metadata.dev(), metadata.ino()))

@@ -1,4 +1,4 @@
-//! Damaged files fail: no picture is loaded of which a part is invented.
+//! Damaged files fail: the loader never returns a picture in which the decoder made up a part.
 
 use std::fs;
 
@@ -70,7 +70,7 @@ fn a_truncated_jpeg_with_an_end_appended() {
             let cut = [&file[..file.len() * percent / 100], &END_OF_IMAGE].concat();
             let error =
                 pixels("broken.jpg", &cut).map(drop).expect_err(&format!("{name} cut at {percent} %"));
-            // A cut within a header leaves a segment that takes the end of the image for its content.
+            // A cut within a header leaves a segment whose length covers the appended end marker.
             let truncated = matches!(error.problem, ImageProblem::Truncated { format: "JPEG" });
             assert!(truncated, "{name} cut at {percent} %: {error}");
         }
@@ -83,13 +83,13 @@ fn a_jpeg_lower_than_its_header_says() {
     for (name, file) in all_fixtures() {
         let frame = if name == "progressive.jpg" { 0xC2 } else { 0xC0 };
         let found = pixels("broken.jpg", &with_size(file, frame, 75, 400)).map(drop).expect_err(name);
-        // A scan that another follows is not at the end of the file.
+        // A scan of a progressive file has another scan behind it, so it does not end with the file.
         let wrong = if frame == 0xC2 { "fewer coded pixels" } else { "is truncated" };
         assert!(found.to_string().contains(wrong), "{name}: {found}");
     }
 }
 
-/// The file with the marker of each segment `from` changed to `to`, and how many there were.
+/// The file with the marker of each segment `from` changed to `to`, and the number of these segments.
 fn renamed(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
     let mut renamed = file.to_vec();
     let mut count = 0;
@@ -130,7 +130,7 @@ fn one_of_several_tables_is_missing() {
                 let mut broken = file.clone();
                 let found = broken.windows(2).enumerate().filter(|(_, pair)| *pair == [0xFF, segment]);
                 let place = found.map(|(place, _)| place).nth(missing).unwrap();
-                // One flipped bit makes an APP segment, or one that means nothing, of it.
+                // One flipped bit turns the segment into an APP segment or an unknown one.
                 broken[place + 1] ^= 0x20;
                 assert!(pixels("broken.jpg", &broken).is_err(), "{name}: table {missing} of {segment:x}");
             }
@@ -142,7 +142,7 @@ fn one_of_several_tables_is_missing() {
 fn damaged_files() {
     let mut jpeg = photo("animal/chelsea.jpg");
     let middle = jpeg.len() / 2;
-    // A code of nothing but ones does not exist; the zeros tell it from a marker.
+    // A code of only ones does not exist; the zeros distinguish it from a marker.
     jpeg[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
     let found = problem(&jpeg, "cannot be decoded as JPEG: ", "convert it with another program");
     assert!(matches!(found, ImageProblem::Malformed { format: "JPEG", .. }));

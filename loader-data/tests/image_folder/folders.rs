@@ -73,7 +73,7 @@ fn links_are_followed_but_not_in_circles() {
     let error = load(&images, 1).unwrap_err().to_string();
     assert!(error.contains("a/gone.png` cannot be read: No such file"), "{error}");
 
-    // A folder that contains the link is passed over; what lies there has been listed.
+    // The link to a folder that contains it is skipped; the images there have been listed.
     unix::fs::symlink("..", made.path().join("a/up")).unwrap();
     unix::fs::symlink(".", made.path().join("a/itself")).unwrap();
     unix::fs::symlink(".", made.path().join("b-root")).unwrap();

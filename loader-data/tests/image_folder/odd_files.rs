@@ -7,8 +7,8 @@ use nix::{sys::stat::Mode, unistd::mkfifo};
 
 use crate::made::{dot, folder, load};
 
-/// Loads the one image of a folder, which `make` puts at the path that it is given. To open a pipe or to read a device may never
-/// end, so this waits for 10 seconds at most.
+/// Loads the only image of a folder, which `make` creates at the given path. Waits for at most 10 seconds,
+/// because opening a pipe or reading a device may never end.
 fn problem(max_file_bytes: u64, make: impl FnOnce(&Path)) -> ImageProblem {
     let made = folder(&[("class/notes.txt", b"")]);
     make(&made.path().join("class/odd.jpg"));

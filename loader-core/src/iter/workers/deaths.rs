@@ -3,9 +3,10 @@
 //!
 //! A batch that ends its worker each time must not end the epoch: it is given up, and its error says which samples it is of.
 //!
-//! Each death counts either for the task that the worker was on ([`Suspects`]), or, outside of tasks, for the worker: a worker that cannot
-//! open the dataset, or that dies whenever it waits, is not started again for ever. The worker's count starts again from zero when one of
-//! its processes answers a task, so that processes which are killed from outside, however many, do not end a run that makes progress.
+//! Each death counts either for the task that the worker was on ([`Suspects`]), or, outside of tasks, for the
+//! worker: a worker that cannot open the dataset, or that dies whenever it waits, is not started again for
+//! ever. The worker's count starts again from zero when one of its processes answers a task, so that kills
+//! from outside do not end a run that makes progress.
 
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What is known of the deaths of an epoch.
 #[derive(Debug)]
 pub(super) struct Deaths {
-    /// How often in a row a worker may die outside of tasks.
+    /// Max number of deaths of a worker in a row outside of tasks.
     most: u32,
     /// By worker, how often it has.
     of_worker: Vec<u32>,
@@ -168,7 +169,7 @@ impl<B: Batch> WorkerIter<B> {
     fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
         match cause {
             None | Some(Cause::Still { .. }) => !is_at_task || !self.deaths.may_be_replaced(),
-            // The worker of a sample that it should not even have tried.
+            // The worker was told that the sample is bad, and loaded it nevertheless.
             Some(Cause::Stuck { sample, .. }) => {
                 sample.is_some_and(|sample| self.known_bad.contains_key(&sample))
             }
@@ -179,7 +180,7 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// What became of a worker, if the kernel counted a process that its OOM killer ended since main looked last.
+    /// The reason of a SIGKILL, if the kernel's OOM killer has ended a process since main looked last.
     fn out_of_memory(&mut self, status: ExitStatus) -> Option<String> {
         let is_sigkill =
             matches!(status, ExitStatus::Signal { signal, .. } if signal == Signal::SIGKILL as i32);
@@ -220,7 +221,7 @@ impl<B: Batch> WorkerIter<B> {
         reason: Option<String>,
     ) -> Result<(), Error> {
         let by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
-        // Which sample of a `get_many` it is comes out when they are tried one by one.
+        // Which sample of a `get_many` kills the worker is found out when they are loaded one by one.
         if doing.state == WorkerState::FetchingMany && by_sample && self.one_by_one.insert(task) {
             return Ok(());
         }
@@ -353,7 +354,8 @@ impl<B: Batch> WorkerIter<B> {
     }
 }
 
-/// True when a process ended by itself, or by a signal for what it did; false when somebody else may have sent the signal.
+/// True when a process ended by itself, or by a signal for what it did; false when another process may have
+/// sent the signal.
 fn is_crash(status: ExitStatus) -> bool {
     match status {
         ExitStatus::Code(_) => true,

@@ -35,7 +35,7 @@ impl<B: Batch> WorkerIter<B> {
             let mut leased =
                 self.slots.lease(in_slot, self.small_leases(), |slot| self.pool.knows(worker, slot));
             if matches!(leased, Err(SlotError::LimitReached { .. })) && self.schedule.is_empty() {
-                // No slot will come back. This batch may be smaller than the recent ones.
+                // No slot will come back by itself. This batch may be smaller than the recent ones.
                 leased = self.slots.lease_small(in_slot).or(leased);
             }
             match leased {

@@ -66,7 +66,8 @@ impl Hedges {
         all.find(|hedge| hedge.worker == worker).map(|hedge| hedge.task)
     }
 
-    /// Notes that a worker's try goes on with the lease `new` instead of `old`. False when it is no such try.
+    /// Notes that a try of a hedged task, running or lost, goes on with the lease `new` instead of `old`.
+    /// False when no such try has the lease `old`.
     pub(super) fn exchange(&mut self, worker: usize, task: u64, old: Lease, new: Lease) -> bool {
         let mut all = self.running.iter_mut().chain(&mut self.lost);
         let hedge = all.find(|hedge| (hedge.worker, hedge.task, hedge.lease) == (worker, task, old));
@@ -150,7 +151,7 @@ impl<B: Batch> WorkerIter<B> {
             return Ok(false);
         }
         if second.is_some() && self.parked.remove(&task) {
-            // The first try has no slot at the moment, and is not needed.
+            // The first try has no slot at the moment, and is no longer needed.
             let sent = self.sent_mut(task).expect("every task in the schedule is noted");
             (sent.worker, sent.lease) = (worker, Some(lease));
             self.schedule.moved(task, worker);

@@ -11,7 +11,7 @@ use nix::libc::{EMFILE, ENFILE};
 use super::{Request, Sent, Starved, Vacate, WorkerIter};
 use crate::{collate::Batch, error::Error};
 
-/// How long to wait for a slot of another iterator while none at all comes back.
+/// Max time to wait for slots of other iterators while none of them comes back.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a task got no slot.
@@ -20,7 +20,8 @@ enum NotGiven {
     Fatal(Error),
 }
 
-/// True where the program can make room, and ask again: it holds batches, or descriptors.
+/// True when the program can make room, by dropping batches or closing descriptors, and then call `next`
+/// again.
 fn is_retried(error: &SlotError) -> bool {
     match error {
         SlotError::LimitReached { held, .. } => *held > 0,
@@ -32,12 +33,12 @@ fn is_retried(error: &SlotError) -> bool {
 }
 
 impl<B: Batch> WorkerIter<B> {
-    /// Gives slots to tasks that wait for one, in the order of the tasks, as far as there is room: to workers that have asked for a larger
-    /// slot, and to tasks whose slot was taken back.
+    /// Gives slots to the tasks that wait for one, in their order, as long as there is room. A task waits
+    /// when its worker has asked for a larger slot, or when main has taken its slot back.
     ///
-    /// Room is first kept for the earlier tasks, which may still ask: otherwise later batches could take all memory and wait for
-    /// an earlier one that gets none. If the user waits, what later tasks do not need yet is `reclaimed`, and a batch for which there can
-    /// be no room fails.
+    /// Main keeps room for earlier tasks that may still ask: otherwise later batches could take all memory
+    /// and then wait for an earlier one that gets none. With `reclaims`, while `next` waits, main takes slots
+    /// back from later tasks, and fails a batch for which there can be no room.
     pub(super) fn give_slots(&mut self, reclaims: bool) -> Result<(), Error> {
         loop {
             let asked = self.requests.first_key_value().map(|(&task, &request)| (task, request));
@@ -148,8 +149,9 @@ impl<B: Batch> WorkerIter<B> {
             && self.tasks.iter().any(|sent| has_slot(sent) && self.schedule.is_waiting(sent.number))
     }
 
-    /// Takes the slot of a task behind `task` back: of the last one that no worker has begun; if there is none, of the last one whose
-    /// worker waits for a larger slot, which then keeps the batch in memory of its own. False when there is no such task.
+    /// Takes back the slot of the last task behind `task` that no worker has begun. If every later task has
+    /// begun, asks for the slot of the last one whose worker waits for a larger slot; that worker then keeps
+    /// the batch in memory of its own. False when no later task can give up a slot.
     ///
     /// Alternative considered: to fail those batches, and load them again. Rejected because a shard of an iterable dataset cannot go back.
     fn reclaim_behind(&mut self, task: u64) -> Result<bool, Error> {
@@ -174,7 +176,7 @@ impl<B: Batch> WorkerIter<B> {
         Ok(true)
     }
 
-    /// Takes the slot of a task back, which no worker has begun.
+    /// Takes back the slot of a task that no worker has begun.
     pub(super) fn park(&mut self, task: u64) {
         let Some(sent) = self.sent_mut(task) else { return };
         sent.has_vacated = false;
@@ -184,7 +186,7 @@ impl<B: Batch> WorkerIter<B> {
         self.parked.insert(task);
     }
 
-    /// A worker has given the slot back that it was asked for.
+    /// Notes that a worker has given back the slot that main asked for.
     pub(super) fn take_vacated(
         &mut self,
         worker: usize,
@@ -207,7 +209,8 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
-    /// True while it makes sense to wait for slots of other iterators: some may come back, and one has within [`PATIENCE`].
+    /// True while it makes sense to wait for slots of other iterators: some may come back, and at least one
+    /// came back within [`PATIENCE`].
     pub(super) fn waits_for_others(&mut self) -> bool {
         if !self.slots.may_come_back() {
             self.starved = None;
@@ -221,7 +224,7 @@ impl<B: Batch> WorkerIter<B> {
         waits
     }
 
-    /// There can be no slot for a task: its batch fails.
+    /// Fails the batch of a task for which there can be no slot.
     fn refuse(&mut self, task: u64, error: SlotError) -> Result<(), Error> {
         let text = error.to_string();
         match self.requests.remove(&task) {
@@ -248,7 +251,7 @@ impl<B: Batch> WorkerIter<B> {
     /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch of some megabytes is
     /// written much faster into memory that is still in the cache. With one worker and a fast user two slots then go round.
     pub(super) fn offer_warm_slots(&mut self) -> Result<(), Error> {
-        // While tasks wait for slots, none is spare.
+        // While tasks wait for slots, there is no spare slot.
         if self.writers.is_empty() || !self.requests.is_empty() || !self.parked.is_empty() {
             return Ok(());
         }
@@ -289,7 +292,8 @@ impl<B: Batch> WorkerIter<B> {
                 format!("it gave back a slot for task {task}, for which it had only one"),
             ));
         };
-        // The worker goes on with the offered slot. If another worker's try has won meanwhile, this one has lost with its old slot.
+        // The worker goes on with the offered slot. If another worker's try has won meanwhile, this try was
+        // noted as lost under its old lease.
         if lease != offered && !self.hedges.exchange(worker, task, lease, offered) {
             self.check_lease(worker, task, lease)?;
             self.sent_mut(task).expect("checked with its lease").lease = Some(offered);

@@ -61,7 +61,7 @@ pub(crate) struct Epochs {
     pub(crate) timeout: Option<Duration>,
     /// How long the user waits before it is said for whom.
     pub(crate) warn_after: Option<Duration>,
-    /// How often in a row a worker may die outside of tasks and be started again.
+    /// Max number of deaths of a worker in a row outside of tasks after which it is started again.
     pub(crate) most_deaths: u32,
     pub(crate) on_bad_sample: OnBadSample,
     /// Longest time for a sample.
@@ -88,7 +88,7 @@ pub(crate) struct WorkerIter<B> {
     requests: BTreeMap<u64, Request>,
     /// Tasks in the window whose slot was taken back, by number. They are given to their workers again when there is room.
     parked: BTreeSet<u64>,
-    /// Since when this iterator waits for slots of others.
+    /// Since when this iterator waits for slots of other iterators.
     starved: Option<Starved>,
     /// The worker that wrote a slot last, by number of the slot; of those that are large enough to be offered.
     writers: BTreeMap<u32, usize>,
@@ -123,7 +123,7 @@ struct Sent {
     has_vacated: bool,
 }
 
-/// A worker's wish for a larger slot. It does nothing else until it is answered.
+/// A worker's request for a larger slot. The worker waits until main answers.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     worker: usize,
@@ -211,7 +211,7 @@ impl<B: Batch> WorkerIter<B> {
         };
         match iter.dispatch().or_else(|error| iter.survive(error)) {
             Err(error) if error.ends_iteration() => Err(error),
-            // For want of memory it is tried again at the first call of `next`, and told then.
+            // A lack of memory is no error here: the first call of `next` tries again, and returns the error.
             _ => Ok(iter),
         }
     }
@@ -375,19 +375,19 @@ impl<B: Batch> WorkerIter<B> {
         self.doing(self.schedule.awaited_worker().unwrap_or(0))
     }
 
-    /// What a worker does; the batch in it has the number that the user knows.
+    /// What a worker does, with the batch number that the user sees.
     fn doing(&self, worker: usize) -> Doing {
         let doing = self.pool.doing(worker);
         Doing { batch: self.number_of(doing.batch), ..doing }
     }
 
-    /// The batches that a worker has not answered, by the number that the user knows.
+    /// The batches that a worker has not answered, by the number that the user sees.
     fn numbers_at(&self, worker: usize) -> Vec<u64> {
         self.schedule.waiting_at(worker).into_iter().map(|task| self.number_of(task)).collect()
     }
 
-    /// The number that the user knows the batch of a task by. Of shards it counts the batches before it, as if none of them turned out to
-    /// be behind the end of its shard.
+    /// The batch number of a task, as the user sees it. For tasks of shards it counts the tasks before this
+    /// one, as if each of them had given a batch.
     fn number_of(&self, task: u64) -> u64 {
         match self.supply.has_shards() {
             true => self.supply.number_of(task) + self.place_of(task).unwrap_or(0) as u64,

@@ -155,7 +155,8 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// A task takes a bounded number of items from its shard, and none where it has indices. More would end the shard in silence.
+    /// A task takes a bounded number of items from its shard, and a task of indices takes none. Main must
+    /// check this: a position too far ahead would silently skip the rest of the shard.
     fn check_position(&self, worker: usize, task: u64, position: u64) -> Result<(), Error> {
         let wanted = self.place_of(task).map(|place| &self.tasks[place].wanted);
         let max = wanted.map_or(0, |wanted| self.supply.max_position(wanted));

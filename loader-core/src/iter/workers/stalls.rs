@@ -1,5 +1,6 @@
-//! Waits that time out one after another while nothing moves. A loop that only logs errors would otherwise ask for ever for a batch
-//! whose sample hangs; in PyTorch the first such error ends the loop.
+//! Counts waits that time out one after another while the awaited worker makes no progress, and ends the
+//! iterator after many of them. Otherwise a loop that only logs errors would ask for ever for a batch whose
+//! sample hangs. In PyTorch the first such error ends the loop.
 //!
 //! Alternative considered: to end the iterator at the first error. Rejected because `timeout` may be short on purpose, and a batch that comes
 //! late is as good as any other.
@@ -8,19 +9,20 @@ use std::time::Duration;
 
 use loader_ipc::control::WorkerSnapshot;
 
-/// Number of waits in a row without progress after which the iterator ends,
+/// Number of waits in a row without progress after which the iterator ends, if they took at least
+/// [`MIN_TIME`] together.
 const MAX_WAITS: u32 = 10;
-/// if they took at least this long together.
+/// Time that those waits must have taken together at least.
 const MIN_TIME: Duration = Duration::from_secs(60);
 
-/// The waits since a batch was returned or the awaited worker moved last.
+/// The waits since a batch was returned or the awaited worker made progress.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     waits: u32,
     seen: Option<Seen>,
 }
 
-/// What a worker does; a worker that makes progress goes from one to the next.
+/// What a worker does. It differs from one look to the next when the worker makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     pid: u32,
@@ -31,7 +33,7 @@ struct Seen {
 }
 
 impl Stalls {
-    /// A batch was returned.
+    /// Notes that a batch was returned.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }

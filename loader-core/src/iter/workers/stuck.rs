@@ -1,7 +1,9 @@
-//! Workers that do not go on: in one sample for longer than `sample_timeout`, still for long outside of samples, or unable to go on, as
-//! one is that was stopped. They are killed, and replaced as those that died.
+//! Kills workers that make no progress, which are then replaced as those that died: workers that spend longer
+//! than `sample_timeout` in one sample, that make no progress outside of samples, or that cannot go on, for
+//! example because SIGSTOP stopped them.
 //!
-//! Only while the user waits: who does not is not held up. Time counts as far as main has run: after Ctrl-Z and `fg` nobody is late.
+//! Main looks only while `next` waits, and counts only time in which main itself has run: after Ctrl-Z and
+//! `fg` no worker counts as late.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +20,9 @@ use crate::{collate::Batch, error::Error, iter::rest::LIVENESS_INTERVAL, options
 /// may the end of a worker that says that it ends.
 const LEAST_STILL: Duration = Duration::from_secs(5);
 
-/// For how long a worker that has work may be unable to go on (stopped by SIGSTOP or by a debugger, or without its main thread), whatever
-/// the options are. A person who stops a worker to look at it needs a moment.
+/// Max time for which a worker that has work may be unable to go on (stopped by SIGSTOP or by a debugger, or
+/// without its main thread), with any options but `OnWorkerDeath::Fail`. It leaves a person who stops a
+/// worker a moment to look at it.
 const MOST_HALTED: Duration = Duration::from_secs(10);
 
 /// Looks in the time that a sample may take at least: what happens between two of them is not seen.
@@ -45,7 +48,7 @@ struct Seen {
     look: Look,
     /// By the clock, when it was seen so first.
     since: Duration,
-    /// Since when, by the clock, each look found it halted, and in the same state.
+    /// Since when, by `clock`, each look has found the worker halted, and in the same state.
     halted: Option<(Duration, Halt)>,
 }
 
@@ -83,7 +86,7 @@ impl Looks {
         }
     }
 
-    /// Notes how a worker looks; gives for how long it has looked so.
+    /// Notes what a worker does, and returns for how long it has done that.
     fn note(&mut self, worker: usize, look: Look) -> Duration {
         let new = Seen { look, since: self.clock, halted: None };
         let seen = self.seen[worker].filter(|seen| seen.look == look).unwrap_or(new);
@@ -91,8 +94,9 @@ impl Looks {
         self.clock - seen.since
     }
 
-    /// Notes whether a worker is halted; gives for how long it has been. A worker that has used processor time since the last look has gone
-    /// on in between, as under a program that stops it again and again to slow it down.
+    /// Notes whether a worker is halted, and returns for how long it has been. A worker that has used
+    /// processor time since the last look has gone on in between, for example under a program that stops and
+    /// continues it to slow it down.
     fn note_halt(&mut self, worker: usize, halt: Option<Halt>) -> Duration {
         let Some(seen) = &mut self.seen[worker] else { return Duration::ZERO };
         let before = seen.halted.filter(|&(_, before)| Some(before) == halt);
@@ -102,7 +106,7 @@ impl Looks {
 }
 
 impl<B: Batch> WorkerIter<B> {
-    /// Ends workers that do not go on. Gives how long until it may be time for another look.
+    /// Kills workers that make no progress. Returns the time until the next look.
     pub(super) fn look_for_stuck(&mut self, now: Instant) -> Duration {
         self.looks.advance(now);
         let pause = self
@@ -119,12 +123,12 @@ impl<B: Batch> WorkerIter<B> {
         pause
     }
 
-    /// True for a worker that has something to do and waits for nobody.
+    /// True for a worker that has work and does not wait for main.
     fn should_go_on(&self, worker: usize) -> bool {
         let has_work = self.has_task_with_slot(worker) || self.hedges.is_busy(worker);
         let waits = |request: &Request| request.worker == worker && !matches!(request.vacate, Vacate::Asked);
         let waits_for_slot = || self.requests.values().any(waits);
-        // One that was killed has gone on enough.
+        // A worker that main has killed is not expected to go on.
         let is_killed = || self.deaths.is_expected(worker) && !self.pool.has_said_bye(worker);
         has_work && !self.pool.is_down(worker) && !is_killed() && !waits_for_slot()
     }

@@ -1,29 +1,30 @@
-//! Which deaths of workers a task has caused.
+//! Decides which deaths of workers a task has caused.
 //!
-//! A worker may die because of the sample that it loads, or because some other process killed it. How it died tells the two apart, as
-//! far as they can be told apart:
+//! A worker may die because of the sample that it loads, or because some other process killed it. How it died
+//! is the evidence for one or the other:
 //!
 //! - A crash (SIGSEGV, SIGABRT, an exit, ...) comes from inside the worker.
 //! - The kernel counts the processes that its OOM killer ends.
-//! - Main itself ends a worker that stays still.
-//! - Any other signal, SIGKILL above all, can come from anywhere. Only a sample in which very many workers in a row are killed counts as
-//!   the cause: a worker that is killed in a sample by chance is most likely not killed in the same sample again, and a sample that one
-//!   worker has got past has not killed the worker before it.
+//! - Main itself kills a worker that makes no progress.
+//! - Any other signal, SIGKILL above all, can come from anywhere. A sample counts as the cause only if very
+//!   many workers in a row are killed in it: kills from outside seldom hit the same sample again, and a
+//!   sample that one worker has finished did not kill the worker before it.
 //!
-//! Alternative considered: to compare, after each kill, the attempt with a worker that waits for as long without the sample, which works
-//! for any rate of kills. Rejected because each retry would take twice as long, and because kills at a fixed interval defeat it.
+//! Alternative considered: after each kill, let a worker wait for as long without loading the sample, and
+//! compare how often the two are killed; that works at any rate of kills. Rejected because each retry would
+//! take twice as long, and because kills at a fixed interval defeat it.
 
 use loader_ipc::control::WorkerState;
 
 /// Number of crashes after which their cause is given up.
 const MAX_CRASHES: u32 = 2;
-/// Number of workers that may be ended for want of memory, or because they stayed still, before the cause is given up. A worker can be
-/// short of memory because of another process.
+/// Number of workers ended for lack of memory, or because they made no progress, after which their cause is
+/// given up. It is larger than [`MAX_CRASHES`] because another process may have taken the memory.
 const MAX_LOSSES: u32 = 3;
-/// Number of workers in a row that may be killed in the same sample before it is given up.
+/// Number of workers in a row killed in the same sample after which the sample is given up.
 const MAX_KILLS: u32 = 32;
-/// Number of workers that may die on one task before the batch is given up. It bounds the attempts at a batch whose workers are killed at
-/// another sample each time.
+/// Number of deaths on one task after which the batch is given up. It bounds the attempts at a batch whose
+/// workers are killed in another sample each time.
 const MAX_DEATHS: u32 = 100;
 
 /// How a worker died, as evidence against the task that it was on.
@@ -31,9 +32,9 @@ const MAX_DEATHS: u32 = 100;
 pub(super) enum Evidence {
     /// It ended by itself, or by a signal for what it did.
     Crash,
-    /// The OOM killer ended it, or main, because it stayed still.
+    /// The OOM killer ended it, or main killed it because it made no progress.
     Loss,
-    /// By a signal that any process can send.
+    /// It ended by a signal that any process can send.
     Kill,
 }
 
@@ -42,18 +43,19 @@ pub(super) enum Evidence {
 pub(super) struct Place {
     /// In the dataset, in collation, or sending.
     pub(super) state: WorkerState,
-    /// Index of the sample that it was on, if it was on one.
+    /// Index of the sample that the worker was loading, if any.
     pub(super) sample: Option<usize>,
-    /// The sample came before in its shard, and is read again on the way to the batch. A kill there says nothing about the batch.
+    /// True for a sample before the batch in its shard, which is read again on the way there. A kill there
+    /// says nothing about the batch.
     pub(super) is_read_again: bool,
 }
 
-/// What is to blame for deaths.
+/// The cause of deaths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The sample at which the last worker died: it has ended so many workers in a row.
+    /// The sample at which the last worker died; it has ended this many workers in a row.
     Sample { deaths: u32 },
-    /// The task: so many workers have died on it.
+    /// The task; this many workers have died on it.
     Task { deaths: u32 },
 }
 
@@ -65,9 +67,9 @@ pub(super) struct Suspects(Vec<Suspect>);
 struct Suspect {
     task: u64,
     place: Place,
-    /// Deaths at the place since a worker last died elsewhere in the task.
+    /// Number of deaths at the place since a worker last died elsewhere in the task.
     here: Counts,
-    /// Deaths in the task.
+    /// Number of deaths on the task.
     total: Counts,
 }
 
@@ -91,16 +93,17 @@ impl Counts {
         self.crashes + self.losses + self.kills
     }
 
-    /// True when enough workers have died of causes that lie in the task.
+    /// True when enough workers have died for causes that lie in the task.
     fn is_proven(self) -> bool {
         self.crashes >= MAX_CRASHES || self.losses >= MAX_LOSSES
     }
 }
 
 impl Suspects {
-    /// Notes that a worker died on `task`. Says what is to blame for the deaths there once that is known; the task's count then begins anew.
+    /// Notes that a worker died on `task`. Returns the cause of the deaths there once it is known; the count
+    /// of the task then starts again from zero.
     ///
-    /// `by_sample`: a sample can be given up without its batch.
+    /// `by_sample`: true when a sample can be given up without its batch.
     pub(super) fn note(
         &mut self,
         task: u64,

@@ -25,7 +25,7 @@ pub(super) enum Image<'a> {
     Jpeg(Jpeg<'a>),
 }
 
-/// Bytes at the start of a file that say what it is.
+/// Number of bytes at the start of a file that identify its format.
 pub(super) const START: usize = 512;
 
 /// Fails when a file that starts with `start`, the first [`START`] bytes or all there are, is not an image of a known format.
@@ -37,8 +37,8 @@ pub(super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
     }
 }
 
-/// Reads the headers of a file of a known format, and decodes it into `picture`, in place of what was there, if no part can be
-/// decoded alone.
+/// Reads the headers of a file of a known format. If no part of it can be decoded alone, also decodes it into
+/// `picture` and replaces what was there.
 pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
     if bytes.starts_with(&[0xFF, 0xD8]) {
         return Jpeg::open(bytes).map(Image::Jpeg);

@@ -27,8 +27,7 @@ use super::{
 /// Largest buffer that is kept for the next image, in bytes: 22 megapixels.
 const KEPT: usize = 64 << 20;
 
-/// Most bytes of an image file, unless [`ImageFolder::max_file_bytes`](crate::ImageFolder::max_file_bytes) says otherwise:
-/// 268,435,456, that is 256 MiB.
+/// Default of [`ImageFolder::max_file_bytes`](crate::ImageFolder::max_file_bytes), in bytes: 256 MiB.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 thread_local! {
@@ -70,7 +69,7 @@ impl Transform {
         self.load_up_to(MAX_FILE_BYTES, path.as_ref(), rng)
     }
 
-    /// As `load`, of a file of at most `max` bytes.
+    /// As `load`, for a file of at most `max` bytes.
     pub(in super::super) fn load_up_to<P: Pixel>(
         &self,
         max: u64,
@@ -145,8 +144,8 @@ impl Transform {
     }
 }
 
-/// Reads a regular file of at most `max` bytes that starts as an image does. Anything else fails before it is read, and without
-/// waiting: to open a named pipe would otherwise wait for a writer.
+/// Reads a regular file of at most `max` bytes that starts as an image does. Any other file fails before it
+/// is read, and without waiting: opening a named pipe would otherwise wait for a writer.
 fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> {
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
@@ -164,7 +163,7 @@ fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> 
     decode::recognise(bytes)?;
     let more = usize::try_from(metadata.len()).unwrap_or(usize::MAX).saturating_sub(bytes.len());
     bytes.try_reserve_exact(more).map_err(|error| ImageProblem::Unreadable(error.into()))?;
-    // One byte more than it may have, since it may have grown.
+    // One byte more than the limit, because the file may have grown.
     let mut rest = (&file).take((max - bytes.len() as u64).saturating_add(1));
     rest.read_to_end(bytes).map_err(ImageProblem::Unreadable)?;
     too_large(bytes.len() as u64)

@@ -1,7 +1,7 @@
-//! Whether all coded pixels of a JPEG are there, of any kind that zune-jpeg decodes.
+//! Checks that all coded pixels of a JPEG are there, for every kind of JPEG that zune-jpeg decodes.
 //!
-//! zune-jpeg decodes coded pixels that are missing as if they were zeros, and reports no error, not even in its strict mode.
-//! Therefore every scan is read over here first, without an inverse transform or colours.
+//! zune-jpeg decodes coded pixels that are missing as if they were zeros, and reports no error, not even in
+//! its strict mode. Therefore this module first reads every scan, without an inverse transform or colours.
 
 use super::{
     super::{super::picture::Size, MAX_PIXELS},
@@ -10,27 +10,27 @@ use super::{
     huffman::{Codes, Table},
 };
 
-/// Why an image is not complete.
+/// Reasons why an image is not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Defect {
     /// The file, or the image in it, ends too early.
     Truncated,
-    /// Something is wrong with its bytes.
+    /// Its bytes are invalid.
     Invalid(&'static str),
 }
 
 const NO_CODE: Defect = Defect::Invalid("a Huffman code is missing or invalid");
 
-/// Scans that a progressive image may have: the limit of zune-jpeg.
+/// Max number of scans of a progressive image: the limit of zune-jpeg.
 const MAX_SCANS: usize = 100;
 
-/// Reads over all scans of `file`.
+/// Reads all scans of `file`.
 ///
 /// A progressive image is complete when each scan is whole and each component has its DC values: the standard allows later scans
 /// to be left out, which costs detail.
 ///
 /// # Errors
-/// [`Defect`], the same for the same bytes whatever part of the image is wanted.
+/// [`Defect`]; it depends on the bytes alone, not on the part of the image that is wanted.
 pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
     let mut codes = Codes::default();
     let mut frame = None;
@@ -73,7 +73,7 @@ pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
                     });
                 }
                 if !frame.progressive && scan.parts.len() == frame.components.len() {
-                    // zune-jpeg takes no notice of what follows.
+                    // zune-jpeg ignores the bytes that follow.
                     return Ok(());
                 }
             }
@@ -82,7 +82,7 @@ pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
     }
 }
 
-/// Goes to the next marker that has a segment, or ends the image, and behind it. Stray bytes and padding before it are passed over.
+/// Goes behind the next marker that has a segment or ends the image. Skips stray bytes and padding before it.
 fn next_marker(file: &[u8], place: &mut usize) -> Option<u8> {
     loop {
         *place += memchr::memchr(0xFF, file.get(*place..)?)?;
@@ -112,7 +112,7 @@ struct Frame {
     size: Size,
     progressive: bool,
     components: Vec<Component>,
-    /// Most blocks of a component in a group (MCU), across and down.
+    /// Max number of blocks of a component in a group (MCU), across and down.
     across: usize,
     down: usize,
 }
@@ -176,16 +176,16 @@ enum Content {
     /// All values.
     All,
     FirstDc,
-    /// One more bit of DC.
+    /// One more bit of the DC value.
     MoreDc,
     FirstAc,
-    /// One more bit of AC.
+    /// One more bit of the AC values.
     MoreAc,
 }
 
 struct Scan {
     content: Content,
-    /// First and last value, in zigzag order.
+    /// First and last value of each block, in zigzag order.
     first: usize,
     last: usize,
     parts: Vec<Part>,
@@ -235,7 +235,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Reads over all blocks; `None` when something is wrong.
+    /// Reads all blocks; `None` when a code is missing or invalid.
     fn read_over(&self, frame: &mut Frame, restart: usize, bits: &mut Bits<'_>) -> Option<()> {
         let alone = self.parts.len() == 1;
         let (columns, rows) = match self.parts.as_slice() {
@@ -279,7 +279,8 @@ impl Scan {
         Some(())
     }
 
-    /// Reads over the AC values of a block; `ended` is how many blocks from this one on have no more codes.
+    /// Reads the AC values of a block; `ended` is the number of blocks from this one on that have no more
+    /// codes.
     fn ac(&self, bits: &mut Bits<'_>, table: &Table, nonzero: &mut u64, ended: &mut u64) -> Option<()> {
         let mut place = self.first;
         while *ended == 0 && place <= self.last {
@@ -290,7 +291,7 @@ impl Scan {
             }
             place = self.pass(bits, place, entry.run(), *nonzero);
             if entry.size() > 0 {
-                // A run that leaves the block.
+                // The run goes beyond the end of the block.
                 if place > self.last {
                     return None;
                 }
@@ -305,8 +306,8 @@ impl Scan {
         Some(())
     }
 
-    /// Passes over `zeros` values that are 0, and with them over those that are not, each of which has one more bit in a scan of
-    /// that kind. Returns the place of the value after them.
+    /// Skips `zeros` values that are 0, and the other values between them, each of which has one more bit in
+    /// such a scan. Returns the place of the value after them.
     fn pass(&self, bits: &mut Bits<'_>, mut place: usize, mut zeros: usize, nonzero: u64) -> usize {
         if self.content == Content::FirstAc {
             return place.saturating_add(zeros);
@@ -370,7 +371,7 @@ mod tests {
         assert_eq!(check(&[0xFF, 0xD8, 0xFF]), Err(Defect::Truncated));
     }
 
-    /// Where a segment with this marker starts, and behind it.
+    /// Start and end of the segment with this marker.
     fn segment_of(file: &[u8], wanted: u8) -> std::ops::Range<usize> {
         let mut place = 2;
         loop {

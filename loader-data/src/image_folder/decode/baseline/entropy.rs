@@ -142,7 +142,8 @@ impl<'a> Bits<'a> {
         self.place += count;
     }
 
-    /// Goes on with the next restart interval, whatever remains of this one; `None` when more has been read than there is.
+    /// Goes on with the next restart interval, and drops the rest of this one; `None` when more bits were
+    /// read than the interval has.
     pub(super) fn skip_to_restart(&mut self) -> Option<()> {
         self.check()?;
         let (&end, ends) = self.ends.split_first().filter(|(_, ends)| !ends.is_empty())?;
@@ -160,7 +161,8 @@ impl<'a> Bits<'a> {
         Some(())
     }
 
-    /// True when the interval has no room for another code of 16 bits, the longest. What padding starts need not be a code.
+    /// True when the interval has no room for another code of 16 bits, the longest. The padding at its end
+    /// need not be a code.
     pub(super) fn is_at_end(&self) -> bool {
         self.ends.first().is_none_or(|&end| self.place + 16 > end * 8)
     }

@@ -108,7 +108,8 @@ impl<'a> Header<'a> {
             *component = Component { id, across, down, table: table.into(), ..Component::UNKNOWN };
         }
         match &mut self.components[..self.count] {
-            // A single component is one block after the other, whatever size the file gives it; zune-jpeg refuses some sizes.
+            // The blocks of a single component follow each other, with any sampling factors in the file;
+            // zune-jpeg refuses some factors.
             [grey] if matches!((grey.across, grey.down), (1 | 2 | 4, 1..=4)) => {
                 (grey.across, grey.down) = (1, 1)
             }

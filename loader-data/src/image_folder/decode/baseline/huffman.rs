@@ -2,7 +2,7 @@
 
 use super::header::{Component, Header};
 
-/// A Huffman code as the file has it: how many codes there are of each length from 1 to 16, and what they stand for.
+/// A Huffman code as the file has it: the number of codes of each length from 1 to 16, and their symbols.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
     counts: &'a [u8; 16],
@@ -10,7 +10,7 @@ pub(super) struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// False when there are more codes than fit. The code of only ones is not allowed.
+    /// False when there are more codes than fit. A code of only ones is not allowed.
     fn fits(&self) -> bool {
         let used = (1..=16).zip(self.counts).map(|(length, &count)| u32::from(count) << (16 - length));
         self.symbols.len() <= 256 && used.sum::<u32>() < 1 << 16
@@ -68,7 +68,7 @@ impl Entry {
 
     /// The bits of the value as an unsigned number, of a window whose first bits are the code and the value.
     pub(super) fn bits(self, window: u64) -> u64 {
-        // In two steps, since a size may be 0.
+        // In two steps, because a size may be 0.
         window << (self.0 >> 8 & 0xFF) >> 1 >> (63 - self.size())
     }
 
@@ -99,7 +99,7 @@ impl Entry {
     pub(super) fn value(self, window: u64) -> i32 {
         let (length, size) = (self.0 >> 8 & 0xFF, self.size());
         let window = window << length;
-        // In two steps, since a size may be 0.
+        // In two steps, because a size may be 0.
         let value = (window >> 1 >> (63 - size)) as i32;
         // Values whose first bit is 0 are negative.
         let negative = !((window as i64) >> 63) as i32;

@@ -1,12 +1,14 @@
 //! Baseline JPEG, of which only what a crop needs is decoded.
 //!
-//! The coded blocks of a JPEG must be read in order, but only those that the crop shows must become pixels: blocks outside the crop
-//! are read over (their lengths matter, not their values). Of all other work (inverse transform, chroma, colours) only the crop's
-//! share is done. The arithmetic is zune-jpeg's to the bit, and the tests hold it to that.
+//! The coded blocks of a JPEG must be read in order, but only those that the crop shows must become pixels:
+//! of blocks outside the crop the decoder reads the lengths of the codes, and does not compute the values. It
+//! does all other work (inverse transform, chroma, colours) for the crop only. The arithmetic is zune-jpeg's
+//! to the bit, and the tests check that.
 //!
-//! Blocks below the crop are read over too, although no later block needs them: a file then fails or loads the same whatever part
-//! of it is wanted. Alternative considered: to stop below the crop. Rejected because the outcome of a damaged file would depend on
-//! the random crop, and a truncated file would load without an error.
+//! The decoder reads the blocks below the crop too, although no later block needs them: whether a file loads
+//! then does not depend on the crop. Alternative considered: to stop below the crop. Rejected because the
+//! outcome of a damaged file would depend on the random crop, and a truncated file would load without an
+//! error.
 //!
 //! Only what nearly all photographs are is handled: 8 bits, Huffman codes, one scan, grey or YCbCr with chroma of full or half
 //! size. Everything else, and everything that looks wrong, is `None` here and then zune-jpeg's to decode or to refuse.
@@ -253,7 +255,7 @@ mod tests {
         let (_, file) = PHOTOS[0];
         let mut damaged = file.to_vec();
         let middle = damaged.len() / 2;
-        // A code of nothing but ones does not exist; the zeros tell it from a marker.
+        // A code of only ones does not exist; the zeros distinguish it from a marker.
         damaged[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
         let short = [&file[..file.len() - 100], &[0xFF, END_OF_IMAGE]].concat();
         let bench = &mut Bench::default();
@@ -277,7 +279,8 @@ mod tests {
         }
     }
 
-    /// Flips every third bit. What loads must load with zune-jpeg too, in its strict mode and with the same pixels, and for any area.
+    /// Flips every third bit, one at a time. A file that still loads must load with zune-jpeg too, in its
+    /// strict mode, with the same pixels, and for any area.
     #[test]
     fn a_damaged_file_loads_as_with_zune_jpeg_or_fails() {
         let (_, file) = PHOTOS[3];
