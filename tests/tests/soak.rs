@@ -48,9 +48,9 @@ type Bound = (&'static str, fn(&Footprint) -> u64, f64);
 
 const BOUNDS: [Bound; 4] = [
     ("bytes of memory", |footprint| footprint.resident, (16 << 20) as f64),
-    ("descriptors", |footprint| footprint.descriptors as u64, 64.0),
+    ("descriptors", |footprint| footprint.descriptors as u64, 32.0),
     ("threads", |footprint| footprint.threads as u64, 4.0),
-    ("mappings", |footprint| footprint.mappings as u64, 64.0),
+    ("mappings", |footprint| footprint.mappings as u64, 32.0),
 ];
 
 /// Loads an epoch and checks it; gives how many workers were replaced.
