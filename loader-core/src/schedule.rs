@@ -441,6 +441,8 @@ mod tests {
         let shards: [&[u64]; 2] = [&[0, 1, 2, 3, 4], &[5, 6, 7, 8, 9]];
         let (log, yields, _) = stream(&shards, 2, false, |sample| if sample == 5 { 100 } else { 1 });
         assert_eq!(yields, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], "{log}");
+        // Worker 1 had two tasks. Now that worker 0 is done, worker 1 may have four.
+        assert!(log.contains("end(w0)@7 d9>w1 d10>w1 Y5(w1)"), "{log}");
     }
 
     #[test]

@@ -136,15 +136,82 @@ pub(crate) fn stateful() -> Stateful {
 }
 
 #[test]
-fn row_200_to_204_215_to_219_225_to_229_streams_with_snapshots() {
+fn row_200_to_204_215_to_219_streams_with_snapshots() {
     let _watchdog = Watchdog::start();
+    assert_resumes(stateful);
+}
+
+#[test]
+fn row_225_to_229_a_dataset_that_is_its_own_iterator() {
+    let _watchdog = Watchdog::start();
+    assert_resumes(|| OwnIterator { sizes: [0, 100, 37], left: 0, generator: 0 });
+}
+
+/// Interrupts a stream of three shards, with a snapshot every few batches, and with one for each sample.
+fn assert_resumes<D: SnapshotDataset<Sample = (u64, u32)>>(dataset: impl Fn() -> D) {
     for every in [2, 5] {
         interrupt(|way| {
-            let builder = DataLoader::stream(stateful()).snapshots().snapshot_every(every);
+            let builder = DataLoader::stream(dataset()).snapshots().snapshot_every(every);
             way.of(builder.shards(3).batch_size(4)).build()
         });
     }
-    interrupt(|way| way.of(DataLoader::stream(stateful()).snapshots().shards(3).unbatched()).build());
+    interrupt(|way| way.of(DataLoader::stream(dataset()).snapshots().shards(3).unbatched()).build());
+}
+
+/// A dataset that is its own iterator: its snapshot is itself, with the state of its generator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct OwnIterator {
+    sizes: [u64; 3],
+    left: u64,
+    /// State of a linear congruential generator.
+    generator: u64,
+}
+
+impl Iterator for OwnIterator {
+    type Item = anyhow::Result<(u64, u32)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        self.generator =
+            self.generator.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        Some(Ok((self.left, (self.generator >> 32) as u32)))
+    }
+}
+
+impl SnapshotIterator for OwnIterator {
+    type Snapshot = Self;
+
+    fn snapshot(&self) -> anyhow::Result<Self> {
+        Ok(self.clone())
+    }
+}
+
+impl IterableDataset for OwnIterator {
+    type Sample = (u64, u32);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for OwnIterator {
+    type Snapshot = Self;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+        snapshot: Option<Self>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Self> + Send>
+    {
+        // Another one in each epoch.
+        let generator = cx.rng().random();
+        Ok(snapshot.unwrap_or_else(|| Self { left: self.sizes[shard.index()], generator, ..self.clone() }))
+    }
 }
 
 #[test]

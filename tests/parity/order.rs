@@ -1,9 +1,9 @@
 //! Which worker loads what, and in which order it comes: the traces of PyTorch's scheduler with real processes. Slow samples wait at a
 //! gate that the test opens, so that each trace is what it is on any machine.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use loader_core::{Iter, prelude::*};
+use loader_core::{Error, Iter, prelude::*};
 use loader_tests::Watchdog;
 
 use crate::support::{Count, Gate, Gated, GatedStream, WAYS, all};
@@ -36,20 +36,30 @@ fn row_111_batches_are_dealt_out_to_the_workers() {
     }
 }
 
+/// Traces a and b of PyTorch's scheduler: worker 1 loads what it has, nothing comes before the slow sample, and the order is kept. With two
+/// batches on their way to each worker, sample 2 waits behind the slow one and is moved to worker 1, as PyTorch's never is.
 #[test]
 fn row_114_in_order_a_slow_sample_holds_the_others_back() {
     let _watchdog = Watchdog::start();
-    for prefetch in [1, 2] {
+    for (prefetch, sent_ahead) in [(1, [0, 1].as_slice()), (2, &[0, 1, 1, 1])] {
         let gate = Gate::new();
         let dataset = Gated { count: 10, slow: 0, gate: gate.path() };
         let builder = DataLoader::builder(dataset).num_workers(2).prefetch_factor(prefetch);
-        let mut batches = builder.build().unwrap().iter().unwrap();
+        let mut batches = builder.timeout(Duration::from_millis(500)).build().unwrap().iter().unwrap();
+        let error = batches.next().unwrap().unwrap_err();
+        let Error::TimedOut { waiting_for, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((waiting_for.worker, waiting_for.index), (0, 0), "{error}");
         gate.open();
-        let trace: Vec<_> = (0..10).map(|_| next(&mut batches)).collect();
-        assert!(trace.iter().map(|(number, _)| *number).eq(0..10));
-        // With two on their way to each, those behind the slow one may be given to the other worker, as PyTorch's never are.
+        // On a busy machine another wait may be too long; it loses nothing.
+        let came = batches.filter(|batch| !matches!(batch, Err(Error::TimedOut { .. })));
+        let (numbers, workers): (Vec<u64>, Vec<u64>) = came
+            .map(|batch| batch.unwrap())
+            .map(|(number, worker)| (number.as_slice()[0], worker.as_slice()[0]))
+            .unzip();
+        assert!(numbers.into_iter().eq(0..10));
+        assert_eq!(workers[..sent_ahead.len()], *sent_ahead);
         if prefetch == 1 {
-            assert!(trace.iter().map(|(_, worker)| *worker).eq((0..10).map(|number| number % 2)));
+            assert!(workers.into_iter().eq((0..10).map(|number| number % 2)));
         }
     }
 }
