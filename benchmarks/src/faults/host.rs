@@ -6,6 +6,7 @@ use std::{
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{self, Command},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -27,6 +28,11 @@ pub(crate) const BATCHES: usize = 300;
 pub(crate) const BATCH: usize = 4;
 /// The batch at which it happens.
 pub(crate) const AT: usize = 100;
+
+/// The file that a copy of a worker writes when it loads a sample.
+pub(crate) const COPY: &str = "copy";
+/// Set in a copy of a worker that returns from the sample that made it. Relaxed: a forked process has one thread, and inherits the value.
+static IS_COPY: AtomicBool = AtomicBool::new(false);
 
 /// What the program says when it has come to an end of the epoch.
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,6 +62,9 @@ impl Dataset for Samples {
     }
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        if IS_COPY.load(Ordering::Relaxed) {
+            fs::write(self.life.with_file_name(COPY), "")?;
+        }
         thread::sleep(Duration::from_millis(1));
         if index == AT * BATCH
             && let Some(number) = self.in_sample
@@ -63,7 +72,8 @@ impl Dataset for Samples {
         {
             IN_SAMPLE[number as usize].happen()?;
         }
-        Ok(index as u64)
+        // A sample that a copy loads is wrong, so that main sees it where the copy writes into the worker's batches.
+        Ok(if IS_COPY.load(Ordering::Relaxed) { u64::MAX } else { index as u64 })
     }
 }
 
@@ -113,7 +123,8 @@ fn fork_a_child(child: Child) -> anyhow::Result<()> {
     // none, and the dataset starts no threads.
     let forked = unsafe { fork() }?;
     match (forked, child) {
-        (ForkResult::Parent { .. }, _) | (ForkResult::Child, Child::Loads) => {}
+        (ForkResult::Parent { .. }, _) => {}
+        (ForkResult::Child, Child::Loads) => IS_COPY.store(true, Ordering::Relaxed),
         (ForkResult::Child, Child::ExitsAtOnce) => process::exit(0),
         (ForkResult::Child, Child::Sleeps) => {
             thread::sleep(Duration::from_secs(5));

@@ -17,7 +17,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    host::{BATCHES, Said},
+    host::{BATCHES, COPY, Said},
     list::{Fault, What},
 };
 
@@ -37,7 +37,7 @@ pub(crate) enum Outcome {
     Lost,
     /// Nothing before the deadline.
     Hung,
-    /// Batches missing or wrong, without an error.
+    /// Batches missing or wrong, without an error; or a copy of a worker loaded samples.
     Wrong,
 }
 
@@ -89,6 +89,9 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     let ended = Instant::now();
     while workers.iter().any(|&pid| is_running(pid)) && ended.elapsed() < LEFT_OVER {
         thread::sleep(Duration::from_millis(1));
+    }
+    if folder.path().join(COPY).exists() {
+        done.outcome = Outcome::Wrong;
     }
     // The file that says that the fault has not happened yet is this program's own.
     let files = fs::read_dir(folder.path())?.filter_map(Result::ok).filter(|file| file.file_name() != "life");
