@@ -6,7 +6,7 @@
 //! the price is that a tensor made outside of collation (a cached sample) must be told apart, which [`Arena::within`] does by
 //! being on only while collation runs.
 
-use std::{cell::RefCell, mem};
+use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,9 @@ struct SlotArena {
     /// Bytes handed out, counting on when the slot is full: then it says how large a slot must be.
     used: usize,
     encoding: bool,
+    /// Where the encoding has put buffers that did not lie in the slot, by their address and length: clones are copied once. Each
+    /// buffer is held until the batch is encoded, so that no other buffer can get its address.
+    copied: BTreeMap<(usize, usize), (u64, Arc<Buffer>)>,
 }
 
 /// Where in its slot the encoding of a batch lies, in bytes.
@@ -76,7 +79,8 @@ thread_local! {
 impl Arena {
     /// An arena that fills one slot from its first byte.
     pub fn in_slot(loan: Loan) -> Self {
-        Self { here: Some(Box::new(Room::Slot(SlotArena { loan, used: 0, encoding: false }))) }
+        let slot = SlotArena { loan, used: 0, encoding: false, copied: BTreeMap::new() };
+        Self { here: Some(Box::new(Room::Slot(slot))) }
     }
 
     /// No slot: tensors are made on the heap, in memory of `pool`. For loading without workers.
@@ -98,7 +102,8 @@ impl Arena {
         collate()
     }
 
-    /// Encodes `batch` into the slot: tensors that lie in it already by reference, the others copied in, the rest behind them.
+    /// Encodes `batch` into the slot: tensors that lie in it already by reference, the others copied in, the rest behind them. A tensor
+    /// and its clones take one place.
     ///
     /// # Errors
     /// [`EncodeError::TooLarge`] when the slot is too small: encode again into a slot of the size it names.
@@ -116,6 +121,7 @@ impl Arena {
         end_if_forked();
         let slot = self.slot();
         slot.encoding = false;
+        slot.copied.clear();
         let bytes = bytes?;
         match slot.put(&bytes) {
             Some(start) => Ok(Encoded { start, len: bytes.len() as u64 }),
@@ -165,9 +171,9 @@ pub(crate) fn allocate(len: usize) -> Option<Place> {
     })
 }
 
-/// The place of `buffer`'s first `len` bytes in the slot that this thread is encoding into, copying them there if they lie
-/// elsewhere; `None` when no batch is being encoded, so that the bytes must be written out.
-pub fn place(buffer: &Buffer, len: usize) -> Option<u64> {
+/// The place of `buffer`'s first `len` bytes in the slot that this thread is encoding into. Copies them there, once per batch, if they lie
+/// elsewhere. `None` when no batch is being encoded, so that the bytes must be written out.
+pub fn place(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
         let Some(Room::Slot(arena)) = current.as_deref_mut() else { return None };
         if !arena.encoding {
@@ -176,9 +182,14 @@ pub fn place(buffer: &Buffer, len: usize) -> Option<u64> {
         if let Some(chunk) = buffer.chunk().filter(|chunk| arena.loan.owns(chunk)) {
             return Some(chunk.offset() as u64);
         }
+        let key = (Arc::as_ptr(buffer).addr(), len);
+        if let Some((offset, _)) = arena.copied.get(&key) {
+            return Some(*offset);
+        }
         // When the slot is full, go on counting: the caller learns the size that is needed, and the offset is never used.
         let offset = arena.used.next_multiple_of(ALIGNMENT) as u64;
         arena.put(&buffer.as_bytes()[..len]);
+        arena.copied.insert(key, (offset, Arc::clone(buffer)));
         Some(offset)
     })
 }

@@ -100,6 +100,29 @@ fn room_for_one_batch_is_enough_whatever_the_other_workers_hold() {
     }
 }
 
+/// Small and large tensors, each with a clone.
+fn with_clones(samples: Vec<Vec<u8>>) -> anyhow::Result<[Tensor<u8>; 4]> {
+    let first = samples[0][0];
+    let (small, large) =
+        (Tensor::from_slice(&[first; 5000], [5000])?, Tensor::from_slice(&samples[0], [MEGABYTE])?);
+    Ok([small.clone(), small, large.clone(), large])
+}
+
+#[test]
+fn clones_in_a_batch_take_one_place_in_whatever_slot_it_moves_to() {
+    let _watchdog = Watchdog::start();
+    for workers in [1, 4] {
+        let loader = DataLoader::builder(Large { count: 10, bytes: MEGABYTE }).num_workers(workers);
+        let loader = loader.collate(with_clones).shared_memory_limit(MEGABYTE as u64 + 20_000);
+        for (number, batch) in loader.on_warning(|_| {}).build().unwrap().iter().unwrap().enumerate() {
+            let mut batch = batch.unwrap();
+            assert!(batch.iter().all(|tensor| tensor.as_slice().iter().all(|&byte| byte == number as u8)));
+            let [small, _, large, _] = &mut batch;
+            assert!(small.as_mut_slice().is_err() && large.as_mut_slice().is_err(), "clones stay clones");
+        }
+    }
+}
+
 /// Loads an epoch; kills each of the four workers once, while most of them wait for a slot. Gives the first bytes of the batches.
 fn first_bytes_despite_kills(mut batches: Iter<Tensor<u8>>, after: Duration) -> Vec<u8> {
     let pids = batches.worker_pids();

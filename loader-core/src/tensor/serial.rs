@@ -180,15 +180,17 @@ mod tests {
         assert!(attach::decode::<(Tensor<i32>, Tensor<f64>, Tensor<u32>)>(&bytes, attached_again).is_err());
     }
 
+    struct Made;
+
+    impl Serialize for Made {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            // Each tensor is dropped before the next is made, which could otherwise get its address.
+            serializer.collect_seq((0..4u8).map(|value| Tensor::from_slice(&[value; 3], [3]).unwrap()))
+        }
+    }
+
     #[test]
     fn tensors_made_only_to_be_encoded_are_told_apart() {
-        struct Made;
-        impl Serialize for Made {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                // Each is dropped before the next is made, and so has its address.
-                serializer.collect_seq((0..4u8).map(|value| Tensor::from_slice(&[value; 3], [3]).unwrap()))
-            }
-        }
         let (bytes, attached) = attach::encode(&Made).unwrap();
         let back: Vec<Tensor<u8>> = attach::decode(&bytes, attached).unwrap();
         assert!(back.iter().map(Tensor::as_slice).eq((0..4).map(|value| [value; 3])));
@@ -250,6 +252,37 @@ mod tests {
         drop(arena);
         let back: (Tensor<u8>, Tensor<u8>) = lent::decode(enough.lend(()).unwrap(), encoded).unwrap();
         assert_eq!(back, large);
+    }
+
+    #[test]
+    fn clones_stay_clones_in_a_slot_that_the_batch_was_not_made_in() {
+        let small = slot(4096);
+        let mut arena = Arena::in_slot(small.lend(()).unwrap());
+        let (inside, outside) = arena.within(|| {
+            (Tensor::<u8>::zeros([3000]).unwrap(), Tensor::from_slice(&[1u8; 3000], [3000]).unwrap())
+        });
+        let batch = [inside.clone(), outside.clone(), inside, outside];
+        let Err(EncodeError::TooLarge { needed }) = arena.encode(&batch) else { panic!("it does not fit") };
+        assert!((6000..7000).contains(&needed), "{needed}");
+        let enough = slot(needed);
+        let mut arena = Arena::in_slot(enough.lend(()).unwrap());
+        let encoded = arena.encode(&batch).unwrap();
+        drop(arena);
+        let mut back: [Tensor<u8>; 4] = lent::decode(enough.lend(()).unwrap(), encoded).unwrap();
+        assert_eq!(back, batch);
+        assert_eq!(back[0].as_slice().as_ptr(), back[2].as_slice().as_ptr());
+        assert!(back.iter_mut().all(|tensor| tensor.as_mut_slice().is_err()), "each has a clone");
+    }
+
+    #[test]
+    fn tensors_made_only_to_be_encoded_into_a_slot_are_told_apart() {
+        let slot = slot(8192);
+        let mut arena = Arena::in_slot(slot.lend(()).unwrap());
+        let encoded = arena.encode(&Made).unwrap();
+        drop(arena);
+        let mut back: Vec<Tensor<u8>> = lent::decode(slot.lend(()).unwrap(), encoded).unwrap();
+        assert!(back.iter().map(Tensor::as_slice).eq((0..4).map(|value| [value; 3])));
+        assert!(back.iter_mut().all(|tensor| tensor.as_mut_slice().is_ok()));
     }
 
     #[test]
