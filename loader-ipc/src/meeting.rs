@@ -9,6 +9,12 @@ use std::{
     path::{Path, PathBuf, absolute},
 };
 
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+};
+
 /// How the name of a worker's folder begins; 16 hexadecimal digits follow.
 const PREFIX: &str = ".loader-";
 /// Longest path of a socket, without the zero behind it.
@@ -90,7 +96,7 @@ fn candidates() -> impl Iterator<Item = PathBuf> {
     named.chain(["/dev/shm", "/tmp"].map(PathBuf::from))
 }
 
-/// The path of a folder that can be made in `folder`: one is, and is removed again.
+/// The path of the folder that the worker will make in `folder`, if a folder can be made there.
 fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
     let path = absolute(folder).map_err(|error| error.to_string())?;
     let bytes = path.as_os_str().len();
@@ -100,8 +106,24 @@ fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
     if path.to_str().is_none() {
         return Err("its path is not Unicode".to_owned());
     }
-    let path = path.join(format!("{PREFIX}{number:016x}"));
-    Made::at(path.clone()).map(|_removed| path).map_err(|error| error.to_string())
+    check_writable(&path, number).map_err(|error| error.to_string())?;
+    Ok(path.join(format!("{PREFIX}{number:016x}")))
+}
+
+/// Checks that this process can make files in `folder`, with a file that never has a name.
+///
+/// Alternative considered: main makes the folder itself, or makes it and removes it again. Rejected because the folder is left behind if
+/// main is killed meanwhile, and because another user who sees the name can take it before the worker does.
+fn check_writable(folder: &Path, number: u64) -> io::Result<()> {
+    let unnamed = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+    match open(folder, unnamed, Mode::S_IRUSR | Mode::S_IWUSR) {
+        Ok(_file) => Ok(()),
+        // The file system has no unnamed files: a folder with another name is made and removed.
+        Err(Errno::EOPNOTSUPP | Errno::EISDIR) => {
+            Made::at(folder.join(format!("{PREFIX}{:016x}", !number))).map(drop)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
