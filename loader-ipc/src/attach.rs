@@ -2,7 +2,7 @@
 //! mapped once by each process, whatever its size. What is in sealed memory already is attached as it is; other content, which may
 //! come in thousands of pieces, is copied into one more memory, so that it costs one descriptor.
 //!
-//! Functions are attached too: the bytes hold a number, and no function can be decoded that was not encoded.
+//! Functions are attached too: the bytes hold a number, so only a function that was encoded can be decoded.
 
 use std::{
     cell::RefCell,
@@ -21,7 +21,7 @@ use crate::{
     memory::{SealedMemory, SealedWriter},
 };
 
-/// What an encoded value refers to by numbers.
+/// The memory and the functions that an encoded value refers to by number.
 #[derive(Debug, Clone, Default)]
 pub struct Attached {
     /// Large content.

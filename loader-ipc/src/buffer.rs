@@ -113,10 +113,11 @@ impl Buffer {
         }
     }
 
-    /// The bytes, to be written. Those that another process reads, in sealed memory or in a frozen slot, are first copied to the heap.
+    /// The bytes, for writing. Bytes that another process reads, in sealed memory or in a frozen slot, are
+    /// first copied to the heap.
     ///
-    /// Alternative considered: an error, as for a tensor with several handles. Rejected because a program that changes its batches
-    /// would fail with workers and not without.
+    /// Alternative considered: an error, as for a tensor with several handles. Rejected because a program
+    /// that changes its batches would then fail with workers, but not without.
     #[inline] // for each sample of a batch
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         let is_read_elsewhere = match &self.storage {

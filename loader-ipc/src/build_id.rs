@@ -1,4 +1,5 @@
-//! Which build of which file of code this is: the guard on sending addresses of functions to another process.
+//! Identifies a build of a file of code. Addresses of functions are sent to another process of the same build
+//! only.
 
 use std::{fmt, os::unix::fs::MetadataExt, sync::OnceLock};
 
@@ -11,9 +12,9 @@ use crate::{entry::anchor_address, sys::LoadedObject};
 pub struct BuildId(Vec<u8>);
 
 impl BuildId {
-    /// The id of the loaded object that this crate's code lies in: the linker's build id. Of a program in which the linker wrote
-    /// none, the file's identity (device, inode, size, time of change); of such a library `None`, since the file at its path may
-    /// not be the one that was loaded.
+    /// The id of the loaded object that this crate's code lies in: the linker's build id. Of a program in
+    /// which the linker wrote none, the file's identity (device, inode, size, time of change); of such a
+    /// library `None`, because the file at its path may have been replaced since it was loaded.
     pub fn of_this_code() -> Option<&'static Self> {
         static ID: OnceLock<Option<BuildId>> = OnceLock::new();
         let find = || match LoadedObject::containing(anchor_address()) {

@@ -6,11 +6,12 @@
 //! down for all. A few stray bytes from a C library that writes to a descriptor it has closed are enough for the first. Bells, which
 //! go the other way, from main to a worker, are still ipc-channel's (`queue/bell.rs`).
 //!
-//! Two ways were weighed. An eventfd for all has a single descriptor, but a worker that reads it takes others' wake-ups away, and one
-//! that takes its `O_NONBLOCK` away and fills it stops them. A socket each costs two descriptors a worker, and what is wrong with one
-//! stays with that worker: a full one has wake-ups enough, and one that is closed or broken wakes main once more and is not looked at
-//! again, so that main sees its worker's reports when something else wakes it. The end of a socket must wake main, because the worker
-//! may have been killed when it had marked main as awake and had not woken it yet.
+//! Two ways were weighed. An eventfd for all has a single descriptor, but a worker that reads it takes
+//! others' wake-ups away, and one that takes its `O_NONBLOCK` away and fills it stops them. A socket each
+//! costs two descriptors a worker, and what is wrong with one stays with that worker: a full socket wakes
+//! main anyway. A closed or broken socket wakes main once more, and main then ignores it, so that main sees
+//! its worker's reports when something else wakes it. The end of a socket must wake main, because the worker
+//! may have been killed after it had marked main as awake and before it woke main.
 
 use std::{
     collections::BTreeMap,
@@ -213,7 +214,8 @@ impl Ends {
         Ok(theirs)
     }
 
-    /// Takes one message of a socket that has something, or closes one that has ended. False when there was nothing.
+    /// Takes one message from a socket that has one, or closes a socket that has ended. False when there was
+    /// no message.
     fn hear(&self, number: u64) -> bool {
         let mut open = self.lock();
         let Some(socket) = open.sockets.get(&number) else { return false };
@@ -222,7 +224,8 @@ impl Ends {
         match recv(socket, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((_, 1..)) => true,
             Err(Errno::INTR | Errno::AGAIN) => false,
-            // Its process is gone, or has broken it. That is a wake-up too: see above.
+            // The worker's process has ended, or has closed the socket. That is a wake-up too: see the
+            // module's documentation.
             Ok(_) | Err(_) => {
                 // By hand: a forked child may hold the socket open.
                 let _ = epoll::delete(&self.epoll, socket.as_fd());
@@ -324,7 +327,7 @@ mod tests {
         drop(closed);
         shutdown(&cut, Shutdown::Both).unwrap();
         send(&empty, &[], SendFlags::DONTWAIT).unwrap();
-        // Each end is a wake-up, once; several may be one.
+        // Each end wakes the receiver once; several ends may be one wake-up.
         receiver.receive(soon()).unwrap();
         while receiver.receive(moment()).is_ok() {}
         assert!(matches!(receiver.receive(moment()), Err(ReceiveError::TimedOut)));

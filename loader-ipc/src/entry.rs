@@ -4,13 +4,15 @@
 //! program, or a shared library). The distance means the same function only in the same build of that object, so [`Entries`] carry
 //! its build id and are refused elsewhere. (procspawn does the same.)
 //!
-//! Safe code cannot make a function from bytes alone. A [`Function`](crate::function::Function) is encoded as a number in a table
-//! ([`attach`](crate::attach)); the table travels beside the value, and a function is taken out of it by its exact type.
+//! Safe code cannot make a function from bytes alone. A [`Function`](crate::function::Function) is encoded as
+//! a number in a table ([`attach`](crate::attach)); the table is sent beside the value, and a function can be
+//! taken out of it only as its exact type.
 //!
-//! Alternative considered: sending the type of a zero-sized closure and making a value of it from nothing, with a check that the main
-//! process had one. Rejected because a closure may capture a zero-sized token that is valid in one process only, because the check
-//! that nothing is captured can only be made after `cargo check`, and because `fn` pointers were excluded. Its advantage, a direct
-//! call, saves about a nanosecond a sample.
+//! Alternative considered: sending the type of a zero-sized closure and making a value of it in the worker,
+//! with a check that the main process had one. Rejected because a closure may capture a zero-sized token that
+//! is valid in one process only, because the check that nothing is captured can only be made after `cargo
+//! check`, and because it excludes `fn` pointers. Its advantage, a direct call, saves about a nanosecond per
+//! sample.
 #![allow(unsafe_code)]
 
 use std::{any::TypeId, marker::PhantomData, path::PathBuf};
@@ -24,7 +26,7 @@ use crate::{build_id::BuildId, sys::LoadedObject};
 pub trait Signature: sealed::Erase + 'static {}
 
 mod sealed {
-    /// Function pointers with their type left out. Implemented in this file only.
+    /// Conversion to and from function pointers without their type. Implemented in this file only.
     pub trait Erase {
         type Pointer: Copy + Send + Sync + 'static;
 
@@ -54,7 +56,7 @@ macro_rules! signatures {
                 }
 
                 unsafe fn restore(erased: fn()) -> $pointer {
-                    // SAFETY: the caller vouches that it was of this type before `erase`.
+                    // SAFETY: the caller promises that the pointer had this type before `erase`.
                     unsafe { std::mem::transmute::<fn(), $pointer>(erased) }
                 }
             }
@@ -95,7 +97,7 @@ impl AnyFunction {
         Self { erased: G::erase(pointer), signature: TypeId::of::<G> }
     }
 
-    /// The function, if it is of the type `G` says.
+    /// The function, if it has the type that `G` stands for.
     pub fn get<G: Signature>(self) -> Option<G::Pointer> {
         if (self.signature)() != TypeId::of::<G>() {
             return None;
@@ -119,11 +121,11 @@ pub struct Entries {
     distances: Vec<(i64, i64)>,
 }
 
-/// Why functions cannot be sent, or not used here.
+/// Reasons why functions cannot be sent, or cannot be used in this process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// They are of another build.
+    /// The functions are of another build.
     #[error("the functions are of build {theirs}, this program is build {ours}")]
     OtherBuild {
         /// This program's build.
@@ -131,7 +133,7 @@ pub enum EntryError {
         /// The build that the functions are of.
         theirs: BuildId,
     },
-    /// The function and the loader are in different files of code.
+    /// The function and the loader lie in different loaded objects.
     #[error(
         "the function lies in {}, the loader in {}; they can be at other distances in a worker",
         name(theirs.as_deref()), name(ours.as_deref())
@@ -142,7 +144,7 @@ pub enum EntryError {
         /// The file that the function is in.
         theirs: Option<PathBuf>,
     },
-    /// The file that the loader's code is in cannot be told from another build of it.
+    /// The file with the loader's code has no build id, so another build of it cannot be recognised.
     #[error("{} has no build id; link it with `-C link-arg=-Wl,--build-id`", name(object.as_deref()))]
     NoBuildId {
         /// The file.
@@ -155,7 +157,7 @@ fn name(object: Option<&std::path::Path>) -> String {
 }
 
 impl Entries {
-    /// Writes down where `functions` are.
+    /// Records the distances of `functions` from the anchor.
     ///
     /// # Errors
     /// [`EntryError::OtherObject`] when a function lies in another loaded object than this code, [`EntryError::NoBuildId`] when that
@@ -203,7 +205,7 @@ impl Entries {
     }
 }
 
-/// An address in the loaded object that this crate's code is in.
+/// The anchor: an address in the loaded object that contains this crate's code.
 pub(crate) fn anchor_address() -> usize {
     anchor as fn() as usize
 }

@@ -22,7 +22,7 @@ pub enum Point {
     WorkerAcknowledge,
     /// A worker has found main asleep and is about to wake it.
     WorkerWake,
-    /// A worker has begun a task, and is about to give back one of the two slots that it has for it.
+    /// A worker has begun a task, and is about to give back one of its two slots for the task.
     WorkerGiveBack,
     /// Main is about to give a task to a worker.
     MainDispatch,
@@ -97,7 +97,7 @@ mod armed {
         /// Times that the process still comes to it alive.
         left: AtomicU64,
         life: PathBuf,
-        /// How long the process sleeps, if it is not to die.
+        /// How long the process sleeps instead of dying, if `FAULT_PAUSE` is set.
         pause: Option<Duration>,
     }
 

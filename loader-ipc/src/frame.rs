@@ -46,7 +46,7 @@ pub struct Task {
     pub known_bad: Vec<u64>,
 }
 
-/// Most regions of slots that a task says to forget, so that its frame stays small.
+/// Max number of regions that one task tells the worker to unmap, so that its frame stays small.
 pub const MOST_FORGOTTEN: usize = 64;
 /// Most samples that a task says are bad, so that its frame stays small.
 pub const MOST_KNOWN_BAD: usize = 64;
@@ -147,7 +147,8 @@ pub enum Event {
         lease: Lease,
         /// Where in the slot its encoding lies.
         encoded: Encoded,
-        /// A tensor in the slot is still held in the worker: main must not write the slot, and must not use it again.
+        /// True when user code in the worker still holds a tensor in the slot: main must not write to the
+        /// slot, and must not use it again.
         held: bool,
         /// Items taken from the task's shard so far; 0 for a task of indices.
         position: u64,

@@ -131,7 +131,7 @@ mod tests {
         assert!(took < Duration::from_secs(3), "{took:?}");
     }
 
-    /// Processor time of this thread: unlike the time that passes, it does not depend on what else the machine does.
+    /// Processor time of this thread. Unlike wall-clock time, it hardly depends on the load of the machine.
     fn processor_time() -> Duration {
         clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
     }

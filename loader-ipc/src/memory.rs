@@ -110,7 +110,7 @@ pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
 pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
     let fd = memfd(c"loader-slot")?;
     let size = to_offset(len.get())?;
-    // A limit on the size of files (`ulimit -f`) holds for memory too.
+    // A limit on the size of files (`ulimit -f`) applies to memfds too.
     without(Signal::SIGXFSZ, || ftruncate(&fd, size))?;
     seal(&fd, SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
     Ok(fd)
@@ -122,13 +122,14 @@ pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
 /// As [`reserve`]; no page is reserved then.
 pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
-    // The system gives back all pages when a signal interrupts it: a profiler's timer could do that for ever.
+    // The kernel drops all reserved pages when a signal interrupts the call: a profiler's timer could keep it
+    // from ever ending.
     without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(fd, FallocateFlags::empty(), start, len)))?;
     Ok(())
 }
 
-/// Gives the pages of `len` bytes from `start` on back to the system. Both are multiples of the page size. Whoever reads the bytes afterwards
-/// sees zeros.
+/// Gives the pages of `len` bytes from `start` on back to the system. Both are multiples of the page size.
+/// The bytes read as zeros afterwards.
 ///
 /// # Errors
 /// What the system says.

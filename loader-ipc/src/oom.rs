@@ -1,8 +1,10 @@
-//! Whether the kernel's OOM killer has ended a process: what tells a SIGKILL for want of memory from one that a process sent.
+//! Watches whether the kernel's OOM killer has ended a process, to distinguish its SIGKILL from one that a
+//! process sent.
 
 use std::fs;
 
-/// Where the kernel counts the processes that its OOM killer has ended, for the limits of control groups too.
+/// File with the kernel's count of processes that its OOM killer has ended, including those ended at the
+/// limit of a control group.
 const COUNTERS: &str = "/proc/vmstat";
 
 /// The kernel's count when it was read last.
@@ -12,7 +14,7 @@ pub struct OomWatch {
 }
 
 impl OomWatch {
-    /// Reads the count. Where the kernel shows none, [`has_acted`](Self::has_acted) is always false.
+    /// Reads the count. If the kernel shows no count, [`has_acted`](Self::has_acted) is always false.
     pub fn start() -> Self {
         Self { kills: read() }
     }

@@ -50,8 +50,9 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts `program` with `args`, with `lifeline` as its standard input and `output` as its standard output and error. Its argument 0
-    /// is `name`; of a program with arguments it is the program's path, which interpreters find their installation by.
+    /// Starts `program` with `args`, with `lifeline` as its standard input and `output` as its standard
+    /// output and error. Its argument 0 is `name`; for a program with arguments it is the program's path, by
+    /// which interpreters find their installation.
     ///
     /// # Errors
     /// When the program cannot be started.
@@ -161,17 +162,17 @@ impl WorkerProcess {
     }
 }
 
-/// Why a process does not go on by itself.
+/// Reasons why a process does not go on by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
-    /// A signal (SIGSTOP, or one from a terminal) stopped it, after so many ticks of processor time.
+    /// A signal (SIGSTOP, or one from a terminal) stopped it.
     Stopped {
-        /// Ticks.
+        /// Processor time that it had used by then, in clock ticks.
         ticks: u64,
     },
-    /// A debugger stopped it, after so many ticks of processor time.
+    /// A debugger stopped it.
     Traced {
-        /// Ticks.
+        /// Processor time that it had used by then, in clock ticks.
         ticks: u64,
     },
     /// Its main thread has ended, and other threads keep it from ending.
@@ -199,7 +200,7 @@ fn halt(stat: &[u8]) -> Option<Halt> {
     match state {
         "T" => Some(Halt::Stopped { ticks }),
         "t" => Some(Halt::Traced { ticks }),
-        // Of the main thread. A process that ends is in this state for a moment too.
+        // The state is that of the main thread. A process that is ending is in it for a moment too.
         "Z" => Some(Halt::Headless),
         _ => None,
     }
@@ -247,9 +248,9 @@ pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// `program` as an absolute path, since a worker may be started where main has another working directory by then. A name without a slash
-/// is looked up in `PATH`, and then in the working directory. Links are kept: an interpreter in a virtual environment is a link, and finds the environment
-/// by the link's path.
+/// `program` as an absolute path, because main's working directory may have changed when a worker is started.
+/// A name without a slash is looked up in `PATH`, and then in the working directory. Links are not resolved:
+/// the interpreter of a virtual environment is a link, and finds the environment by the link's path.
 ///
 /// # Errors
 /// `NotFound` when there is no such file.

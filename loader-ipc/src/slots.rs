@@ -40,11 +40,12 @@ use crate::{
 };
 
 const PAGE: usize = 4096;
-/// Size of the first slots, in bytes; no slot is smaller. They are small: nobody knows yet how large a batch is.
+/// Size of the first slots, in bytes; no slot is smaller. They are small, because the size of a batch is not
+/// known yet.
 pub const FIRST_LEN: usize = 64 * 1024;
-/// Number of free slots that are kept beside twice as many as were ever leased at a time.
+/// Number of free slots that are kept in addition to twice the largest number that was leased at a time.
 const SPARE: usize = 8;
-/// Number of slots on their way home at which the thread that drops the last batch puts them into the pool.
+/// Number of returned slots at which the thread that drops a batch puts them into the pool itself.
 const MANY_RETURNS: usize = 64;
 
 /// All slots of a loader, shared by its iterators. Clones count as the same iterator, see [`of_iterator`](Self::of_iterator).
@@ -55,7 +56,8 @@ pub struct SlotPool {
     owner: Arc<Owner>,
 }
 
-/// An iterator that leases slots: the thread that leased the last one. It is alive while an [`Arc`] of it is.
+/// An iterator that leases slots, with the thread that leased its last slot. The iterator is alive as long as
+/// an [`Arc`] of it.
 #[derive(Debug)]
 struct Owner(Mutex<ThreadId>);
 
@@ -70,7 +72,7 @@ struct Inner {
     limit: u64,
     /// A few: a tree finds them faster than a hash.
     slots: BTreeMap<u32, Slot>,
-    /// Where they lie, by number of the first slot.
+    /// The memory that the slots lie in, by number of the first slot.
     regions: BTreeMap<u32, Region>,
     /// Those of them that are free: among hundreds, a few.
     free: BTreeSet<u32>,
@@ -84,7 +86,7 @@ struct Inner {
     next: u32,
     /// Generation of the last lease. One count for all slots: a slot may be made again where one was destroyed.
     generation: u32,
-    /// What new slots must hold.
+    /// The recent sizes, which decide how large new slots are.
     recent: RecentSizes,
     bytes: u64,
     /// Regions destroyed so far.
@@ -93,7 +95,7 @@ struct Inner {
     lent: u64,
     /// Number of times that a slot has become free so far.
     returned: u64,
-    /// The process that the slots are of.
+    /// The process that made the slots.
     owner: u32,
     /// Page-locks the slots.
     pinner: Option<Pinner>,
@@ -121,7 +123,7 @@ enum State {
     Lent,
 }
 
-/// Slots on their way home. A ticket may be dropped by any thread that drops the last tensor of a batch.
+/// Slots that are returned to the pool. Any thread that drops the last tensor of a batch adds its slot here.
 #[derive(Debug)]
 struct Returns {
     slots: Mutex<Vec<u32>>,
@@ -211,8 +213,8 @@ impl SlotPool {
         self.lock().used_beside(&self.owner).count()
     }
 
-    /// True when other iterators have slots that may come back while this thread waits. Slots of iterators that this thread itself used
-    /// last do not: nobody takes their batches meanwhile.
+    /// True when other iterators have slots that may come back while this thread waits. Slots of iterators
+    /// that this thread used last cannot come back: this thread cannot take their batches while it waits.
     pub fn may_come_back(&self) -> bool {
         let this = thread::current().id();
         self.lock().used_beside(&self.owner).any(|owner| *lock(&owner.0) != this)
@@ -223,8 +225,9 @@ impl SlotPool {
         self.lock().returned
     }
 
-    /// Leases a slot of at least `min_len` bytes that also holds the largest of the recent batches; one that `preferred` accepts, if
-    /// there is a choice. `others` more such slots must still fit afterwards, for earlier tasks whose slots may yet have to grow.
+    /// Leases a slot of at least `min_len` bytes that also holds the largest of the recent batches; if
+    /// several fit, one that `preferred` accepts. `others` more such slots must still fit afterwards, for
+    /// earlier tasks that may yet ask for a larger slot.
     ///
     /// # Errors
     /// [`SlotError`].
@@ -310,8 +313,9 @@ impl SlotPool {
         }
     }
 
-    /// Turns a finished lease into a loan to the user. The batch takes the slot's first `used` bytes. `spoilt`: the worker still holds a
-    /// tensor in the slot, which is therefore not written here and not used again afterwards.
+    /// Turns a finished lease into a loan to the user. The batch takes the slot's first `used` bytes.
+    /// `spoilt`: the worker still holds a tensor in the slot, so main neither writes to the slot nor uses it
+    /// again.
     ///
     /// # Errors
     /// [`SlotError::NotLeased`].
@@ -327,7 +331,7 @@ impl SlotPool {
         slot.last_used = lent;
         inner.lent = lent;
         inner.leased -= 1;
-        // No batch is larger than its slot, whatever its worker says.
+        // A worker may lie, but no batch is larger than its slot.
         inner.note_size((used.min(lease.len) as usize).max(min_len));
         if spoilt {
             loan.freeze();

@@ -22,7 +22,8 @@ const SOCKET: &str = "socket";
 /// Older ones are not of a start that has just failed.
 const RECENT: Duration = Duration::from_secs(60);
 
-/// Removes a one-shot server's socket and the folders made for it. What is gone already, or cannot be removed, is left.
+/// Removes a one-shot server's socket and the folders made for it. Ignores files that are gone already or
+/// cannot be removed.
 pub fn remove_socket(socket: &Path) {
     drop(fs::remove_file(socket));
     let Some(folder) = socket.parent() else { return };

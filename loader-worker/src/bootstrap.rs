@@ -40,8 +40,9 @@ pub(crate) fn run(registry: &Registry) -> i32 {
     match serve(registry) {
         Ok(()) => 0,
         Err(error) => {
-            // Main has a refusal's reason already, and a main that is gone, or wants no worker any more, reads nothing. The rest goes to
-            // main's standard error, behind this worker's number.
+            // A refusal has told main its reason already, and a main that has ended, or needs no worker any
+            // more, reads nothing. Other errors are written to main's standard error, after this worker's
+            // number.
             if !matches!(
                 error.downcast_ref(),
                 Some(HandshakeError::Refused(_) | HandshakeError::Lifeline(LifelineError::Closed))
@@ -105,9 +106,9 @@ fn prepare_process() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives this process a name in lists of processes. It would be `exe` otherwise, after the file that it was started from.
+/// Sets the name of this process in lists of processes. Otherwise it would be `exe`, from `/proc/self/exe`.
 fn take_name(worker: u32) {
-    // 15 bytes at most, which is why it is short. Without it nothing is lost.
+    // The kernel keeps at most 15 bytes. A failure does no harm.
     if let Ok(name) = CString::new(format!("loader-wkr-{worker}")) {
         let _ = set_name(&name);
     }

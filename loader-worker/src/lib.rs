@@ -48,8 +48,8 @@ pub use ctor as __ctor;
 /// Makes this process a worker if it was started as one, and never returns then. Call it first in `main`: what comes before it
 /// runs in every worker too.
 ///
-/// In a process that was not started as a worker it does next to nothing, and returns. Called from a shared library instead of the main
-/// program, it cannot help: `build()` then asks for a worker program.
+/// In a process that was not started as a worker it does next to nothing, and returns. If the call is in a
+/// shared library instead of the main program, `build()` returns an error that asks for a worker program.
 pub fn init() {
     if loader_ipc::process::is_worker() {
         let code = bootstrap::run(&Registry::new());

@@ -258,8 +258,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Asks main for a larger slot and encodes the batch into that. Main may ask for the slot first: then the batch waits in memory of this
-    /// process.
+    /// Asks main for a larger slot and encodes the batch into it. Main may first ask for the slot that the
+    /// task has: then the batch waits in memory of this process.
     fn send_in_larger_slot(
         &mut self,
         task: u64,
@@ -365,7 +365,8 @@ impl Worker<'_> {
         self.line().enter(state);
     }
 
-    /// The worker's line of the control page. User code may have run since the last look at it.
+    /// The worker's line of the control page. Checks for a fork first, because user code may have run since
+    /// the last access.
     fn line(&self) -> WorkerLine<'_> {
         end_if_forked();
         self.session.control.line_of(self.session.worker)

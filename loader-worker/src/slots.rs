@@ -33,7 +33,7 @@ pub(crate) struct Slots<'a> {
 struct Region {
     mapping: Arc<SlotRegion>,
     count: u32,
-    /// Those that were used, by number.
+    /// The slots that were used, by number.
     slots: BTreeMap<u32, Arc<SlotMemory>>,
 }
 
@@ -57,8 +57,9 @@ impl<'a> Slots<'a> {
         Self { lifeline, regions: BTreeMap::new() }
     }
 
-    /// Maps the memory of a task's slot, then unmaps the regions that the task says to forget. For each task, also one that is not done:
-    /// the other way round, a region could be mapped after it was to be forgotten.
+    /// Maps the memory of a task's slot, then unmaps the regions that the task says to forget. Called for
+    /// each task, including one that is not done; otherwise a region could be mapped after main had told the
+    /// worker to unmap it.
     pub(crate) fn update(&mut self, lease: Lease, forget: Vec<u32>) -> anyhow::Result<()> {
         self.map(lease)?;
         for first in forget {

@@ -47,7 +47,7 @@ enum Place {
     Next,
 }
 
-/// What remains to be done in a folder: each file there is one fork.
+/// The forks that remain to be done: each file in the folder is one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Forks {
     how: Fork,
@@ -56,25 +56,25 @@ struct Forks {
 }
 
 impl Forks {
-    /// Says that samples `0..count` fork once each.
+    /// Makes samples `0..count` fork once each.
     fn prepare(how: Fork, place: Place, count: usize) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         put_lives(folder.path(), &(0..count).map(|sample| (sample, 1)).collect::<Vec<_>>());
         (Self { how, place, folder: folder.path().to_owned() }, folder)
     }
 
-    /// Forks if this is the place, and has not been done for `sample`. Both processes return: true in the child.
+    /// Forks if this is the place and `sample` has not forked yet. Both processes return; true in the child.
     fn come_to(&self, place: Place, sample: usize) -> bool {
         place == self.place && take_life(&self.folder, sample) && fork(self.how, place)
     }
 
-    /// The same in functions that have only what was said of this process.
+    /// The same for functions that get no dataset, with the forks noted for this process.
     fn come_to_of_process(place: Place) -> bool {
         FORKS.get().is_some_and(|forks| forks.come_to(place, 0))
     }
 }
 
-/// What the functions of this process are to do that are given no dataset.
+/// The forks of functions in this process that get no dataset.
 static FORKS: OnceLock<Forks> = OnceLock::new();
 
 /// True in the child.
@@ -106,7 +106,7 @@ fn fork(how: Fork, place: Place) -> bool {
     result == 0
 }
 
-/// [`Noise`] that forks. As a stream it gives the same samples.
+/// [`Noise`] that forks. As an iterable dataset it gives the same samples.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Forking {
     noise: Noise,
@@ -121,7 +121,7 @@ impl Dataset for Forking {
     }
 
     fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
-        // Without workers all loaders share this process, and there is nothing left to be forked.
+        // Without workers all loaders share this process, in which all forks are done.
         drop(FORKS.set(self.forks.clone()));
         self.forks.come_to(Place::Setup, 0);
         Ok(())
@@ -209,7 +209,7 @@ fn forking_worker_init(_worker: &WorkerInfo) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Order and content of an epoch, and how many workers were replaced.
+/// Order and content of an epoch, and the number of replaced workers.
 type Epoch = ((u64, u64), u64);
 
 fn load<B: Batch>(loader: Result<DataLoader<B>, Error>) -> Epoch {
@@ -228,7 +228,8 @@ fn load_in_order(dataset: Forking, workers: usize) -> Epoch {
     load(loader.on_warning(|_| {}).build())
 }
 
-/// Loads an epoch whose dataset forks `count` times. It must be that of a dataset that does not, and the copies must have ended.
+/// Loads an epoch whose dataset forks `count` times. The epoch must be that of a dataset that does not fork,
+/// and the forked children must have ended.
 fn assert_copies_end(how: Fork, place: Place, count: usize) {
     let before = Before::take();
     let (forks, lives) = Forks::prepare(how, place, count);
@@ -242,7 +243,7 @@ fn assert_copies_end(how: Fork, place: Place, count: usize) {
     println!("{how:?} in {place:?}: {took:?}");
     assert_eq!(std::fs::read_dir(lives.path()).unwrap().count(), 0, "it has forked each time");
     assert_soon(took);
-    // Nothing is left to be forked: main itself can load the epoch.
+    // All forks are done, so main itself can load the epoch.
     assert_eq!(digest, load(0).0, "{how:?} in {place:?}");
     // A daemon's first process ends, and its worker is replaced.
     assert_eq!(restarts, if how == Fork::Daemon { count as u64 } else { 0 }, "{how:?} in {place:?}");

@@ -35,8 +35,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Kills at most `most` workers of this process, one every `pause`, while `action` runs; gives what it gives, and how many were killed.
-/// `action` is told how many have been killed so far.
+/// Kills at most `most` workers of this process, one every `pause`, while `action` runs; returns its result
+/// and the number of kills. `action` can ask for the number of kills so far.
 fn hunting<T>(pause: Duration, most: usize, action: impl FnOnce(&dyn Fn() -> usize) -> T) -> (T, usize) {
     let (over, killed) = (AtomicBool::new(false), AtomicUsize::new(0));
     let is_worker = |pid: &u32| {
@@ -188,7 +188,8 @@ fn while_they_start() {
     });
 }
 
-/// Rust's handler lets the first SIGSEGV of another process pass, so that it interrupts a system call and does not end the worker.
+/// Rust's handler ignores the first SIGSEGV that another process sends, so the signal interrupts a system
+/// call and does not end the worker.
 #[test]
 fn one_sigsegv_while_they_start() {
     alone(|| {

@@ -87,7 +87,7 @@ fn one_that_lies_is_replaced_and_nothing_is_lost() {
     });
 }
 
-/// A worker says of a shard that it is further on than one batch can have brought it.
+/// A worker reports a position in its shard that one batch cannot have reached.
 #[test]
 fn one_that_skips_the_rest_of_a_shard_is_replaced_and_nothing_is_lost() {
     alone(|| {

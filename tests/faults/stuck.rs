@@ -147,7 +147,7 @@ fn forty() -> Slow {
     Slow { count: 40, delay: Duration::from_millis(1) }
 }
 
-/// The workers that collate some samples first cannot go on after that, each for another reason.
+/// Halts the workers that collate certain samples first, each in another way.
 fn halt_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
     let halts: [fn() -> nix::Result<()>; 3] =
         [|| raise(Signal::SIGSTOP), processes::stop_as_traced, processes::end_this_thread];
@@ -163,7 +163,8 @@ fn halt_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
     Ok(Tensor::from_slice(&samples, [samples.len()])?)
 }
 
-/// Loads an epoch of 40 samples, in which some workers do not go on, and are replaced after `patience`. Gives what is said of them.
+/// Loads an epoch of 40 samples in which some workers do not go on, and are replaced after `patience`.
+/// Returns the warnings about them.
 fn assert_replaced<C, W>(
     builder: Builder<MapStyle<Slow>, C, W>,
     patience: Duration,

@@ -59,7 +59,7 @@ fn row_040_x09_a_segmentation_fault_names_the_signal_each_time() {
 fn x01_the_end_of_an_epoch_is_quick_and_no_worker_fails() {
     let _watchdog = Watchdog::start();
     for _ in 0..5 {
-        // A worker that ends in any way but well is an error here.
+        // A worker that exits with an error makes `next` return an error here.
         let builder = DataLoader::builder(Noise { count: 40 }).num_workers(2);
         let loader = builder.on_worker_death(OnWorkerDeath::Fail).build().unwrap();
         let mut batches = loader.iter().unwrap();
@@ -69,7 +69,7 @@ fn x01_the_end_of_an_epoch_is_quick_and_no_worker_fails() {
         assert!(batches.next().is_none());
         assert_eq!(batches.report().restarts, 0);
         drop(batches);
-        // A second is promised; a busy machine gets more.
+        // The promise is one second; a busy machine gets more.
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
         assert!(pids.iter().all(|&pid| !processes::exists(pid)));
     }

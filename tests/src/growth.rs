@@ -1,15 +1,15 @@
-//! Whether something grows while a program runs.
+//! Measures whether a quantity grows while a program runs.
 
 use std::fmt;
 
-/// A quantity that was looked at again and again.
+/// A quantity that was measured many times.
 #[derive(Debug, Default)]
 pub struct Series {
     /// Seconds since the start, and the value then.
     points: Vec<(f64, f64)>,
 }
 
-/// What a [`Series`] shows.
+/// The trend of a [`Series`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
     /// The largest value of the whole series.
@@ -29,7 +29,7 @@ impl Series {
     /// Fits a line through the second half in time: in the first half caches fill and the allocator takes what it keeps.
     ///
     /// # Panics
-    /// When the second half has fewer than three values, or all at one time.
+    /// If the second half has fewer than three values, or all values have the same time.
     pub fn growth(&self) -> Growth {
         let end = self.points.last().map_or(0.0, |(seconds, _)| *seconds);
         let half: Vec<_> = self.points.iter().filter(|(seconds, _)| *seconds >= end / 2.0).collect();
@@ -92,7 +92,7 @@ mod tests {
     fn noise_and_a_warm_up_are_no_growth() {
         let growth = half_an_hour(4e6, |seconds| if seconds < 600.0 { 3e6 } else { 30e6 });
         assert!(growth.total.abs() < 1e6, "{growth:?}");
-        // As many descriptors as workers and slots that come and go have.
+        // Noise of the size that workers and slots cause in the number of descriptors.
         let growth = half_an_hour(12.0, |_| 60.0);
         assert!(growth.total.abs() < 4.0, "{growth:?}");
     }

@@ -55,7 +55,7 @@ pub enum Lie {
     Resumed,
     /// It gives back a slot that it was not offered.
     Unused,
-    /// It gives back its slot although main did not ask for it.
+    /// It gives back its slot although main did not ask for the slot.
     Vacated,
     /// It asks for a slot, gets one, and asks with the one before.
     AsksTwice,
@@ -75,9 +75,9 @@ pub enum Lie {
     Truncates,
     /// It writes noise over what all workers share.
     NoiseForAll,
-    /// It has done its task, and has come to this position in its shard.
+    /// It reports its task as done, at this position in its shard.
     Advances(u64),
-    /// Its task failed, at the last position that there is.
+    /// It reports its task as failed, at the last possible position.
     FailsFarAhead,
     /// It does nothing, and says that it is idle.
     Silent,

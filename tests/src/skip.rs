@@ -1,4 +1,4 @@
-//! A test that cannot run here says so.
+//! Reports tests that cannot run here.
 
 use std::{
     io::{self, Write},
@@ -8,7 +8,7 @@ use std::{
 /// The word that a line about a skipped test begins with; `.ci/run` counts these lines.
 pub const SKIPPED: &str = "SKIPPED: ";
 
-/// Says on standard error that the calling test is skipped, and why.
+/// Prints to standard error that the calling test is skipped, and why.
 #[track_caller]
 pub fn skipped(reason: &str) {
     show(&format!("{SKIPPED}{}: {reason}", Location::caller()));

@@ -254,14 +254,14 @@ fn a_batch_can_be_changed_without_changing_what_a_worker_kept() {
     }
 }
 
-/// A number whose batches keep a handle on the tensor that they are made of, also where the batch is not finished.
+/// A number whose batches keep a handle on their tensor, even if the batch is never finished.
 #[derive(Debug, Clone, Copy)]
 struct Kept(u64);
 
 /// A batch of [`Kept`].
 struct KeptStack(Option<Tensor<u64>>, Vec<u64>);
 
-/// The last tensors of this process.
+/// The tensors that this process made last.
 static KEPT: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
 
 impl Sample for Kept {
@@ -296,7 +296,7 @@ impl Stack for KeptStack {
     }
 }
 
-/// Shards that end in the middle of a batch; what is above `bad_from` cannot be loaded.
+/// Shards that end in the middle of a batch; numbers from `bad_from` on cannot be loaded.
 #[derive(Debug, Serialize, Deserialize)]
 struct KeptShards {
     sizes: Vec<u64>,
@@ -322,7 +322,8 @@ impl IterableDataset for KeptShards {
 #[test]
 fn a_worker_may_keep_a_tensor_of_a_batch_that_is_not_sent() {
     let _watchdog = Watchdog::start();
-    // The last batches of the shards are dropped; or a batch is left out, since too many of its samples are bad.
+    // Either the last batches of the shards are dropped, or a batch is left out because too many of its
+    // samples are bad.
     let shards = [(vec![6, 14, 22, 30], u64::MAX), (vec![302, 10, 303, 12], 14)];
     let digests = [0, 1, 2].map(|workers| {
         shards.clone().map(|(sizes, bad_from)| {
@@ -338,7 +339,7 @@ fn a_worker_may_keep_a_tensor_of_a_batch_that_is_not_sent() {
     assert_eq!((&digests[0], &digests[0]), (&digests[1], &digests[2]));
 }
 
-/// [`Kept`] numbers that take a while, all but the first.
+/// [`Kept`] numbers, of which all but the first take a while to load.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlowKept;
 

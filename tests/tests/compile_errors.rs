@@ -1,8 +1,9 @@
-//! What the compiler says of programs that are wrong: one fixture for each, checked with `cargo check` as users do.
+//! Checks the compiler's errors for wrong programs: one fixture for each, checked with `cargo check` as users
+//! do.
 
 use std::{fs, path::Path, process::Command};
 
-/// What every fixture begins with.
+/// The beginning of every fixture.
 const PRELUDE: &str = "
 use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,8 @@ impl Dataset for Digits {
 }
 ";
 
-/// A fixture's name, the rest of it, how many errors there are if that is fixed, and what they say.
+/// A fixture's name, the rest of its text, the expected number of errors if it is fixed, and parts of the
+/// expected messages.
 type Fixture = (&'static str, &'static str, Option<usize>, &'static [&'static str]);
 
 const FIXTURES: &[Fixture] = &[

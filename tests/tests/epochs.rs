@@ -171,7 +171,7 @@ fn samplers_of_the_users() {
     }
 }
 
-/// Epoch `n` has `n + 2` batches of one sample; `says` more than that is what it says.
+/// Epoch `n` has `n + 2` batches of one sample; `len` returns that number plus `says`.
 #[derive(Debug)]
 struct Longer {
     says: isize,
@@ -187,7 +187,7 @@ impl BatchSampler for Longer {
     }
 }
 
-/// The warnings of wrong numbers of batches that a loader will give.
+/// Collects a loader's warnings about wrong numbers of batches.
 fn noting(builder: Builder<MapStyle<Noise>>) -> (Arc<Mutex<Vec<Warning>>>, Builder<MapStyle<Noise>>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&warnings);
@@ -225,7 +225,7 @@ fn a_batch_sampler_that_says_a_wrong_number_of_batches_is_warned_of_once() {
         for says in [-1, 1, 40] {
             let (warnings, builder) = noting(DataLoader::builder(Noise { count: 10 }));
             let loader = builder.batch_sampler(Longer { says }).num_workers(workers).build().unwrap();
-            // Not `count`, which relies on `size_hint`, and that on the sampler.
+            // Not `count`, which relies on `size_hint` and so on the sampler's `len`.
             let mut batches = loader.iter().unwrap();
             assert!(batches.next().unwrap().is_ok() && batches.next().unwrap().is_ok());
             assert!(batches.next().is_none());

@@ -1,4 +1,5 @@
-//! A loader inside a shared library, as an extension of an interpreter: the program that runs is not the loader's own.
+//! A loader inside a shared library, such as an extension of an interpreter: the main program does not
+//! contain the loader.
 
 use std::{
     path::PathBuf,
@@ -8,7 +9,7 @@ use std::{
 
 use loader_tests::Watchdog;
 
-/// Beside the test program: it is a dependency like others.
+/// Cargo builds the library, a dependency, beside the test program.
 fn library() -> PathBuf {
     let library = std::env::current_exe().unwrap().with_file_name("libloader_tests_extension.so");
     assert!(library.exists(), "{} was not built", library.display());

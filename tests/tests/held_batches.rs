@@ -1,4 +1,5 @@
-//! Programs that hold many batches. Alone in its process, since it changes the process's limit on descriptors.
+//! A program that holds many batches. The only test of its program, because it changes the process's limit on
+//! descriptors.
 
 use loader_core::{Error, prelude::*};
 use loader_tests::{Watchdog, datasets::Large, processes};
@@ -22,7 +23,7 @@ fn ten_thousand_small_batches_are_held_with_256_descriptors() {
     }
     assert!(batches.report().shared_memory_bytes >= 10_000 << 16);
     drop((held, batches));
-    // What stays is what an epoch needs whose batches are dropped at once.
+    // What stays is what an epoch needs if its batches are dropped at once.
     let descriptors = processes::open_descriptors() - before;
     assert!(descriptors < 10, "{descriptors}");
     let mut batches = loader.iter().unwrap();

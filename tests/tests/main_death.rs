@@ -1,5 +1,5 @@
-//! A main process that dies while it starts its workers, forks, or whose workers print without end. How it may die later is in
-//! `tests/faults/main_deaths.rs`.
+//! A main process that dies while it starts its workers, that forks, or whose workers print without end. Its
+//! later deaths are in `tests/faults/main_deaths.rs`.
 
 use std::{
     io::{BufRead, BufReader},
@@ -11,7 +11,7 @@ use std::{
 use loader_tests::{Watchdog, processes};
 use nix::sys::signal::Signal;
 
-/// A second is promised; a busy machine gets more before the test fails.
+/// The promise is one second; a busy machine gets more before the test fails.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 #[test]

@@ -26,8 +26,8 @@ fn noise(count: usize, workers: usize) -> Builder<MapStyle<Noise>> {
     DataLoader::builder(Noise { count }).num_workers(workers)
 }
 
-/// A thousand million samples in random order: a list of them would have 8 GB, and take tens of seconds. Both bounds leave room for a
-/// busy machine: it takes less than 10 ms, and less than 1 MB.
+/// A thousand million samples in random order: a list of indices would take 8 GB and tens of seconds. The
+/// epoch's start takes less than 10 ms and 1 MB; both bounds leave room for a busy machine.
 #[test]
 fn the_length_of_an_epoch_costs_neither_time_nor_memory() {
     let _watchdog = Watchdog::start();

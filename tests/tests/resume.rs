@@ -114,7 +114,8 @@ fn a_shuffle_buffer_with_snapshots() {
     }
 }
 
-/// Squares that note in their sample how many items their iterator has read: what a resumed buffer has read again.
+/// Squares, each with the number of items that its iterator has read, to show how many items a resumed buffer
+/// reads again.
 #[test]
 fn a_shuffle_buffer_reads_only_its_own_samples_again() {
     let _watchdog = Watchdog::start();
@@ -264,7 +265,8 @@ fn a_state_that_does_not_fit_is_refused_with_both_values() {
     assert_eq!(noise().build().unwrap().iter().unwrap().count(), 10);
 }
 
-/// What decides a stream's order is refused where it differs, at a place and at the beginning of an epoch; what does not decide it is not.
+/// A state is refused if a part differs that decides the stream's order, both within an epoch and at its
+/// beginning; other parts may differ.
 #[test]
 fn a_stream_that_was_put_together_differently_is_refused() {
     let _watchdog = Watchdog::start();
@@ -306,7 +308,7 @@ fn a_stream_that_was_put_together_differently_is_refused() {
     }
 }
 
-/// A dataset and a sampler that say what their order depends on.
+/// A dataset and a sampler with fingerprints of their own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Versioned(u32);
 
@@ -354,7 +356,7 @@ fn a_fingerprint_of_the_users_is_compared() {
     let text = |loader: DataLoader<Tensor<u64>>| loader.resume(&state).unwrap_err().to_string();
     assert!(text(build(2, 1)).ends_with("its dataset is map(files of 1), the loader's is map(files of 2)"));
     assert!(text(build(1, 2)).contains("its sampler is batches(5, curriculum 1[20])"));
-    // A sampler that does not say what it depends on is known by its first batch.
+    // A sampler without a fingerprint of its own is recognised by its first batch.
     let rotated = |by: usize| {
         let order: Vec<usize> = (0..20).map(|place| (place + by) % 20).collect();
         DataLoader::builder(Versioned(1)).batch_size(5).sampler(Unsaid(order)).build().unwrap()

@@ -14,7 +14,7 @@ loader_worker::init_before_main!();
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Small samples but for one. Each byte is the sample's index.
+/// Samples of which one is large. Each byte is the sample's index.
 #[derive(Debug, Serialize, Deserialize)]
 struct OneLarge {
     count: usize,
@@ -123,7 +123,8 @@ fn clones_in_a_batch_take_one_place_in_whatever_slot_it_moves_to() {
     }
 }
 
-/// Loads an epoch; kills each of the four workers once, while most of them wait for a slot. Gives the first bytes of the batches.
+/// Loads an epoch, and kills each of the four workers once while most of them wait for a slot. Returns the
+/// first bytes of the batches.
 fn first_bytes_despite_kills(mut batches: Iter<Tensor<u8>>, after: Duration) -> Vec<u8> {
     let pids = batches.worker_pids();
     thread::scope(|scope| {
@@ -185,7 +186,7 @@ fn a_batch_that_can_never_fit_says_how_much_it_needs() {
     }
 }
 
-/// A loader whose memory holds one batch, and a little more.
+/// A loader whose limit has room for little more than one batch.
 fn tight() -> DataLoader<Tensor<u8>> {
     let loader = DataLoader::builder(Large { count: 20, bytes: MEGABYTE }).num_workers(2);
     loader.shared_memory_limit(MEGABYTE as u64 + (9 << 16)).build().unwrap()

@@ -43,7 +43,8 @@ impl Footprint {
     }
 }
 
-/// What must not grow, with the most that its slope may add up to over a run. A leak of 60 MB in half an hour is far beyond it.
+/// Quantities that must not grow, each with the max growth over a run that its slope may show. A leak of 60
+/// MB in half an hour is far above it.
 type Bound = (&'static str, fn(&Footprint) -> u64, f64);
 
 const BOUNDS: [Bound; 4] = [
@@ -192,7 +193,7 @@ fn twenty_kills_a_second(time: Duration) {
     let sample = Duration::from_millis(1);
     let kinds: [Box<Epoch>; 3] = [
         Box::new(epochs(slow(2, sample).build().unwrap(), slow(0, Duration::ZERO).build().unwrap())),
-        // Collation, which is no sample, takes most of the time of a batch.
+        // Collation, during which the worker is in no sample, takes most of the time of a batch.
         Box::new(epochs(
             slow(2, Duration::ZERO).collate(collate_slowly).build().unwrap(),
             slow(0, Duration::ZERO).build().unwrap(),

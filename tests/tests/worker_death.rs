@@ -148,7 +148,7 @@ fn kills_that_any_process_may_have_sent_lose_no_batch() {
     let builder = DataLoader::builder(mortal(folder.path(), Fault::Kill)).batch_size(4).num_workers(2);
     let loader = builder.on_warning(|_| {}).build().unwrap();
     assert_eq!(digest(loader.iter().unwrap()), (undisturbed, 14));
-    // Of a shard too.
+    // The same with a shard.
     put_lives(folder.path(), &[(21, 7)]);
     let builder = DataLoader::stream(mortal(folder.path(), Fault::Kill)).shards(2).batch_size(4);
     let loader = builder.num_workers(2).on_warning(|_| {}).build().unwrap();
@@ -308,10 +308,10 @@ fn others_go_on_while_a_worker_is_started_again() {
     assert_eq!(batches.report().restarts, 1);
 }
 
-/// How soon main promises to notice that a worker was killed.
+/// Time within which main promises to notice that a worker was killed.
 const PROMISED: Duration = Duration::from_millis(100);
-/// How many times that a busy machine may take. PyTorch looks every 5 s: a worker that is killed 0.2 s after main begins to wait is
-/// noticed 4.8 s later there, which fails this test.
+/// Factor by which a busy machine may exceed that. PyTorch looks every 5 s: it notices a worker that is
+/// killed 0.2 s after main begins to wait only 4.8 s later, which would fail this test.
 const BUSY: u32 = 10;
 
 #[test]

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
-    /// What the same fault is called in `benchmarks/faults/faults.py`; `None` where PyTorch has no counterpart.
+    /// Name of the same fault in `benchmarks/faults/faults.py`; `None` if PyTorch has no counterpart.
     pub(crate) pytorch: Option<&'static str>,
     pub(crate) about: &'static str,
     pub(crate) what: What,
@@ -92,7 +92,7 @@ const fn stop(name: &'static str, pytorch: Option<&'static str>, about: &'static
     Fault { name, pytorch, about, what: What::Stop, tune }
 }
 
-/// Where a fault stands in the tables: epochs first, then drops, then ends of main.
+/// Order of a fault in the tables: epochs first, then drops, then ends of main.
 pub(crate) const FAULTS: &[Fault] = &[
     fault("none", "none", "no fault", What::Nothing),
     fault("kill", "worker-killed", "worker SIGKILLed", What::Kill),

@@ -31,7 +31,7 @@ struct Machine {
     cores: usize,
     memory: String,
     kernel: String,
-    /// Of the last minute, when the measurement ended.
+    /// Load average of the last minute, at the end of the measurement.
     load_average: f64,
 }
 
@@ -57,7 +57,7 @@ struct PyTorchTry {
 }
 
 impl Results {
-    /// Writes the file. Faults that were not tried keep what the file has of them.
+    /// Writes the file. Faults that were not tried keep their tries in the file.
     pub(crate) fn write(mut tries: Vec<Try>) -> anyhow::Result<()> {
         if let Ok(before) = read::<Self>(OURS) {
             let tried = |name: &str| tries.iter().any(|one| one.fault == name);

@@ -24,7 +24,7 @@ fn problem(max_file_bytes: u64, make: impl FnOnce(&Path)) -> ImageProblem {
 const LIMIT: u64 = loader_data::MAX_FILE_BYTES;
 
 #[test]
-fn a_pipe_that_nobody_writes_to() {
+fn a_pipe_without_a_writer() {
     let found = problem(LIMIT, |path| mkfifo(path, Mode::S_IRWXU).unwrap());
     assert!(matches!(found, ImageProblem::NotAFile { found: "a named pipe" }), "{found}");
 }

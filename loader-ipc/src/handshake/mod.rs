@@ -119,7 +119,8 @@ struct Welcome {
 /// Main to worker, over the lifeline, after the handshake.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Notice {
-    /// Memory of slots of one size, one behind the other (one descriptor). Not all of them need exist yet.
+    /// Memory with room for slots of one size, one behind the other (one descriptor). Some of the slots may
+    /// not exist yet.
     Slots {
         /// Number of the first slot.
         first: u32,
@@ -367,8 +368,9 @@ impl Listening {
         let (WakeEnd, fds) = lifeline.receive(deadline)?;
         let missing = || LifelineError::Malformed("what wakes main is missing".into());
         let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);
-        // ipc-channel does not go on after EINTR. The first SIGSEGV that another process sends, for one, only interrupts: Rust's handler,
-        // which looks for stack overflows, lets it pass. The watchdog still ends the waiting, and takes the signals that may end the process.
+        // ipc-channel fails at EINTR instead of going on. A signal may only interrupt: for example, Rust's
+        // handler for stack overflows ignores the first SIGSEGV that another process sends. The watchdog
+        // still ends the wait, and receives the signals that may end the process.
         let accepted = uninterrupted(|| server.accept());
         let (_, welcome) =
             accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
@@ -394,7 +396,7 @@ pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> Handsha
     }
 }
 
-/// A number that nobody can guess.
+/// A random number that other users cannot guess.
 ///
 /// # Errors
 /// When the system has no random numbers.

@@ -53,14 +53,14 @@ pub(super) struct Server<T> {
     pub(super) server: IpcOneShotServer<T>,
     pub(super) name: String,
     pub(super) socket: OwnedFd,
-    /// Dropped behind the server, which removes what lies in it.
+    /// Dropped after the server, which removes what lies in the folder.
     pub(super) folder: Made,
 }
 
-/// Makes a server in the folder `meeting`, which it makes too, and which is this user's alone.
+/// Makes the folder `meeting`, which only this user can access, and a server in it.
 ///
-/// ipc-channel asks the environment for the folder. Where other threads might use the environment at the same time, the server is made
-/// in the folder for temporary files itself.
+/// ipc-channel reads the folder from the environment. If other threads might use the environment at the same
+/// time, the server is made directly in the folder for temporary files.
 ///
 /// Alternative considered: to tell the crate `tempfile` that its default folder is `meeting`. Rejected because that cannot be taken back,
 /// and the user's code in the worker would make its temporary files there.
@@ -70,14 +70,14 @@ where
 {
     let refused = |problem: &str| format!("no socket can be made at {}: {problem}", meeting.display());
     let folder = Made::at(meeting.clone()).map_err(|error| refused(&error.to_string()))?;
-    // ipc-channel makes folder and socket with whatever rights the user gives new files, and its way to make them panics on some errors.
+    // ipc-channel makes folder and socket with the user's umask, and panics on some errors.
     let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let new = || catch_unwind(IpcOneShotServer::new);
     let made = with_variable("TMPDIR", folder.path().as_os_str(), new).unwrap_or_else(|| {
         if let Some(parent) = folder.path().parent()
             && parent != env::temp_dir()
         {
-            // It fails where the program has set it, which then knows better.
+            // This fails if the program has set its own folder, which is then used.
             drop(tempfile::env::override_temp_dir(parent));
         }
         new()
@@ -95,7 +95,7 @@ where
     }
 }
 
-/// The socket of this process that listens at `name`: ipc-channel keeps it to itself.
+/// The socket of this process that listens at `name`, which ipc-channel does not expose.
 fn socket_of(name: &str) -> io::Result<OwnedFd> {
     for socket in duplicate_sockets()? {
         let socket = socket?;

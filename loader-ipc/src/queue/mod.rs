@@ -257,7 +257,7 @@ mod tests {
             results.receive(started + Duration::from_secs(60)),
             Ok(Report::Started { worker: 0 })
         ));
-        // Without a wake-up it is seen at the deadline.
+        // Without a wake-up, main sees it only at the deadline.
         assert!(started.elapsed() < Duration::from_secs(20));
         noting.join().unwrap();
     }

@@ -126,9 +126,10 @@ impl ReportReceiver {
 }
 
 impl NoteSender {
-    /// Puts a note into the queue and wakes the receiver. The note is lost when there is no receiver any more.
+    /// Puts a note into the queue and wakes the receiver. Without a receiver, the note is dropped.
     pub fn send(&self, note: Report) {
-        // Always: notes are rare, and what the control page says of main's sleep may be what a dead worker left there.
+        // Wakes main in any case: notes are rare, and a dead worker may have marked main as awake on the
+        // control page without waking it.
         if self.notes.send(note).is_ok() {
             drop(self.wake.wake());
         }

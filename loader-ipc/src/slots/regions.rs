@@ -14,11 +14,11 @@ use crate::{
     sys::{SlotMemory, SlotRegion},
 };
 
-/// Slots from this size on have a region, and so a descriptor, of their own.
+/// Min size of a slot that has a region, and so a descriptor, of its own, in bytes.
 const LEAST_ALONE: usize = 1 << 20;
-/// Most bytes of a region of smaller slots.
+/// Max size of a region of smaller slots, in bytes.
 const LARGEST: usize = 32 << 20;
-/// Fewest places in a region of smaller slots.
+/// Min number of places in a region of smaller slots.
 const FEWEST: usize = 8;
 
 /// Shared memory with room for `count` slots. Pages are reserved for a slot when it is made, and given back when it is destroyed.
@@ -33,7 +33,7 @@ pub(super) struct Region {
     vacant: BTreeSet<u32>,
     /// Slots in it.
     slots: usize,
-    /// Places that no slot is made in any more.
+    /// Number of places that are not used again.
     given_up: usize,
 }
 
@@ -64,7 +64,8 @@ impl Region {
     pub(super) fn create(first: u32, slot_len: NonZeroUsize, slots: usize) -> io::Result<Self> {
         let most = if slot_len.get() < LEAST_ALONE { LARGEST / slot_len } else { 1 };
         let count = slots.max(FEWEST).min(most);
-        // A limit on address space or on the size of files may allow one slot, but not several.
+        // A limit on address space or on the size of files may allow memory for one slot, but not for
+        // several.
         Self::with_places(first, slot_len, count).or_else(|error| match count {
             1 => Err(error),
             _ => Self::with_places(first, slot_len, 1),
@@ -108,7 +109,7 @@ impl Region {
         while let Some(&number) = self.vacant.first() {
             memory::fill(&self.fd, self.offset(number), self.slot_len)?;
             self.vacant.remove(&number);
-            // A place whose memory the CUDA driver has not given up is not used again.
+            // A place whose memory the CUDA driver still has registered is not used again.
             if let Some(slot) = self.mapping.slot(self.place(number), pinner) {
                 self.slots += 1;
                 return Ok((number, slot));
@@ -118,8 +119,9 @@ impl Region {
         Err(io::ErrorKind::OutOfMemory.into())
     }
 
-    /// A slot is destroyed. If a worker may still read it, it stays as it is until the region is destroyed and the worker has unmapped it;
-    /// otherwise its pages are given back to the system, and its place is vacant.
+    /// Notes that a slot is destroyed. If a worker may still read it, its memory stays until the region is
+    /// destroyed and the worker has unmapped it; otherwise its pages go back to the system, and its place is
+    /// vacant.
     pub(super) fn remove_slot(&mut self, number: u32, may_be_read: bool) {
         self.slots -= 1;
         if !may_be_read && memory::empty(&self.fd, self.offset(number), self.slot_len).is_ok() {

@@ -135,11 +135,11 @@ fn a_large_slot_that_comes_back_late_is_given_back() {
 }
 
 #[test]
-fn a_lie_about_the_size_lasts_no_longer() {
+fn a_false_size_is_forgotten_too() {
     let pool = SlotPool::new(1 << 30);
     let lease = pool.lease(1, 0, ANY).unwrap();
     let large = pool.regrow(Some(lease), 500_000_000, 0).unwrap();
-    // It asked for much, and then says that it wrote even more.
+    // The worker asked for much, and then says that it wrote even more.
     drop(pool.lend(large, u64::MAX, false).unwrap());
     assert!(pool.expected() as u64 <= large.len);
     lend_and_drop(&pool, RECENT, 1000);
@@ -225,7 +225,7 @@ fn a_thread_that_drops_many_batches_gives_their_memory_back() {
     let pool = SlotPool::new(1 << 30);
     let held: Vec<Loan> = (0..1000).map(|_| lend_one(&pool, 8)).collect();
     drop(held);
-    // Without a call of the pool.
+    // No call of the pool has happened since.
     let inner = lock(&pool.inner);
     assert!(inner.slots.len() < MANY_RETURNS + 20, "{}", inner.slots.len());
 }
@@ -339,7 +339,7 @@ struct World {
     /// Every lease that there ever was.
     known: BTreeSet<(u32, u32)>,
     written: u64,
-    /// Of all batches and granted requests, oldest first.
+    /// Sizes of all batches and granted requests, oldest first.
     sizes: Vec<usize>,
     /// What each lease was asked for, by slot and generation.
     min_lens: BTreeMap<(u32, u32), usize>,

@@ -1,4 +1,4 @@
-//! An environment variable that is another one for a moment.
+//! Sets an environment variable for the time of a call.
 
 use std::{
     env,
@@ -6,7 +6,8 @@ use std::{
     fs,
 };
 
-/// Runs `call` while the variable `name` is `value`; gives `None`, and runs nothing, in a process with several threads.
+/// Runs `call` while the variable `name` is `value`. In a process with several threads, returns `None`
+/// without running `call`.
 pub(crate) fn with_variable<R>(name: &str, value: &OsStr, call: impl FnOnce() -> R) -> Option<R> {
     if !is_only_thread() {
         return None;

@@ -5,10 +5,10 @@
 //!
 //! - The shared memory that a guarded process maps for writing is not mapped in its children (`MADV_DONTFORK`, in `mapping.rs`). A
 //!   child that touches it is ended by SIGSEGV.
-//! - [`end_if_forked`] follows each call of user code, and ends a child before it comes to that.
+//! - [`end_if_forked`] follows each call of user code, and ends a child before it gets there.
 //!
-//! A child that ends by itself or that executes another program notices nothing of either. Alternative considered: `pthread_atfork`.
-//! Rejected because the system calls themselves do not run its handlers.
+//! Neither affects a child that ends by itself or executes another program. Alternative considered:
+//! `pthread_atfork`. Rejected because a direct system call does not run its handlers.
 
 use std::{
     num::NonZeroUsize,
@@ -38,8 +38,8 @@ pub fn guard_against_forks() {
     GUARD.get_or_init(|| Guard { owner: process::id(), mark: mark() });
 }
 
-/// Ends this process if it is a forked child of a guarded one. To be called after user code has run, and before anything is written that
-/// other processes read.
+/// Ends this process if it is a forked child of a guarded one. Call it after user code has run, and before
+/// writing anything that other processes read.
 #[inline]
 pub fn end_if_forked() {
     if is_forked() {
@@ -56,7 +56,7 @@ pub(super) fn is_guarded() -> bool {
 fn is_forked() -> bool {
     match GUARD.get() {
         None => false,
-        // Relaxed: this process alone has the word, and the system changes it before the process begins.
+        // Relaxed: only this process has the word, and the kernel clears it before a child begins to run.
         Some(Guard { mark: Some(mark), .. }) => mark.words()[0].load(Ordering::Relaxed) == 0,
         Some(Guard { owner, mark: None }) => process::id() != *owner,
     }

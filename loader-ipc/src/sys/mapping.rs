@@ -14,7 +14,7 @@ pub(super) struct Mapping {
     start: NonNull<u8>,
     len: NonZeroUsize,
     registration: Option<Registration>,
-    /// The process that has it, where its children do not get it.
+    /// The process that made the mapping, if its forked children do not get it.
     only_in: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Which file of code an address of this process lies in.
+//! Finds the file of code that an address of this process lies in.
 
 use std::{
     ffi::{CStr, OsStr, c_int, c_void},
@@ -30,7 +30,7 @@ impl LoadedObject {
         search.found
     }
 
-    /// The file; of the program where it was when it was started.
+    /// Path of the file; for the main program, its path when it was started.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -64,7 +64,7 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, search: *mut 
     let info = unsafe { &*info };
     let is_program = search.visited == 0;
     search.visited += 1;
-    // SAFETY: the loader gives so many headers, which stay while the object is loaded.
+    // SAFETY: the dynamic loader gives this many headers, which stay in place while the object is loaded.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let base = info.dlpi_addr as usize;
     let holds = |address: usize, len: usize| {

@@ -80,7 +80,7 @@ unsafe impl Sync for SlotMemory {}
 impl Drop for SlotMemory {
     fn drop(&mut self) {
         if self.registration.take().is_some_and(|registration| !registration.end()) {
-            // The driver still counts on the range: it stays mapped, and is not used again.
+            // The driver still has the range registered: it stays mapped, and is not used again.
             mem::forget(Arc::clone(&self.region));
             return;
         }
@@ -145,7 +145,7 @@ pub struct Loan {
 
 struct LoanState {
     memory: Arc<SlotMemory>,
-    /// The other process reads the bytes too: nothing that was taken or will be taken may be written.
+    /// True when the other process reads the bytes too: no chunk, taken now or later, may be written.
     frozen: AtomicBool,
     _ticket: Box<dyn Any + Send + Sync>, // dropped after `lent` is cleared, by `Drop` below
 }
@@ -197,8 +197,9 @@ impl Loan {
         Arc::ptr_eq(&self.state, &chunk.state)
     }
 
-    /// Takes away the right to write chunks of this loan, for good, those included that are taken later. A worker freezes the
-    /// loan of a batch before it sends the batch; main freezes its own when the worker still holds a tensor of the batch.
+    /// Makes all chunks of this loan read-only for good, including those that are taken later. A worker
+    /// freezes the loan of a batch before it sends the batch; main freezes its own when the worker still
+    /// holds a tensor of the batch.
     pub fn freeze(&self) {
         // Release, with the Acquire in `is_frozen`. SeqCst is not needed: a thread that still has a `&mut` into a chunk of the batch
         // must hand the tensor over to be encoded, which orders its writes before the encoding.
@@ -278,8 +279,8 @@ impl Chunk {
         self.state.frozen.load(Ordering::Acquire)
     }
 
-    /// The bytes, to be written. Only for a caller that has seen that the loan [is not frozen](Self::is_frozen), or that no other
-    /// process has read them yet.
+    /// The bytes, for writing. The caller must have seen that the loan [is not frozen](Self::is_frozen), or
+    /// know that no other process has read the bytes yet.
     #[inline]
     pub(crate) fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_bytes`; `&mut self` makes the access unique in this process.

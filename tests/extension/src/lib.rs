@@ -1,5 +1,6 @@
-//! A shared library with a loader in it, as an extension of an interpreter: see `tests/tests/extension.rs`. Each exported function is
-//! what a module of the interpreter would call. It prints one line and gives the exit code.
+//! A shared library with a loader in it, as an extension of an interpreter: see `tests/tests/extension.rs`. A
+//! module of the interpreter would call its exported functions. Each prints one line and returns the exit
+//! code.
 #![allow(unsafe_code)] // for functions that are found by name
 
 use std::{env, process::ExitCode};
@@ -68,26 +69,26 @@ fn outcome(run: impl FnOnce() -> anyhow::Result<u64>) -> i32 {
     0
 }
 
-/// Takes itself for a program.
+/// Calls `init` in the library, as if the library were the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn train_after_init() -> i32 {
     loader_worker::init();
     outcome(|| Ok(sum(&scaled().num_workers(2).build()?)?))
 }
 
-/// Without workers nothing is started.
+/// Loads without workers, so that no process is started.
 #[unsafe(no_mangle)]
 pub extern "C" fn train_without_workers() -> i32 {
     outcome(|| Ok(sum(&scaled().build()?)?))
 }
 
-/// Workers are the interpreter with the same library: any dataset, functions too.
+/// Loads any dataset, functions included, with workers that are the interpreter with the same library.
 #[unsafe(no_mangle)]
 pub extern "C" fn train() -> i32 {
     outcome(|| Ok(sum(&scaled().num_workers(2).worker_program(interpreter("serve")?).build()?)?))
 }
 
-/// The same by name.
+/// Loads a registered dataset with the same workers.
 #[unsafe(no_mangle)]
 pub extern "C" fn train_registered() -> i32 {
     outcome(|| {

@@ -1,5 +1,6 @@
-//! Stands in for an interpreter: `test-interpreter LIBRARY FUNCTION` loads a shared library and calls a function in it. Without arguments
-//! it reads a script from its standard input, as interpreters do, and says how long it was.
+//! Stands in for an interpreter: `test-interpreter LIBRARY FUNCTION` loads a shared library and calls a
+//! function in it. Without arguments it reads a script from its standard input, as interpreters do, and
+//! prints the script's length.
 #![allow(unsafe_code)] // for loading a library
 
 use std::io::Read;
@@ -27,7 +28,7 @@ fn main() -> anyhow::Result<()> {
             run(add as fn(Vec<u64>) -> anyhow::Result<u64> as usize)
         }
         _ => {
-            // SAFETY: this is the type of all others.
+            // SAFETY: all other exported functions have this type.
             let run: Symbol<'_, extern "C" fn() -> i32> = unsafe { library.get(function) }?;
             run()
         }

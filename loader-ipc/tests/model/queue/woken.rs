@@ -115,8 +115,9 @@ fn no_wake_up_is_lost_between_two_senders() {
     });
 }
 
-/// A sender is killed when it has marked the receiver as awake, and has not woken it. The end of its channel must do that, for its
-/// frame and for that of another sender, which finds the receiver awake.
+/// A sender is killed after it has marked the receiver as awake and before it wakes it. The end of its
+/// channel must wake the receiver, for the sender's own frame and for the frame of another sender, which
+/// finds the receiver marked as awake.
 #[test]
 fn no_wake_up_is_lost_with_a_sender_that_is_killed() {
     check(3, || {
@@ -130,7 +131,7 @@ fn no_wake_up_is_lost_with_a_sender_that_is_killed() {
                 let mut ring = RingWriter::new(Arc::clone(&memory), 0);
                 assert!(ring.write(&[1]));
                 must_wake(&memory.words()[ASLEEP]);
-                // What the system does for it.
+                // The system closes the channel of the killed sender.
                 drop(wake);
             }
         });
@@ -153,7 +154,7 @@ fn no_wake_up_is_lost_with_a_sender_that_is_killed() {
     });
 }
 
-/// A sender's end of a channel of its own, whose end wakes the receiver.
+/// A sender's side of a channel of its own; closing it wakes the receiver.
 struct Ending(mpsc::Sender<u64>);
 
 impl Drop for Ending {
