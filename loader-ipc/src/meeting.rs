@@ -1,7 +1,9 @@
-//! The folder in which main and a fresh worker meet: the only thing of the loader with a name in the file system, for a moment.
+//! The folder through which main and a new worker connect. It exists for a moment, and is the loader's only
+//! entry in the file system.
 //!
-//! ipc-channel makes a folder of its own, and a socket in it, in the folder for temporary files. Main says beforehand which folder that is
-//! for a worker. So main can remove what a worker leaves that is killed at any moment, without touching anything of another program.
+//! ipc-channel makes a folder of its own, and a socket in it, in the folder for temporary files. Main names
+//! that folder for each worker beforehand. If the worker is killed at any moment, main can then remove what
+//! it left, without touching another program's files.
 
 use std::{
     env, fs, io,
@@ -19,13 +21,13 @@ use nix::{
 const PREFIX: &str = ".loader-";
 /// Longest path of a socket, without the zero behind it.
 const MAX_SOCKET_PATH: usize = 107;
-/// What comes behind the chosen folder: `/.loader-0123456789abcdef/.tmpABCDEF/socket`.
+/// Length of what follows the chosen folder: `/.loader-0123456789abcdef/.tmpABCDEF/socket`.
 const BEHIND: usize = 1 + PREFIX.len() + 16 + "/.tmpABCDEF/socket".len();
 /// Longest path of a folder in which a worker's folder can be made.
 pub const MAX_FOLDER_PATH: usize = MAX_SOCKET_PATH - BEHIND;
 
-/// A name for the folder of one worker, which the worker makes. Dropped, the folder is removed with all that is in it; the worker must be
-/// connected or reaped by then.
+/// The name of one worker's folder, which the worker makes. Dropping it removes the folder and its contents;
+/// the worker must be connected or reaped by then.
 #[derive(Debug)]
 pub struct MeetingPlace(PathBuf);
 
@@ -34,7 +36,7 @@ impl MeetingPlace {
     /// `/dev/shm`, `/tmp`.
     ///
     /// # Errors
-    /// When none of them can be used: why, for the user.
+    /// If no folder can be used: a text for the user that says why.
     pub fn choose(number: u64) -> Result<Self, String> {
         let mut problems = Vec::new();
         for folder in candidates() {
@@ -58,17 +60,17 @@ impl MeetingPlace {
 
 impl Drop for MeetingPlace {
     fn drop(&mut self) {
-        // It is gone already, but for a worker that was killed.
+        // The worker has removed it already, unless it was killed.
         drop(fs::remove_dir_all(&self.0));
     }
 }
 
-/// The same folder in the worker. Dropped, it is removed if it is empty.
+/// The same folder in the worker. Dropping it removes the folder if it is empty.
 #[derive(Debug)]
 pub(crate) struct Made(PathBuf);
 
 impl Made {
-    /// Makes a folder that is this user's alone.
+    /// Makes a folder that only this user can access.
     pub(crate) fn at(path: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
@@ -85,7 +87,7 @@ impl Drop for Made {
     }
 }
 
-/// True for a folder that a [`MeetingPlace`] is the name of.
+/// True if the path has the form of a [`MeetingPlace`].
 pub(crate) fn is_meeting_place(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }

@@ -82,7 +82,7 @@ fn test_of<F>() -> &'static str {
     path.split_once("::").expect("the closure is in a module").1
 }
 
-/// Running processes that descend from this scenario; not the scenario's own.
+/// The running descendants of this scenario's process, without that process itself.
 pub(crate) fn descendants() -> Vec<u32> {
     let tag = std::env::var(TAG).expect("a scenario runs");
     let mut pids = processes::with_variable(&format!("{TAG}={tag}"));
@@ -138,7 +138,7 @@ impl Family {
         let output = fs::read(path).unwrap();
         let output = String::from_utf8_lossy(&output);
         print!("{output}");
-        // What a scenario says of a skipped test goes past the test harness here too.
+        // The line of a skipped test must bypass the test harness of this process too.
         output.lines().filter(|line| line.starts_with(SKIPPED)).for_each(show);
         let status = status.expect("it ends in time");
         self.assert_gone();

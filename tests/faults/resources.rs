@@ -128,7 +128,7 @@ fn size_of_files() {
     });
 }
 
-/// The folder for temporary files cannot be used: another one is, and nothing is left there.
+/// The folder for temporary files cannot be used: the loader uses another one, and leaves nothing there.
 fn assert_another_folder_is_used(tmpdir: &str) {
     assert!(env::var("TMPDIR").unwrap().ends_with(tmpdir));
     let left = || {
@@ -180,7 +180,7 @@ fn a_folder_for_temporary_files_with_a_long_path() {
     assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
 }
 
-/// As in many a chroot.
+/// As in a chroot without device files.
 #[test]
 fn no_device_files() {
     let may_mount =

@@ -35,7 +35,7 @@ enum End {
     Overflow,
     /// A destructor panics while it panics.
     PanicsTwice,
-    /// It panics in a function that C calls.
+    /// It panics in an `extern "C"` function.
     PanicsInC,
     /// It closes descriptors that are not its own, the loader's among them.
     ClosesEverything,
