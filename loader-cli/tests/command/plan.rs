@@ -24,7 +24,8 @@ fn nothing_and_more_than_there_can_be() {
         assert!(finished.stderr.contains(text), "{}", finished.stderr);
     };
     refused(&["--length", "0", "--shuffle"], "the dataset is empty");
-    refused(&["--length", "18446744073709551615", "--shuffle"], "larger than the machine's memory");
+    let in_memory = ["--length", "18446744073709551615", "--shuffle", "--order", "torch"];
+    refused(&in_memory, "larger than the machine's memory");
     let whole = ["--length", "18446744073709551615", "--batch-size", "18446744073709551615"];
     refused(&whole, "larger than the machine's memory");
 }

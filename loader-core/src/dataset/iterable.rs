@@ -112,7 +112,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// }
     ///
     /// let lines = Lines(["a", "b", "c", "d"].map(String::from).into());
-    /// let rest = lines.iter_at(Shard::new(0, 2), 1, &mut Context::new(0))?.unwrap();
+    /// let mut cx = Context::new(0);
+    /// let rest = lines.iter_at(Shard::new(0, 2), 1, &mut cx)?.unwrap();
     /// assert_eq!(rest.collect::<Result<Vec<_>, _>>()?, ["c"]);
     /// # anyhow::Ok(())
     /// ```
