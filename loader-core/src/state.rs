@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     error::Error,
-    fetch::{ShardPlace, Snapshot},
+    fetch::{Cut, ShardPlace, Snapshot},
     options::Order,
     sampler::Epoch,
 };
@@ -17,6 +17,9 @@ const VERSION: u32 = 2;
 
 /// Max length of a fingerprint, in bytes; the end of a longer one is hashed.
 const MOST_FINGERPRINT: usize = 200;
+
+/// The part of a state that is the number of shards, in errors.
+pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 
 /// The position in a loader: which epoch, and which of its batches were returned. Any serde format can hold
 /// it. It is small: some numbers and the fingerprints of dataset and sampler, at most 200 bytes each; with
@@ -68,11 +71,6 @@ pub(crate) struct BatchesPlace {
 /// Of an iterable dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShardsPlace {
-    /// The process's first one of all shards.
-    pub(crate) first_shard: usize,
-    pub(crate) all_shards: usize,
-    pub(crate) batch_size: usize,
-    pub(crate) drop_last: bool,
     /// Batches returned.
     pub(crate) batches: u64,
     /// The shard whose turn it is.
@@ -88,17 +86,40 @@ pub(crate) struct ShardsPlace {
 pub(crate) struct Pipeline {
     /// The dataset's fingerprint.
     dataset: String,
-    /// The batch sampler's fingerprint; `None` for an iterable dataset.
-    sampler: Option<String>,
+    batching: Batching,
+}
+
+/// What decides which samples a batch consists of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Batching {
+    /// The batch sampler's fingerprint, of a map-style dataset.
+    Sampler(String),
+    /// Of an iterable dataset.
+    Shards(Cut),
 }
 
 impl Pipeline {
-    pub(crate) fn new(dataset: String, sampler: Option<String>) -> Self {
-        Self { dataset: shorten(dataset), sampler: sampler.map(shorten) }
+    pub(crate) fn new(dataset: String, batching: Batching) -> Self {
+        let batching = match batching {
+            Batching::Sampler(fingerprint) => Batching::Sampler(shorten(fingerprint)),
+            shards @ Batching::Shards(_) => shards,
+        };
+        Self { dataset: shorten(dataset), batching }
     }
 
     fn kind(&self) -> &'static str {
-        if self.sampler.is_some() { "map-style" } else { "iterable" }
+        match self.batching {
+            Batching::Sampler(_) => "map-style",
+            Batching::Shards(_) => "iterable",
+        }
+    }
+}
+
+/// For states of version 1, which have no pipeline and are refused.
+impl Default for Batching {
+    fn default() -> Self {
+        Self::Sampler(String::new())
     }
 }
 
@@ -179,11 +200,22 @@ impl State {
         let our_samples = origin.samples.map(|samples| samples as u64);
         must_agree("number of samples", samples(self.samples), samples(our_samples))?;
         must_agree("dataset", &theirs.dataset, &ours.dataset)?;
-        match (&theirs.sampler, &ours.sampler) {
-            (Some(theirs), Some(ours)) => must_agree("sampler", theirs, ours),
+        match (&theirs.batching, &ours.batching) {
+            (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
+            (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_cut(theirs, ours),
+            // The kinds agree.
             _ => Ok(()),
         }
     }
+}
+
+fn must_agree_on_cut(theirs: &Cut, ours: &Cut) -> Result<(), Error> {
+    must_agree("batch_size", theirs.batch_size, ours.batch_size)?;
+    must_agree("drop_last", theirs.drop_last, ours.drop_last)?;
+    must_agree(SHARDS, theirs.shards, ours.shards)?;
+    must_agree("first shard (see `distributed`)", theirs.first_shard, ours.first_shard)?;
+    let part = "number of shards of all processes (see `distributed`)";
+    must_agree(part, theirs.all_shards, ours.all_shards)
 }
 
 /// The error for a state that says `theirs` where the loader says `ours`.
@@ -249,20 +281,13 @@ mod tests {
         let snapshot = Snapshot { position: 3, bytes: vec![0, 255, 16] };
         let shards =
             vec![ShardPlace { position: 5, snapshot: Some(snapshot), ended: false }, ShardPlace::default()];
-        let place = Place::Shards(ShardsPlace {
-            first_shard: 0,
-            all_shards: 2,
-            batch_size: 4,
-            drop_last: false,
-            batches: 2,
-            turn: 1,
-            shards,
-        });
+        let place = Place::Shards(ShardsPlace { batches: 2, turn: 1, shards });
         State::new(&origin(), 3, 0, place)
     }
 
     fn origin() -> Origin {
-        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), None));
+        let cut = Cut { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
+        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(cut)));
         Origin { seed: 7, order: Order::Native, samples: None, pipeline }
     }
 

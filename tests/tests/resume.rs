@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use loader_core::{Error, Iter, State, collate::Batch, prelude::*, sampler::Epoch};
+use loader_core::{
+    Error, Iter, Order, State,
+    collate::Batch,
+    prelude::*,
+    sampler::{Epoch, RandomSampler},
+};
 use loader_tests::{
     Watchdog,
     datasets::{Counting, Fault, Faulty, Noise, SlowFirst, Squares, Uneven},
@@ -289,8 +294,8 @@ fn a_stream_that_was_put_together_differently_is_refused() {
         };
         let (part, theirs, ours) = refused(build(count().shuffle_buffer(6).take(30)));
         assert_eq!(part, "dataset");
-        assert_eq!(theirs, "take(30, shuffle_buffer(5, stream))");
-        assert_eq!(ours, "take(30, shuffle_buffer(6, stream))");
+        assert_eq!(theirs, "take(30, shuffle_buffer(5, stream)[40])");
+        assert_eq!(ours, "take(30, shuffle_buffer(6, stream)[40])");
         assert_eq!(refused(build(count().take(30).shuffle_buffer(5))).0, "dataset");
         assert_eq!(
             refused(build(count().shuffle_buffer(5).take(30).filter(|_, _| Ok(true)))).0,
@@ -506,10 +511,70 @@ fn a_state_is_of_one_rank() {
     assert!(all.into_iter().eq(0..100), "each sample is of one rank");
     let mut batches = build(0, 2).iter().unwrap();
     batches.by_ref().take(3).for_each(drop);
-    assert!(build(0, 2).resume(&batches.state()).is_ok());
-    for (rank, world_size) in [(1, 2), (0, 4)] {
-        let error = build(rank, world_size).resume(&batches.state()).unwrap_err();
-        assert!(error.to_string().contains("see `distributed`"), "{error}");
+    for state in [batches.state(), build(0, 2).state()] {
+        assert!(build(0, 2).resume(&state).is_ok());
+        for (rank, world_size) in [(1, 2), (0, 4)] {
+            let error = build(rank, world_size).resume(&state).unwrap_err();
+            assert!(error.to_string().contains("see `distributed`"), "{error}");
+        }
+    }
+}
+
+/// A state from between two epochs names the same shards and batches as one from within an epoch.
+#[test]
+fn a_state_from_between_two_epochs_keeps_a_streams_shards_and_batches() {
+    let _watchdog = Watchdog::start();
+    let builder = || DataLoader::stream(Counting { count: 40 }.shuffle_buffer(5));
+    let loader = builder().shards(4).batch_size(4).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    batches.by_ref().for_each(|batch| drop(batch.unwrap()));
+    let part = |loader: Result<DataLoader<_>, Error>, state: &State| match loader.unwrap().resume(state) {
+        Err(Error::StateMismatch { part, .. }) => part,
+        other => panic!("{other:?}"),
+    };
+    for state in [loader.state(), through_json(&batches.state())] {
+        assert_eq!((state.epoch(), state.batches()), (1, 0));
+        let shards = "number of shards (see `shards`)";
+        assert_eq!(part(builder().num_workers(2).batch_size(4).build(), &state), shards);
+        assert_eq!(part(builder().shards(4).batch_size(8).build(), &state), "batch_size");
+        let dropping = builder().shards(4).batch_size(4).drop_last(true);
+        assert_eq!(part(dropping.build(), &state), "drop_last");
+        assert!(builder().shards(4).batch_size(4).num_workers(2).build().unwrap().resume(&state).is_ok());
+    }
+}
+
+/// The length of the dataset that a stage reads is part of the stage's fingerprint, though the stage's own length does not tell it.
+#[test]
+fn a_stage_that_hides_the_length_of_its_dataset_keeps_it_in_the_fingerprint() {
+    let _watchdog = Watchdog::start();
+    let theirs = |state: &State, loader: DataLoader<(Tensor<u64>, Tensor<u32>)>| match loader
+        .resume(state)
+        .unwrap_err()
+    {
+        Error::StateMismatch { part: "dataset", state, .. } => state,
+        error => panic!("{error}"),
+    };
+    let filter = |count| {
+        let kept = Counting { count }.shuffle_buffer(5).filter(|(number, _), _| Ok(number % 2 == 0));
+        DataLoader::stream(kept).build().unwrap()
+    };
+    assert_eq!(theirs(&filter(40).state(), filter(50)), "filter(shuffle_buffer(5, stream)[40])");
+    let take = |count| DataLoader::stream(Counting { count }.shuffle_buffer(5).take(30)).build().unwrap();
+    assert_eq!(theirs(&take(40).state(), take(50)), "take(30, shuffle_buffer(5, stream)[40])");
+}
+
+/// With `order = "torch"` the loader's own shuffle and a given sampler have different generators.
+#[test]
+fn shuffle_and_a_random_sampler_are_exchangeable_in_the_native_order_only() {
+    let _watchdog = Watchdog::start();
+    for (order, is_same) in [(Order::Native, true), (Order::Torch, false)] {
+        let builder = || DataLoader::builder(Noise { count: 50 }).batch_size(5).order(order);
+        let shuffled = builder().shuffle(true).build().unwrap();
+        let sampled = builder().sampler(RandomSampler::new(50)).build().unwrap();
+        let indices = |loader: &DataLoader<_>| record(loader.epoch(1).unwrap());
+        assert_eq!(indices(&shuffled) == indices(&sampled), is_same, "{order:?}");
+        assert_eq!(sampled.resume(&shuffled.state()).is_ok(), is_same, "{order:?}");
+        assert_eq!(shuffled.resume(&sampled.state()).is_ok(), is_same, "{order:?}");
     }
 }
 

@@ -23,10 +23,10 @@ use crate::{
     iter::{Bench, Epochs, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
-    options::{DEFAULT_BATCH_SIZE, DEFAULT_MAX_BAD_SAMPLES, OnBadSample},
+    options::{DEFAULT_BATCH_SIZE, DEFAULT_MAX_BAD_SAMPLES, OnBadSample, Order},
     pinning,
     pool::{Launch, Program},
-    state::Pipeline,
+    state::{Batching, Pipeline},
     warning::Warning,
 };
 
@@ -125,11 +125,16 @@ where
         let mut settings = self.settings;
         self.kind.set_on_bad_sample(settings.options.on_bad_sample.unwrap_or_default());
         let pinner = pinning::open(settings.options.pin_memory.unwrap_or(false), &settings.warn);
-        let sampler = match &content {
-            Content::Batches { sampler, .. } => Some(sampler.fingerprint()),
-            Content::Shards(_) => None,
+        let is_torch = settings.options.order == Some(Order::Torch);
+        let batching = match &content {
+            // In PyTorch's order it gives other indices than the same sampler with a generator of its own.
+            Content::Batches { sampler, .. } if is_torch && sampler.torch_draws() > 0 => {
+                Batching::Sampler(format!("{} with the loader's generator", sampler.fingerprint()))
+            }
+            Content::Batches { sampler, .. } => Batching::Sampler(sampler.fingerprint()),
+            Content::Shards(cut) => Batching::Shards(*cut),
         };
-        let pipeline = Pipeline::new(self.kind.fingerprint(), sampler);
+        let pipeline = Pipeline::new(self.kind.fingerprint(), batching);
         let origin = settings.origin(self.kind.samples(), pipeline);
         let program = match epochs.workers {
             0 => None,

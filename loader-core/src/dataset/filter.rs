@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
 use crate::{context::Context, function::FilterFunction};
 
 /// The samples of an iterable dataset that a function keeps; made by [`IterableDataset::filter`] and
@@ -39,7 +39,8 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
     }
 
     fn fingerprint(&self) -> String {
-        format!("filter({})", self.dataset.fingerprint())
+        // A filter has no length of its own that a state could compare.
+        format!("filter({})", with_len(&self.dataset.fingerprint(), self.dataset.len()))
     }
 
     fn layers(&self) -> u8 {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
 use crate::context::Context;
 
 /// The first samples of an iterable dataset; made by [`IterableDataset::take`].
@@ -54,7 +54,7 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
     }
 
     fn fingerprint(&self) -> String {
-        format!("take({}, {})", self.count, self.dataset.fingerprint())
+        format!("take({}, {})", self.count, with_len(&self.dataset.fingerprint(), self.dataset.len()))
     }
 
     fn layers(&self) -> u8 {

@@ -3,7 +3,7 @@
 use crate::{
     error::Error,
     fetch::{Cut, ShardPlace, Snapshot},
-    state::{ShardsPlace, must_agree},
+    state::{SHARDS, ShardsPlace, must_agree},
 };
 
 /// The shards of one epoch.
@@ -27,17 +27,9 @@ impl Shards {
     /// Where a state says.
     ///
     /// # Errors
-    /// When it is of another cut.
+    /// When it has another number of shards: `State::check` has compared the cut, but a state can be put together by hand.
     pub(crate) fn resume(epoch: u64, cut: Cut, place: &ShardsPlace) -> Result<Self, Error> {
-        must_agree("batch_size", place.batch_size, cut.batch_size)?;
-        must_agree("drop_last", place.drop_last, cut.drop_last)?;
-        must_agree("number of shards (see `shards`)", place.shards.len(), cut.shards)?;
-        must_agree("first shard (see `distributed`)", place.first_shard, cut.first_shard)?;
-        must_agree(
-            "number of shards of all processes (see `distributed`)",
-            place.all_shards,
-            cut.all_shards,
-        )?;
+        must_agree(SHARDS, place.shards.len(), cut.shards)?;
         let turn = place.turn % cut.shards;
         Ok(Self { epoch, cut, places: place.shards.clone(), returned: place.batches, turn })
     }
@@ -90,15 +82,6 @@ impl Shards {
 
     /// For a state.
     pub(crate) fn write(&self) -> ShardsPlace {
-        let Cut { first_shard, all_shards, batch_size, drop_last, .. } = self.cut;
-        ShardsPlace {
-            first_shard,
-            all_shards,
-            batch_size,
-            drop_last,
-            batches: self.returned,
-            turn: self.turn,
-            shards: self.places.clone(),
-        }
+        ShardsPlace { batches: self.returned, turn: self.turn, shards: self.places.clone() }
     }
 }

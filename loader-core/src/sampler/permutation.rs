@@ -140,7 +140,7 @@ impl<const ROUNDS: usize> Feistel<ROUNDS> {
         let low_mask = (1 << self.low_bits) - 1;
         let (mut low, mut high) = (number & low_mask, number >> self.low_bits);
         for keys in self.keys.chunks_exact(2) {
-            low = (low + mix(high, keys[0])) & low_mask;
+            low = low.wrapping_add(mix(high, keys[0])) & low_mask;
             let wide = u128::from(mix(low, keys[1])) * u128::from(self.high_values);
             high += (wide >> u64::BITS) as u64;
             if high >= self.high_values {

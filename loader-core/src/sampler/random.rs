@@ -5,7 +5,7 @@ use crate::torch::{integer_draws, permutation_draws};
 
 /// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler`.
 ///
-/// A permutation of 65,536 indices or more is computed index by index, in 40 bytes of memory however long it is, so that an epoch starts
+/// A permutation of 65,536 indices or more is computed index by index, in about 200 bytes of memory however long it is, so that an epoch starts
 /// at once and is resumed at once at any place. A shorter one, and any in PyTorch's order, is shuffled in memory when the epoch starts.
 ///
 /// # Examples
