@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use loader_core::{
-    Error, Iter, Order, State,
+    Error, InterleaveDataset, Iter, Order, State,
     collate::Batch,
     prelude::*,
     sampler::{Epoch, RandomSampler},
@@ -476,6 +476,60 @@ fn a_dataset_that_cannot_be_opened_does_not_lose_the_place() {
             builder().build().unwrap().resume(&state).unwrap().next().unwrap().unwrap().as_slice()[0],
             50
         );
+    }
+}
+
+/// A stream that is read in turn with others, and is opened in the middle of the epoch, keeps the shard's place as the shard itself does.
+#[test]
+fn a_nested_stream_that_cannot_be_opened_does_not_lose_the_place() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let stream = |missing: PathBuf| Fragile { missing, in_setup: false };
+    let here = || stream(folder.path().join("never written"));
+    let interleaved = || InterleaveDataset::new([here(), stream(missing.clone()), here(), here()], 2);
+    let chained = || here().chain(stream(missing.clone())).shuffle_buffer(30);
+    let build = |is_chained, workers, every: Option<u64>| {
+        macro_rules! build {
+            ($dataset:expr) => {{
+                let builder = DataLoader::stream($dataset).shards(1).batch_size(4).num_workers(workers);
+                match every {
+                    Some(every) => builder.snapshots().snapshot_every(every).build(),
+                    None => builder.build(),
+                }
+            }};
+        }
+        if is_chained { build!(chained()) } else { build!(interleaved()) }.unwrap()
+    };
+    for (is_chained, workers, every) in
+        [(false, 0, None), (false, 2, Some(1)), (true, 0, Some(1)), (true, 0, Some(3)), (true, 2, None)]
+    {
+        let what = format!("chained {is_chained}, {workers} workers, a snapshot every {every:?} batches");
+        let build = || build(is_chained, workers, every);
+        let whole = record(build().iter().unwrap());
+        for stop in [0, 1, 24, 30] {
+            let mut batches = build().iter().unwrap();
+            batches.by_ref().take(stop).for_each(|batch| drop(batch.unwrap()));
+            let state = batches.state();
+            drop(batches);
+            std::fs::write(&missing, "").unwrap();
+            // The stream is not there: where it is needed, the shard ends with one error and keeps its place.
+            let mut seen = Vec::new();
+            let mut batches = build().resume(&state).unwrap();
+            let state = loop {
+                match batches.next().expect("the missing stream is noticed") {
+                    Ok(batch) => seen.push(serde_json::to_string(&batch).unwrap()),
+                    Err(error) => {
+                        assert!(error.to_string().contains("the mount is missing"), "{what}: {error}");
+                        break through_json(&batches.state());
+                    }
+                }
+            };
+            assert!(batches.next().is_none(), "{what}");
+            std::fs::remove_file(&missing).unwrap();
+            seen.extend(record(build().resume(&state).unwrap()));
+            assert_eq!(seen, whole[stop..], "{what}, {stop} batches");
+        }
     }
 }
 

@@ -99,7 +99,8 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
     fn fingerprint(&self) -> String {
         let streams = self.streams.iter().map(|stream| with_len(&stream.fingerprint(), stream.len()));
         let streams = streams.collect::<Vec<_>>().join(", ");
-        format!("interleave({} of {}, {streams})", self.cycle_length, self.lanes())
+        // At most all streams are open at once.
+        format!("interleave({} of {}, {streams})", self.cycle_length.min(self.lanes()), self.lanes())
     }
 
     fn layers(&self) -> u8 {
@@ -248,7 +249,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_stream_give_its_samples_in_turn() {
-        let stream = || Stream { count: 23, bad: None };
+        let stream = || Stream { count: 23, bad: None, is_missing: false };
         for (index, count) in [(0, 1), (1, 3)] {
             let shard = Shard::new(index, count);
             let numbers =
@@ -259,8 +260,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cycle_longer_than_the_streams_has_the_same_fingerprint() {
+        let fingerprint = |cycle_length| {
+            let stream = Stream { count: 5, bad: None, is_missing: false };
+            InterleaveDataset::new([stream.clone(), stream.clone(), stream], cycle_length).fingerprint()
+        };
+        assert_eq!(fingerprint(8), fingerprint(3));
+        assert_ne!(fingerprint(2), fingerprint(3));
+    }
+
+    #[test]
     fn no_two_streams_draw_the_same_numbers() {
-        let stream = || Stream { count: 30, bad: None }.shuffle_buffer(4);
+        let stream = || Stream { count: 30, bad: None, is_missing: false }.shuffle_buffer(4);
         let pair = || InterleaveDataset::new([stream(), stream()], 2);
         let nested = InterleaveDataset::new([pair(), pair()], 2);
         let drawn = samples(&nested, Shard::new(0, 1));

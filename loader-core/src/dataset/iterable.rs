@@ -58,7 +58,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// randomness belongs to [`Context::rng`], which here is the shard's own.
     ///
     /// # Errors
-    /// An error here is reported at the shard's first batch, and the shard counts as empty. An item that is an error fails the batch it
+    /// An error here is reported at the shard's first batch, and the shard is over for this epoch; a run that is resumed behind the error
+    /// tries again. The same holds where [`chain`](Self::chain) or [`InterleaveDataset`] opens a stream in the middle of a shard. An item that is an error fails the batch it
     /// would be in, and the stream goes on behind it; a panic ends the shard.
     fn iter(
         &self,

@@ -39,6 +39,7 @@ pub(crate) use fingerprint::{hash, with_len};
 pub use interleave::InterleaveDataset;
 pub use iterable::{IterableDataset, Shard};
 pub use map::Map;
+pub(crate) use nested::NotOpened;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};
 pub use stack::{Parts, StackDataset};

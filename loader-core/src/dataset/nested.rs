@@ -14,8 +14,23 @@ use anyhow::anyhow;
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator};
 use crate::context::Context;
 
+/// The part of an error that says that a nested stream could not be opened.
+///
+/// The loader then ends the shard, which keeps its place, as when the shard itself cannot be opened. Alternative
+/// considered: the error is an item of the stream like any other, and the other streams go on. Rejected because
+/// a later opening may succeed, in a resumed run or in the worker that replaces a dead one: the items behind it
+/// would then have other positions, and samples would come twice or never.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NotOpened;
+
+impl fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("opening a stream that is part of the dataset")
+    }
+}
+
 /// The samples of `shard` of `dataset`, which is opened when its first sample is needed, since an open stream
-/// may hold files. If opening fails, the error is the stream's only item.
+/// may hold files. If opening fails, an error with [`NotOpened`] is the stream's only item.
 pub(super) fn open_later<D: IterableDataset>(
     dataset: &D,
     shard: Shard,
@@ -28,7 +43,7 @@ pub(super) fn open_later<D: IterableDataset>(
                     giver.give(item).await;
                 }
             }
-            Err(error) => giver.give(Err(error)).await,
+            Err(error) => giver.give(Err(error.context(NotOpened))).await,
         }
     })
 }
@@ -100,7 +115,7 @@ impl<S: Send + 'static, P: Send> Iterator for Nested<'_, S, P> {
         if !self.is_open
             && let Err(error) = self.open()
         {
-            return Some(Err(error));
+            return Some(Err(error.context(NotOpened)));
         }
         match self.answers.get_mut().next()? {
             Answer::Item(item) => Some(item),

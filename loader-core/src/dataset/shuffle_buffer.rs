@@ -12,7 +12,7 @@ use loader_ipc::codec;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
+use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, nested::NotOpened};
 use crate::{context::Context, random::below};
 
 /// An iterable dataset whose samples are shuffled within a buffer; made by [`IterableDataset::shuffle_buffer`].
@@ -237,10 +237,14 @@ where
                     "the stream has {position} items where it had {end}; it must not change between two runs"
                 )
             })?;
-            let Some((_, place)) = wanted.next_if(|(wanted, _)| *wanted == position) else { continue };
-            let sample =
-                item.with_context(|| format!("reading item {position} of the shuffle buffer again"))?;
-            found.push((place, sample));
+            let wanted = wanted.next_if(|(wanted, _)| *wanted == position);
+            let item = item.with_context(|| format!("reading item {position} of the shuffle buffer again"));
+            match (item, wanted) {
+                (Ok(sample), Some((_, place))) => found.push((place, sample)),
+                (Err(error), wanted) if wanted.is_some() || error.is::<NotOpened>() => return Err(error),
+                // An error that was given when it was read first, or a sample that has left the buffer.
+                _ => {}
+            }
         }
         ensure!(found.len() == positions.len(), "the snapshot of the shuffle buffer is invalid");
         found.sort_unstable_by_key(|(place, _)| *place);

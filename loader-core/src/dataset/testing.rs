@@ -63,6 +63,8 @@ pub(super) fn draw(cx: &mut Context, index: usize) -> u64 {
 pub(super) struct Stream {
     pub(super) count: u64,
     pub(super) bad: Option<u64>,
+    /// It cannot be opened.
+    pub(super) is_missing: bool,
 }
 
 pub(super) struct StreamIter {
@@ -121,6 +123,7 @@ impl SnapshotDataset for Stream {
         snapshot: Option<(u64, u64)>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = (u64, u64)> + Send>
     {
+        anyhow::ensure!(!self.is_missing, "the file is missing");
         let mut rng = ChaCha8Rng::from_seed(cx.rng().random());
         let (next, words) = snapshot.unwrap_or((shard.index() as u64, 0));
         rng.set_word_pos(words.into());

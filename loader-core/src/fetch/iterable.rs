@@ -24,7 +24,7 @@ use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collat
 use crate::{
     collate::{Collate, Stack},
     context::{Context, WorkerInfo},
-    dataset::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator},
+    dataset::{IterableDataset, NotOpened, Shard, SnapshotDataset, SnapshotIterator, generator::Generator},
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
 };
@@ -374,6 +374,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             }
             cursor.is_open = true;
         }
+        let place = cursor.position.saturating_add(cursor.skip);
         let Cut { batch_size, drop_last, .. } = self.cut;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
@@ -400,6 +401,13 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                     break;
                 }
             };
+            if let Err(error) = &item
+                && error.is::<NotOpened>()
+            {
+                // The shard is over for now and keeps the place at which the batch begins: a resumed run opens the stream again.
+                (cursor.items, cursor.position, cursor.skip) = (None, place, 0);
+                return Err(failed(error));
+            }
             cursor.position = cursor.position.saturating_add(1);
             if cursor.skip > 0 {
                 // Its error was reported when it was read first.
