@@ -74,6 +74,8 @@ pub struct ImageFolder<P = f32> {
     root: OsString,
     classes: Vec<String>,
     files: SharedVec<(OsString, u32)>,
+    /// Hash of the listing, for the fingerprint.
+    listing: u64,
     transform: Transform,
     max_file_bytes: u64,
     pixel: PhantomData<fn() -> P>,
@@ -117,6 +119,7 @@ impl ImageFolder<u8> {
 impl<P: Pixel> ImageFolder<P> {
     fn list(path: &Path) -> Result<Self, ImageFolderError> {
         let listing = scan::list(path)?;
+        let hash = listing.hash();
         // Absolute, so that the program may change its directory before workers start.
         let root = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let files = SharedVec::new(listing.files).map_err(ImageFolderError::Memory)?;
@@ -125,6 +128,7 @@ impl<P: Pixel> ImageFolder<P> {
             root: root.into_os_string(),
             classes: listing.classes,
             files,
+            listing: hash,
             transform,
             max_file_bytes: MAX_FILE_BYTES,
             pixel: PhantomData,
@@ -182,6 +186,12 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
         let path = Path::new(&self.root).join(file);
         let image = self.transform.load_up_to(self.max_file_bytes, &path, cx.rng())?;
         Ok((image, label))
+    }
+
+    /// A hash of the class names and of each file's path and class: a state is refused when a file was added, removed or renamed. Neither the
+    /// folder's own path nor what is in the files is part of it.
+    fn fingerprint(&self) -> String {
+        format!("image_folder(#{:016x})", self.listing)
     }
 
     fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::error::ImageFolderError;
 
 const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -18,6 +20,25 @@ pub(super) struct Listing {
     pub(super) classes: Vec<String>,
     /// Path of each image, from the root and with `/`, and the number of its class.
     pub(super) files: Vec<(OsString, u32)>,
+}
+
+impl Listing {
+    /// A hash of the class names, and of each image's path and class in their order. The root is not part of
+    /// it, since a folder may move.
+    pub(super) fn hash(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        let mut text = |text: &[u8]| {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text);
+        };
+        text(&(self.classes.len() as u64).to_le_bytes());
+        self.classes.iter().for_each(|class| text(class.as_bytes()));
+        for (path, label) in &self.files {
+            text(path.as_encoded_bytes());
+            text(&label.to_le_bytes());
+        }
+        hash.digest()
+    }
 }
 
 /// Lists the images under `root`: class by class; in a class, folder by folder in the order of the folders'

@@ -53,6 +53,26 @@ fn the_order_is_torchvisions() {
 }
 
 #[test]
+fn another_listing_has_another_fingerprint() {
+    let dot = dot();
+    let fingerprint = |files: &[&str]| {
+        let files: Vec<_> = files.iter().map(|file| (*file, dot.as_slice())).collect();
+        ImageFolder::open(folder(&files).path()).unwrap().fingerprint()
+    };
+    let files = ["a/1.png", "a/2.png", "b/3.png"];
+    let same = fingerprint(&files);
+    assert_eq!(fingerprint(&files), same, "the folder may be elsewhere");
+    for other in [
+        ["a/1.png", "a/4.png", "b/3.png"],
+        ["a/0.png", "a/2.png", "b/3.png"],
+        ["a/1.png", "b/2.png", "b/3.png"],
+        ["c/1.png", "c/2.png", "d/3.png"],
+    ] {
+        assert_ne!(fingerprint(&other), same, "{other:?}");
+    }
+}
+
+#[test]
 fn hidden_and_other_files_are_skipped() {
     let dot = dot();
     let files = ["a/1.png", "a/.2.png", "a/.cache/3.png", ".b/4.png", "a/notes.txt", "a/jpg", "5.png"];
