@@ -1,6 +1,6 @@
 //! Samples that cannot be loaded: their batches fail, or they are skipped or replaced, the same ones whoever loads.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, process, time::Duration};
 
 use loader_core::{BadSample, Iter, prelude::*};
 use loader_tests::{
@@ -281,6 +281,36 @@ fn a_sample_that_ends_its_workers_is_bad() {
     );
 }
 
+/// Ends its process with each sample below 70.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Deadly;
+
+impl Dataset for Deadly {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        72
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        if index < 70 {
+            process::exit(1);
+        }
+        Ok(index as u64)
+    }
+}
+
+#[test]
+fn a_batch_of_samples_that_each_end_their_workers_is_given_up() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(Deadly).batch_size(70).num_workers(1).on_bad_sample(OnBadSample::Skip);
+    let loader = loader.max_bad_samples(1000).on_warning(|_| {}).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let error = batches.next().unwrap().unwrap_err();
+    assert!(matches!(error, Error::WorkerExited { deaths: 100, given_up: Some(_), .. }), "{error:?}");
+    assert_eq!(batches.next().unwrap().unwrap().as_slice(), [70, 71]);
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let stream = DataLoader::stream(Uneven { sizes: vec![1], at: None, fault: Fault::Error });
@@ -322,7 +352,7 @@ impl Dataset for Poisoned {
             index if index == self.at && self.hangs => loop {
                 std::thread::sleep(Duration::from_secs(1));
             },
-            index if index == self.at => std::process::abort(),
+            index if index == self.at => process::abort(),
             index => Ok(index),
         };
         indices.iter().map(load).collect()

@@ -148,6 +148,7 @@ impl<B: Batch> WorkerIter<B> {
                 let evidence = match reason {
                     Some(_) => Evidence::Loss,
                     None if is_crash(status) => Evidence::Crash,
+                    None if status == ExitStatus::Unknown => Evidence::Unknown,
                     None => Evidence::Kill,
                 };
                 if let Some(task) = task {
@@ -232,10 +233,13 @@ impl<B: Batch> WorkerIter<B> {
         let deaths = match self.deaths.suspects.note(task, place, evidence, by_sample && is_sample) {
             None => return Ok(()),
             Some(Blame::Sample { deaths }) => {
-                let last = reason.unwrap_or_else(|| status.to_string());
+                let last = reason.clone().unwrap_or_else(|| status.to_string());
                 let reason = format!("it has ended {deaths} workers, the last one {last}");
-                self.known_bad.insert(doing.index, reason);
-                return Ok(());
+                if self.note_bad(task, doing.index, reason) {
+                    return Ok(());
+                }
+                self.deaths.suspects.acquit(task);
+                deaths
             }
             Some(Blame::Task { deaths }) => deaths,
         };
@@ -245,6 +249,14 @@ impl<B: Batch> WorkerIter<B> {
             let given_up = Some(Box::new(GivenUp { batch, indices, deaths }));
             Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
         })
+    }
+
+    /// Notes that a sample is bad. False when its task must be given up instead: the task is already told of as many bad samples as fit
+    /// its frame, so that the next worker would try this one again.
+    pub(super) fn note_bad(&mut self, task: u64, sample: usize, reason: String) -> bool {
+        self.known_bad.entry(sample).or_insert(reason);
+        let told = self.sent(task).map(|sent| self.known_bad_for(task, &sent.wanted));
+        told.is_none_or(|told| told.contains(&(sample as u64)))
     }
 
     /// The attempt to start a worker again is over.

@@ -84,11 +84,7 @@ impl<B: Batch> WorkerIter<B> {
     pub(super) fn task(&self, number: u64, wanted: &Wanted, lease: Lease) -> Result<Task, Error> {
         let indices = self.pack(wanted, lease)?;
         // The pool knows what is to be forgotten, and which claim is free.
-        let mut known_bad = self.known_bad_for(wanted);
-        if self.one_by_one.contains(&number) {
-            known_bad.insert(0, ONE_BY_ONE);
-            known_bad.truncate(MOST_KNOWN_BAD);
-        }
+        let known_bad = self.known_bad_for(number, wanted);
         Ok(Task {
             epoch: self.supply.epoch(),
             number,
@@ -100,15 +96,17 @@ impl<B: Batch> WorkerIter<B> {
         })
     }
 
-    /// The samples that a task should not try: its own first, and then others that it may draw.
-    fn known_bad_for(&self, wanted: &Wanted) -> Vec<u64> {
-        if self.known_bad.is_empty() {
-            return Vec::new();
-        }
+    /// The samples that a task should not try: its own first, and then others that it may draw. At most [`MOST_KNOWN_BAD`].
+    pub(super) fn known_bad_for(&self, number: u64, wanted: &Wanted) -> Vec<u64> {
+        let one_by_one = self.one_by_one.contains(&number).then_some(ONE_BY_ONE);
         let Wanted::Samples(indices) = wanted else { return Vec::new() };
+        if self.known_bad.is_empty() {
+            return Vec::from_iter(one_by_one);
+        }
         let (own, others): (Vec<usize>, Vec<usize>) =
             self.known_bad.keys().partition(|index| indices.contains(index));
-        own.into_iter().chain(others).take(MOST_KNOWN_BAD).map(|index| index as u64).collect()
+        let samples = own.into_iter().chain(others).map(|index| index as u64);
+        one_by_one.into_iter().chain(samples).take(MOST_KNOWN_BAD).collect()
     }
 
     /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the batches

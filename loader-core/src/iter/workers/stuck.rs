@@ -206,15 +206,18 @@ impl<B: Batch> WorkerIter<B> {
         let patience = self.options.sample_timeout.unwrap_or_default();
         let reason = format!("it took longer than {patience:?} (sample_timeout)");
         if self.schedule.is_waiting(task) {
-            if self.options.on_bad_sample == OnBadSample::Error || self.supply.has_shards() {
+            let is_by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+            let is_noted = match sample {
+                Some(sample) if is_by_sample => self.note_bad(task, sample, reason.clone()),
+                _ => is_by_sample,
+            };
+            if !is_noted {
                 let index = sample.map(|sample| sample as u64);
                 let chain = vec![reason];
                 let failure = Failure { stage: Stage::Fetch, index, chain, panicked: false, backtrace: None };
                 let batch = self.supply.number_of(task);
                 self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)))?;
-            } else if let Some(sample) = sample {
-                self.known_bad.insert(sample, reason);
-            } else {
+            } else if sample.is_none() {
                 self.one_by_one.insert(task);
             }
         }

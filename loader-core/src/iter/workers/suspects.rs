@@ -21,6 +21,9 @@ const MAX_CRASHES: u32 = 2;
 /// Number of workers ended for lack of memory, or because they made no progress, after which their cause is
 /// given up. It is larger than [`MAX_CRASHES`] because another process may have taken the memory.
 const MAX_LOSSES: u32 = 3;
+/// Number of workers in a row that may end in the same sample, each with a status that the host has hidden, before it is given up. It may
+/// have been crashes, so far fewer than [`MAX_KILLS`].
+const MAX_UNKNOWN: u32 = 3;
 /// Number of workers in a row killed in the same sample after which the sample is given up.
 const MAX_KILLS: u32 = 32;
 /// Number of deaths on one task after which the batch is given up. It bounds the attempts at a batch whose
@@ -36,6 +39,8 @@ pub(super) enum Evidence {
     Loss,
     /// It ended by a signal that any process can send.
     Kill,
+    /// The host reaped it, so that main did not see how it ended.
+    Unknown,
 }
 
 /// Where in a task a worker died.
@@ -69,8 +74,10 @@ struct Suspect {
     place: Place,
     /// Number of deaths at the place since a worker last died elsewhere in the task.
     here: Counts,
-    /// Number of deaths on the task.
+    /// Number of deaths on the task since a sample of it was last given up.
     total: Counts,
+    /// Number of deaths on the task before that. They count only towards [`MAX_DEATHS`].
+    earlier: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -78,6 +85,7 @@ struct Counts {
     crashes: u32,
     losses: u32,
     kills: u32,
+    unknown: u32,
 }
 
 impl Counts {
@@ -86,11 +94,12 @@ impl Counts {
             Evidence::Crash => &mut self.crashes,
             Evidence::Loss => &mut self.losses,
             Evidence::Kill => &mut self.kills,
+            Evidence::Unknown => &mut self.unknown,
         } += 1;
     }
 
     fn deaths(self) -> u32 {
-        self.crashes + self.losses + self.kills
+        self.crashes + self.losses + self.kills + self.unknown
     }
 
     /// True when enough workers have died for causes that lie in the task.
@@ -113,7 +122,7 @@ impl Suspects {
     ) -> Option<Blame> {
         let position = self.0.iter().position(|suspect| suspect.task == task).unwrap_or_else(|| {
             let (here, total) = (Counts::default(), Counts::default());
-            self.0.push(Suspect { task, place, here, total });
+            self.0.push(Suspect { task, place, here, total, earlier: 0 });
             self.0.len() - 1
         });
         let suspect = &mut self.0[position];
@@ -125,7 +134,13 @@ impl Suspects {
             suspect.total.add(evidence);
         }
         let blame = suspect.blame(by_sample)?;
-        self.0.swap_remove(position);
+        match blame {
+            Blame::Sample { .. } => {
+                suspect.earlier += suspect.total.deaths();
+                (suspect.here, suspect.total) = (Counts::default(), Counts::default());
+            }
+            Blame::Task { .. } => drop(self.0.swap_remove(position)),
+        }
         Some(blame)
     }
 
@@ -137,12 +152,12 @@ impl Suspects {
 
 impl Suspect {
     fn blame(&self, by_sample: bool) -> Option<Blame> {
-        let is_killed_here = self.here.kills >= MAX_KILLS;
-        let (here, total) = (self.here.deaths(), self.total.deaths());
+        let is_killed_here = self.here.kills >= MAX_KILLS || self.here.unknown >= MAX_UNKNOWN;
+        let (here, total) = (self.here.deaths(), self.earlier + self.total.deaths());
         // All of those here may be on samples that are read again.
         let deaths = total.max(here);
         let is_task = total >= MAX_DEATHS || (!by_sample && (is_killed_here || self.total.is_proven()));
-        match by_sample && (is_killed_here || self.here.is_proven()) {
+        match by_sample && total < MAX_DEATHS && (is_killed_here || self.here.is_proven()) {
             true => Some(Blame::Sample { deaths: here }),
             false => is_task.then_some(Blame::Task { deaths }),
         }
@@ -156,6 +171,8 @@ mod tests {
     fn at(sample: usize) -> Place {
         Place { state: WorkerState::Fetching, sample: Some(sample), is_read_again: false }
     }
+
+    const COLLATION: Place = Place { state: WorkerState::Collating, sample: None, is_read_again: false };
 
     /// Notes deaths of `evidence` at `samples` on task 7.
     fn note(
@@ -194,6 +211,30 @@ mod tests {
             note(&mut suspects, Evidence::Kill, &[3], true),
             Some(Blame::Sample { deaths: MAX_KILLS })
         );
+    }
+
+    #[test]
+    fn samples_that_are_given_up_count_towards_the_end_of_their_batch() {
+        let mut suspects = Suspects::default();
+        for sample in 0..MAX_DEATHS as usize / 2 - 1 {
+            let blame = note(&mut suspects, Evidence::Crash, &[sample, sample], true);
+            assert_eq!(blame, Some(Blame::Sample { deaths: 2 }));
+        }
+        assert_eq!(suspects.note(7, COLLATION, Evidence::Crash, false), None, "the first crash there");
+        assert_eq!(
+            note(&mut suspects, Evidence::Crash, &[99], true),
+            Some(Blame::Task { deaths: MAX_DEATHS })
+        );
+    }
+
+    #[test]
+    fn few_deaths_of_unknown_causes_in_a_row_are_enough() {
+        let mut suspects = Suspects::default();
+        assert_eq!(note(&mut suspects, Evidence::Unknown, &[1, 1, 2, 2, 1], false), None, "not in a row");
+        let blame = note(&mut suspects, Evidence::Unknown, &[1, 1], false);
+        assert_eq!(blame, Some(Blame::Task { deaths: 7 }));
+        let blame = note(&mut suspects, Evidence::Unknown, &[1, 1, 1], true);
+        assert_eq!(blame, Some(Blame::Sample { deaths: 3 }));
     }
 
     #[test]
