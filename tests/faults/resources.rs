@@ -12,7 +12,7 @@ use std::{
 
 use loader_core::{Error, prelude::*};
 use loader_tests::{
-    datasets::{Large, Noise},
+    datasets::{Large, Noise, put_lives, take_life},
     digest, processes, skipped,
     traces::Before,
 };
@@ -265,5 +265,95 @@ fn a_slot_that_cannot_grow_and_a_worker_that_dies_of_it() {
         assert_eq!(batches.report().restarts, 1);
         drop((batches, loader));
         before.assert_nothing_left();
+    });
+}
+
+/// One shard of numbers, each a batch. The snapshot behind the 40th is larger than any slot; number 75 needs a larger slot than the others,
+/// and number 76 kills its worker when it is tried first.
+#[derive(Debug, Serialize, Deserialize)]
+struct LargeSnapshot {
+    lives: PathBuf,
+}
+
+struct LargeSnapshotIter {
+    lives: PathBuf,
+    next: u64,
+}
+
+impl Iterator for LargeSnapshotIter {
+    type Item = anyhow::Result<Vec<u64>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.next;
+        self.next += 1;
+        if number == 76 && take_life(&self.lives, 76) {
+            raise(Signal::SIGKILL).unwrap();
+        }
+        (number < 79).then(|| Ok(vec![number; if number == 75 { 62_500 } else { 1 }]))
+    }
+}
+
+impl SnapshotIterator for LargeSnapshotIter {
+    type Snapshot = (u64, Vec<u8>);
+
+    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+        Ok((self.next, vec![0; 700_000]))
+    }
+}
+
+impl IterableDataset for LargeSnapshot {
+    type Sample = Vec<u64>;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut Context,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u64>>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for LargeSnapshot {
+    type Snapshot = (u64, Vec<u8>);
+
+    fn iter_from(
+        &self,
+        _shard: Shard,
+        _cx: &mut Context,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<Vec<u64>>, Snapshot = Self::Snapshot> + Send,
+    > {
+        let next = snapshot.map_or(0, |(next, _)| next);
+        Ok(LargeSnapshotIter { lives: self.lives.clone(), next })
+    }
+}
+
+/// A worker dies while a later task of its shard has no slot, and no slot can be made for the snapshot at which the shard is opened again.
+#[test]
+fn a_shard_that_cannot_be_opened_again_ends_and_repeats_nothing() {
+    alone(|| {
+        let folder = tempfile::tempdir().unwrap();
+        put_lives(folder.path(), &[(76, 1)]);
+        let builder = DataLoader::stream(LargeSnapshot { lives: folder.path().to_owned() }).snapshots();
+        let builder = builder.snapshot_every(40).num_workers(1).prefetch_factor(12);
+        let loader = builder.shared_memory_limit(768 << 10).on_warning(|_| {}).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let mut numbers = Vec::new();
+        let mut error = None;
+        for _ in 0..74 {
+            numbers.push(batches.next().unwrap().unwrap().as_slice()[0]);
+        }
+        limited(Resource::RLIMIT_FSIZE, 600_000, || {
+            for batch in batches.by_ref() {
+                match batch {
+                    Ok(batch) => numbers.push(batch.as_slice()[0]),
+                    Err(other) => assert!(error.replace(other).is_none(), "{error:?}"),
+                }
+            }
+        });
+        assert_eq!(numbers, (0..=75).collect::<Vec<_>>());
+        let Some(error @ Error::SendFailed { .. }) = error else { panic!("{error:?}") };
+        assert!(error.to_string().contains("`ulimit -f`"), "{error}");
     });
 }

@@ -238,11 +238,11 @@ impl Pool {
         sent.or_else(|error| lifeline_failed(worker, error))
     }
 
-    /// Notes which workers have regions mapped that no longer exist.
-    pub(crate) fn look_for_destroyed_slots(&mut self) {
+    /// Notes which workers have regions mapped that no longer exist. True when some region was destroyed since the last call.
+    pub(crate) fn look_for_destroyed_slots(&mut self) -> bool {
         let destroyed = self.slots.destroyed();
         if mem::replace(&mut self.looked_through, destroyed) == destroyed {
-            return;
+            return false;
         }
         for worker in &mut self.workers {
             let Worker { regions, used, to_forget, .. } = worker;
@@ -253,6 +253,7 @@ impl Pool {
             });
             used.retain(|&slot| self.slots.exists(slot));
         }
+        true
     }
 
     /// The next report, or `None` at `deadline`. An exit comes once.

@@ -304,10 +304,23 @@ impl<B: Batch> WorkerIter<B> {
         }
         if let Some(shard) = shard {
             self.supply.reached(shard, 0, true);
+            self.end_shard(shard);
         }
         let arrived = self.schedule.arrived(task, Arrival::Lost(Box::new(error(indices))));
         debug_assert!(arrived.is_ok(), "the worker had not answered it");
         Ok(())
+    }
+
+    /// Sends no more tasks of a shard, one of whose batches was given up: a worker would answer the next one with the samples of that batch,
+    /// or, where that batch was to open the shard again, with those at its beginning. The tasks of the shard that still wait for a slot
+    /// bring nothing. Of the tasks that have a slot, [`redo`](Self::redo) takes care: their worker has died.
+    fn end_shard(&mut self, shard: usize) {
+        let is_of_shard =
+            |sent: &Sent| matches!(sent.wanted, Wanted::NextOf { shard: of, .. } if of == shard);
+        let parked: Vec<u64> =
+            self.parked.iter().copied().filter(|&task| self.sent(task).is_some_and(is_of_shard)).collect();
+        parked.into_iter().for_each(|task| self.bring_nothing(task, false));
+        self.schedule.close_lane(shard);
     }
 
     /// Gives a worker that is being started again the tasks that its last process had not answered.
@@ -341,8 +354,9 @@ impl<B: Batch> WorkerIter<B> {
         Ok(())
     }
 
-    /// What was offered to a worker, or asked for by it, has no meaning for the next one.
+    /// What was offered to a worker, or asked for by it, has no meaning for the next one, which has written no slot either.
     fn take_offers_back(&mut self, worker: usize) {
+        self.writers.retain(|_, writer| *writer != worker);
         self.requests.retain(|_, request| request.worker != worker);
         self.offers.retain(|_, &mut (to, lease)| {
             if to == worker {

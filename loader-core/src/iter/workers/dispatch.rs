@@ -12,7 +12,9 @@ use crate::{collate::Batch, error::Error, fetch::ShardPlace};
 impl<B: Batch> WorkerIter<B> {
     /// Sends tasks while there is room in the window and in shared memory.
     pub(super) fn dispatch(&mut self) -> Result<(), Error> {
-        self.pool.look_for_destroyed_slots();
+        if self.pool.look_for_destroyed_slots() {
+            self.writers.retain(|&slot, _| self.slots.exists(slot));
+        }
         self.give_slots(false)?;
         if !self.requests.is_empty() || !self.parked.is_empty() {
             // Memory is for them first.
