@@ -1,17 +1,19 @@
 //! A batch that is late is also given to a worker that has nothing to do.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
 use loader_core::{Iter, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Mortal, Slow, put_lives},
+    datasets::{Fault, Mortal, Slow, put_lives, take_life},
     processes,
 };
 use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
@@ -79,8 +81,8 @@ fn deaths_on_either_side_change_nothing() {
             let loader = builder().num_workers(4).hedge(true).on_warning(|_| {}).build().unwrap();
             let batches = loader.iter().unwrap();
             let pid = batches.worker_pids()[victim];
-            let killer = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(delay));
+            let killer = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(delay));
                 processes::try_signal(pid, Signal::SIGKILL)
             });
             assert_eq!(digest(batches), undisturbed, "worker {victim} killed after {delay} ms");
@@ -97,6 +99,47 @@ fn the_last_batch_may_be_late_too() {
     let undisturbed = digest(builder().build().unwrap().iter().unwrap());
     put_lives(folder.path(), &[(99, 1)]);
     assert_eq!(digest(builder().num_workers(2).hedge(true).build().unwrap().iter().unwrap()), undisturbed);
+}
+
+/// Small samples but for numbers 0, which makes the next slots large, and 60, for which there is no room beside such a slot. Number 10 hangs
+/// when it is tried first.
+#[derive(Debug, Serialize, Deserialize)]
+struct LargeAfterHang {
+    lives: PathBuf,
+}
+
+impl Dataset for LargeAfterHang {
+    type Sample = Vec<u8>;
+
+    fn len(&self) -> usize {
+        70
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u8>> {
+        if index == 10 && take_life(&self.lives, index) {
+            thread::sleep(Duration::from_secs(30));
+        }
+        let len = match index {
+            0 => 300_000,
+            60 => 2_100_000,
+            _ => 100,
+        };
+        Ok(vec![index as u8; len])
+    }
+}
+
+#[test]
+fn a_slot_of_a_try_that_hangs_is_taken_from_it_when_memory_is_short() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    put_lives(folder.path(), &[(10, 1)]);
+    let loader = DataLoader::builder(LargeAfterHang { lives: folder.path().to_owned() }).num_workers(2);
+    let loader = loader.hedge(true).shared_memory_limit(2304 << 10).timeout(Duration::from_secs(10));
+    let loader = loader.on_warning(|_| {}).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let bytes: Vec<u8> = batches.by_ref().map(|batch| batch.unwrap().as_slice()[0]).collect();
+    assert_eq!(bytes, (0..70).collect::<Vec<_>>());
+    assert_eq!(batches.report().restarts, 1);
 }
 
 #[test]
@@ -118,7 +161,7 @@ fn the_first_try_dies_while_nobody_waits() {
                 if !std::mem::replace(&mut killed, true) {
                     processes::try_signal(waiting_for.pid, Signal::SIGKILL);
                 }
-                std::thread::sleep(Duration::from_millis(100));
+                thread::sleep(Duration::from_millis(100));
             }
             Err(error) => panic!("{error}"),
         }

@@ -3,17 +3,20 @@
 //!
 //! The one that loses is not stopped. It keeps its lease until it answers, and what it has not begun is withdrawn.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use loader_ipc::frame::Lease;
 
-use super::{Request, Sent, WorkerIter};
+use super::{Request, Sent, Vacate, WorkerIter, deaths::Cause};
 use crate::{collate::Batch, error::Error};
 
 /// A batch is late when the user has waited for it for so many times as long as a batch takes,
 const LATE: u32 = 4;
 /// and for so long: a shorter wait is not worth a slot.
 const SHORTEST: Duration = Duration::from_millis(20);
+
+/// How long a lost try may keep its slot while another batch waits for memory.
+const LOST_FOR: Duration = Duration::from_secs(1);
 
 /// Why a worker gets no larger slot for a batch that somebody else loads too.
 const LOST: &str = "another worker loads it too";
@@ -26,6 +29,10 @@ pub(super) struct Hedge {
     pub(super) lease: Lease,
     /// It has asked for a larger slot.
     pub(super) has_asked: bool,
+    /// It was asked to give its slot up before it lost, and has not answered yet.
+    may_vacate: bool,
+    /// When it lost.
+    lost_at: Option<Instant>,
 }
 
 /// The tries beside those that are in the schedule.
@@ -50,9 +57,16 @@ impl Hedges {
         self.running.iter().chain(&self.lost).any(|hedge| hedge.worker == worker)
     }
 
-    /// True while a worker is on a task under `lease` whose batch is there already.
-    pub(super) fn has_lost_with(&self, worker: usize, lease: Lease) -> bool {
-        self.lost.iter().any(|hedge| (hedge.worker, hedge.lease) == (worker, lease))
+    /// True while a worker is on a second try that may still win.
+    pub(super) fn is_trying(&self, worker: usize) -> bool {
+        self.running.iter().any(|hedge| hedge.worker == worker)
+    }
+
+    /// Notes that the worker of a lost try gives up its slot. False unless main had asked for it; a worker may do so once.
+    pub(super) fn take_vacated(&mut self, worker: usize, task: u64, lease: Lease) -> bool {
+        let is_it = |hedge: &&mut Hedge| (hedge.worker, hedge.task, hedge.lease) == (worker, task, lease);
+        let lost = self.lost.iter_mut().find(is_it);
+        lost.is_some_and(|hedge| std::mem::take(&mut hedge.may_vacate))
     }
 
     /// True while a second worker is on `task`.
@@ -125,7 +139,14 @@ impl<B: Batch> WorkerIter<B> {
         };
         let order = self.task(task, &self.tasks[place].wanted, lease)?;
         self.hedges.tried = Some(task);
-        self.hedges.running.push(Hedge { task, worker, lease, has_asked: false });
+        self.hedges.running.push(Hedge {
+            task,
+            worker,
+            lease,
+            has_asked: false,
+            may_vacate: false,
+            lost_at: None,
+        });
         self.pool.give_task(worker, order)
     }
 
@@ -167,6 +188,8 @@ impl<B: Batch> WorkerIter<B> {
                 worker: std::mem::replace(first, worker),
                 lease: std::mem::replace(old, lease),
                 has_asked: *has_asked,
+                may_vacate: false,
+                lost_at: None,
             };
             self.schedule.moved(task, worker);
             self.lose(loser)?;
@@ -214,13 +237,30 @@ impl<B: Batch> WorkerIter<B> {
             self.slots.release(hedge.lease, false);
             return Ok(());
         }
-        self.hedges.lost.push(hedge);
-        // One that waits for a larger slot would wait for ever.
-        let is_waiting = |request: &Request| request.worker == hedge.worker;
-        if self.requests.get(&hedge.task).is_some_and(is_waiting) {
+        // A worker that waits for a larger slot would wait for ever.
+        let is_waiting = |request: &&Request| request.worker == hedge.worker;
+        let request = self.requests.get(&hedge.task).filter(is_waiting).copied();
+        let may_vacate = request.is_some_and(|request| matches!(request.vacate, Vacate::Asked));
+        self.hedges.lost.push(Hedge { may_vacate, lost_at: Some(Instant::now()), ..hedge });
+        if request.is_some() {
             self.requests.remove(&hedge.task);
             self.pool.grant(hedge.worker, hedge.task, Err(LOST.to_owned()))?;
         }
         Ok(())
+    }
+
+    /// True while lost tries hold slots that will come back. A try that has not answered [`LOST_FOR`] after it lost is ended, since its
+    /// worker may stay in the user's code for ever; its batch is there already.
+    pub(super) fn waits_for_lost(&mut self) -> bool {
+        for &Hedge { worker, lost_at, .. } in &self.hedges.lost {
+            let is_late = lost_at.is_some_and(|lost_at| lost_at.elapsed() >= LOST_FOR);
+            if is_late && self.deaths.may_be_replaced() && !self.deaths.is_expected(worker) {
+                self.deaths.expect(worker, Cause::Late);
+                self.pool.kill(worker, true);
+            } else if is_late && !self.deaths.may_be_replaced() {
+                return false;
+            }
+        }
+        !self.hedges.lost.is_empty()
     }
 }

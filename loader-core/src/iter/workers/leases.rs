@@ -70,7 +70,7 @@ impl<B: Batch> WorkerIter<B> {
                 if matches!(error, SlotError::LimitReached { .. }) && self.reclaim_behind(task)? {
                     continue;
                 }
-                if self.waits_for_others() {
+                if self.waits_for_lost() || self.waits_for_others() {
                     return Ok(());
                 }
                 if is_retried(&error) || self.slots.used_elsewhere() > 0 {
@@ -131,13 +131,17 @@ impl<B: Batch> WorkerIter<B> {
         self.pool.give_task(worker, order).map_err(NotGiven::Fatal)
     }
 
-    /// True while slots may come back by themselves: a worker is on a task, or a batch lies ready for the user.
+    /// True while slots may come back by themselves: a worker is on a task, or a batch lies ready for the user. A worker on a try that
+    /// has lost does not count, since it may never answer: see [`waits_for_lost`](Self::waits_for_lost).
     fn works_on(&self) -> bool {
         let is_blocked = |worker: usize| {
             let mut requests = self.requests.values();
             requests.any(|request| request.worker == worker && !matches!(request.vacate, Vacate::Asked))
         };
-        let works = |worker: &usize| self.has_task_with_slot(*worker) || self.hedges.is_busy(*worker);
+        let works = |worker: &usize| {
+            let has_task = !self.hedges.has_lost(*worker) && self.has_task_with_slot(*worker);
+            has_task || self.hedges.is_trying(*worker)
+        };
         self.schedule.is_ready()
             || (0..self.options.workers).any(|worker| !is_blocked(worker) && works(&worker))
     }
@@ -202,7 +206,7 @@ impl<B: Batch> WorkerIter<B> {
             if let Some(sent) = self.sent_mut(task) {
                 sent.has_vacated = true;
             }
-        } else if !self.hedges.has_lost_with(worker, lease) {
+        } else if !self.hedges.take_vacated(worker, task, lease) {
             return Err(Error::misbehaved(worker, format!("it gave back the slot of task {task} unasked")));
         }
         self.slots.release(lease, held);
