@@ -1,13 +1,13 @@
 //! Workers that lie: whatever one says, main believes nothing that cannot be true, ends it, and the epoch is what it would have been.
 
-use std::{sync::mpsc, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 
 use loader_core::{Builder, Error, MapStyle, prelude::*};
 use loader_ipc::frame::MOST_BAD_SAMPLES;
 use loader_tests::{
     datasets::{Counting, Noise, NoiseSample},
     digest, digest_rest,
-    lies::Lie,
+    lies::{LATE, Lie},
     traces::Before,
 };
 
@@ -114,6 +114,67 @@ fn one_that_skips_the_rest_of_a_shard_is_replaced_and_nothing_is_lost() {
             assert!(warning.contains("further in its shard than a batch can"), "{lie:?}: {warning}");
         }
         before.assert_nothing_left();
+    });
+}
+
+/// A worker says that its shard is over after main has asked it for its slot. The other shard must not end with it.
+#[test]
+fn one_that_ends_its_shard_instead_of_giving_its_slot_back_is_replaced_and_nothing_is_lost() {
+    alone(|| {
+        let build = |workers| {
+            let builder = DataLoader::stream(Counting { count: 60_000 }).shards(2).batch_size(10_000);
+            // A batch takes 120 kB, so there is room for one.
+            let builder = builder.num_workers(workers).shared_memory_limit(128 << 10);
+            let builder = if workers > 0 { builder.prefetch_factor(1) } else { builder };
+            builder.worker_program(LIAR).registered("counting")
+        };
+        let local = build(0).build().unwrap();
+        let mut batches = local.iter().unwrap();
+        batches.next().unwrap().unwrap();
+        // The first task is worker 1's, and worker 0, which most often starts first, lies.
+        let state = batches.state();
+        let expected = digest_rest(&mut local.resume(&state).unwrap()).unwrap();
+        for _ in 0..20 {
+            let (warned, warnings) = mpsc::channel();
+            let loader = build(2).on_warning(move |warning| warned.send(warning.to_string()).unwrap());
+            let loader = loader.build().unwrap();
+            Lie::ExhaustedWhenAsked.prepare();
+            let mut batches = loader.resume(&state).unwrap();
+            let (digest, took) = timed(|| digest_rest(&mut batches));
+            assert_eq!(digest.unwrap(), expected);
+            assert_soon(took);
+            drop((batches, loader));
+            if warnings.iter().any(|warning| warning.contains("for which it has a batch")) {
+                return;
+            }
+        }
+        panic!("the worker with the first task lied each time");
+    });
+}
+
+/// A worker whose batch another one has loaded meanwhile gives back its slot unasked.
+#[test]
+fn one_that_gives_back_the_slot_of_a_late_batch_unasked_is_replaced() {
+    alone(|| {
+        let (warned, warnings) = mpsc::channel();
+        let loader = build(|builder| {
+            builder.hedge(true).on_warning(move |warning| warned.send(warning.to_string()).unwrap())
+        });
+        Lie::VacatedLate.prepare();
+        let mut batches = loader.iter().unwrap();
+        let mut noise = Digest::new();
+        for number in 0..30 {
+            if number == 10 {
+                thread::sleep(2 * LATE);
+            }
+            let batch = batches.next().unwrap().unwrap();
+            noise.add(&batches.last_batch().unwrap().indices, &batch);
+        }
+        assert!(batches.next().is_none());
+        assert_eq!((noise.order(), noise.content()), expected());
+        drop((batches, loader));
+        let warnings: Vec<String> = warnings.iter().collect();
+        assert!(warnings.iter().any(|warning| warning.contains("unasked")), "{warnings:?}");
     });
 }
 

@@ -14,13 +14,16 @@ use loader_ipc::{
     arena::Encoded,
     control::WorkerState,
     frame::{BadSample, Event, Failure, Lease, Order, Task},
-    handshake::{Bootstrap, Connected},
+    handshake::{Bootstrap, Connected, Notice},
     process::take_lifeline_from_stdin,
 };
+use nix::sys::signal::{Signal, raise};
 use serde::{Deserialize, Serialize};
 
 /// Whoever misses main's SIGKILL must not stay for ever.
 const LONGEST: Duration = Duration::from_secs(30);
+/// How long [`Lie::VacatedLate`] takes: another worker does the task meanwhile.
+pub const LATE: Duration = Duration::from_millis(300);
 
 /// What a worker does at its first task, instead of loading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +84,11 @@ pub enum Lie {
     FailsFarAhead,
     /// It does nothing, and says that it is idle.
     Silent,
+    /// It asks for a larger slot, and says that its shard is over when main asks it for the slot that it has. It dies if its first task
+    /// is the first of all, since main does not ask for the slot of the batch that the user waits for.
+    ExhaustedWhenAsked,
+    /// After a while, when another worker has done its task, it gives its slot back although main did not ask for it.
+    VacatedLate,
 }
 
 impl Lie {
@@ -128,7 +136,20 @@ impl Lie {
                     }
                 }
             }
+            Self::ExhaustedWhenAsked => {
+                if task.number == 0 {
+                    raise(Signal::SIGKILL)?;
+                }
+                let Task { number: task, lease, .. } = task;
+                results.send(&Event::NeedSlot { task, lease, needed: lease.len + 1 })?;
+                while !matches!(lifeline.receive::<Notice>(deadline)?.0, Notice::Vacate { .. }) {}
+                results.send(&Event::Exhausted { task, lease, held: false })?;
+                thread::sleep(LONGEST);
+            }
             _ => {
+                if self == Self::VacatedLate {
+                    thread::sleep(LATE);
+                }
                 for event in self.events(&task) {
                     results.send(&event)?;
                 }
@@ -165,7 +186,7 @@ impl Lie {
             Self::Withdrawn => Event::Withdrawn { task },
             Self::Resumed => Event::Resumed { epoch: 7 },
             Self::Unused => Event::Unused { task, lease },
-            Self::Vacated => Event::Vacated { task, lease, held: false },
+            Self::Vacated | Self::VacatedLate => Event::Vacated { task, lease, held: false },
             Self::AsksTwice => return vec![asks(lease.len + 1); 2],
             Self::AsksAgain => return vec![asks(u64::MAX); 2],
             Self::AsksForNothing => asks(lease.len),
@@ -179,9 +200,12 @@ impl Lie {
             }
             Self::SaysBye => Event::Bye,
             Self::Oversized => Event::Oversized { resident: u64::MAX },
-            Self::ReadyForEver | Self::Noise | Self::NoiseForAll | Self::Truncates | Self::Silent => {
-                return Vec::new();
-            }
+            Self::ReadyForEver
+            | Self::Noise
+            | Self::NoiseForAll
+            | Self::Truncates
+            | Self::Silent
+            | Self::ExhaustedWhenAsked => return Vec::new(),
         };
         vec![event]
     }

@@ -310,7 +310,8 @@ impl<B: Batch> WorkerIter<B> {
                 if !self.schedule.is_empty() {
                     continue;
                 }
-                if self.starved.is_none() {
+                // Without open lanes no task is left to wait for memory.
+                if self.starved.is_none() || self.schedule.is_closed() {
                     return Ok(false);
                 }
             }

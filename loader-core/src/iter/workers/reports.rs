@@ -99,6 +99,15 @@ impl<B: Batch> WorkerIter<B> {
                 format!("it has no more samples for task {task}, which has indices"),
             ));
         }
+        // The request for a slot would outlive the task.
+        if self.sent(task).is_some_and(|sent| sent.has_asked) {
+            return Err(Error::misbehaved(
+                worker,
+                format!(
+                    "it has no more samples for task {task}, for which it has a batch: it asked for a larger slot"
+                ),
+            ));
+        }
         self.deaths.note_answer(worker, task);
         self.bring_nothing(task, held);
         self.pool.answered(worker, task)?;
