@@ -92,7 +92,8 @@ pub(crate) fn is_meeting_place(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-fn candidates() -> impl Iterator<Item = PathBuf> {
+/// The folders that a worker's folder may be made in, the preferred one first.
+pub(crate) fn candidates() -> impl Iterator<Item = PathBuf> {
     let named = ["TMPDIR", "XDG_RUNTIME_DIR"].into_iter().filter_map(env::var_os);
     let named = named.filter(|folder| !folder.is_empty()).map(PathBuf::from);
     named.chain(["/dev/shm", "/tmp"].map(PathBuf::from))
@@ -108,7 +109,7 @@ fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
     if path.to_str().is_none() {
         return Err("its path is not Unicode".to_owned());
     }
-    check_writable(&path, number).map_err(|error| error.to_string())?;
+    check_writable(&path).map_err(|error| error.to_string())?;
     Ok(path.join(format!("{PREFIX}{number:016x}")))
 }
 
@@ -116,13 +117,13 @@ fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
 ///
 /// Alternative considered: main makes the folder itself, or makes it and removes it again. Rejected because the folder is left behind if
 /// main is killed meanwhile, and because another user who sees the name can take it before the worker does.
-fn check_writable(folder: &Path, number: u64) -> io::Result<()> {
+fn check_writable(folder: &Path) -> io::Result<()> {
     let unnamed = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     match open(folder, unnamed, Mode::S_IRUSR | Mode::S_IWUSR) {
         Ok(_file) => Ok(()),
-        // The file system has no unnamed files: a folder with another name is made and removed.
+        // The file system has no unnamed files: a folder is made and removed, whose name says nothing about the worker's.
         Err(Errno::EOPNOTSUPP | Errno::EISDIR) => {
-            Made::at(folder.join(format!("{PREFIX}{:016x}", !number))).map(drop)
+            tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder).map(drop)
         }
         Err(error) => Err(error.into()),
     }

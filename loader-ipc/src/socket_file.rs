@@ -2,13 +2,13 @@
 //! these are for whoever sees that the worker cannot.
 
 use std::{
-    env, fs, io,
+    env, fs, io, iter,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
     time::{Duration, SystemTime},
 };
 
-use crate::meeting::is_meeting_place;
+use crate::meeting::{candidates, is_meeting_place};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
@@ -31,14 +31,17 @@ pub fn remove_socket(socket: &Path) {
     drop(folder.parent().filter(|parent| is_meeting_place(parent)).map(fs::remove_dir));
 }
 
-/// Removes the sockets of workers with several threads that were killed before they could say what their socket is called: those sockets
-/// lie in the folder for temporary files itself. The workers must be reaped: until then they may have them open.
+/// Removes the sockets of workers with several threads that were killed before they could tell main the names of their sockets. Those
+/// sockets lie in the folder for temporary files itself, or in another folder that main may have chosen. Main must have reaped the
+/// workers: until then they may have the sockets open.
 pub fn remove_abandoned_sockets() {
     remove_abandoned_since(SystemTime::now() - RECENT);
 }
 
 fn remove_abandoned_since(since: SystemTime) {
-    let entries = fs::read_dir(env::temp_dir()).into_iter().flatten().flatten();
+    // A worker takes one of the others only where it cannot use the first.
+    let folders = iter::once(env::temp_dir()).chain(candidates());
+    let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     for entry in entries {
         if entry.file_name().as_encoded_bytes().starts_with(FOLDER.as_bytes()) {
             let socket = entry.path().join(SOCKET);
@@ -73,8 +76,13 @@ mod tests {
 
     #[test]
     fn only_a_new_socket_that_nobody_has_open_is_abandoned() {
-        let folder = env::temp_dir().join(format!("{FOLDER}-{}", process::id()));
-        fs::create_dir(&folder).unwrap();
+        for folder in [env::temp_dir(), "/dev/shm".into()] {
+            check_in(&folder.join(format!("{FOLDER}-{}", process::id())));
+        }
+    }
+
+    fn check_in(folder: &Path) {
+        fs::create_dir(folder).unwrap();
         let path = folder.join(SOCKET);
         let server = UnixListener::bind(&path).unwrap();
         remove_abandoned_sockets();

@@ -74,13 +74,16 @@ where
     let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let new = || catch_unwind(IpcOneShotServer::new);
     let made = with_variable("TMPDIR", folder.path().as_os_str(), new).unwrap_or_else(|| {
-        if let Some(parent) = folder.path().parent()
-            && parent != env::temp_dir()
-        {
-            // This fails if the program has set its own folder, which is then used.
-            drop(tempfile::env::override_temp_dir(parent));
+        let made = new();
+        let is_usable = matches!(&made, Ok(Ok((_, name))) if Path::new(name).exists());
+        match folder.path().parent() {
+            Some(parent) if !is_usable && parent != env::temp_dir() => {
+                // It fails where the program has set its own folder.
+                drop(tempfile::env::override_temp_dir(parent));
+                new()
+            }
+            _ => made,
         }
-        new()
     });
     umask(before);
     match made {
@@ -260,6 +263,14 @@ mod tests {
         greet(name.clone(), socket, soon()).unwrap();
         assert_eq!(server.accept().unwrap().1, 7u64);
         assert!(!path.exists() && !path.parent().unwrap().exists());
+    }
+
+    #[test]
+    fn a_server_leaves_the_folder_for_temporary_files_as_it_is() {
+        let meeting = MeetingPlace::choose(2).unwrap();
+        // The other tests are threads of this process.
+        let _server = make::<u64>(meeting.path().to_owned()).unwrap();
+        assert_eq!(tempfile::env::temp_dir(), env::temp_dir());
     }
 
     #[test]
