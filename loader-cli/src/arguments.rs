@@ -75,7 +75,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "restart|fail")]
     on_worker_death: Option<OnWorkerDeath>,
 
-    /// How often a worker is started again in an epoch; needs workers [default: 1000]
+    /// How many times in a row a worker may die without finishing a batch before the run ends [default: 10]
     #[arg(long, value_name = "N")]
     max_worker_deaths: Option<u32>,
 
@@ -286,4 +286,34 @@ fn in_one_line(text: &str) -> String {
         lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
     let parts: Vec<_> = said.map(|line| line.strip_prefix("tip: ").unwrap_or(line)).collect();
     format!("{}; see `{} --help`", parts.join("; ").replace(":; ", ": "), called())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_names_the_defaults() {
+        let mut options = LoaderOptions::default();
+        options.num_workers = Some(NumWorkers::Fixed(1));
+        let defaults = serde_json::to_value(options.resolved()).unwrap();
+        let command = Arguments::command();
+        let run = command.find_subcommand("run").unwrap();
+        let mut compared = 0;
+        for argument in run.get_arguments().filter(|argument| argument.get_id() != "num_workers") {
+            let Some(default) = defaults.get(argument.get_id().as_str()) else { continue };
+            let default = match default {
+                serde_json::Value::Null => continue,
+                serde_json::Value::String(text) => text.clone(),
+                // A number of seconds is written as 30, not as 30.0.
+                number => number.as_f64().map_or(number.to_string(), |number| number.to_string()),
+            };
+            let help = argument.get_help().unwrap().to_string();
+            assert!(help.ends_with(&format!("[default: {default}]")), "{}: {help}", argument.get_id());
+            compared += 1;
+        }
+        assert_eq!(compared, 17);
+    }
 }
