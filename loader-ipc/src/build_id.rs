@@ -7,19 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::{entry::anchor_address, sys::LoadedObject};
 
-/// The identity of a build of a program or shared library. Equal ids mean the same machine code at the same offsets.
+/// The identity of a build of a program or shared library. Equal ids mean the same machine code at the same offsets,
+/// unless two builds were linked with one fixed id and have segments of the same sizes.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BuildId(Vec<u8>);
 
 impl BuildId {
-    /// The id of the loaded object that this crate's code lies in: the linker's build id. Of a program in
+    /// The id of the loaded object that this crate's code lies in: the linker's build id and the layout of the
+    /// segments, since a build id can be set by hand. Of a program in
     /// which the linker wrote none, the file's identity (device, inode, size, time of change); of such a
     /// library `None`, because the file at its path may have been replaced since it was loaded.
     pub fn of_this_code() -> Option<&'static Self> {
         static ID: OnceLock<Option<BuildId>> = OnceLock::new();
         let find = || match LoadedObject::containing(anchor_address()) {
             Some(object) => match object.build_id() {
-                Some(id) => Some(id.to_vec()),
+                Some(id) => Some([id, &object.layout().to_le_bytes()].concat()),
                 None if object.is_program() => identity_of_program(),
                 None => None,
             },

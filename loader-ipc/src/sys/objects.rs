@@ -3,6 +3,7 @@
 use std::{
     ffi::{CStr, OsStr, c_int, c_void},
     fs,
+    hash::{DefaultHasher, Hash, Hasher},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     slice,
@@ -19,6 +20,7 @@ pub struct LoadedObject {
     /// Difference between the addresses in the file and in memory; it tells two loaded copies of one file apart.
     base: usize,
     build_id: Option<Vec<u8>>,
+    layout: u64,
 }
 
 impl LoadedObject {
@@ -43,6 +45,11 @@ impl LoadedObject {
     /// The linker's build id, as it is in memory: the file may have been replaced since.
     pub fn build_id(&self) -> Option<&[u8]> {
         self.build_id.as_deref()
+    }
+
+    /// A hash of the offsets, sizes and flags of its loadable segments. The same in programs of the same Rust version only.
+    pub fn layout(&self) -> u64 {
+        self.layout
     }
 }
 
@@ -91,7 +98,12 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, search: *mut 
         // SAFETY: not null, and the loader ends names with a zero.
         false => OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()).into(),
     };
-    search.found = Some(LoadedObject { path, is_program, base, build_id });
+    let mut layout = DefaultHasher::new();
+    for header in headers.iter().filter(|header| header.p_type == PT_LOAD) {
+        let sizes = [header.p_offset, header.p_vaddr, header.p_filesz, header.p_memsz];
+        (sizes, header.p_flags).hash(&mut layout);
+    }
+    search.found = Some(LoadedObject { path, is_program, base, build_id, layout: layout.finish() });
     1
 }
 
@@ -116,6 +128,7 @@ mod tests {
         let library = LoadedObject::containing(nix::libc::getpid as *const () as usize).unwrap();
         assert!(!library.is_program() && library.path().to_string_lossy().contains("libc"), "{library:?}");
         assert_ne!(program.build_id(), library.build_id());
+        assert_ne!(program.layout(), library.layout());
         let on_the_heap = Box::new(0u8);
         assert_eq!(LoadedObject::containing((&raw const *on_the_heap).addr()), None);
     }
