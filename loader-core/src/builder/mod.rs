@@ -158,6 +158,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Worker processes per iterator: a number, or [`NumWorkers::Auto`]. 0, the default, loads in this process.
+    ///
+    /// With any number of workers, 0 included, `build()` encodes the dataset and loads from the decoded copy: see
+    /// [`TensorDataset`](crate::TensorDataset) for the memory that this needs.
     #[must_use]
     pub fn num_workers(mut self, num_workers: impl Into<NumWorkers>) -> Self {
         self.settings.options.num_workers = Some(num_workers.into());
@@ -300,7 +303,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// The name under which a worker program other than this one has registered the dataset. It has no effect while workers are
-    /// this same program.
+    /// this same program, started again because neither `worker_program` nor `LOADER_WORKER` names one.
     ///
     /// Only data can be sent to a registered dataset, no functions: `build()` refuses one with [`map`](crate::Dataset::map),
     /// [`collate`](Self::collate) or [`worker_init`](Self::worker_init). Write a type for the composed dataset and implement

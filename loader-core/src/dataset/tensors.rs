@@ -17,8 +17,9 @@ use crate::{
 /// Made of a tuple of 1 to 8 tensors with equal first dimensions, its samples are tuples of [`TensorRow`]s; made of one tensor, they
 /// are its rows. A row is a view, copied once, into the batch: of a tensor of shape `[N, ..S]` a batch has the shape `[B, ..S]`.
 ///
-/// Worker processes share the tensors; they are written into shared memory once, when the loader is built, and the dataset given to
-/// the builder is freed then.
+/// Worker processes share the tensors. `build()` copies them into shared memory once, with 0 workers too, and then
+/// frees the dataset given to the builder: until then they are in memory twice, and a clone that the program keeps
+/// is a second copy for good.
 ///
 /// # Examples
 /// ```

@@ -3,6 +3,7 @@
 use super::{BatchSampler, Epoch, Sampler, cut};
 use crate::dataset::hash;
 
+/// The indices in the order of the list. Each epoch copies the list, 8 bytes an index.
 impl Sampler for Vec<usize> {
     fn len(&self) -> usize {
         self.len()
@@ -25,6 +26,7 @@ impl Sampler for Vec<usize> {
     }
 }
 
+/// The batches in the order of the list. Each epoch copies the list and each batch in it.
 impl BatchSampler for Vec<Vec<usize>> {
     fn len(&self, _epoch: Epoch) -> usize {
         self.len()

@@ -4,7 +4,7 @@ use std::{
     array,
     cell::RefCell,
     fs::{self, OpenOptions},
-    io::Read,
+    io::{self, Read},
     os::unix::fs::{FileTypeExt, OpenOptionsExt},
     path::Path,
 };
@@ -147,8 +147,17 @@ impl Transform {
 /// Reads a regular file of at most `max` bytes that starts as an image does. Any other file fails before it
 /// is read, and without waiting: opening a named pipe would otherwise wait for a writer.
 fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> {
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let opened = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let open = |flags: OFlags| {
+        let flags = flags | OFlags::NOCTTY;
+        OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
+    };
+    let opened = open(OFlags::NONBLOCK).or_else(|error| {
+        // Another program holds a lease on the file, or the file is on slow storage: waiting for a regular file
+        // is right.
+        let must_wait = error.kind() == io::ErrorKind::WouldBlock
+            && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+        if must_wait { open(OFlags::empty()) } else { Err(error) }
+    });
     let file = opened.map_err(ImageProblem::Unreadable)?;
     let metadata = file.metadata().map_err(ImageProblem::Unreadable)?;
     if !metadata.is_file() {
