@@ -60,7 +60,8 @@ pub(super) struct Server<T> {
 /// Makes the folder `meeting`, which only this user can access, and a server in it.
 ///
 /// ipc-channel reads the folder from the environment. If other threads might use the environment at the same
-/// time, the server is made directly in the folder for temporary files.
+/// time, the server is made directly in the folder for temporary files. If that folder cannot be used, the folder
+/// that main has chosen replaces it, for all that the worker makes with the crate `tempfile` from then on.
 ///
 /// Alternative considered: to tell the crate `tempfile` that its default folder is `meeting`. Rejected because that cannot be taken back,
 /// and the user's code in the worker would make its temporary files there.
