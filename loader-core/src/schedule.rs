@@ -140,6 +140,26 @@ impl<P> Schedule<P> {
         }
     }
 
+    /// Takes the last batch for which `is_it` holds of those that have arrived behind task `number`, with its number and worker. Its task is
+    /// on its way again. Only for batches that are returned in order.
+    pub(crate) fn take_arrived_behind(
+        &mut self,
+        number: u64,
+        is_it: impl Fn(&P) -> bool,
+    ) -> Option<(u64, usize, P)> {
+        debug_assert!(self.in_order, "out of order a batch that has arrived is the next");
+        let first = self.place(number)? + 1;
+        let place = (first..self.window.len())
+            .rev()
+            .find(|&at| matches!(&self.window[at], Entry::Arrived { batch, .. } if is_it(batch)))?;
+        let Entry::Arrived { lane, .. } = self.window[place] else { return None };
+        let entry = std::mem::replace(&mut self.window[place], Entry::Waiting { lane });
+        let Entry::Arrived { batch, .. } = entry else { return None };
+        let worker = self.worker_of(lane);
+        self.waiting[worker] += 1;
+        Some((self.received + place as u64, worker, batch))
+    }
+
     /// Notes that the shard of task `number` has no more samples: it gets no more turns. The tasks that it still has bring nothing; room
     /// for them is kept, as in PyTorch, so that the others never get more than their share. False when no such task is waiting.
     pub(crate) fn exhausted(&mut self, number: u64) -> bool {

@@ -55,6 +55,33 @@ fn one_large_batch_costs_the_others_nothing_for_long() {
     assert!(bytes < 3 << 20, "the large slot is given back: {bytes}");
 }
 
+/// The first sample comes late and takes more than half of the memory; the others fill the memory meanwhile.
+#[derive(Debug, Serialize, Deserialize)]
+struct LargeAndLate;
+
+impl Dataset for LargeAndLate {
+    type Sample = Vec<u8>;
+
+    fn len(&self) -> usize {
+        20
+    }
+
+    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u8>> {
+        if index == 0 {
+            thread::sleep(Duration::from_millis(300));
+        }
+        Ok(vec![index as u8; if index == 0 { 300_000 } else { 60_000 }])
+    }
+}
+
+#[test]
+fn batches_that_have_arrived_make_room_for_an_earlier_one() {
+    let _watchdog = Watchdog::start();
+    let loader = DataLoader::builder(LargeAndLate).num_workers(2).prefetch_factor(4);
+    let loader = loader.shared_memory_limit(512 << 10).build().unwrap();
+    assert_eq!(first_bytes(loader.iter().unwrap()), (0..20).collect::<Vec<_>>());
+}
+
 /// `Large`, as an iterable dataset of shards.
 #[derive(Debug, Serialize, Deserialize)]
 struct LargeStream {

@@ -8,7 +8,7 @@ use loader_ipc::{
 };
 use nix::libc::{EMFILE, ENFILE};
 
-use super::{Request, Sent, Starved, Vacate, WorkerIter};
+use super::{Arrival, Request, Sent, Starved, Vacate, WorkerIter};
 use crate::{collate::Batch, error::Error};
 
 /// Max time to wait for slots of other iterators while none of them comes back.
@@ -72,6 +72,9 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 if self.waits_for_lost() || self.waits_for_others() {
                     return Ok(());
+                }
+                if matches!(error, SlotError::LimitReached { .. }) && self.drop_arrived_behind(task) {
+                    continue;
                 }
                 if is_retried(&error) || self.slots.used_elsewhere() > 0 {
                     return Err(self.no_slot(error));
@@ -178,6 +181,35 @@ impl<B: Batch> WorkerIter<B> {
         request.vacate = Vacate::Asked;
         self.pool.vacate(request.worker, number)?;
         Ok(true)
+    }
+
+    /// Drops the last batch that has arrived behind `task`, and parks its task, to be loaded again when there is room. False when there is
+    /// no such batch, and for an iterable dataset, whose shards cannot go back.
+    ///
+    /// Alternative considered: to copy the batch into main's own memory. Rejected because `shared_memory_limit` would then not bound it.
+    fn drop_arrived_behind(&mut self, task: u64) -> bool {
+        // A worker that is still on a lost try of the task could not be told apart from the new one.
+        let has_lost = (0..self.options.workers).any(|worker| self.hedges.has_lost(worker));
+        if self.supply.has_shards() || !self.options.in_order || has_lost {
+            return false;
+        }
+        let has_slot = |arrival: &Arrival| matches!(arrival, Arrival::Batch { .. });
+        let Some((number, worker, arrival)) = self.schedule.take_arrived_behind(task, has_slot) else {
+            return false;
+        };
+        if let Arrival::Batch { lease, held, .. } = arrival {
+            self.slots.release(lease, held);
+        }
+        let place = self.place_of(number).expect("every task in the schedule is noted");
+        (self.tasks[place].lease, self.tasks[place].has_asked) = (None, false);
+        if !self.pool.takes_moved_tasks(worker) {
+            // Its worker has been told that no more tasks come. The one that is waited for has not.
+            let to = self.sent(task).map_or(worker, |sent| sent.worker);
+            self.schedule.moved(number, to);
+            self.tasks[place].worker = to;
+        }
+        self.park(number);
+        true
     }
 
     /// Takes back the slot of a task that no worker has begun.
