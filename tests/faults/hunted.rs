@@ -160,7 +160,10 @@ fn while_they_start() {
         let expected = undisturbed(40, 0);
         let loader = noise(40).num_workers(2).on_warning(|_| {}).build().unwrap();
         let (mut right, mut refused) = (0, 0);
-        for (pause, least_right) in [(200, 0), (1000, 0), (3000, 0), (9000, 0), (100_000, 5)] {
+        // On an idle machine ten epochs end within the longest pause.
+        for (pause, min_kills, min_right) in
+            [(200, 1, 0), (1000, 1, 0), (3000, 1, 0), (9000, 1, 0), (100_000, 0, 5)]
+        {
             let before = right;
             let rounds = |_: &dyn Fn() -> usize| {
                 for _ in 0..10 {
@@ -178,7 +181,7 @@ fn while_they_start() {
             };
             let ((), kills) = hunting(Duration::from_micros(pause), usize::MAX, rounds);
             println!("a kill every {pause} us: {kills} kills, {} of 10 epochs are right", right - before);
-            assert!(kills > 0 && right - before >= least_right);
+            assert!(kills >= min_kills && right - before >= min_right);
         }
         println!("{right} epochs are right, {refused} were refused");
         assert!(refused > 0, "no kill hit a worker that starts");
