@@ -8,7 +8,7 @@
 //!        release: failed, skipped, its worker died
 //! ```
 //!
-//! Small slots share memfds ([`regions`]), so that a program can hold many batches with few descriptors; a slot of a megabyte or more has
+//! Small slots share memfds (`slots/regions.rs`), so that a program can hold many batches with few descriptors; a slot of a megabyte or more has
 //! one of its own. A slot is never resized: a batch that needs more gets another slot. Free slots beyond what workers have leased at a
 //! time are destroyed, so that memory and descriptors go back when the program drops batches that it has held.
 //!
