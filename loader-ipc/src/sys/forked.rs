@@ -63,8 +63,8 @@ fn is_forked() -> bool {
 }
 
 fn mark() -> Option<SharedWords> {
-    let page = NonZeroUsize::new(rustix::param::page_size())?;
-    let mapping = Mapping::anonymous(page).ok()?;
+    // The system rounds the length up to a page. It is not asked for: rustix's `page_size` reads memory that valgrind does not map.
+    let mapping = Mapping::anonymous(NonZeroUsize::new(size_of::<u64>())?).ok()?;
     // SAFETY: exactly the range of the mapping, which is private and anonymous; what it holds in this process does not change.
     unsafe { madvise(mapping.start().cast(), mapping.len(), MmapAdvise::MADV_WIPEONFORK) }.ok()?;
     let words = SharedWords::over(mapping);
