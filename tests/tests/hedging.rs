@@ -73,22 +73,27 @@ fn a_stopped_worker_holds_nobody_up() {
 fn deaths_on_either_side_change_nothing() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
-    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4);
-    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
-    for victim in [0, 2] {
-        for delay in [15, 40] {
-            put_lives(folder.path(), &[(30, 1), (70, 1)]);
-            let loader = builder().num_workers(4).hedge(true).on_warning(|_| {}).build().unwrap();
-            let batches = loader.iter().unwrap();
-            let pid = batches.worker_pids()[victim];
-            let killer = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(delay));
-                processes::try_signal(pid, Signal::SIGKILL)
-            });
-            assert_eq!(digest(batches), undisturbed, "worker {victim} killed after {delay} ms");
-            killer.join().unwrap();
+    let builder = |lives: &Path| DataLoader::builder(hesitant(lives)).batch_size(4);
+    let undisturbed = digest(builder(folder.path()).build().unwrap().iter().unwrap());
+    let check = |victim: usize, delay| {
+        let folder = tempfile::tempdir().unwrap();
+        put_lives(folder.path(), &[(30, 1), (70, 1)]);
+        let loader = builder(folder.path()).num_workers(4).hedge(true).on_warning(|_| {}).build().unwrap();
+        let batches = loader.iter().unwrap();
+        let pid = batches.worker_pids()[victim];
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(delay));
+            processes::try_signal(pid, Signal::SIGKILL)
+        });
+        assert_eq!(digest(batches), undisturbed, "worker {victim} killed after {delay} ms");
+        killer.join().unwrap();
+    };
+    // At the same time: each loader waits 5 seconds at its end for a worker that hangs.
+    thread::scope(|scope| {
+        for (victim, delay) in [(0, 15), (0, 40), (2, 15), (2, 40)] {
+            scope.spawn(move || check(victim, delay));
         }
-    }
+    });
 }
 
 #[test]

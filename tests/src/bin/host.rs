@@ -1,15 +1,19 @@
 //! A main process that dies: `test-host WAY WORKERS`. It prints the pids of its workers as one JSON line while they work, then
 //! dies in the given way.
-#![allow(unsafe_code)] // for `fork`, which only a test wants
+#![allow(unsafe_code)] // for `fork` and `signal`, which only a test wants
 
 use std::{io::Write, os::unix::process::CommandExt, process::Command, thread, time::Duration};
 
 use loader_core::prelude::*;
 use loader_tests::datasets::{Fault, Faulty, Slow};
-use nix::unistd::{ForkResult, fork};
+use nix::{
+    sys::signal::{SigHandler, Signal, signal},
+    unistd::{ForkResult, fork},
+};
 
 fn main() -> anyhow::Result<()> {
     loader_worker::init();
+    end_by_signals()?;
     let mut arguments = std::env::args().skip(1);
     let way = arguments.next().unwrap_or_default();
     let workers: usize = arguments.next().unwrap_or_default().parse()?;
@@ -32,6 +36,15 @@ fn main() -> anyhow::Result<()> {
     }
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(5) };
     die(&way, DataLoader::builder(dataset).batch_size(4).num_workers(workers).build()?)
+}
+
+/// Lets every signal have its default effect. A program that `nohup` or a shell starts in the background ignores some of them.
+fn end_by_signals() -> nix::Result<()> {
+    for number in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+        // SAFETY: no handler runs.
+        unsafe { signal(number, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 fn die<B: loader_core::collate::Batch>(way: &str, loader: DataLoader<B>) -> anyhow::Result<()> {
@@ -101,7 +114,7 @@ fn dying(workers: usize) -> anyhow::Result<()> {
         for pid in pids {
             // It may have ended and not been replaced yet.
             let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
             batches.by_ref().take(5).for_each(drop);
         }
     }
@@ -121,7 +134,7 @@ fn chatty(workers: usize) -> anyhow::Result<()> {
     let pids = batches.worker_pids();
     thread::sleep(Duration::from_millis(300));
     // The death of another worker must be noticed all the same.
-    loader_tests::processes::signal(pids[1], nix::sys::signal::Signal::SIGKILL);
+    loader_tests::processes::signal(pids[1], Signal::SIGKILL);
     let died =
         batches.next().is_some_and(|batch| matches!(batch, Err(Error::WorkerExited { worker: 1, .. })));
     drop(batches);
