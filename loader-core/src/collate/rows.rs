@@ -43,14 +43,10 @@ impl<R: Row> Stack for RowStack<R> {
     fn push(&mut self, sample: R) -> Result<(), CollateError> {
         let rows = match &mut self.rows {
             Some(rows) => rows,
-            None => {
-                let rows = Rows::new(self.capacity, &sample.shape()).map_err(CollateProblem::from)?;
-                self.rows.insert(rows)
-            }
+            rows @ None => start(rows, self.capacity, &sample)?,
         };
         if !sample.has_shape(rows.shape()) {
-            let expected = rows.shape().to_vec();
-            return Err(CollateProblem::Ragged { expected, found: sample.shape() }.into());
+            return Err(ragged(rows.shape(), &sample));
         }
         sample.write(rows.next_row());
         Ok(())
@@ -67,6 +63,21 @@ impl<R: Row> Stack for RowStack<R> {
             None => Ok(Tensor::zeros([0]).map_err(CollateProblem::from)?),
         }
     }
+}
+
+/// Starts a tensor of at most `capacity` rows with the shape of `sample`.
+#[cold]
+fn start<'a, R: Row>(
+    rows: &'a mut Option<Rows<R::Element>>,
+    capacity: usize,
+    sample: &R,
+) -> Result<&'a mut Rows<R::Element>, CollateError> {
+    Ok(rows.insert(Rows::new(capacity, &sample.shape()).map_err(CollateProblem::from)?))
+}
+
+#[cold]
+fn ragged<R: Row>(expected: &[usize], sample: &R) -> CollateError {
+    CollateProblem::Ragged { expected: expected.to_vec(), found: sample.shape() }.into()
 }
 
 macro_rules! rows {

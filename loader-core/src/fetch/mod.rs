@@ -285,10 +285,16 @@ fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow
     // The dataset made the sample, and the stack writes it into the slot.
     end_if_forked();
     let pushed = match stack.makes_tensors() {
-        true => arena.within(|| stack.push(sample)),
+        true => push_within(stack, sample, arena),
         false => stack.push(sample),
     };
     pushed.map_err(collate_error)
+}
+
+/// Adds a sample whose tensors are to lie in the arena: mostly the first one of a batch.
+#[inline(never)]
+fn push_within<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> Result<(), CollateError> {
+    arena.within(|| stack.push(sample))
 }
 
 /// Runs user code that comes before the first sample.

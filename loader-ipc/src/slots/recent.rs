@@ -13,15 +13,21 @@ pub(super) const RECENT: usize = 32;
 pub(super) struct RecentSizes {
     sizes: [usize; RECENT],
     next: usize,
+    /// The largest of `sizes`.
+    largest: usize,
 }
 
 impl RecentSizes {
     pub(super) fn note(&mut self, size: usize) {
-        self.sizes[self.next] = size;
+        let forgotten = std::mem::replace(&mut self.sizes[self.next], size);
         self.next = (self.next + 1) % RECENT;
+        self.largest = match size >= self.largest || forgotten < self.largest {
+            true => self.largest.max(size),
+            false => self.sizes.into_iter().max().unwrap_or(0),
+        };
     }
 
     pub(super) fn largest(&self) -> usize {
-        self.sizes.into_iter().max().unwrap_or(0)
+        self.largest
     }
 }
