@@ -1,8 +1,8 @@
-"""Compares the pixels that `write_pixels` wrote with Pillow's, and prints the difference in levels from 0 to 255.
+"""Compares the pixels that `write_pixels` wrote with those of Pillow. Prints the differences in levels from 0 to 255.
 
     python loader-data/compare/pillow.py FOLDER OUTPUT
 
-FOLDER is the folder of images, OUTPUT what `write_pixels` was given. Needs Pillow and NumPy.
+FOLDER and OUTPUT are the arguments that `write_pixels` was given. Needs Pillow and NumPy.
 """
 
 import sys
@@ -14,14 +14,14 @@ from PIL import Image
 
 
 def files(folder):
-    """The files as torchvision's ImageFolder lists them."""
+    """Yields the files in the order of torchvision's ImageFolder."""
     for label in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         for inside in sorted([label, *(entry for entry in label.rglob("*") if entry.is_dir())]):
             yield from sorted(file for file in inside.iterdir() if file.suffix.lower() in {".jpg", ".jpeg", ".png"})
 
 
 def resized(image, shorter):
-    """torchvision's Resize(shorter)."""
+    """Resizes like torchvision's Resize(shorter)."""
     short, long = sorted(image.size)
     long = int(shorter * long / short)
     size = (shorter, long) if image.width <= image.height else (long, shorter)
@@ -29,7 +29,7 @@ def resized(image, shorter):
 
 
 def center_cropped(image, size):
-    """torchvision's CenterCrop(size), for images that are not smaller."""
+    """Crops like torchvision's CenterCrop(size). The image must not be smaller than the crop."""
     left, top = (round((side - size) / 2) for side in image.size)
     return image.crop((left, top, left + size, top + size))
 

@@ -1,9 +1,9 @@
-"""Prints what torchvision v2 takes to make training samples of a folder's JPEGs, on one thread: milliseconds of processor time an image.
+"""Measures torchvision v2 on one thread: prints the processor time in milliseconds per training sample of JPEGs.
 
     python loader-data/compare/torchvision_v2.py FOLDER [LIMIT]
 
-The counterpart of `standard_train(224), f32` of the example `throughput`. Of more than LIMIT files (500) every n-th is read. Needs torch
-and torchvision.
+This is the counterpart of `standard_train(224), f32` in the example `throughput`. If the folder has more than LIMIT
+files (default: 500), every n-th file is read. Needs torch and torchvision.
 """
 
 import sys

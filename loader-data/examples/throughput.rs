@@ -1,4 +1,5 @@
-//! How many images a second one core loads, and the processor time of one: on a busy machine only that says something.
+//! Measures how many images per second one core loads, and the processor time per image. On a busy machine
+//! only the processor time is meaningful.
 //!
 //! ```text
 //! cargo run --release -p loader-data --example throughput -- [FOLDER] [SECONDS]

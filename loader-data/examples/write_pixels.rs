@@ -1,10 +1,12 @@
-//! Writes what the loader makes of each image, for `compare/pillow.py`: raw `u8`, `[3, height, width]`, one file an image.
+//! Writes the pixels of each image to a file, for `compare/pillow.py`: raw `u8` of shape `[3, height,
+//! width]`.
 //!
 //! ```text
 //! cargo run --release -p loader-data --example write_pixels -- FOLDER OUTPUT
 //! ```
 //!
-//! `OUTPUT/decoded` gets the images as they are, `OUTPUT/eval` the central 224 x 224 pixels after resizing the shorter side to 256.
+//! `OUTPUT/decoded` gets the images in their own size, `OUTPUT/eval` their central 224 x 224 pixels after a
+//! resize of the shorter side to 256.
 
 use std::{fs, path::Path};
 
@@ -24,7 +26,8 @@ fn main() -> anyhow::Result<()> {
     write(&images, &output.join("decoded"))
 }
 
-/// The files' names are the samples' numbers: Pillow's side lists the folder in the same order.
+/// Writes one file per image, named by the index of its sample. `compare/pillow.py` lists the folder in the
+/// same order.
 fn write(images: &ImageFolder<u8>, output: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(output)?;
     for index in 0..images.len() {

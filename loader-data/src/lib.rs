@@ -1,8 +1,8 @@
 //! Datasets over real files, for the loader.
 //!
-//! [`ImageFolder`] (feature `image-folder`, on by default) reads JPEG and PNG files from one sub-folder a class, as torchvision's
-//! `ImageFolder` does, and decodes, crops, resizes, flips and normalises them as its [`Transform`] says. The decoders are pure
-//! Rust.
+//! [`ImageFolder`] (feature `image-folder`, on by default) reads JPEG and PNG files from one sub-folder per
+//! class, as torchvision's `ImageFolder` does. It decodes them and applies its [`Transform`]: crop, resize,
+//! flip, normalise. The decoders are pure Rust.
 //!
 //! # Examples
 //! ```
@@ -12,7 +12,8 @@
 //! let photos = ImageFolder::open("photos")?.transform(Transform::standard_train(224))?;
 //! assert_eq!(photos.classes(), ["animal", "medical", "space", "table", "texture"]);
 //!
-//! // A loader does this in its workers, and collates: `Tensor<f32>` [B, 3, 224, 224] and `Tensor<u32>` [B].
+//! // A loader calls `get` in its workers and collates the samples into a `Tensor<f32>` of shape
+//! // [B, 3, 224, 224] and a `Tensor<u32>` of shape [B].
 //! let (image, label) = photos.get(0, &mut Context::new(7))?;
 //! assert_eq!(image.shape(), [3, 224, 224]);
 //! assert_eq!(label, 0);

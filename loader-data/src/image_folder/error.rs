@@ -1,4 +1,4 @@
-//! What can go wrong with a folder, an image, a transform.
+//! The errors of folders, images and transforms.
 
 use std::{io, path::PathBuf};
 
@@ -12,7 +12,7 @@ use super::decode::{MAX_PIXELS, MAX_SIDE};
 pub enum ImageFolderError {
     /// There is nothing at the path.
     #[error(
-        "image folder `{}` does not exist; give the folder that holds one sub-folder of images a class",
+        "image folder `{}` does not exist; give the folder that holds one sub-folder of images per class",
         path.display()
     )]
     NotFound {
@@ -21,7 +21,7 @@ pub enum ImageFolderError {
     },
     /// There is a file at the path.
     #[error(
-        "image folder `{}` is a file; give the folder that holds one sub-folder of images a class",
+        "image folder `{}` is a file; give the folder that holds one sub-folder of images per class",
         path.display()
     )]
     NotAFolder {
@@ -29,17 +29,20 @@ pub enum ImageFolderError {
         path: PathBuf,
     },
     /// The folder, or one inside it, cannot be listed.
-    #[error("folder `{}` cannot be listed: {error}; check that it is a folder, and its permissions", path.display())]
+    #[error(
+        "folder `{}` cannot be listed: {error}; check that it is a folder and that you may read it",
+        path.display()
+    )]
     Unreadable {
         /// The folder that cannot be listed.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// Images lie in the folder itself, and there are no class folders.
     #[error(
         "image folder `{path}` has images (such as `{example}`) but no class folders; \
-         move them into one sub-folder a class, such as `{path}/some-class/{example}`",
+         move them into one sub-folder per class, such as `{path}/some-class/{example}`",
         path = path.display()
     )]
     ImagesWithoutClass {
@@ -50,7 +53,7 @@ pub enum ImageFolderError {
     },
     /// There is no class folder in the folder.
     #[error(
-        "image folder `{}` has no class folders; make one sub-folder a class and put its images (jpg, jpeg, png) there",
+        "image folder `{}` has no class folders; make one sub-folder per class and put its images (jpg, jpeg, png) there",
         path.display()
     )]
     NoClasses {
@@ -95,17 +98,17 @@ pub struct ImageError {
 #[non_exhaustive]
 pub enum ImageProblem {
     /// The file cannot be read.
-    #[error("cannot be read: {0}; check that it is still there and readable, then open the folder anew")]
+    #[error("cannot be read: {0}; check that it exists and that you may read it, then open the folder again")]
     Unreadable(io::Error),
-    /// The path leads to something that is not a regular file, such as a named pipe, which may give no bytes
-    /// or never end.
+    /// The path leads to something that is not a regular file, such as a named pipe, which may never give a
+    /// byte or never end.
     #[error("is not a regular file but {found}; remove it")]
     NotAFile {
-        /// What it is.
+        /// The kind of file, such as "a named pipe".
         found: &'static str,
     },
     /// The file has more bytes than `max_file_bytes`.
-    #[error("has {bytes} bytes, of at most {max}; remove it, or raise `max_file_bytes`")]
+    #[error("has {bytes} bytes (maximum: {max}); remove it, or raise `max_file_bytes`")]
     FileTooLarge {
         /// Size of the file in bytes.
         bytes: u64,
@@ -118,7 +121,7 @@ pub enum ImageProblem {
     /// The file is neither JPEG nor PNG, even if its name says so.
     #[error("is neither JPEG nor PNG but looks like {found}; convert it or remove it")]
     UnknownFormat {
-        /// What its first bytes look like.
+        /// The format that the first bytes suggest.
         found: &'static str,
     },
     /// The file ends before the image does.
@@ -127,9 +130,10 @@ pub enum ImageProblem {
         /// Format of the file.
         format: &'static str,
     },
-    /// The image is larger than what is accepted, which keeps a file of a few bytes from taking all memory.
+    /// The image is larger than [`MAX_SIDE`] or [`MAX_PIXELS`] allow. These limits keep a file of a few bytes
+    /// from taking all memory.
     #[error(
-        "is too large: {width} x {height} pixels, of at most {MAX_SIDE} a side and {MAX_PIXELS} in all; \
+        "is too large: {width} x {height} pixels (maximum: {MAX_SIDE} per side and {MAX_PIXELS} in total); \
          scale it down or remove it"
     )]
     TooLarge {
@@ -145,12 +149,12 @@ pub enum ImageProblem {
     Malformed {
         /// Format of the file.
         format: &'static str,
-        /// What the decoder said.
+        /// The message of the decoder.
         reason: String,
     },
-    /// The transform makes the image larger than what is accepted.
+    /// The transform makes the image larger than [`MAX_PIXELS`] allows.
     #[error(
-        "becomes too large: {width} x {height} pixels after the transform, of at most {MAX_PIXELS}; \
+        "becomes too large: {width} x {height} pixels after the transform (maximum: {MAX_PIXELS} in total); \
          crop it, or resize to a smaller size"
     )]
     TooLargeAfterTransform {
@@ -173,37 +177,37 @@ pub enum TransformError {
         /// The size that was given.
         size: u32,
     },
-    /// The range of shares of the image's area is empty or out of bounds.
+    /// The range of fractions of the image's area is empty or out of bounds.
     #[error(
-        "random_resized_crop: {min} to {max} is no range of shares of the image's area; \
+        "random_resized_crop: {min} to {max} is not a valid range of fractions of the image's area; \
          give the smaller one first, both above 0 and at most 1, such as 0.08 to 1"
     )]
     Scale {
-        /// The smaller share.
+        /// The first number that was given.
         min: f64,
-        /// The larger share.
+        /// The second number that was given.
         max: f64,
     },
-    /// The range of aspect ratios is empty or not positive.
+    /// The range of aspect ratios is empty or out of bounds.
     #[error(
-        "random_resized_crop: {min} to {max} is no range of aspect ratios (width / height); \
+        "random_resized_crop: {min} to {max} is not a valid range of aspect ratios (width / height); \
          give the smaller one first, both above 0, such as 0.75 to 1.33"
     )]
     Ratio {
-        /// The smaller ratio.
+        /// The first number that was given.
         min: f64,
-        /// The larger ratio.
+        /// The second number that was given.
         max: f64,
     },
-    /// Not a probability.
+    /// The number is not a probability.
     #[error("random_horizontal_flip: {p} is not a probability; give a number from 0 to 1")]
     Probability {
         /// The number that was given.
         p: f64,
     },
-    /// A mean or standard deviation that nothing can be normalised with.
+    /// A mean or standard deviation is not finite, or a standard deviation is not above 0.
     #[error(
-        "normalise: mean {mean} and standard deviation {std} of channel {channel} do not work; \
+        "normalise: mean {mean} and standard deviation {std} of channel {channel} are not valid; \
          give a finite mean and a positive, finite deviation, both for pixels from 0 to 1"
     )]
     Normalise {
@@ -214,10 +218,10 @@ pub enum TransformError {
         /// Its standard deviation.
         std: f32,
     },
-    /// Something follows after `normalise`.
-    #[error("normalise must be the last step, and there can be one only; move it to the end")]
+    /// A step follows `normalise`.
+    #[error("normalise must be the last step and can occur only once; move it to the end")]
     NormaliseNotLast,
-    /// Bytes cannot be normalised.
+    /// The transform normalises, but the pixels are `u8`.
     #[error(
         "normalise needs pixels of type f32, and these are u8; leave the step out, or use `ImageFolder::open`"
     )]

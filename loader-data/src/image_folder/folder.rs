@@ -1,4 +1,4 @@
-//! The dataset.
+//! The dataset [`ImageFolder`].
 
 use std::{
     ffi::OsString,
@@ -15,42 +15,49 @@ use super::{
     transform::{MAX_FILE_BYTES, Pixel, Transform},
 };
 
-/// A dataset of images in one sub-folder a class: torchvision's `ImageFolder`. A sample is `(image, label)`: the image a
-/// `Tensor<P>` of shape `[3, height, width]` (red, green, blue), the label the class folder's number as `u32`. `P` is `f32` with
-/// pixels from 0 to 1 (before normalisation) or `u8` with pixels from 0 to 255. A batch is
-/// `(Tensor<P>` `[B, 3, height, width]`, `Tensor<u32>` `[B])`.
+/// A dataset of images in one sub-folder per class, like torchvision's `ImageFolder`.
 ///
-/// Without a [`transform`](Self::transform) images keep their size, so they form a batch only where all have the same.
+/// A sample is `(image, label)`: the image is a `Tensor<P>` of shape `[3, height, width]` (red, green, blue),
+/// the label is the number of its class folder as `u32`. `P` is `f32` with pixels from 0 to 1 (before
+/// normalisation) or `u8` with pixels from 0 to 255. A batch is a `Tensor<P>` of shape `[B, 3, height,
+/// width]` and a `Tensor<u32>` of shape `[B]`. Without a [`transform`](Self::transform) images keep their
+/// size, so the images of a batch must have the same size.
 ///
-/// # Which files
-/// Class folders are the sub-folders of the root, numbered in the order of their names. Their images are the
-/// files named `.jpg`, `.jpeg` or `.png` (in upper or lower case) in them and in the folders inside them. The
-/// order is torchvision's: class by class; in a class, folders by path; in a folder, files by name; all
-/// compared bytewise. Names need not be Unicode. Symbolic links are followed. Unlike in torchvision, names
-/// that start with a dot are skipped, and so is a link to a folder that contains it: its images have already
-/// been listed under a shorter path, while torchvision lists them about 40 times. The list of files lies in
-/// shared memory once, however many workers there are.
+/// # Which files it lists
+/// The class folders are the sub-folders of the root, numbered in the order of their names. The images of a
+/// class are the files named `.jpg`, `.jpeg` or `.png` (in upper or lower case) in its folder and in all
+/// folders inside it. The order is that of torchvision: class by class; within a class, folders by path;
+/// within a folder, files by name; all compared bytewise. Names need not be Unicode. Symbolic links are
+/// followed. Unlike torchvision, the dataset skips names that start with a dot, and links to a folder that
+/// contains the link: their images have already been listed under a shorter path (torchvision lists them
+/// about 40 times). The list of files is in shared memory, once for all workers.
 ///
-/// # How they are read
-/// JPEG (baseline and progressive; grey, colour, CMYK) or PNG (all colour types and depths), told apart by content, not by name.
-/// Grey images get three equal channels; of 16 bits a channel the upper 8 remain; transparency is dropped, not blended; of an
-/// animation the first picture is taken. EXIF orientation, colour profiles and gamma are ignored, as torchvision's default loader
-/// ignores them.
+/// # How it reads them
+/// A file may be a JPEG (baseline or progressive; grey, colour or CMYK) or a PNG (any colour type and depth).
+/// Its content decides, not its name. Grey images get three equal channels. Of channels with 16 bits the
+/// upper 8 bits are used. Transparency is dropped, not blended. Of an animation the first picture is used.
+/// EXIF orientation, colour profiles and gamma are ignored, as torchvision's default loader ignores them.
 ///
-/// Of a baseline JPEG (grey, or YCbCr with chroma of full or half size: nearly all photographs) only what the transform shows is
-/// decoded to pixels, the same as if all were.
+/// Of a baseline JPEG (grey, or YCbCr with chroma of full or half size: nearly all photographs) only the part
+/// that the transform needs is decoded to pixels. These are the same pixels as if the whole image was
+/// decoded.
 ///
 /// # Damaged files
-/// A JPEG fails when a table is missing, a code is invalid, a scan has fewer coded pixels than the header
-/// says, or the end marker is missing. All coded pixels are read for this, so a damaged file fails with any
+/// A JPEG fails if a table is missing, a code is invalid, a scan has fewer coded pixels than the header says,
+/// or the end marker is missing. All coded pixels are read to check this, so a damaged file fails with any
 /// crop. Two kinds of damage are not noticed: flipped bits that give other valid codes, and missing whole
-/// scans at the end of a progressive JPEG, which the standard allows and which cost detail. More coded pixels
-/// than needed are not an error. Every part of a PNG has a checksum.
+/// scans at the end of a progressive JPEG, which the standard allows and which cost detail. Surplus coded
+/// pixels are not an error. Every part of a PNG has a checksum.
 ///
-/// Images may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels a side and [`MAX_PIXELS`](crate::MAX_PIXELS) in all. Each thread
-/// that loads keeps its buffers for the next image (three bytes a pixel, up to 64 MiB each). A file may have up to
-/// [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES) bytes ([`max_file_bytes`](Self::max_file_bytes)) and must be a regular file: a named
-/// pipe or a device fails at once. A file that is not an image is not read beyond its first bytes.
+/// # Limits
+/// An image may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels per side and
+/// [`MAX_PIXELS`](crate::MAX_PIXELS) in total. A file may have up to
+/// [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES) bytes, unless [`max_file_bytes`](Self::max_file_bytes) sets
+/// another limit. It must be a regular file: a named pipe or a device fails at once. Of a file that is not an
+/// image only the first bytes are read.
+///
+/// Each thread that loads images keeps its buffers for the next image (three bytes per pixel, up to 64 MiB
+/// each).
 ///
 /// # Examples
 /// ```
@@ -82,22 +89,25 @@ pub struct ImageFolder<P = f32> {
 }
 
 impl ImageFolder<f32> {
-    /// Lists the images under `path`, to be loaded as `f32` from 0 to 1. Reads no image yet.
+    /// Opens the folder at `path`, with pixels as `f32` from 0 to 1. Lists the files and reads none of them
+    /// yet.
     ///
     /// # Errors
-    /// [`ImageFolderError`] when the folder is missing or cannot be listed, has no class folders, or has class folders without
-    /// images.
+    /// Returns [`ImageFolderError`] if the folder is missing or cannot be listed, has no class folders, or
+    /// has class folders without images.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImageFolderError> {
         Self::list(path.as_ref())
     }
 }
 
 impl ImageFolder<u8> {
-    /// As [`open`](ImageFolder::open), with pixels kept as `u8` from 0 to 255: a batch is a quarter of the size, and the
-    /// training step converts and normalises it, usually on the accelerator.
+    /// Opens the folder at `path`, with pixels as `u8` from 0 to 255.
+    ///
+    /// A batch needs a quarter of the memory of one with `f32` pixels. The training step converts and
+    /// normalises it, usually on the accelerator.
     ///
     /// # Errors
-    /// As [`open`](ImageFolder::open).
+    /// Returns the errors of [`open`](ImageFolder::open).
     ///
     /// # Examples
     /// ```
@@ -120,7 +130,7 @@ impl<P: Pixel> ImageFolder<P> {
     fn list(path: &Path) -> Result<Self, ImageFolderError> {
         let listing = scan::list(path)?;
         let hash = listing.hash();
-        // Absolute, so that the program may change its directory before workers start.
+        // An absolute path stays valid if the program changes its directory before workers start.
         let root = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let files = SharedVec::new(listing.files).map_err(ImageFolderError::Memory)?;
         let transform = Transform::default();
@@ -135,40 +145,43 @@ impl<P: Pixel> ImageFolder<P> {
         })
     }
 
-    /// Sets what is done with each image, in place of what was set before.
+    /// Sets the transform of the images and replaces the previous one. By default images are not transformed.
     ///
     /// # Errors
-    /// [`TransformError`] when a value is out of bounds, or the pixels are `u8` and the transform normalises.
+    /// Returns [`TransformError`] if a value is out of bounds, or if the pixels are `u8` and the transform
+    /// normalises.
     pub fn transform(mut self, transform: Transform) -> Result<Self, TransformError> {
         transform.validate_for::<P>()?;
         self.transform = transform;
         Ok(self)
     }
 
-    /// Sets the max size of an image file in bytes: [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), 256 MiB, by
-    /// default. A larger file fails before it is read.
+    /// Sets the maximum size of an image file in bytes. The default is
+    /// [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), 256 MiB. A larger file fails before it is read.
     #[must_use]
     pub fn max_file_bytes(mut self, bytes: u64) -> Self {
         self.max_file_bytes = bytes;
         self
     }
 
-    /// Names of the classes; a label is a place in this list. Bytes of a name that are not Unicode are replaced (U+FFFD).
+    /// Returns the names of the classes; a label is an index in this list. Bytes of a name that are not
+    /// Unicode are replaced by U+FFFD.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// Label of sample `index`, without loading its image; `None` when there is no such sample.
+    /// Returns the label of sample `index` without loading its image, or `None` if there is no such sample.
     pub fn label(&self, index: usize) -> Option<u32> {
         self.files.get(index).ok().map(|(_, label)| label)
     }
 
-    /// Labels of all samples in order, without loading an image: what a weighted sampler is made from.
+    /// Returns the labels of all samples in order, without loading an image, for example to build a weighted
+    /// sampler.
     pub fn labels(&self) -> impl Iterator<Item = u32> {
         (0..self.files.len()).map_while(|index| self.label(index))
     }
 
-    /// File of sample `index`; `None` when there is no such sample.
+    /// Returns the path of the file of sample `index`, or `None` if there is no such sample.
     pub fn path(&self, index: usize) -> Option<PathBuf> {
         self.files.get(index).ok().map(|(file, _)| Path::new(&self.root).join(file))
     }
@@ -188,14 +201,16 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
         Ok((image, label))
     }
 
-    /// A hash of the class names and of each file's path and class: a state is refused when a file was added, removed or renamed. Neither the
-    /// folder's own path nor what is in the files is part of it.
+    /// Returns a hash of the class names and of the path and class of each file. A loader therefore refuses a
+    /// state after a file was added, removed or renamed. The path of the folder itself and the contents of
+    /// the files are not part of the hash.
     fn fingerprint(&self) -> String {
         format!("image_folder(#{:016x})", self.listing)
     }
 
     fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
-        // The bytes may come from elsewhere than from `transform`.
+        // A deserialised dataset did not necessarily get its transform from the method `transform`, which
+        // validates.
         Ok(self.transform.validate_for::<P>()?)
     }
 }

@@ -1,7 +1,8 @@
-//! Folders of images, one sub-folder a class.
+//! Folders of images with one sub-folder per class.
 //!
-//! The way of a sample: `scan` has listed its file, `decode` makes it RGB bytes, `transform` plans which part of them becomes
-//! which size and renders that into a tensor.
+//! `scan` lists the files when the dataset is opened. For each sample, `transform` plans which part of the
+//! image becomes which part of the tensor, `decode` decodes that part of the file to RGB bytes, and
+//! `transform` writes them to the tensor.
 
 mod decode;
 mod error;

@@ -1,4 +1,4 @@
-//! A decoded image.
+//! Decoded images and areas of them.
 
 /// Width and height in pixels.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -31,38 +31,40 @@ impl Area {
     }
 }
 
-/// RGB bytes, row by row from the top: an image, or the part of it that is needed. The buffer is used again for the next image.
+/// An image, or the part of it that is needed, as RGB bytes, row by row from the top. The buffer is reused
+/// for the next image.
 #[derive(Debug, Default)]
 pub(super) struct Picture {
     area: Area,
     bytes: Vec<u8>,
 }
 
-/// Bytes of a pixel.
+/// Number of bytes of a pixel.
 pub(super) const RGB: usize = 3;
 
 impl Picture {
-    /// Makes it an image that is all black, with at least `channels` bytes a pixel.
+    /// Makes the picture a whole image, all black, with at least `channels` bytes per pixel.
     pub(super) fn clear(&mut self, size: Size, channels: usize) {
         self.area = Area::new(0, 0, size);
         self.bytes.clear();
         self.bytes.resize(size.pixels() as usize * channels.max(RGB), 0);
     }
 
-    /// Makes it a part of an image. What pixels there are is not specified: all must be written.
+    /// Makes the picture the part `area` of an image. Its pixels are unspecified, so the caller must write
+    /// all of them.
     pub(super) fn clear_part(&mut self, area: Area) {
         self.area = area;
         self.bytes.resize(area.size.pixels() as usize * RGB, 0);
     }
 
-    /// Gives the buffer back when it is larger than `kept` bytes.
+    /// Frees the buffer if it is larger than `kept` bytes.
     pub(super) fn release(&mut self, kept: usize) {
         if self.bytes.capacity() > kept {
             *self = Self::default();
         }
     }
 
-    /// Where in the image it is.
+    /// Returns the area of the image that the picture holds.
     pub(super) fn area(&self) -> Area {
         self.area
     }
@@ -75,7 +77,7 @@ impl Picture {
         &mut self.bytes
     }
 
-    /// Row `y` of the image from column `x` on, `width` pixels.
+    /// Returns `width` pixels of row `y` of the image, from column `x` on.
     pub(super) fn row(&self, x: u32, y: u32, width: u32) -> &[u8] {
         let start = self.place(x, y);
         &self.bytes[start..start + width as usize * RGB]
@@ -91,12 +93,12 @@ impl Picture {
         ((y - top) as usize * size.width as usize + (x - left) as usize) * RGB
     }
 
-    /// Turns bytes of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels into RGB in place.
+    /// Converts pixels of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels to RGB in place.
     pub(super) fn make_rgb(&mut self, channels: usize) {
         let bytes = &mut self.bytes;
         let pixels = self.area.size.pixels() as usize;
         match channels {
-            // A pixel grows: from the last, so that none is overwritten before it is read.
+            // Pixels grow, so the loop starts with the last one: no pixel is overwritten before it is read.
             1 | 2 => {
                 for pixel in (0..pixels).rev() {
                     let grey = bytes[pixel * channels];

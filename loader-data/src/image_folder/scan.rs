@@ -1,4 +1,4 @@
-//! Which images a folder has, in torchvision's order.
+//! Lists the images of a folder in torchvision's order.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,18 +13,18 @@ use super::error::ImageFolderError;
 
 const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
 
-/// What a folder holds.
+/// The classes and images of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Names of the class folders, sorted. Bytes that are not Unicode are replaced (U+FFFD).
+    /// Names of the class folders, sorted. Bytes that are not Unicode are replaced by U+FFFD.
     pub(super) classes: Vec<String>,
-    /// Path of each image, from the root and with `/`, and the number of its class.
+    /// Path of each image, relative to the root and with `/`, and the number of its class.
     pub(super) files: Vec<(OsString, u32)>,
 }
 
 impl Listing {
-    /// A hash of the class names, and of each image's path and class in their order. The root is not part of
-    /// it, since a folder may move.
+    /// Returns a hash of the class names and of the path and class of each image, in order. The root is not
+    /// part of the hash, so that the folder can be moved.
     pub(super) fn hash(&self) -> u64 {
         let mut hash = Xxh3::new();
         let mut text = |text: &[u8]| {
@@ -41,9 +41,9 @@ impl Listing {
     }
 }
 
-/// Lists the images under `root`: class by class; in a class, folder by folder in the order of the folders'
-/// paths; in a folder, by name. All orders are bytewise. A link to a folder that contains it is skipped: each
-/// image behind it has a shorter path.
+/// Lists the images under `root`: class by class; within a class, folders by path; within a folder, files by
+/// name; all compared bytewise. A link to a folder that contains the link is skipped, because each image
+/// behind it also has a shorter path.
 pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     let path = || root.to_owned();
     match fs::metadata(root) {
@@ -93,8 +93,8 @@ pub(super) fn list(root: &Path) -> Result<Listing, ImageFolderError> {
     }
 }
 
-/// Adds `folder`, a path from `root`, and all folders in it to `found`, each with the names of its images.
-/// Adds nothing if `folder` is one of the folders `above` it.
+/// Adds `folder`, a path relative to `root`, and all folders inside it to `found`, each with the names of its
+/// images. Adds nothing if `folder` is the same as one of the folders `above` it.
 fn walk(
     root: &Path,
     folder: OsString,
@@ -116,18 +116,19 @@ fn walk(
     Ok(())
 }
 
-/// Not a `PathBuf`, whose order compares name by name, not bytewise.
+/// Joins two parts of a path. Returns an `OsString`, which is compared bytewise; a `PathBuf` is compared name
+/// by name.
 fn joined(folder: &OsStr, name: &OsStr) -> OsString {
     [folder, name].join(OsStr::new("/"))
 }
 
-/// Device and inode, which are the same for a folder under any path.
+/// Returns the device and inode of a folder, which are the same under every path of the folder.
 fn identity(folder: &Path) -> Result<(u64, u64), ImageFolderError> {
     let metadata = fs::metadata(folder).map_err(unreadable(folder))?;
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// The names in one folder, sorted, without hidden ones and other files.
+/// The names of the sub-folders and images in one folder, sorted, without names that start with a dot.
 struct Folder {
     folders: Vec<OsString>,
     images: Vec<OsString>,
@@ -157,7 +158,8 @@ impl Folder {
     }
 }
 
-/// Links are followed; one that leads nowhere counts as a file, and loading it will tell.
+/// True if the entry is a folder or a link to one. A broken link counts as a file; loading it returns the
+/// error.
 fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
     let kind = entry.file_type()?;
     Ok(kind.is_dir()

@@ -1,4 +1,4 @@
-//! Damaged files fail: the loader never returns a picture in which the decoder made up a part.
+//! Damaged files fail: the dataset never returns an image of which the decoder made up a part.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::{
 
 const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
 
-/// The sample photographs, and one file of each kind of JPEG.
+/// Returns the sample photographs, and one file of each kind of JPEG.
 fn all_jpegs() -> Vec<(&'static str, Vec<u8>)> {
     const PHOTOGRAPHS: [&str; 9] = [
         "animal/chelsea.jpg",
@@ -64,7 +64,7 @@ fn a_truncated_jpeg_fails() {
 }
 
 #[test]
-fn a_truncated_jpeg_with_an_end_appended() {
+fn a_truncated_jpeg_with_an_end_marker_appended_fails() {
     for (name, file) in all_jpegs() {
         for percent in [30, 50, 60, 70, 80, 90, 95, 99] {
             let cut = [&file[..file.len() * percent / 100], &END_OF_IMAGE].concat();
@@ -74,22 +74,22 @@ fn a_truncated_jpeg_with_an_end_appended() {
             let truncated = matches!(error.problem, ImageProblem::Truncated { format: "JPEG" });
             assert!(truncated, "{name} cut at {percent} %: {error}");
         }
-        pixels("whole.jpg", &[&file[..], &[0; 100], &END_OF_IMAGE].concat()).expect("more bytes do no harm");
+        pixels("whole.jpg", &[&file[..], &[0; 100], &END_OF_IMAGE].concat()).expect("more bytes are ignored");
     }
 }
 
 #[test]
-fn a_jpeg_lower_than_its_header_says() {
+fn a_jpeg_with_fewer_rows_than_its_header_says_fails() {
     for (name, file) in all_fixtures() {
         let frame = if name == "progressive.jpg" { 0xC2 } else { 0xC0 };
         let found = pixels("broken.jpg", &with_size(file, frame, 75, 400)).map(drop).expect_err(name);
-        // A scan of a progressive file has another scan behind it, so it does not end with the file.
+        // In a progressive file another scan follows, so the file does not end with the first scan.
         let wrong = if frame == 0xC2 { "fewer coded pixels" } else { "is truncated" };
         assert!(found.to_string().contains(wrong), "{name}: {found}");
     }
 }
 
-/// The file with the marker of each segment `from` changed to `to`, and the number of these segments.
+/// Returns the file with the marker `from` of all segments changed to `to`, and the number of these segments.
 fn renamed(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
     let mut renamed = file.to_vec();
     let mut count = 0;
@@ -105,7 +105,7 @@ fn renamed(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn a_jpeg_without_a_table() {
+fn a_jpeg_without_its_tables_fails() {
     const COMMENT: u8 = 0xFE;
     for (name, file) in all_fixtures() {
         for (segment, message) in [(0xDB, "quantization table"), (0xC4, "uffman")] {
@@ -122,7 +122,7 @@ fn a_jpeg_without_a_table() {
 }
 
 #[test]
-fn one_of_several_tables_is_missing() {
+fn a_jpeg_without_one_of_its_tables_fails() {
     for (name, file) in all_fixtures() {
         for segment in [0xDB, 0xC4] {
             let (_, count) = renamed(&file, segment, segment);
@@ -139,10 +139,10 @@ fn one_of_several_tables_is_missing() {
 }
 
 #[test]
-fn damaged_files() {
+fn invalid_bytes_fail() {
     let mut jpeg = photo("animal/chelsea.jpg");
     let middle = jpeg.len() / 2;
-    // A code of only ones does not exist; the zeros distinguish it from a marker.
+    // No Huffman code consists of ones only. The zero bytes keep the ones from being a marker.
     jpeg[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
     let found = problem(&jpeg, "cannot be decoded as JPEG: ", "convert it with another program");
     assert!(matches!(found, ImageProblem::Malformed { format: "JPEG", .. }));

@@ -1,4 +1,4 @@
-//! What becomes of each kind of file, and what is said of files that do not work.
+//! How each kind of file is decoded, and the errors of files that cannot be.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use png::{BitDepth, ColorType};
 
 use crate::made::{PHOTOS, dot, fixture, folder, load, planes, png};
 
-/// Loads one file, which is called `name`; `[red, green, blue]`.
+/// Loads a file with the given name and content. Returns `[red, green, blue]`.
 pub(crate) fn pixels(name: &str, bytes: &[u8]) -> Result<[Vec<u8>; 3], ImageError> {
     let made = folder(&[(&format!("class/{name}"), bytes)]);
     let images = ImageFolder::open_u8(made.path()).unwrap();
@@ -17,7 +17,8 @@ pub(crate) fn pixels(name: &str, bytes: &[u8]) -> Result<[Vec<u8>; 3], ImageErro
     }
 }
 
-/// The error of a file that does not work: names the file, says what is wrong, and what to do.
+/// Loads a file that must fail. Its error must name the file, the problem (`wrong`) and what to do
+/// (`way_out`).
 pub(crate) fn problem(bytes: &[u8], wrong: &str, way_out: &str) -> ImageProblem {
     let error = pixels("broken.jpg", bytes).map(drop).unwrap_err();
     let message = error.to_string();
@@ -38,7 +39,7 @@ fn every_kind_of_png() {
 
     type Case = (ColorType, BitDepth, &'static [u8], [[u8; 2]; 3]);
 
-    // Two pixels each. Of 16 bits the upper 8 remain; transparency is dropped.
+    // Each image has two pixels. Of 16 bits the upper 8 are used; transparency is dropped.
     let palette = [10, 20, 30, 40, 50, 60];
     let cases: [Case; 13] = [
         (Grayscale, One, &[0b0100_0000], [[0, 255]; 3]),
@@ -80,7 +81,7 @@ fn progressive_and_cmyk_jpeg() {
     let file = |name| pixels(name, &fs::read(fixture(name)).unwrap()).unwrap();
     let mean =
         |plane: &Vec<u8>| plane.iter().map(|&pixel| f64::from(pixel)).sum::<f64>() / plane.len() as f64;
-    // What Pillow makes of them.
+    // The expected means are those of Pillow.
     for (name, expected) in [
         ("baseline.jpg", [147.678, 111.441, 86.780]),
         ("progressive.jpg", [147.678, 111.441, 86.780]),
@@ -94,12 +95,12 @@ fn progressive_and_cmyk_jpeg() {
 }
 
 #[test]
-fn an_empty_file() {
+fn an_empty_file_fails() {
     assert!(matches!(problem(b"", "is empty", "fetch it again"), ImageProblem::Empty));
 }
 
 #[test]
-fn files_that_are_no_images() {
+fn files_of_another_format_fail() {
     for (bytes, found) in [
         (b"The file you asked for has moved.\n".as_slice(), "looks like text"),
         (b"<!DOCTYPE html><title>404</title>", "looks like HTML or XML"),
@@ -107,14 +108,14 @@ fn files_that_are_no_images() {
         (b"RIFF\x10\0\0\0WEBPVP8 ", "looks like WebP"),
         (b"\0\0\0\x20ftypavif", "looks like HEIC, AVIF"),
         (b"GIF89a\x01\0", "looks like GIF"),
-        (b"\x01\x02\x03\x04", "looks like something else"),
+        (b"\x01\x02\x03\x04", "looks like another binary format"),
     ] {
         assert!(matches!(problem(bytes, found, "convert it"), ImageProblem::UnknownFormat { .. }));
     }
 }
 
 #[test]
-fn a_truncated_png() {
+fn a_truncated_png_fails() {
     let file = png(64, 64, ColorType::Rgb, BitDepth::Eight, &[100; 3 * 64 * 64], &[]);
     for length in [4, 20, 40, file.len() - 20, file.len() - 5] {
         let problem = problem(&file[..length], "is truncated", "fetch it again");
@@ -122,7 +123,7 @@ fn a_truncated_png() {
     }
 }
 
-/// Writes width and height into the header of a JPEG, which begins with the marker `frame`.
+/// Writes width and height into the frame header of a JPEG, which begins with the marker `frame`.
 pub(crate) fn with_size(mut jpeg: Vec<u8>, frame: u8, width: u16, height: u16) -> Vec<u8> {
     let frame = jpeg.windows(2).position(|pair| pair == [0xFF, frame]).unwrap();
     jpeg[frame + 5..frame + 7].copy_from_slice(&height.to_be_bytes());
@@ -131,16 +132,16 @@ pub(crate) fn with_size(mut jpeg: Vec<u8>, frame: u8, width: u16, height: u16) -
 }
 
 #[test]
-fn bombs_are_refused_before_memory_is_taken() {
+fn images_with_too_many_pixels_are_refused() {
     let chelsea = photo("animal/chelsea.jpg");
     let found = problem(
         &with_size(chelsea.clone(), 0xC0, 65_500, 10),
-        "65500 x 10 pixels, of at most 16384 a side",
+        "65500 x 10 pixels (maximum: 16384 per side",
         "scale",
     );
     assert!(matches!(found, ImageProblem::TooLarge { width: 65_500, height: 10 }));
     let found =
-        problem(&with_size(chelsea.clone(), 0xC0, 16_000, 16_000), "178956970 in all", "scale it down");
+        problem(&with_size(chelsea.clone(), 0xC0, 16_000, 16_000), "178956970 in total", "scale it down");
     assert!(matches!(found, ImageProblem::TooLarge { .. }));
     let found = problem(&with_size(chelsea, 0xC0, 0, 10), "cannot be decoded as JPEG", "remove it");
     assert!(matches!(found, ImageProblem::Malformed { .. }));
@@ -150,7 +151,7 @@ fn bombs_are_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn a_failed_image_leaves_nothing_behind() {
+fn a_failed_image_does_not_change_the_next_one() {
     let good = pixels("good.jpg", &photo("animal/chelsea.jpg")).unwrap();
     let grass = photo("texture/grass.jpg");
     problem(&grass[..grass.len() / 2], "is truncated", "");
@@ -158,7 +159,7 @@ fn a_failed_image_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_file_that_has_gone() {
+fn a_file_that_was_removed_fails() {
     let made = folder(&[("class/a.png", &dot())]);
     let images = ImageFolder::open(made.path()).unwrap();
     fs::remove_file(made.path().join("class/a.png")).unwrap();

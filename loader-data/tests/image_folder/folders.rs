@@ -1,4 +1,4 @@
-//! Which files are found, in which order, and what is said of folders that do not work.
+//! Which files are listed, in which order, and the errors of folders that cannot be opened.
 
 use std::{fs, os::unix};
 
@@ -38,8 +38,8 @@ fn the_sample_photographs() {
 
 #[test]
 fn the_order_is_torchvisions() {
-    // As `sorted(os.walk(...))` and `sorted(files)` give it: a folder's own files before those of
-    // its sub-folders.
+    // The order of `sorted(os.walk(...))` and `sorted(files)`: the files of a folder come before those of its
+    // sub-folders.
     let dot = dot();
     let files =
         ["b/z.png", "b/a/x.png", "b/a b/y.png", "b/a/c/w.png", "B/10.png", "B/9.PNG", "B/é.Jpeg", "a/0.JPG"];
@@ -61,7 +61,7 @@ fn another_listing_has_another_fingerprint() {
     };
     let files = ["a/1.png", "a/2.png", "b/3.png"];
     let same = fingerprint(&files);
-    assert_eq!(fingerprint(&files), same, "the folder may be elsewhere");
+    assert_eq!(fingerprint(&files), same, "the path of the folder does not count");
     for other in [
         ["a/1.png", "a/4.png", "b/3.png"],
         ["a/0.png", "a/2.png", "b/3.png"],
@@ -93,7 +93,7 @@ fn links_are_followed_but_not_in_circles() {
     let error = load(&images, 1).unwrap_err().to_string();
     assert!(error.contains("a/gone.png` cannot be read: No such file"), "{error}");
 
-    // The link to a folder that contains it is skipped; the images there have been listed.
+    // Links to a folder that contains the link are skipped; its images have been listed already.
     unix::fs::symlink("..", made.path().join("a/up")).unwrap();
     unix::fs::symlink(".", made.path().join("a/itself")).unwrap();
     unix::fs::symlink(".", made.path().join("b-root")).unwrap();
@@ -109,22 +109,22 @@ fn links_are_followed_but_not_in_circles() {
 }
 
 #[test]
-fn a_folder_that_is_not_there() {
+fn a_missing_folder_fails() {
     let error = ImageFolder::open("no/such/folder").unwrap_err();
     assert!(matches!(error, ImageFolderError::NotFound { .. }));
-    message(&error, &["`no/such/folder` does not exist", "one sub-folder of images a class"]);
+    message(&error, &["`no/such/folder` does not exist", "one sub-folder of images per class"]);
 }
 
 #[test]
-fn a_file_is_no_folder() {
+fn a_file_instead_of_a_folder_fails() {
     let file = format!("{PHOTOS}/README.md");
     let error = ImageFolder::open(&file).unwrap_err();
     assert!(matches!(error, ImageFolderError::NotAFolder { .. }));
-    message(&error, &[&file, "is a file", "one sub-folder of images a class"]);
+    message(&error, &[&file, "is a file", "one sub-folder of images per class"]);
 }
 
 #[test]
-fn a_folder_that_cannot_be_listed() {
+fn a_folder_that_cannot_be_listed_fails() {
     let inside_a_file = format!("{PHOTOS}/README.md/photos");
     let error = ImageFolder::open(&inside_a_file).unwrap_err();
     assert!(matches!(error, ImageFolderError::Unreadable { .. }));
@@ -132,7 +132,7 @@ fn a_folder_that_cannot_be_listed() {
 }
 
 #[test]
-fn images_must_lie_in_class_folders() {
+fn images_outside_of_class_folders_fail() {
     let class = format!("{PHOTOS}/space");
     let error = ImageFolder::open(&class).unwrap_err();
     assert!(
@@ -142,11 +142,11 @@ fn images_must_lie_in_class_folders() {
 }
 
 #[test]
-fn a_folder_without_anything() {
+fn a_folder_without_class_folders_fails() {
     let made = folder(&[("notes.txt", b"")]);
     let error = ImageFolder::open(made.path()).unwrap_err();
     assert!(matches!(error, ImageFolderError::NoClasses { .. }));
-    message(&error, &[made.path().to_str().unwrap(), "has no class folders; make one sub-folder a class"]);
+    message(&error, &[made.path().to_str().unwrap(), "has no class folders; make one sub-folder per class"]);
 }
 
 #[test]

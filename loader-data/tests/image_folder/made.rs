@@ -1,4 +1,4 @@
-//! Folders and files made for a test.
+//! Makes folders and files for the tests, and loads them.
 
 use std::{
     fs,
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 /// The sample photographs.
 pub(crate) const PHOTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/photos");
 
-/// A file among the tests' own.
+/// Returns the path of a file in `fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/image_folder/fixtures").join(name)
 }
 
-/// A temporary folder with the given files in it.
+/// Makes a temporary folder with the given files.
 pub(crate) fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
@@ -30,12 +30,12 @@ pub(crate) fn folder(files: &[(&str, &[u8])]) -> TempDir {
     folder
 }
 
-/// A grey PNG of one pixel.
+/// Returns a grey PNG of one pixel.
 pub(crate) fn dot() -> Vec<u8> {
     png(1, 1, ColorType::Grayscale, BitDepth::Eight, &[128], &[])
 }
 
-/// A PNG file; `palette` for indexed colours.
+/// Returns a PNG. `palette` is used for indexed colours only.
 pub(crate) fn png(
     width: u32,
     height: u32,
@@ -57,14 +57,14 @@ pub(crate) fn png(
     file
 }
 
-/// Sample `index`, as a loader with seed 7 would load it in its first epoch.
+/// Loads sample `index` like a loader with seed 7 in its first epoch.
 pub(crate) fn load<P: Pixel>(images: &ImageFolder<P>, index: usize) -> anyhow::Result<(Tensor<P>, u32)> {
     let mut cx = Context::new(7);
     cx.set_index(index);
     images.get(index, &mut cx)
 }
 
-/// The planes of a `[3, height, width]` tensor.
+/// Returns the planes of a `[3, height, width]` tensor.
 pub(crate) fn planes<P: Pixel>(image: &Tensor<P>) -> [&[P]; 3] {
     std::array::from_fn(|channel| image.row(channel))
 }

@@ -1,4 +1,4 @@
-//! Image folders over real files.
+//! Tests of image folders with real files.
 
 mod damaged;
 mod files;

@@ -1,4 +1,4 @@
-//! What transforms do to real photographs, and which are refused.
+//! Transforms of real photographs, and transforms that are refused.
 
 use std::fs;
 
@@ -102,7 +102,7 @@ fn the_same_generator_gives_the_same_pixels() {
     assert_ne!(image(1, 5), image(1, 6));
     assert_ne!(image(1, 5), image(2, 5));
 
-    // Whatever the thread has loaded before.
+    // The result does not depend on what the thread has loaded before.
     load(&train, 0).unwrap();
     let here = image(1, 5);
     let elsewhere = std::thread::scope(|scope| scope.spawn(|| image(1, 5)).join().unwrap());
@@ -154,16 +154,16 @@ fn bad_values_are_refused() {
         (Transform::standard_eval(u32::MAX), "resize: a size of 4294967295 pixels"),
         (
             part((1.0, 0.08), good),
-            "random_resized_crop: 1 to 0.08 is no range of shares of the image's area; give the",
+            "random_resized_crop: 1 to 0.08 is not a valid range of fractions of the image's area; give the",
         ),
-        (part((0.0, 1.0), good), "0 to 1 is no range of shares"),
-        (part((0.5, 1.1), good), "0.5 to 1.1 is no range of shares"),
-        (part((f64::NAN, 1.0), good), "NaN to 1 is no range of shares"),
+        (part((0.0, 1.0), good), "0 to 1 is not a valid range of fractions"),
+        (part((0.5, 1.1), good), "0.5 to 1.1 is not a valid range of fractions"),
+        (part((f64::NAN, 1.0), good), "NaN to 1 is not a valid range of fractions"),
         (
             part(good, (1.3, 0.7)),
-            "1.3 to 0.7 is no range of aspect ratios (width / height); give the smaller one first",
+            "1.3 to 0.7 is not a valid range of aspect ratios (width / height); give the smaller one first",
         ),
-        (part(good, (0.7, f64::INFINITY)), "0.7 to inf is no range of aspect ratios"),
+        (part(good, (0.7, f64::INFINITY)), "0.7 to inf is not a valid range of aspect ratios"),
         (
             Transform::new().random_horizontal_flip(1.5),
             "random_horizontal_flip: 1.5 is not a probability; give",
@@ -179,14 +179,14 @@ fn bad_values_are_refused() {
         ),
         (
             Transform::standard_eval(8).resize(8),
-            "normalise must be the last step, and there can be one only; move",
+            "normalise must be the last step and can occur only once; move",
         ),
     ];
     let folder = ImageFolder::open(PHOTOS).unwrap();
     for (transform, expected) in cases {
         let error = transform.validate().unwrap_err();
         assert!(error.to_string().contains(expected), "{error}, not {expected}");
-        // Compared as text, since NaN is not equal to itself.
+        // The errors are compared as text, because NaN is not equal to itself.
         let from_folder = folder.clone().transform(transform).unwrap_err();
         assert_eq!(from_folder.to_string(), error.to_string());
     }
@@ -200,7 +200,7 @@ fn bytes_cannot_be_normalised() {
 }
 
 #[test]
-fn a_dataset_from_elsewhere_is_checked_before_it_loads() {
+fn setup_checks_a_deserialised_dataset() {
     let json = serde_json::to_string(&ImageFolder::open_u8(PHOTOS).unwrap()).unwrap();
     let json = json.replace(r#""transform":[]"#, r#""transform":[{"resize":{"size":0}}]"#);
     let mut photos: ImageFolder<u8> = serde_json::from_str(&json).unwrap();
@@ -208,7 +208,7 @@ fn a_dataset_from_elsewhere_is_checked_before_it_loads() {
 }
 
 #[test]
-fn a_resized_crop_is_pillows() {
+fn a_resized_crop_is_close_to_pillows() {
     let made = folder(&[("class/coffee.png", &fs::read(fixture("coffee-by-pillow.png")).unwrap())]);
     let (expected, _) = load(&ImageFolder::open_u8(made.path()).unwrap(), 0).unwrap();
     let transform = Transform::new().center_crop(240, 320).resize_exact(48, 64);

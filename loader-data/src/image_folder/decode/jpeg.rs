@@ -1,4 +1,5 @@
-//! JPEG: what a crop needs by our own decoder for the usual kind of files, all others by zune-jpeg.
+//! Decodes JPEG files: of baseline files our own decoder decodes only the part that a crop needs; zune-jpeg
+//! decodes all other files, as a whole.
 
 use zune_jpeg::{
     JpegDecoder,
@@ -8,13 +9,13 @@ use zune_jpeg::{
 use super::{
     super::error::ImageProblem,
     Area, Picture, Size, baseline,
-    baseline::{Bench, Defect},
+    baseline::{Buffers, Defect},
     check, make_room,
 };
 
 const FORMAT: &str = "JPEG";
 
-/// A file of which the size is known.
+/// A JPEG file whose headers have been read.
 pub(in super::super) struct Jpeg<'a> {
     file: &'a [u8],
     kind: Kind<'a>,
@@ -40,24 +41,24 @@ impl<'a> Jpeg<'a> {
             Kind::Baseline(jpeg) => jpeg.size(),
             Kind::Other(decoder) => {
                 let (width, height) = decoder.dimensions().unwrap_or_default();
-                // Both are of 16 bits in the file.
+                // The casts keep the values: both have 16 bits in the file.
                 Size::new(width as u32, height as u32)
             }
         }
     }
 
-    /// Decodes at least `area`. Whether it succeeds does not depend on `area`.
+    /// Decodes at least `area` into `picture`. Whether this succeeds does not depend on `area`.
     pub(super) fn decode(
         self,
         area: Area,
         picture: &mut Picture,
-        bench: &mut Bench,
+        buffers: &mut Buffers,
     ) -> Result<(), ImageProblem> {
         let size = self.size();
         let decoder = match self.kind {
-            Kind::Baseline(jpeg) => match jpeg.decode(area, picture, bench) {
+            Kind::Baseline(jpeg) => match jpeg.decode(area, picture, buffers) {
                 Some(()) => return Ok(()),
-                // zune-jpeg accepts more kinds of files, and says what is wrong.
+                // zune-jpeg accepts more kinds of files, and its errors name the reason.
                 None => Box::new(headers(self.file)?),
             },
             Kind::Other(decoder) => decoder,
@@ -87,21 +88,21 @@ fn headers(file: &[u8]) -> Result<Decoder<'_>, ImageProblem> {
 
 fn whole(mut decoder: Box<Decoder<'_>>, size: Size, picture: &mut Picture) -> Result<(), ImageProblem> {
     make_room(picture, size.width, size.height, 3)?;
-    // Strict from here on: otherwise the decoder fills with grey what it cannot decode, and returns no error. Not before: stray
-    // bytes between headers are harmless and do occur.
+    // Without strict mode zune-jpeg fills the parts that it cannot decode with grey and returns no error. The
+    // headers are read without strict mode, because stray bytes between them are harmless and do occur.
     decoder.set_options(decoder.options().set_strict_mode(true));
     decoder.decode_into(picture.bytes_mut()).map_err(|error| malformed(&error))
 }
 
-/// Decodes all of a file without our own decoder.
+/// Decodes a whole file with zune-jpeg.
 #[cfg(test)]
 pub(super) fn decode_whole(file: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
     let jpeg = Jpeg { file, kind: Kind::Other(Box::new(headers(file)?)) };
-    jpeg.decode(Area::default(), picture, &mut Bench::default())
+    jpeg.decode(Area::default(), picture, &mut Buffers::default())
 }
 
 fn malformed(reason: &dyn ToString) -> ImageProblem {
-    // The decoder puts some of its messages in quotes.
+    // zune-jpeg puts some of its messages in quotes.
     ImageProblem::Malformed { format: FORMAT, reason: reason.to_string().trim_matches('"').to_owned() }
 }
 

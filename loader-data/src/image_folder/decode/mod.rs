@@ -1,10 +1,10 @@
-//! From a file's bytes to RGB.
+//! Decodes the bytes of an image file to RGB.
 
 mod baseline;
 mod jpeg;
 mod png;
 
-pub(super) use self::baseline::Bench;
+pub(super) use self::baseline::Buffers;
 
 use self::jpeg::Jpeg;
 use super::{
@@ -12,15 +12,15 @@ use super::{
     picture::{Area, Picture, Size},
 };
 
-/// Longest side of an image, in pixels: 16,384.
+/// Maximum width and maximum height of an image, in pixels: 16,384.
 pub const MAX_SIDE: u32 = 16_384;
 
-/// Most pixels of an image: 178,956,970, the limit of Pillow, which is half a gigabyte decoded.
+/// Maximum number of pixels of an image: 178,956,970, the limit of Pillow (half a gigabyte when decoded).
 pub const MAX_PIXELS: u64 = 178_956_970;
 
-/// An image of which the size is known, and maybe no more yet.
+/// An image whose headers have been read.
 pub(super) enum Image<'a> {
-    /// All of it is in the picture.
+    /// The whole image is decoded already and is in the picture.
     Decoded(Size),
     Jpeg(Jpeg<'a>),
 }
@@ -28,7 +28,8 @@ pub(super) enum Image<'a> {
 /// Number of bytes at the start of a file that identify its format.
 pub(super) const START: usize = 512;
 
-/// Fails when a file that starts with `start`, the first [`START`] bytes or all there are, is not an image of a known format.
+/// Fails if a file is not an image of a known format. `start` is the first [`START`] bytes of the file, or
+/// the whole file if it is shorter.
 pub(super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
     match start {
         [] => Err(ImageProblem::Empty),
@@ -37,8 +38,8 @@ pub(super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
     }
 }
 
-/// Reads the headers of a file of a known format. If no part of it can be decoded alone, also decodes it into
-/// `picture` and replaces what was there.
+/// Reads the headers of a file of a known format. If the format does not allow a part to be decoded alone,
+/// also decodes the whole image into `picture`, in place of the previous image.
 pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
     if bytes.starts_with(&[0xFF, 0xD8]) {
         return Jpeg::open(bytes).map(Image::Jpeg);
@@ -55,21 +56,22 @@ impl Image<'_> {
         }
     }
 
-    /// Has at least `area` in `picture` afterwards, the one that the image was opened with.
+    /// Makes sure that `picture` contains at least `area`. `picture` must be the one that was given to
+    /// [`open`].
     pub(super) fn decode(
         self,
         area: Area,
         picture: &mut Picture,
-        bench: &mut Bench,
+        buffers: &mut Buffers,
     ) -> Result<(), ImageProblem> {
         match self {
             Self::Decoded(_) => Ok(()),
-            Self::Jpeg(jpeg) => jpeg.decode(area, picture, bench),
+            Self::Jpeg(jpeg) => jpeg.decode(area, picture, buffers),
         }
     }
 }
 
-/// Fails when an image of `size` is not accepted.
+/// Fails if an image of `size` exceeds [`MAX_SIDE`] or [`MAX_PIXELS`].
 fn check(size: Size) -> Result<(), ImageProblem> {
     let Size { width, height } = size;
     if width > MAX_SIDE || height > MAX_SIDE || size.pixels() > MAX_PIXELS {
@@ -78,8 +80,9 @@ fn check(size: Size) -> Result<(), ImageProblem> {
     Ok(())
 }
 
-/// Gives `picture` room for `width` times `height` pixels of at least `channels` bytes, all zero: a decoder may leave pixels of a
-/// damaged file out, and those must not show the picture that was here before.
+/// Makes `picture` a black image of `width` x `height` pixels with at least `channels` bytes each. The bytes
+/// must be zero, because a decoder may leave out pixels of a damaged file, and those must not show the
+/// previous image.
 fn make_room(picture: &mut Picture, width: u32, height: u32, channels: usize) -> Result<(), ImageProblem> {
     let size = Size::new(width, height);
     check(size)?;
@@ -87,7 +90,7 @@ fn make_room(picture: &mut Picture, width: u32, height: u32, channels: usize) ->
     Ok(())
 }
 
-/// What files with an image's name usually are when they are none.
+/// Guesses what a file is that has the name of an image but is neither JPEG nor PNG.
 fn guess(bytes: &[u8]) -> &'static str {
     const KNOWN: [(&[u8], &str); 8] = [
         (b"GIF8", "GIF"),
@@ -107,6 +110,6 @@ fn guess(bytes: &[u8]) -> &'static str {
         [_, _, _, _, b'f', b't', b'y', b'p', ..] => "HEIC, AVIF or a video",
         _ if bytes.trim_ascii_start().starts_with(b"<") => "HTML or XML",
         _ if bytes.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => "text",
-        _ => "something else",
+        _ => "another binary format",
     }
 }

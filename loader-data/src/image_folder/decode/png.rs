@@ -1,4 +1,4 @@
-//! PNG, by the png crate.
+//! Decodes PNG files with the `png` crate.
 
 use std::io::{self, Cursor};
 
@@ -12,7 +12,7 @@ pub(super) fn decode(bytes: &[u8], picture: &mut Picture) -> Result<(), ImagePro
     let mut decoder = Decoder::new(Cursor::new(bytes));
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
-    // Palettes to colours, 1, 2 and 4 bits to 8, 16 bits to 8.
+    // Turns palettes into colours, and 1, 2, 4 and 16 bits into 8 bits.
     decoder.set_transformations(Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().map_err(problem)?;
     let (width, height) = reader.info().size();

@@ -1,4 +1,4 @@
-//! Carries out plans.
+//! Carries out a [`Plan`]: crops, scales, mirrors and writes the pixels of a tensor.
 
 use fast_image_resize::{
     FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
@@ -7,7 +7,7 @@ use fast_image_resize::{
 
 use super::{
     super::{
-        decode::{Bench, MAX_PIXELS},
+        decode::{Buffers, MAX_PIXELS},
         error::ImageProblem,
         picture::{Area, Picture, RGB, Size},
     },
@@ -15,30 +15,30 @@ use super::{
     plan::{Plan, Visible, stretch},
 };
 
-/// A picture and what is needed to change it, kept from image to image.
+/// A picture and the buffers that transform it, kept from image to image.
 #[derive(Debug, Default)]
 pub(super) struct Canvas {
     pub(super) picture: Picture,
-    pub(super) bench: Bench,
+    pub(super) buffers: Buffers,
     scaled: Picture,
     resizer: Resizer,
 }
 
-/// Values of the three channels for each byte.
+/// For each of the three channels, the value of each byte in the tensor.
 pub(super) type Tables<P> = [[P; 256]; RGB];
 
 impl Canvas {
-    /// Gives buffers back that are larger than `kept` bytes.
+    /// Frees the buffers that are larger than `kept` bytes.
     pub(super) fn release(&mut self, kept: usize) {
         self.picture.release(kept);
         self.scaled.release(kept);
-        self.bench.release(kept);
+        self.buffers.release(kept);
         if self.resizer.size_of_internal_buffers() > kept {
             self.resizer.reset_internal_buffers();
         }
     }
 
-    /// Carries out `plan`, except for mirroring, on the picture itself.
+    /// Replaces the picture by the result of `plan`, which is not mirrored.
     pub(super) fn flatten(&mut self, plan: &Plan) -> Result<(), ImageProblem> {
         check(plan.size())?;
         let mut flat = Picture::default();
@@ -54,7 +54,7 @@ impl Canvas {
         Ok(())
     }
 
-    /// Carries out `plan` and writes the channels one after the other.
+    /// Carries out `plan` and writes the result to `out`, one channel after the other.
     pub(super) fn write<P: Pixel>(&mut self, plan: &Plan, tables: &Tables<P>, out: &mut [P]) {
         let size = plan.size();
         let (width, plane) = (size.width as usize, size.pixels() as usize);
@@ -85,7 +85,7 @@ impl Canvas {
         }
     }
 
-    /// The pixels that are visible, scaled where the plan scales.
+    /// Returns the visible pixels, scaled if the plan scales.
     fn shown(&mut self, plan: &Plan, visible: &Visible) -> Shown<'_> {
         let Size { width, .. } = visible.area.size;
         if plan.is_scaled() {
@@ -96,12 +96,12 @@ impl Canvas {
         Shown { picture: &self.picture, x, y, width }
     }
 
-    /// Scales as much of the plan's source as is visible: the resizer reads a part with fractional edges, such that each pixel
-    /// comes from the same place as if all were scaled.
+    /// Scales the visible part of the plan's source. The resizer reads a part with fractional edges, so that
+    /// each pixel is computed from the same place as if the whole source was scaled.
     fn scale(&mut self, plan: &Plan, visible: &Visible) {
         let held = self.picture.area();
         let source = plan.source;
-        // As much of the source as there is: all that is looked at.
+        // The part of the source that the picture holds. It contains all pixels that the resizer reads.
         let left = source.x.max(held.x);
         let top = source.y.max(held.y);
         let right = (source.x + source.size.width).min(held.x + held.size.width);
@@ -123,14 +123,14 @@ impl Canvas {
         let size = area.size;
         self.scaled.clear_part(Area::new(0, 0, size));
         let out = Image::from_slice_u8(size.width, size.height, self.scaled.bytes_mut(), PixelType::U8x3);
-        let mut out = out.expect("room was made for it");
+        let mut out = out.expect("`clear_part` made room for it");
         self.resizer
             .resize(&part, &mut out, &options)
             .expect("both are RGB, and the part lies within the source");
     }
 }
 
-/// Rows of a part of a picture.
+/// A part of a picture, read row by row.
 struct Shown<'a> {
     picture: &'a Picture,
     x: u32,
@@ -144,7 +144,7 @@ impl Shown<'_> {
     }
 }
 
-/// Fails when a tensor or picture of `size` would be too large.
+/// Fails if a tensor or picture of `size` has more than [`MAX_PIXELS`] pixels.
 pub(super) fn check(size: Size) -> Result<(), ImageProblem> {
     if size.pixels() > MAX_PIXELS {
         return Err(ImageProblem::TooLargeAfterTransform { width: size.width, height: size.height });
@@ -152,7 +152,7 @@ pub(super) fn check(size: Size) -> Result<(), ImageProblem> {
     Ok(())
 }
 
-/// Writes pixels to three rows.
+/// Writes pixels to one row of each channel.
 fn spread<'a, P: Pixel>(
     pixels: impl Iterator<Item = &'a [u8; RGB]>,
     tables: &Tables<P>,

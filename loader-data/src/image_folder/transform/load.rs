@@ -1,4 +1,4 @@
-//! From a file to a tensor.
+//! Loads a file and transforms it into a tensor.
 
 use std::{
     array,
@@ -24,32 +24,36 @@ use super::{
     plan::Plan,
 };
 
-/// Largest buffer that is kept for the next image, in bytes: 22 megapixels.
+/// Maximum size in bytes of each buffer that is kept for the next image: enough for 22 megapixels.
 const KEPT: usize = 64 << 20;
 
 /// Default of [`ImageFolder::max_file_bytes`](crate::ImageFolder::max_file_bytes), in bytes: 256 MiB.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
 
 thread_local! {
-    /// Buffers that live as long as the thread, so that most samples allocate nothing but their tensor.
-    static WORKBENCH: RefCell<Workbench> = RefCell::default();
+    /// Buffers that live as long as the thread, so that most samples allocate their tensor only.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 #[derive(Default)]
-struct Workbench {
+struct Scratch {
     file: Vec<u8>,
     canvas: Canvas,
 }
 
 impl Transform {
-    /// Loads the image at `path` and transforms it: a tensor of shape `[3, height, width]`. For datasets of your own, where
-    /// labels come from elsewhere than from folders; formats and limits are those of [`ImageFolder`](crate::ImageFolder).
+    /// Loads the image at `path` and transforms it. Returns a tensor of shape `[3, height, width]`.
     ///
-    /// Call [`validate`](Self::validate) once before: what values out of bounds do here is not specified, a panic included. `u8`
-    /// pixels are not normalised.
+    /// Use it in a dataset of your own whose labels do not come from folders. Formats and limits are those of
+    /// [`ImageFolder`](crate::ImageFolder), with files of up to [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES)
+    /// bytes. `u8` pixels are not normalised.
     ///
     /// # Errors
-    /// [`ImageError`], which names the file.
+    /// Returns [`ImageError`], which names the file.
+    ///
+    /// # Panics
+    /// May panic or return unspecified pixels if a value is out of bounds. Call [`validate`](Self::validate)
+    /// once before.
     ///
     /// # Examples
     /// ```
@@ -69,14 +73,14 @@ impl Transform {
         self.load_up_to(MAX_FILE_BYTES, path.as_ref(), rng)
     }
 
-    /// As `load`, for a file of at most `max` bytes.
+    /// Loads and transforms like [`load`](Self::load) a file of at most `max` bytes.
     pub(in super::super) fn load_up_to<P: Pixel>(
         &self,
         max: u64,
         path: &Path,
         rng: &mut impl Rng,
     ) -> Result<Tensor<P>, ImageError> {
-        let image = WORKBENCH.with_borrow_mut(|Workbench { file, canvas }| {
+        let image = SCRATCH.with_borrow_mut(|Scratch { file, canvas }| {
             let image = read(path, max, file).and_then(|()| self.load_with(file, canvas, rng));
             canvas.release(KEPT);
             if file.capacity() > KEPT {
@@ -98,13 +102,13 @@ impl Transform {
         self.apply(
             canvas,
             size,
-            |canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.bench),
+            |canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.buffers),
             rng,
         )
     }
 
-    /// `decode` puts the given area of the image, which has `size`, into the canvas' picture: the random steps say first which
-    /// that is.
+    /// Transforms an image of `size`. `decode` decodes the given area of the image into the picture of the
+    /// canvas. It is called after the steps have determined which area is needed.
     fn apply<P: Pixel>(
         &self,
         canvas: &mut Canvas,
@@ -114,13 +118,13 @@ impl Transform {
     ) -> Result<Tensor<P>, ImageProblem> {
         let mut plan = Plan::whole(size);
         let mut decode = Some(decode);
-        let mut have = |canvas: &mut Canvas, plan: &Plan| match decode.take() {
+        let mut decode_once = |canvas: &mut Canvas, plan: &Plan| match decode.take() {
             Some(decode) => decode(canvas, plan.needed().unwrap_or(Area::new(0, 0, size))),
             None => Ok(()),
         };
         for step in &self.steps {
             if step.resizes() && !plan.can_resize() {
-                have(canvas, &plan)?;
+                decode_once(canvas, &plan)?;
                 canvas.flatten(&plan)?;
                 let flipped = plan.is_flipped();
                 plan = Plan::whole(canvas.picture.area().size);
@@ -135,25 +139,26 @@ impl Transform {
         let tables = array::from_fn(|channel| P::table(mean[channel], std[channel]));
         let size = plan.size();
         canvas::check(size)?;
-        have(canvas, &plan)?;
+        decode_once(canvas, &plan)?;
         let mut image =
             Tensor::zeros([3, size.height as usize, size.width as usize]).expect("the size was checked");
-        let pixels = image.as_mut_slice().expect("a new tensor has no clone");
+        let pixels = image.as_mut_slice().expect("a new tensor has no clones");
         canvas.write(&plan, &tables, pixels);
         Ok(image)
     }
 }
 
-/// Reads a regular file of at most `max` bytes that starts as an image does. Any other file fails before it
-/// is read, and without waiting: opening a named pipe would otherwise wait for a writer.
+/// Reads a regular file of at most `max` bytes that starts like an image into `bytes`. Any other file fails
+/// at once: only the first bytes of a regular file are read, and the file is opened with `O_NONBLOCK`,
+/// because opening a named pipe would otherwise wait for a writer.
 fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> {
     let open = |flags: OFlags| {
         let flags = flags | OFlags::NOCTTY;
         OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
     };
     let opened = open(OFlags::NONBLOCK).or_else(|error| {
-        // Another program holds a lease on the file, or the file is on slow storage: waiting for a regular file
-        // is right.
+        // A regular file returns `WouldBlock` if another program holds a lease on it, or if it is on slow
+        // storage. Waiting for it is right.
         let must_wait = error.kind() == io::ErrorKind::WouldBlock
             && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
         if must_wait { open(OFlags::empty()) } else { Err(error) }
@@ -172,7 +177,7 @@ fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> 
     decode::recognise(bytes)?;
     let more = usize::try_from(metadata.len()).unwrap_or(usize::MAX).saturating_sub(bytes.len());
     bytes.try_reserve_exact(more).map_err(|error| ImageProblem::Unreadable(error.into()))?;
-    // One byte more than the limit, because the file may have grown.
+    // Reads up to one byte more than the limit, to notice a file that has grown beyond it.
     let mut rest = (&file).take((max - bytes.len() as u64).saturating_add(1));
     rest.read_to_end(bytes).map_err(ImageProblem::Unreadable)?;
     too_large(bytes.len() as u64)
@@ -186,7 +191,7 @@ fn kind(file: fs::FileType) -> &'static str {
     } else if file.is_char_device() || file.is_block_device() {
         "a device"
     } else {
-        "something else"
+        "a special file"
     }
 }
 
@@ -196,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// A picture with something to see in it: smooth in red, steep in green, stripes in blue.
+    /// A picture that is smooth in red, steep in green and striped in blue.
     fn canvas(width: u32, height: u32) -> Canvas {
         let mut canvas = Canvas::default();
         canvas.picture.clear(Size::new(width, height), 3);
@@ -216,7 +221,7 @@ mod tests {
         transform.apply(canvas, size, |_, _| Ok(()), &mut ChaCha8Rng::seed_from_u64(1))
     }
 
-    /// Part of a `[3, height, width]` tensor.
+    /// Returns the pixels of a part of a `[3, height, width]` tensor.
     fn part(image: &Tensor<u8>, x: usize, y: usize, width: usize, height: usize) -> Vec<u8> {
         let [_, rows, columns] = *image.shape() else { unreachable!("images have three dimensions") };
         let pixels = image.as_slice();
@@ -230,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn scaling_only_what_remains_gives_the_same_pixels() {
+    fn scaling_only_the_crop_gives_the_same_pixels() {
         for (width, height) in [(120, 90), (61, 97), (40, 33)] {
             let whole = apply(Transform::new().resize(48), &mut canvas(width, height));
             let crop = apply(Transform::new().resize(48).center_crop(40, 36), &mut canvas(width, height));
@@ -241,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crop_is_scaled_as_if_it_had_been_cut_out() {
+    fn a_crop_is_scaled_without_pixels_outside_of_it() {
         let mut cut = canvas(80, 60);
         let mut plan = Plan::whole(cut.picture.area().size);
         plan.crop(20, 15, Size::new(40, 30));
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_may_scale_twice() {
+    fn steps_can_scale_twice() {
         let once = apply(Transform::new().resize_exact(20, 30), &mut canvas(80, 60));
         let twice = apply(Transform::new().resize_exact(40, 60).resize_exact(20, 30), &mut canvas(80, 60));
         assert_eq!(once.shape(), twice.shape());
@@ -265,12 +270,12 @@ mod tests {
     }
 
     #[test]
-    fn black_surrounds_what_is_smaller_than_its_crop() {
+    fn an_image_smaller_than_its_crop_is_surrounded_by_black() {
         let image = apply(Transform::new().center_crop(8, 9), &mut canvas(4, 5));
         let inside = apply(Transform::new(), &mut canvas(4, 5));
         assert_eq!(part(&image, 2, 1, 4, 5), inside.as_slice());
         let sum = |image: &Tensor<u8>| image.as_slice().iter().map(|&byte| u32::from(byte)).sum::<u32>();
-        assert_eq!(sum(&image), sum(&inside), "all else is 0");
+        assert_eq!(sum(&image), sum(&inside), "all other pixels are 0");
 
         let transform = Transform::new().center_crop(8, 9).normalise([0.5; 3], [0.5; 3]);
         let normalised: Tensor<f32> = try_apply(transform, &mut canvas(4, 5)).unwrap();
@@ -281,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_before_and_after_other_steps_agree() {
+    fn flips_before_and_after_other_steps_agree() {
         let flip = |transform: Transform| transform.random_horizontal_flip(1.0);
         let crop = |transform: Transform| transform.center_crop(10, 16);
         let after = apply(flip(crop(Transform::new())), &mut canvas(40, 30));
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_too_large_for_memory_is_refused() {
+    fn an_image_that_a_resize_makes_too_large_is_refused() {
         let mut tall = canvas(1, 2000);
         let error = try_apply::<u8>(Transform::new().resize(2000), &mut tall);
         assert!(matches!(

@@ -1,4 +1,4 @@
-//! What is done with an image between its file and the tensor.
+//! Transforms: the steps between an image file and its tensor.
 
 mod canvas;
 mod load;
@@ -13,18 +13,22 @@ pub use load::MAX_FILE_BYTES;
 pub use pixel::Pixel;
 pub use step::Step;
 
-/// What is done with each image of an [`ImageFolder`](crate::ImageFolder): steps, applied in the order in which they were added.
-/// The default has no steps. At the end the pixels go to `[3, height, width]`, as `f32` divided by 255 (torchvision's `ToTensor`)
-/// or as `u8`.
+/// The steps that transform each image of an [`ImageFolder`](crate::ImageFolder), applied in the order in
+/// which they were added.
 ///
-/// The steps, their arithmetic and their rounding are torchvision's; resizing is bilinear with antialiasing, as Pillow's. Steps
-/// are not run one by one: crops and flips only change which pixels are read, so that nothing is resized that is cropped away
-/// later, and normalisation happens as the tensor is written.
+/// The result is a tensor of shape `[3, height, width]`, with pixels as `f32` divided by 255 (torchvision's
+/// `ToTensor`) or as `u8`. The default has no steps.
+///
+/// The steps, their arithmetic and their rounding are those of torchvision. Resizing is bilinear with
+/// antialiasing, as in Pillow. Steps are not run one by one: crops and flips only change which pixels are
+/// read, so that pixels that a later step crops away are not resized, and normalisation happens while the
+/// tensor is written.
 ///
 /// # Randomness
-/// Random steps draw from the sample's own generator ([`Context::rng`](loader_core::Context::rng)), always the same number of
-/// times for the same image, so that an image looks the same with any number of workers. A draw from 0 to 1 is the upper 53 bits
-/// of one 64-bit number; a draw of a whole number below `n` is the upper half of its 128-bit product with `n`.
+/// Random steps draw from the sample's own generator ([`Context::rng`](loader_core::Context::rng)), always
+/// the same number of times for the same image, so that an image looks the same with any number of workers. A
+/// draw from 0 to 1 is the upper 53 bits of a 64-bit number from the generator. A draw of a whole number
+/// below `n` is the upper half of the 128-bit product of a 64-bit number and `n`.
 ///
 /// # Examples
 /// ```
@@ -51,20 +55,22 @@ pub struct Transform {
 }
 
 impl Transform {
-    /// Mean of red, green and blue over ImageNet's training images, for pixels from 0 to 1.
+    /// Means of red, green and blue over the training images of ImageNet, for pixels from 0 to 1.
     pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 
-    /// Standard deviation of red, green and blue over ImageNet's training images, for pixels from 0 to 1.
+    /// Standard deviations of red, green and blue over the training images of ImageNet, for pixels from 0 to
+    /// 1.
     pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 
-    /// A transform without steps: images keep their size.
+    /// Creates a transform without steps: images keep their size.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What classifiers are usually trained with: [`random_resized_crop`](Self::random_resized_crop) to `size` times `size`
-    /// pixels, [`random_horizontal_flip`](Self::random_horizontal_flip) of every second image, and normalisation with ImageNet's
-    /// constants.
+    /// Creates the usual transform for training classifiers:
+    /// [`random_resized_crop`](Self::random_resized_crop) to `size` x `size` pixels,
+    /// [`random_horizontal_flip`](Self::random_horizontal_flip) with probability 0.5, and normalisation with
+    /// ImageNet's constants.
     ///
     /// # Examples
     /// ```
@@ -80,8 +86,9 @@ impl Transform {
             .normalise(Self::IMAGENET_MEAN, Self::IMAGENET_STD)
     }
 
-    /// What classifiers are usually evaluated with: the shorter side resized to 8/7 of `size` (256 for 224), the central `size`
-    /// times `size` pixels, and normalisation with ImageNet's constants.
+    /// Creates the usual transform for evaluating classifiers: a resize of the shorter side to 8/7 of `size`
+    /// (256 for 224), a crop of the central `size` x `size` pixels, and normalisation with ImageNet's
+    /// constants.
     ///
     /// # Examples
     /// ```
@@ -95,61 +102,63 @@ impl Transform {
         Self::new().resize(resized).center_crop(size, size).normalise(Self::IMAGENET_MEAN, Self::IMAGENET_STD)
     }
 
-    /// Adds [`Step::Resize`]: the shorter side becomes `size` pixels, the aspect ratio stays.
+    /// Adds [`Step::Resize`]: makes the shorter side `size` pixels long and keeps the aspect ratio.
     #[must_use]
     pub fn resize(self, size: u32) -> Self {
         self.step(Step::Resize { size })
     }
 
-    /// Adds [`Step::ResizeExact`]: `height` times `width` pixels, whatever the aspect ratio was.
+    /// Adds [`Step::ResizeExact`]: resizes to `height` x `width` pixels and does not keep the aspect ratio.
     #[must_use]
     pub fn resize_exact(self, height: u32, width: u32) -> Self {
         self.step(Step::ResizeExact { height, width })
     }
 
-    /// Adds [`Step::CenterCrop`]: the central `height` times `width` pixels.
+    /// Adds [`Step::CenterCrop`]: keeps the central `height` x `width` pixels.
     #[must_use]
     pub fn center_crop(self, height: u32, width: u32) -> Self {
         self.step(Step::CenterCrop { height, width })
     }
 
-    /// Adds [`Step::RandomResizedCrop`] to `size` times `size` pixels, with torchvision's defaults: 8 to 100 % of the image's
-    /// area, an aspect ratio from 3/4 to 4/3.
+    /// Adds [`Step::RandomResizedCrop`] to `size` x `size` pixels, with torchvision's defaults: 8 to 100 % of
+    /// the image's area and an aspect ratio from 3/4 to 4/3.
     #[must_use]
     pub fn random_resized_crop(self, size: u32) -> Self {
         let (scale, ratio) = ((0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0));
         self.step(Step::RandomResizedCrop { height: size, width: size, scale, ratio })
     }
 
-    /// Adds [`Step::RandomHorizontalFlip`]: mirrors with probability `p`, from 0 to 1.
+    /// Adds [`Step::RandomHorizontalFlip`]: mirrors left and right with probability `p`, from 0 to 1.
     #[must_use]
     pub fn random_horizontal_flip(self, p: f64) -> Self {
         self.step(Step::RandomHorizontalFlip { p })
     }
 
-    /// Adds [`Step::Normalise`]: `(pixel - mean) / std` for each channel, pixels being from 0 to 1. Must be last, and for `f32`
-    /// only.
+    /// Adds [`Step::Normalise`]: computes `(pixel - mean) / std` for each channel, for pixels from 0 to 1.
+    /// Must be the last step, and the pixels must be `f32`.
     #[must_use]
     pub fn normalise(self, mean: [f32; 3], std: [f32; 3]) -> Self {
         self.step(Step::Normalise { mean, std })
     }
 
-    /// Adds any step.
+    /// Adds a step.
     #[must_use]
     pub fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
     }
 
-    /// The steps, in order.
+    /// Returns the steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// Checks all values. [`ImageFolder::transform`](crate::ImageFolder::transform) does it by itself.
+    /// Checks the values and the order of the steps.
+    /// [`ImageFolder::transform`](crate::ImageFolder::transform) calls it.
     ///
     /// # Errors
-    /// [`TransformError`], for the first value that is out of bounds.
+    /// Returns [`TransformError`] for the first value that is out of bounds, or if a step follows
+    /// [`Step::Normalise`].
     pub fn validate(&self) -> Result<(), TransformError> {
         self.steps.iter().try_for_each(Step::validate)?;
         let before_last = self.steps.split_last().map_or(&[][..], |(_, before)| before);
@@ -159,7 +168,7 @@ impl Transform {
         Ok(())
     }
 
-    /// As [`validate`](Self::validate), and whether pixels can be of type `P`.
+    /// Checks like [`validate`](Self::validate), and fails if the steps do not allow pixels of type `P`.
     pub(super) fn validate_for<P: Pixel>(&self) -> Result<(), TransformError> {
         self.validate()?;
         if self.normalisation().is_some() && !P::CAN_BE_NORMALISED {
@@ -168,7 +177,7 @@ impl Transform {
         Ok(())
     }
 
-    /// Mean and standard deviation.
+    /// Returns the means and standard deviations of the last step, if it normalises.
     fn normalisation(&self) -> Option<([f32; 3], [f32; 3])> {
         match self.steps.last() {
             Some(&Step::Normalise { mean, std }) => Some((mean, std)),

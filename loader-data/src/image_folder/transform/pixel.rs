@@ -1,16 +1,16 @@
-//! The types that pixels can have.
+//! The types of pixels.
 
 use std::array;
 
 use loader_core::Element;
 
-/// A type that pixels of an [`ImageFolder`](crate::ImageFolder) can have: `f32` (from 0 to 1 before normalisation) or `u8` (from
-/// 0 to 255).
+/// The type of the pixels of an [`ImageFolder`](crate::ImageFolder): `f32` (from 0 to 1 before normalisation)
+/// or `u8` (from 0 to 255). Cannot be implemented for other types.
 pub trait Pixel: Element + sealed::Sealed {
     #[doc(hidden)]
     const CAN_BE_NORMALISED: bool;
 
-    /// What each byte of a channel becomes.
+    /// Returns the pixel for each byte of a channel.
     #[doc(hidden)]
     fn table(mean: f32, std: f32) -> [Self; 256];
 }
@@ -25,7 +25,7 @@ impl Pixel for f32 {
     const CAN_BE_NORMALISED: bool = true;
 
     fn table(mean: f32, std: f32) -> [Self; 256] {
-        // In torchvision's order of operations, so that the numbers are the same to the last bit.
+        // The order of operations is that of torchvision, so that the numbers are exactly the same.
         array::from_fn(|byte| (byte as Self / 255.0 - mean) / std)
     }
 }

@@ -1,37 +1,46 @@
-//! Which pixels of an image end up where. Steps change the plan; pixels are touched once, when it is carried out.
+//! Plans: which pixels of an image become which pixels of the result. The steps of a transform change the
+//! plan only; pixels are read and written once, when the plan is carried out.
 
 use super::super::picture::{Area, Size};
 
-/// Take `source` of the picture, scale it to `scaled`, keep of that what `window` shows, mirror it.
+/// Scales the part `source` of a picture to `scaled`, crops that to a window, and mirrors the window if
+/// `flipped`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Lies within the picture. Scaling does not look beyond it, as if it had been cut out first.
+    /// A part of the picture. Scaling does not use pixels outside of it, as if the part had been cut out
+    /// first.
     pub(super) source: Area,
-    /// The size that all of `source` is scaled to.
+    /// The size that the whole `source` is scaled to.
     pub(super) scaled: Size,
-    /// Left edge of the window on the scaled source. The window may reach beyond it on all sides; there is black.
+    /// Left edge of the window on the scaled source. The window may extend beyond the scaled source on all
+    /// sides; there its pixels are black.
     x: i64,
-    /// Its upper edge.
+    /// Upper edge of the window.
     y: i64,
+    /// Size of the window.
     size: Size,
+    /// True if the window is mirrored.
     flipped: bool,
 }
 
-/// What a window shows of the scaled source, and where in the window that is.
+/// The part of the scaled source that is inside the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Visible {
+    /// That part, on the scaled source.
     pub(super) area: Area,
+    /// Its left edge in the window.
     pub(super) at_x: u32,
+    /// Its upper edge in the window.
     pub(super) at_y: u32,
 }
 
 impl Plan {
-    /// The picture as it is.
+    /// Creates a plan that keeps a picture of `size` unchanged.
     pub(super) fn whole(size: Size) -> Self {
         Self { source: Area { x: 0, y: 0, size }, scaled: size, x: 0, y: 0, size, flipped: false }
     }
 
-    /// Size of what the plan makes.
+    /// Returns the size of the result.
     pub(super) fn size(&self) -> Size {
         self.size
     }
@@ -48,12 +57,13 @@ impl Plan {
         self.scaled != self.source.size
     }
 
-    /// False when the plan has to be carried out before it can be resized: one plan scales once, and only what is there.
+    /// False if the plan must be carried out before the result can be scaled: a plan scales only once, and it
+    /// cannot scale a window that extends beyond the picture.
     pub(super) fn can_resize(&self) -> bool {
         !self.is_scaled() && self.visible().is_some_and(|visible| visible.area.size == self.size)
     }
 
-    /// Scales to `size`. Only where [`can_resize`](Self::can_resize).
+    /// Scales to `size`. [`can_resize`](Self::can_resize) must be true.
     pub(super) fn resize(&mut self, size: Size) {
         debug_assert!(self.can_resize());
         let Some(visible) = self.visible() else { return };
@@ -64,7 +74,7 @@ impl Plan {
         (self.x, self.y) = (0, 0);
     }
 
-    /// Keeps `size` pixels from (`x`, `y`) on, which may lie beyond the edges.
+    /// Keeps the pixels of an area of `size` at (`x`, `y`), which may extend beyond the edges.
     pub(super) fn crop(&mut self, x: i64, y: i64, size: Size) {
         let x = if self.flipped { i64::from(self.size.width) - x - i64::from(size.width) } else { x };
         self.x += x;
@@ -72,16 +82,18 @@ impl Plan {
         self.size = size;
     }
 
-    /// The part of the picture that is looked at; `None` when that is nothing.
+    /// Returns the part of the picture from which the result is computed, or `None` if the result is all
+    /// black.
     pub(super) fn needed(&self) -> Option<Area> {
         let Visible { area, .. } = self.visible()?;
         let Area { x, y, size } = self.source;
-        let (left, width) = looked_at(area.x, area.size.width, self.scaled.width, size.width);
-        let (top, height) = looked_at(area.y, area.size.height, self.scaled.height, size.height);
+        let (left, width) = pixels_read(area.x, area.size.width, self.scaled.width, size.width);
+        let (top, height) = pixels_read(area.y, area.size.height, self.scaled.height, size.height);
         Some(Area { x: x + left, y: y + top, size: Size::new(width, height) })
     }
 
-    /// What the window shows, before mirroring; `None` when it shows nothing.
+    /// Returns the part of the scaled source that is inside the window (before mirroring), or `None` if there
+    /// is none.
     pub(super) fn visible(&self) -> Option<Visible> {
         let (x, at_x, width) = overlap(self.x, self.size.width, self.scaled.width)?;
         let (y, at_y, height) = overlap(self.y, self.size.height, self.scaled.height)?;
@@ -89,36 +101,38 @@ impl Plan {
     }
 }
 
-/// Of a window from `start` of `length` on something as long as `whole`: where it starts to show it, how far into the window
-/// that is, and how much of it.
+/// Intersects a window at `start` of length `length` with the pixels from 0 to `whole`, in one direction.
+/// Returns the first pixel of the intersection, its place in the window, and the length of the intersection.
 fn overlap(start: i64, length: u32, whole: u32) -> Option<(u32, u32, u32)> {
     let from = start.max(0);
     let to = (start + i64::from(length)).min(whole.into());
-    // All three are between 0 and a u32.
+    // The casts keep the values: all three are from 0 to `u32::MAX`.
     (from < to).then(|| (from as u32, (from - start) as u32, (to - from) as u32))
 }
 
-/// The place in something `source` long that becomes `start` and `length` when it is scaled to `scaled`.
+/// Returns start and length of the part of a source of length `source` that is scaled to the pixels at
+/// `start` of length `length`, if the whole source is scaled to `scaled`.
 pub(super) fn stretch(start: u32, length: u32, scaled: u32, source: u32) -> (f64, f64) {
     let scale = f64::from(source) / f64::from(scaled);
     let (start, mut length) = (f64::from(start) * scale, f64::from(length) * scale);
-    // Rounding may put the end just beyond the source, which the resizer refuses.
+    // Rounding may move the end just beyond the source, which the resizer refuses.
     while start + length > f64::from(source) {
         length = length.next_down();
     }
     (start, length)
 }
 
-/// Of something `source` long, the pixels that are looked at for `start` and `length` when it is scaled to `scaled`: start and
-/// length.
-fn looked_at(start: u32, length: u32, scaled: u32, source: u32) -> (u32, u32) {
+/// Returns start and length of the pixels of a source of length `source` from which the pixels at `start` of
+/// length `length` are computed, if the whole source is scaled to `scaled`.
+fn pixels_read(start: u32, length: u32, scaled: u32, source: u32) -> (u32, u32) {
     if scaled == source {
         return (start, length);
     }
     let (from, stretched) = stretch(start, length, scaled, source);
-    // Each pixel comes from as many on either side as it stands for, at least one.
+    // The bilinear filter reads on either side of a scaled pixel as many source pixels as the scaled pixel
+    // covers, and at least one. One more pixel is a margin.
     let reach = (f64::from(source) / f64::from(scaled)).max(1.0) + 1.0;
-    // Casts saturate.
+    // The cast saturates: a negative start becomes 0.
     let first = (from - reach).floor() as u32;
     let end = ((from + stretched + reach).ceil() as u32).min(source);
     (first, end - first)
@@ -155,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_may_reach_beyond_the_picture() {
+    fn a_window_may_extend_beyond_the_picture() {
         let mut plan = Plan::whole(Size::new(10, 4));
         plan.crop(-2, -1, Size::new(6, 6));
         let visible = plan.visible().unwrap();

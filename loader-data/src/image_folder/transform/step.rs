@@ -1,4 +1,4 @@
-//! One step of a transform.
+//! The steps of a transform.
 
 use rand::Rng;
 use serde::{Deserialize, Serialize};
@@ -22,35 +22,39 @@ use super::{
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Step {
-    /// Makes the shorter side `size` pixels long and keeps the aspect ratio (the longer side is rounded down).
+    /// Makes the shorter side `size` pixels long and keeps the aspect ratio (the longer side is rounded
+    /// down).
     Resize {
         /// The shorter side.
         size: u32,
     },
-    /// Makes the image `height` times `width` pixels, whatever its aspect ratio was.
+    /// Resizes the image to `height` x `width` pixels and does not keep its aspect ratio.
     ResizeExact {
         /// The height.
         height: u32,
         /// The width.
         width: u32,
     },
-    /// Keeps the central `height` times `width` pixels. Where the image is smaller, black is added around it.
+    /// Keeps the central `height` x `width` pixels. Black is added around an image that is smaller.
     CenterCrop {
         /// The height.
         height: u32,
         /// The width.
         width: u32,
     },
-    /// Takes a part of random area, aspect ratio and place, and makes it `height` times `width` pixels. After ten draws that
-    /// do not fit into the image it takes the largest central part within `ratio`.
+    /// Takes a part of random area, aspect ratio and place, and resizes it to `height` x `width` pixels.
+    /// After ten draws that do not fit into the image it takes the largest central part whose aspect ratio is
+    /// within `ratio`.
     RandomResizedCrop {
         /// The height.
         height: u32,
         /// The width.
         width: u32,
-        /// Smallest and largest share of the image's area, above 0 and at most 1. Uniform.
+        /// Minimum and maximum area of the part as a fraction of the image's area, above 0 and at most 1. The
+        /// fraction is uniformly distributed.
         scale: (f64, f64),
-        /// Smallest and largest aspect ratio (width / height) of the part, above 0. Its logarithm is uniform.
+        /// Minimum and maximum aspect ratio (width / height) of the part, above 0. Its logarithm is uniformly
+        /// distributed.
         ratio: (f64, f64),
     },
     /// Mirrors left and right.
@@ -58,7 +62,8 @@ pub enum Step {
         /// The probability, from 0 to 1.
         p: f64,
     },
-    /// `(pixel - mean) / std` for red, green and blue, where pixels are from 0 to 1. Must be the last step; `f32` only.
+    /// Computes `(pixel - mean) / std` for red, green and blue, for pixels from 0 to 1. Must be the last
+    /// step, and the pixels must be `f32`.
     Normalise {
         /// Mean of each channel; finite.
         mean: [f32; 3],
@@ -68,7 +73,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Name in messages and in serialised form.
+    /// Returns the name of the step in messages and in serialised form.
     fn name(&self) -> &'static str {
         match self {
             Self::Resize { .. } => "resize",
@@ -92,7 +97,7 @@ impl Step {
             }
             Self::RandomResizedCrop { height, width, scale, ratio } => {
                 size(height).and(size(width))?;
-                // Written so that NaN fails.
+                // Both conditions are negated, so that NaN fails.
                 if !(scale.0 > 0.0 && scale.0 <= scale.1 && scale.1 <= 1.0) {
                     return Err(TransformError::Scale { min: scale.0, max: scale.1 });
                 }
@@ -116,7 +121,7 @@ impl Step {
         }
     }
 
-    /// True when pixels are interpolated.
+    /// True if the step interpolates pixels.
     pub(super) fn resizes(&self) -> bool {
         matches!(self, Self::Resize { .. } | Self::ResizeExact { .. } | Self::RandomResizedCrop { .. })
     }
@@ -147,9 +152,9 @@ impl Step {
     }
 }
 
-/// `size` with `shorter` as its shorter side.
+/// Scales `size` so that its shorter side is `shorter`.
 fn resized(size: Size, shorter: u32) -> Size {
-    // At most MAX_SIDE squared, so the cast keeps the value.
+    // The cast keeps the value, which is at most MAX_SIDE squared.
     let longer = |long: u32, short: u32| (u64::from(shorter) * u64::from(long) / u64::from(short)) as u32;
     if size.width <= size.height {
         Size::new(shorter, longer(size.height, size.width))
@@ -158,7 +163,7 @@ fn resized(size: Size, shorter: u32) -> Size {
     }
 }
 
-/// Where `part` starts when it lies in the centre of `whole`; negative when it is the longer one.
+/// Returns the start of `part` in the centre of `whole`, which is negative if `part` is longer.
 fn centred(whole: u32, part: u32) -> i64 {
     if whole >= part {
         (f64::from(whole - part) / 2.0).round_ties_even() as i64
@@ -167,7 +172,7 @@ fn centred(whole: u32, part: u32) -> i64 {
     }
 }
 
-/// Left, top and size of a random part of an image.
+/// Draws a random part of an image of size `whole`. Returns its left edge, upper edge and size.
 fn random_part(whole: Size, scale: (f64, f64), ratio: (f64, f64), rng: &mut impl Rng) -> (u32, u32, Size) {
     const TRIES: u32 = 10;
     let area = f64::from(whole.width) * f64::from(whole.height);
@@ -187,7 +192,7 @@ fn random_part(whole: Size, scale: (f64, f64), ratio: (f64, f64), rng: &mut impl
         }
     }
     let (width, height) = (f64::from(whole.width), f64::from(whole.height));
-    // Casts saturate; of a very long image at least one pixel remains.
+    // The casts saturate. `clamp` keeps at least one pixel of a very long image.
     let part = if width / height < ratio.0 {
         Size::new(whole.width, ((width / ratio.0).round_ties_even() as u32).clamp(1, whole.height))
     } else if width / height > ratio.1 {
@@ -198,18 +203,19 @@ fn random_part(whole: Size, scale: (f64, f64), ratio: (f64, f64), rng: &mut impl
     ((whole.width - part.width) / 2, (whole.height - part.height) / 2, part)
 }
 
-/// Uniform from 0 to below 1. Made from an integer here, and not by a distribution of `rand`, whose results may change between
-/// its releases.
+/// Draws a number from 0 to below 1. It is computed here, because the distributions of `rand` may change
+/// their results between releases.
 fn unit(rng: &mut impl Rng) -> f64 {
     const STEP: f64 = 1.0 / (1u64 << 53) as f64;
     (rng.next_u64() >> 11) as f64 * STEP
 }
 
+/// Draws a number within `range`.
 fn between(range: (f64, f64), rng: &mut impl Rng) -> f64 {
     range.0 + (range.1 - range.0) * unit(rng)
 }
 
-/// Uniform below `bound`, which must not be 0; for sizes of images the bias is below 2^-49.
+/// Draws a whole number below `bound`, which must not be 0. For sizes of images the bias is below 2^-49.
 fn below(bound: u32, rng: &mut impl Rng) -> u32 {
     ((u128::from(rng.next_u64()) * u128::from(bound)) >> 64) as u32
 }

@@ -1,10 +1,10 @@
-//! From the values of a block to its pixels: the inverse cosine transform.
+//! The inverse cosine transform, which computes the pixels of a block from its values.
 
-/// Values of 8 x 8 pixels, row by row.
+/// The 8 x 8 values of a block, row by row: cosine coefficients, not pixels.
 pub(super) type Block = [i32; 64];
 
-/// One direction of the transform, on eight columns at once. Constants are multiples of 1/4096; `round` is added before all is
-/// shifted right by `SHIFT`.
+/// Transforms the eight columns of a block at once: one of the two directions. Constants are multiples of
+/// 1/4096. `round` is added to each sum before it is shifted right by `SHIFT`.
 #[inline(always)]
 fn pass<const SHIFT: u32>(rows: [[i32; 8]; 8], round: i32) -> [[i32; 8]; 8] {
     let mut out = [[0; 8]; 8];
@@ -53,8 +53,8 @@ fn transposed(rows: [[i32; 8]; 8]) -> [[i32; 8]; 8] {
     std::array::from_fn(|row| std::array::from_fn(|column| rows[column][row]))
 }
 
-/// Writes the pixels of `block` to eight rows of `out`, which are `width` apart, and makes the block all 0 again. No value behind
-/// the place `last`, in zigzag order, is other than 0.
+/// Writes the pixels of `block` to eight rows of `out`, which start `width` bytes apart, and sets all values
+/// of the block to 0. `last` is the place, in zigzag order, after which all values are 0.
 #[inline(always)]
 pub(super) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize) {
     if last == 0 {

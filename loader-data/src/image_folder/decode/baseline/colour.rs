@@ -1,4 +1,4 @@
-//! From planes to RGB.
+//! Converts the planes of the components to RGB.
 
 use super::{
     super::super::picture::{Area, Picture, RGB},
@@ -6,7 +6,7 @@ use super::{
     header::Header,
 };
 
-/// Rows of chroma that are being made larger.
+/// Buffers for one row of chroma, enlarged to the resolution of luma.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     blue: Row,
@@ -15,14 +15,14 @@ pub(super) struct Rows {
 
 #[derive(Debug, Default)]
 struct Row {
-    /// As high as luma.
+    /// The row, interpolated vertically.
     blended: Vec<u8>,
-    /// And as wide.
+    /// The row, interpolated in both directions.
     enlarged: Vec<u8>,
 }
 
 impl Rows {
-    /// Writes the pixels of `area`, which the planes hold as much of as `(columns, rows)` says.
+    /// Writes the pixels of `area` to `picture`. `planes` hold the groups in `columns` and `rows`.
     #[inline(always)]
     pub(super) fn write(
         &mut self,
@@ -63,8 +63,9 @@ impl Plane {
 }
 
 impl Row {
-    /// Row `y` of chroma, as wide as luma's rows. Where chroma is smaller, three quarters of a pixel are its own and one quarter
-    /// its neighbour's; beyond the edges the outermost pixels go on.
+    /// Returns row `y` of chroma, as wide as a row of luma. In a direction in which chroma has half the size,
+    /// a pixel is 3/4 of the nearest chroma pixel plus 1/4 of the second nearest. The outermost pixels are
+    /// repeated beyond the edges.
     #[inline(always)]
     fn enlarge<'a>(&'a mut self, plane: &'a Plane, y: usize, header: &Header<'_>) -> &'a [u8] {
         let Self { blended, enlarged } = self;
@@ -85,7 +86,7 @@ impl Row {
         }
         enlarged.resize(plane.width * 2, 0);
         let pairs = enlarged.as_chunks_mut::<2>().0;
-        // At least one block, which is eight pixels wide.
+        // A row has at least one block, which is eight pixels wide.
         let last = row.len() - 1;
         pairs[0] = [row[0], blend(row[0], row[1])];
         for (pair, near) in pairs[1..last].iter_mut().zip(row.windows(3)) {
@@ -101,7 +102,7 @@ fn blend(near: u8, far: u8) -> u8 {
     ((u16::from(near) * 3 + 2 + u16::from(far)) >> 2) as u8
 }
 
-/// YCbCr to RGB, in multiples of 2^-14.
+/// Converts YCbCr to RGB, in fixed-point numbers with units of 2^-14.
 #[inline(always)]
 fn convert(luma: &[u8], blue: &[u8], red: &[u8], out: &mut [[u8; RGB]]) {
     const BITS: u32 = 14;

@@ -1,7 +1,7 @@
 //! Checks that all coded pixels of a JPEG are there, for every kind of JPEG that zune-jpeg decodes.
 //!
-//! zune-jpeg decodes coded pixels that are missing as if they were zeros, and reports no error, not even in
-//! its strict mode. Therefore this module first reads every scan, without an inverse transform or colours.
+//! zune-jpeg decodes missing coded pixels as if they were zeros and reports no error, not even in its strict
+//! mode. Therefore this module reads every scan before zune-jpeg does, without inverse transform and colours.
 
 use super::{
     super::{super::picture::Size, MAX_PIXELS},
@@ -10,7 +10,7 @@ use super::{
     huffman::{Codes, Table},
 };
 
-/// Reasons why an image is not complete.
+/// Why an image is not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Defect {
     /// The file, or the image in it, ends too early.
@@ -21,16 +21,16 @@ pub(in super::super) enum Defect {
 
 const NO_CODE: Defect = Defect::Invalid("a Huffman code is missing or invalid");
 
-/// Max number of scans of a progressive image: the limit of zune-jpeg.
+/// Maximum number of scans of a progressive image: the limit of zune-jpeg.
 const MAX_SCANS: usize = 100;
 
-/// Reads all scans of `file`.
+/// Reads all scans of `file` and fails if the image is not complete.
 ///
-/// A progressive image is complete when each scan is whole and each component has its DC values: the standard allows later scans
-/// to be left out, which costs detail.
+/// A progressive image is complete if each scan is whole and each component has its DC values. The standard
+/// allows the later scans to be left out, which costs detail.
 ///
 /// # Errors
-/// [`Defect`]; it depends on the bytes alone, not on the part of the image that is wanted.
+/// Returns a [`Defect`], which depends on the bytes of the file only, not on the crop.
 pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
     let mut codes = Codes::default();
     let mut frame = None;
@@ -60,12 +60,13 @@ pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
             0xDA => {
                 scans += 1;
                 let frame = frame.as_mut().filter(|_| scans <= MAX_SCANS);
-                let frame = frame.ok_or(Defect::Invalid("there are too many scans, or no frame"))?;
+                let frame = frame
+                    .ok_or(Defect::Invalid("a scan has no frame header, or there are too many scans"))?;
                 let (end, length) = entropy.read(&file[place..]).ok_or(Defect::Truncated)?;
                 place += length;
                 let scan = Scan::read(segment, frame, &codes)?;
                 let mut bits = Bits::new(&entropy);
-                if scan.read_over(frame, restart, &mut bits).is_none() {
+                if scan.read_all_blocks(frame, restart, &mut bits).is_none() {
                     return Err(match end {
                         _ if !bits.is_at_end() => NO_CODE,
                         END_OF_IMAGE => Defect::Truncated,
@@ -82,7 +83,8 @@ pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
     }
 }
 
-/// Goes behind the next marker that has a segment or ends the image. Skips stray bytes and padding before it.
+/// Returns the next marker that has a segment or ends the image, and moves `place` after it. Skips stray
+/// bytes and padding before the marker. Returns `None` if the file ends before a marker.
 fn next_marker(file: &[u8], place: &mut usize) -> Option<u8> {
     loop {
         *place += memchr::memchr(0xFF, file.get(*place..)?)?;
@@ -97,7 +99,7 @@ fn next_marker(file: &[u8], place: &mut usize) -> Option<u8> {
     }
 }
 
-/// The segment at `place`, without its length; goes behind it.
+/// Returns the segment at `place`, without its length field, and moves `place` after it.
 fn segment<'a>(file: &'a [u8], place: &mut usize) -> Result<&'a [u8], Defect> {
     let rest = &file[*place..];
     let length = usize::from(u16::from_be_bytes(*rest.first_chunk().ok_or(Defect::Truncated)?));
@@ -112,18 +114,19 @@ struct Frame {
     size: Size,
     progressive: bool,
     components: Vec<Component>,
-    /// Max number of blocks of a component in a group (MCU), across and down.
+    /// Maximum number of blocks of a component in a group (MCU), across and down.
     across: usize,
     down: usize,
 }
 
 struct Component {
     id: u8,
-    /// Blocks in a group.
+    /// Number of blocks of this component in a group, across and down.
     across: usize,
     down: usize,
     has_dc: bool,
-    /// For each block, which AC values are not 0 so far. Empty before the first progressive AC scan.
+    /// For each block, a bit for each value; it is set if a progressive scan has made that AC value other
+    /// than 0. Empty before the first AC scan.
     nonzero: Vec<u64>,
 }
 
@@ -147,13 +150,13 @@ impl Frame {
         })
     }
 
-    /// Columns and rows of groups.
+    /// Returns the number of columns and rows of groups.
     fn groups(&self) -> (usize, usize) {
         let Size { width, height } = self.size;
         ((width as usize).div_ceil(self.across * 8), (height as usize).div_ceil(self.down * 8))
     }
 
-    /// Columns and rows of blocks that a scan of this component alone has.
+    /// Returns the number of columns and rows of blocks in a scan of `component` alone.
     fn blocks(&self, component: &Component) -> (usize, usize) {
         let Size { width, height } = self.size;
         (
@@ -170,14 +173,16 @@ impl Component {
     }
 }
 
-/// What a scan holds of each block.
+/// The part of each block that a scan contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Content {
     /// All values.
     All,
+    /// The upper bits of the DC value.
     FirstDc,
     /// One more bit of the DC value.
     MoreDc,
+    /// The upper bits of the AC values.
     FirstAc,
     /// One more bit of the AC values.
     MoreAc,
@@ -191,8 +196,9 @@ struct Scan {
     parts: Vec<Part>,
 }
 
+/// A component of a scan.
 struct Part {
-    /// Place in the frame.
+    /// Index in `Frame::components`.
     component: usize,
     dc: Table,
     ac: Table,
@@ -235,8 +241,8 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Reads all blocks; `None` when a code is missing or invalid.
-    fn read_over(&self, frame: &mut Frame, restart: usize, bits: &mut Bits<'_>) -> Option<()> {
+    /// Reads all blocks and keeps no values. Returns `None` if a code is missing or invalid.
+    fn read_all_blocks(&self, frame: &mut Frame, restart: usize, bits: &mut Bits<'_>) -> Option<()> {
         let alone = self.parts.len() == 1;
         let (columns, rows) = match self.parts.as_slice() {
             [part] => frame.blocks(&frame.components[part.component]),
@@ -266,7 +272,7 @@ impl Scan {
                             Content::FirstDc => bits.symbol(&part.dc).map(drop)?,
                             Content::MoreDc => bits.skip(1),
                             Content::FirstAc | Content::MoreAc => {
-                                // There is no block before the first scan.
+                                // `nonzero` is empty if no first AC scan came before.
                                 let block = component.nonzero.get_mut(row * columns + column)?;
                                 self.ac(bits, &part.ac, block, &mut ended)?;
                             }
@@ -279,8 +285,8 @@ impl Scan {
         Some(())
     }
 
-    /// Reads the AC values of a block; `ended` is the number of blocks from this one on that have no more
-    /// codes.
+    /// Reads the AC values of a block. `ended` is the number of blocks, counted from this one on, that have
+    /// no more codes. Returns `None` if a code is missing or invalid.
     fn ac(&self, bits: &mut Bits<'_>, table: &Table, nonzero: &mut u64, ended: &mut u64) -> Option<()> {
         let mut place = self.first;
         while *ended == 0 && place <= self.last {
@@ -289,9 +295,9 @@ impl Scan {
                 *ended = (1 << entry.size()) + entry.bits(window);
                 break;
             }
-            place = self.pass(bits, place, entry.run(), *nonzero);
+            place = self.skip_zeros(bits, place, entry.run(), *nonzero);
             if entry.size() > 0 {
-                // The run goes beyond the end of the block.
+                // The run of zeros goes beyond the end of the block.
                 if place > self.last {
                     return None;
                 }
@@ -300,15 +306,16 @@ impl Scan {
             place += 1;
         }
         if *ended > 0 {
-            self.pass(bits, place, usize::MAX, *nonzero);
+            self.skip_zeros(bits, place, usize::MAX, *nonzero);
             *ended -= 1;
         }
         Some(())
     }
 
-    /// Skips `zeros` values that are 0, and the other values between them, each of which has one more bit in
-    /// such a scan. Returns the place of the value after them.
-    fn pass(&self, bits: &mut Bits<'_>, mut place: usize, mut zeros: usize, nonzero: u64) -> usize {
+    /// Skips `zeros` values that are 0, starting at `place`. In a [`Content::MoreAc`] scan, also skips the
+    /// values between them that are not 0, and reads the one bit that each of these has. Returns the place of
+    /// the value after them.
+    fn skip_zeros(&self, bits: &mut Bits<'_>, mut place: usize, mut zeros: usize, nonzero: u64) -> usize {
         if self.content == Content::FirstAc {
             return place.saturating_add(zeros);
         }
@@ -326,7 +333,8 @@ impl Scan {
     }
 }
 
-/// The codes of the standard's annex K, as a DHT segment has them: frames of Motion JPEG leave them out.
+/// The Huffman codes of annex K of the standard, in the form of a DHT segment. Frames of Motion JPEG leave
+/// them out.
 const MOTION_JPEG_CODES: &[u8] = &[
     0, 0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1, 0, 3, 1, 1,
     1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 0, 2, 1, 3, 3, 2, 4, 3, 5,
@@ -354,7 +362,7 @@ mod tests {
     const BASELINE: &[u8] = include_bytes!("../../../../tests/image_folder/fixtures/baseline.jpg");
 
     #[test]
-    fn the_end_of_a_thumbnail_is_not_that_of_the_image() {
+    fn the_end_of_a_thumbnail_does_not_end_the_image() {
         let metadata = [0xFF, 0xE1, 0, 6, 0xFF, 0xD8, 0xFF, 0xD9];
         let with_thumbnail = [&BASELINE[..2], &metadata, &BASELINE[2..]].concat();
         assert_eq!(check(&with_thumbnail), Ok(()));
@@ -364,14 +372,14 @@ mod tests {
     }
 
     #[test]
-    fn padding_and_bytes_behind_the_end_do_no_harm() {
+    fn padding_and_bytes_after_the_end_are_ignored() {
         let padded = [&BASELINE[..2], &[0, 0, 0xFF, 0xFF], &BASELINE[2..], &[0; 40]].concat();
         assert_eq!(check(&padded), Ok(()));
         assert_eq!(check(&[0xFF, 0xD8]), Err(Defect::Truncated));
         assert_eq!(check(&[0xFF, 0xD8, 0xFF]), Err(Defect::Truncated));
     }
 
-    /// Start and end of the segment with this marker.
+    /// Returns the range of the segment with the marker `wanted`.
     fn segment_of(file: &[u8], wanted: u8) -> std::ops::Range<usize> {
         let mut place = 2;
         loop {
@@ -385,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn motion_jpeg_leaves_codes_out() {
+    fn a_motion_jpeg_frame_needs_no_codes_of_its_own() {
         let mut frame = BASELINE.to_vec();
         while frame.windows(2).any(|pair| pair == [0xFF, 0xC4]) {
             frame.drain(segment_of(&frame, 0xC4));

@@ -1,31 +1,32 @@
-//! The coded pixels, as bits.
+//! Reads the bits of a scan: the coded pixels.
 
 use super::{
     blocks::Block,
     huffman::{Entry, Table},
 };
 
-/// The bytes of a scan without what is stuffed between them, and where its restart intervals start.
+/// The bytes of a scan, without stuffing and markers.
 #[derive(Debug, Default)]
 pub(super) struct Entropy {
     bytes: Vec<u8>,
-    intervals: Vec<usize>,
+    /// Ends of the restart intervals in `bytes`. The last one is the end of the scan.
+    ends: Vec<usize>,
 }
 
-/// Zeros behind the last byte, so that a window can be read there.
+/// Number of zero bytes after the scan, so that a window can be read at its last byte.
 const PADDING: usize = 8;
 
 impl Entropy {
-    /// Size of the buffer in bytes.
-    pub(super) fn room(&self) -> usize {
+    /// Returns the capacity of the buffer in bytes.
+    pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Takes the scan that `file` starts with. Returns the marker that ends it and how many bytes lie before that marker; `None` when
-    /// the file ends first.
+    /// Reads the scan at the start of `file`. Returns the marker that ends the scan and the number of bytes
+    /// before that marker, or `None` if the file ends first.
     pub(super) fn read(&mut self, file: &[u8]) -> Option<(u8, usize)> {
         self.bytes.clear();
-        self.intervals.clear();
+        self.ends.clear();
         let mut rest = file;
         loop {
             let marker = memchr::memchr(0xFF, rest)?;
@@ -38,11 +39,11 @@ impl Entropy {
                 }
                 0xFF => rest = &rest[1..], // padding
                 0xD0..=0xD7 => {
-                    self.intervals.push(self.bytes.len());
+                    self.ends.push(self.bytes.len());
                     rest = &rest[2..];
                 }
                 marker => {
-                    self.intervals.push(self.bytes.len());
+                    self.ends.push(self.bytes.len());
                     self.bytes.extend_from_slice(&[0; PADDING]);
                     return Some((marker, file.len() - rest.len()));
                 }
@@ -51,20 +52,21 @@ impl Entropy {
     }
 }
 
-/// Reads bits from the scan.
+/// Reads bits from a scan.
 #[derive(Debug)]
 pub(super) struct Bits<'a> {
     bytes: &'a [u8],
-    /// Place of the next bit.
+    /// Number of the next bit in `bytes`.
     place: usize,
-    /// Ends of the restart intervals, from the one that is being read on.
+    /// Ends in bytes of the restart intervals, from the current one on.
     ends: &'a [usize],
 }
 
-/// Bits of a window of which a code and its value may start behind, since they have at most 26 of its 57.
-const ROOM: usize = 57 - 26;
+/// Maximum number of bits used of a window when the next code is read from it: a window has at least 57 bits,
+/// and a code and its value have at most 26.
+const MAX_USED: usize = 57 - 26;
 
-/// Where each value of the file goes in a block: its rows, one after the other.
+/// Index in a [`Block`] of each value, in the order of the file.
 const ZIGZAG: [u8; 64] = [
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7,
     14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39,
@@ -73,18 +75,21 @@ const ZIGZAG: [u8; 64] = [
 
 impl<'a> Bits<'a> {
     pub(super) fn new(entropy: &'a Entropy) -> Self {
-        Self { bytes: &entropy.bytes, place: 0, ends: &entropy.intervals }
+        Self { bytes: &entropy.bytes, place: 0, ends: &entropy.ends }
     }
 
-    /// At least 57 of the next bits, from the left.
+    /// Returns the next bits, the first of which is the most significant one. At least 57 bits are valid.
+    /// Returns `None` after the end of the scan.
     #[inline(always)]
     fn window(&self) -> Option<u64> {
         let bytes = self.bytes.get(self.place >> 3..)?.first_chunk()?;
         Some(u64::from_be_bytes(*bytes) << (self.place & 7))
     }
 
-    /// Reads a block: into `kept`, a block that must be all 0, with the quantisers of its values; without it, it is read over. Returns
-    /// the place of its last value that may not be 0.
+    /// Reads a block. If `kept` is set, multiplies each value by its quantiser and stores it in the given
+    /// block, which must be all 0. `before` is the DC value of the component's previous block, and afterwards
+    /// that of this block. Returns a place, in zigzag order, after which all values are 0, or `None` if a
+    /// code is invalid or missing.
     #[inline(always)]
     pub(super) fn block(
         &mut self,
@@ -107,7 +112,7 @@ impl<'a> Bits<'a> {
         let (mut place, mut last) = (1, 0);
         while place < 64 {
             let mut window = self.window()?;
-            let end = self.place + ROOM;
+            let end = self.place + MAX_USED;
             while self.place <= end {
                 let entry = ac.look_up(window);
                 self.place += entry.total() as usize;
@@ -129,7 +134,8 @@ impl<'a> Bits<'a> {
         Some(last)
     }
 
-    /// Reads the next code of `table`: its entry, and the window that it starts. `None` when the code is invalid.
+    /// Reads the next code with `table`. Returns its entry and the window that starts with the code, or
+    /// `None` if the code is invalid.
     pub(super) fn symbol(&mut self, table: &Table) -> Option<(Entry, u64)> {
         let window = self.window()?;
         let entry = table.look_up(window);
@@ -137,13 +143,13 @@ impl<'a> Bits<'a> {
         entry.is_valid().then_some((entry, window))
     }
 
-    /// Reads over `count` bits.
+    /// Skips `count` bits.
     pub(super) fn skip(&mut self, count: usize) {
         self.place += count;
     }
 
-    /// Goes on with the next restart interval, and drops the rest of this one; `None` when more bits were
-    /// read than the interval has.
+    /// Skips the rest of this restart interval and moves to the next one. Returns `None` if this interval is
+    /// the last, or if more bits were read than it has.
     pub(super) fn skip_to_restart(&mut self) -> Option<()> {
         self.check()?;
         let (&end, ends) = self.ends.split_first().filter(|(_, ends)| !ends.is_empty())?;
@@ -151,7 +157,8 @@ impl<'a> Bits<'a> {
         Some(())
     }
 
-    /// Goes on with the next restart interval; `None` when this one has not been read to its end.
+    /// Moves to the next restart interval. Returns `None` if this interval is the last, or if it has not been
+    /// read exactly to its end.
     pub(super) fn restart(&mut self) -> Option<()> {
         let (&end, ends) = self.ends.split_first()?;
         if self.place.div_ceil(8) != end || ends.is_empty() {
@@ -161,13 +168,13 @@ impl<'a> Bits<'a> {
         Some(())
     }
 
-    /// True when the interval has no room for another code of 16 bits, the longest. The padding at its end
-    /// need not be a code.
+    /// True if fewer than 16 bits are left in the interval. The longest code has 16 bits, and the padding at
+    /// the end of an interval need not be a valid code.
     pub(super) fn is_at_end(&self) -> bool {
         self.ends.first().is_none_or(|&end| self.place + 16 > end * 8)
     }
 
-    /// `None` when more has been read than there is.
+    /// Returns `None` if more bits were read than the interval has.
     pub(super) fn check(&self) -> Option<()> {
         self.ends.first().filter(|&&end| self.place <= end * 8).map(|_| ())
     }

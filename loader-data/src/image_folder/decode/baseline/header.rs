@@ -1,22 +1,23 @@
-//! What stands before the coded pixels.
+//! Reads the headers of a JPEG: everything before the coded pixels.
 
 use super::{super::super::picture::Size, huffman::Codes};
 
-/// Headers of a JPEG that can be decoded here.
+/// The headers of a JPEG that this decoder handles.
 #[derive(Debug)]
 pub(super) struct Header<'a> {
     pub(super) size: Size,
     components: [Component; 3],
     count: usize,
-    /// Blocks of the first component in a group (MCU), across and down: 1 and 1, 2 and 1, or 2 and 2. Of the others there is one.
+    /// Number of blocks of the first component in a group (MCU), across and down: 1 and 1, 2 and 1, or 2 and
+    /// 2. The other components have one block in a group.
     pub(super) across: usize,
     pub(super) down: usize,
     /// Each is `None` until the file has defined it.
     quantisers: [Option<[i32; 64]>; 4],
     pub(super) codes: Codes<'a>,
-    /// Groups from one restart marker to the next; 0 when there are none.
+    /// Number of groups from one restart marker to the next; 0 without restart markers.
     pub(super) restart: usize,
-    /// Where the coded pixels start in the file.
+    /// Byte of the file at which the coded pixels start.
     pub(super) scan: usize,
 }
 
@@ -27,9 +28,11 @@ pub(super) struct Component {
     pub(super) down: usize,
     /// Number of the quantisation table.
     table: usize,
-    /// That table, in the order of the file, which is zigzag. `read` fails when the file does not define it.
+    /// That table, in zigzag order, as in the file. [`Header::read`] fails if the file does not define it.
     pub(super) quantiser: [i32; 64],
+    /// Number of the Huffman code for DC.
     pub(super) dc: usize,
+    /// Number of the Huffman code for AC.
     pub(super) ac: usize,
 }
 
@@ -38,7 +41,8 @@ impl Component {
 }
 
 impl<'a> Header<'a> {
-    /// `None` when the file is not of the kind that is handled here, or ends too early.
+    /// Reads the headers. Returns `None` if this decoder does not handle the file, or if the file ends too
+    /// early.
     pub(super) fn read(file: &'a [u8]) -> Option<Self> {
         let mut header = Self {
             size: Size::default(),
@@ -74,7 +78,7 @@ impl<'a> Header<'a> {
                     header.scan = place;
                     return Some(header);
                 }
-                // Adobe's, which may mean other colours than YCbCr.
+                // A segment of Adobe, which may declare colours other than YCbCr.
                 0xEE => return None,
                 0xE0..=0xEF | 0xFE => {}
                 _ => return None,
@@ -108,13 +112,13 @@ impl<'a> Header<'a> {
             *component = Component { id, across, down, table: table.into(), ..Component::UNKNOWN };
         }
         match &mut self.components[..self.count] {
-            // The blocks of a single component follow each other, with any sampling factors in the file;
-            // zune-jpeg refuses some factors.
+            // The blocks of a single component follow each other whatever its sampling factors are. Factors
+            // that zune-jpeg refuses are refused here too.
             [grey] if matches!((grey.across, grey.down), (1 | 2 | 4, 1..=4)) => {
                 (grey.across, grey.down) = (1, 1)
             }
             [luma, blue, red] => {
-                // Elsewhere the numbers may be letters that say RGB.
+                // In other files the component numbers may be the letters R, G and B, which mean RGB.
                 let known = matches!([luma.id, blue.id, red.id], [1, 2, 3] | [0, 1, 2]);
                 let small = [blue, red].iter().all(|chroma| (chroma.across, chroma.down) == (1, 1));
                 if !known || !small || !matches!((luma.across, luma.down), (1, 1) | (2, 1) | (2, 2)) {
@@ -129,7 +133,7 @@ impl<'a> Header<'a> {
 
     fn quantisers(&mut self, mut segment: &[u8]) -> Option<()> {
         while let Some((&kind, rest)) = segment.split_first() {
-            // The upper half is 0 for 8 bits each, the only width that baseline has.
+            // The upper four bits of `kind` are 0 for 8-bit values, the only width that baseline allows.
             let quantiser = self.quantisers.get_mut(usize::from(kind))?;
             let (values, rest) = rest.split_first_chunk::<64>()?;
             *quantiser = Some(values.map(i32::from));

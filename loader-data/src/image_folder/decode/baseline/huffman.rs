@@ -1,8 +1,9 @@
-//! Tables to look Huffman codes up in.
+//! Tables that decode Huffman codes.
 
 use super::header::{Component, Header};
 
-/// A Huffman code as the file has it: the number of codes of each length from 1 to 16, and their symbols.
+/// A Huffman code as it is stored in the file: the number of codes of each length from 1 to 16, and their
+/// symbols.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
     counts: &'a [u8; 16],
@@ -10,7 +11,7 @@ pub(super) struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// False when there are more codes than fit. A code of only ones is not allowed.
+    /// True if there are no more codes than 16 bits allow. A code of ones only is not allowed.
     fn fits(&self) -> bool {
         let used = (1..=16).zip(self.counts).map(|(length, &count)| u32::from(count) << (16 - length));
         self.symbols.len() <= 256 && used.sum::<u32>() < 1 << 16
@@ -25,7 +26,7 @@ pub(super) struct Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    /// Takes the codes that a DHT segment defines; `None` when zune-jpeg would refuse them.
+    /// Stores the codes that a DHT segment defines. Returns `None` if zune-jpeg would refuse them.
     pub(super) fn read(&mut self, mut segment: &'a [u8]) -> Option<()> {
         while let Some((&kind, rest)) = segment.split_first() {
             let (counts, rest) = rest.split_first_chunk::<16>()?;
@@ -44,41 +45,42 @@ impl<'a> Codes<'a> {
     }
 }
 
-/// Bits that one look-up sees. Longer codes are rare.
-const SEEN: u32 = 11;
+/// Maximum length of the codes that one look-up decodes. Longer codes are rare.
+const SHORT: u32 = 11;
 
-/// What a code stands for. In a JPEG it is followed by `size` bits that hold a value.
+/// The meaning of a code: a number of zeros (`run`), then a value, whose `size` bits follow the code.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry(u32);
 
 impl Entry {
-    /// Runs beyond the 63 values of a block: its end, and what must not occur.
+    /// The `run` of the code that ends a block. A block has 63 AC values, so no real run is as long.
     const END: u32 = 64;
+    /// The entry of bits that are not a code, or of a code that is not allowed. Its `run` is above `END`.
     const INVALID: Self = Self(128 << 24 | 1);
 
     fn new(length: u32, size: u32, run: u32) -> Self {
         Self(run << 24 | size << 16 | length << 8 | (length + size))
     }
 
-    /// Bits of the value alone.
+    /// Number of bits of the value.
     #[inline(always)]
     pub(super) fn size(self) -> u32 {
         self.0 >> 16 & 0xFF
     }
 
-    /// The bits of the value as an unsigned number, of a window whose first bits are the code and the value.
+    /// Returns the value as an unsigned number. `window` starts with the code.
     pub(super) fn bits(self, window: u64) -> u64 {
-        // In two steps, because a size may be 0.
+        // Two shifts, because `size` may be 0 and a shift by 64 overflows.
         window << (self.0 >> 8 & 0xFF) >> 1 >> (63 - self.size())
     }
 
-    /// Bits of code and value together. Never 0.
+    /// Number of bits of code and value together. Never 0.
     #[inline(always)]
     pub(super) fn total(self) -> u32 {
         self.0 & 0xFF
     }
 
-    /// Values that are 0 before this one.
+    /// Number of values before this one that are 0.
     #[inline(always)]
     pub(super) fn run(self) -> usize {
         (self.0 >> 24) as usize
@@ -94,12 +96,12 @@ impl Entry {
         self.0 >> 24 <= Self::END
     }
 
-    /// The value, of a window whose first bits are the code and the value.
+    /// Returns the value. `window` starts with the code.
     #[inline(always)]
     pub(super) fn value(self, window: u64) -> i32 {
         let (length, size) = (self.0 >> 8 & 0xFF, self.size());
         let window = window << length;
-        // In two steps, because a size may be 0.
+        // Two shifts, because `size` may be 0 and a shift by 64 overflows.
         let value = (window >> 1 >> (63 - size)) as i32;
         // Values whose first bit is 0 are negative.
         let negative = !((window as i64) >> 63) as i32;
@@ -107,28 +109,32 @@ impl Entry {
     }
 }
 
-/// One Huffman code.
+/// A table that decodes one Huffman code.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// What each sequence of `SEEN` bits starts with; 0 for codes that are longer.
-    seen: [u32; 1 << SEEN],
-    /// The first code that is larger than all of its length (16 bits, from the left), and where the symbols of a length start.
+    /// For each sequence of `SHORT` bits, the entry of the code that it starts with; 0 if that code is
+    /// longer.
+    short: [u32; 1 << SHORT],
+    /// For each length, the first 16 bits, as a number, that are larger than those of every code of this
+    /// length.
     ends: [u32; 17],
+    /// For each length, the index in `entries` of its first code, minus that code.
     starts: [i32; 17],
+    /// The entries of all codes, in the order of the file.
     entries: [u32; 256],
 }
 
 impl Default for Table {
     fn default() -> Self {
-        Self { seen: [0; 1 << SEEN], ends: [0; 17], starts: [0; 17], entries: [0; 256] }
+        Self { short: [0; 1 << SHORT], ends: [0; 17], starts: [0; 17], entries: [0; 256] }
     }
 }
 
 impl Table {
-    /// What the window starts with.
+    /// Returns the entry of the code that `window` starts with.
     #[inline(always)]
     pub(super) fn look_up(&self, window: u64) -> Entry {
-        match self.seen[(window >> (64 - SEEN)) as usize] {
+        match self.short[(window >> (64 - SHORT)) as usize] {
             0 => self.look_up_long(window),
             entry => Entry(entry),
         }
@@ -138,7 +144,7 @@ impl Table {
     #[inline(never)]
     fn look_up_long(&self, window: u64) -> Entry {
         let code = (window >> 48) as u32;
-        for length in SEEN as usize + 1..=16 {
+        for length in SHORT as usize + 1..=16 {
             if code < self.ends[length] {
                 let symbol = (code >> (16 - length)) as i32 + self.starts[length];
                 return usize::try_from(symbol)
@@ -150,16 +156,16 @@ impl Table {
         Entry::INVALID
     }
 
-    /// Takes a code for DC.
+    /// Builds the table of a code for DC values.
     pub(super) fn build_dc(&mut self, code: Code<'_>) -> Option<()> {
-        // 11 bits hold any difference of values of 8 bits.
+        // 11 bits hold any difference of two DC values, where pixels have 8 bits.
         self.build(code, |length, size| match size {
             0..=11 => Entry::new(length, size.into(), 0),
             _ => Entry::INVALID,
         })
     }
 
-    /// Takes a code for AC of a sequential frame.
+    /// Builds the table of a code for AC values of a sequential frame.
     pub(super) fn build_ac(&mut self, code: Code<'_>) -> Option<()> {
         self.build(code, |length, symbol| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
             (0, 0) => Entry::new(length, 0, Entry::END),
@@ -169,7 +175,8 @@ impl Table {
         })
     }
 
-    /// Takes a code for AC of a progressive frame: the end of a block has a value too, which says how many blocks end.
+    /// Builds the table of a code for AC values of a progressive frame, in which a code that ends a block has
+    /// a value too, from which the number of ended blocks is computed.
     pub(super) fn build_progressive_ac(&mut self, code: Code<'_>) -> Option<()> {
         self.build(code, |length, symbol| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
             (15, 0) => Entry::new(length, 0, 15),
@@ -179,12 +186,13 @@ impl Table {
         })
     }
 
-    /// `None` when there are more codes than fit. `entry` makes an entry of a code's length and its symbol.
+    /// Builds the table. `entry` returns the entry for the length of a code and its symbol. Returns `None` if
+    /// there are more codes than 16 bits allow.
     fn build(&mut self, code: Code<'_>, entry: impl Fn(u32, u8) -> Entry) -> Option<()> {
-        self.seen.fill(0);
+        self.short.fill(0);
         self.entries.fill(Entry::INVALID.0);
         let mut symbols = code.symbols.iter().enumerate();
-        // The next code, 16 bits from the left.
+        // The next code, shifted left to 16 bits.
         let mut next = 0u32;
         for (length, &count) in (1..=16u32).zip(code.counts) {
             let step = 1 << (16 - length);
@@ -196,24 +204,24 @@ impl Table {
                 }
                 let entry = entry(length, symbol).0;
                 *self.entries.get_mut(number)? = entry;
-                if length <= SEEN {
-                    let place = (next >> (16 - SEEN)) as usize;
-                    self.seen[place..place + (1 << (SEEN - length))].fill(entry);
+                if length <= SHORT {
+                    let place = (next >> (16 - SHORT)) as usize;
+                    self.short[place..place + (1 << (SHORT - length))].fill(entry);
                 }
                 next += step;
             }
             self.ends[length as usize] = next;
         }
-        // What is no code at all must not be taken for a long one.
+        // Bits that start no code must not be taken for the start of a long one.
         if next < 1 << 16 {
-            let unused = next.div_ceil(1 << (16 - SEEN)) as usize;
-            self.seen[unused..].fill(Entry::INVALID.0);
+            let unused = next.div_ceil(1 << (16 - SHORT)) as usize;
+            self.short[unused..].fill(Entry::INVALID.0);
         }
         Some(())
     }
 }
 
-/// The tables of a file.
+/// The tables for the codes of a file.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     dc: Box<[Table; 4]>,
@@ -221,7 +229,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// `None` when a table is missing or wrong.
+    /// Builds the tables that the components use. Returns `None` if a code is missing or invalid.
     pub(super) fn build(&mut self, header: &Header<'_>) -> Option<()> {
         let [mut dc_built, mut ac_built] = [[false; 4]; 2];
         for component in header.components() {
@@ -235,6 +243,7 @@ impl Tables {
         Some(())
     }
 
+    /// Returns the tables of `component` for DC and AC.
     #[inline(always)]
     pub(super) fn of(&self, component: &Component) -> (&Table, &Table) {
         (&self.dc[component.dc & 3], &self.ac[component.ac & 3])

@@ -1,17 +1,18 @@
-//! Baseline JPEG, of which only what a crop needs is decoded.
+//! A decoder for baseline JPEG that decodes only the part of the image that a crop needs.
 //!
-//! The coded blocks of a JPEG must be read in order, but only those that the crop shows must become pixels:
-//! of blocks outside the crop the decoder reads the lengths of the codes, and does not compute the values. It
-//! does all other work (inverse transform, chroma, colours) for the crop only. The arithmetic is zune-jpeg's
-//! to the bit, and the tests check that.
+//! A decoder must read the coded blocks of a JPEG in order, but only the blocks in the crop must become
+//! pixels. For the other blocks this decoder reads the lengths of the codes and does not compute their
+//! values. It does all other work (inverse transform, chroma, colours) for the crop only. It computes exactly
+//! the same pixels as zune-jpeg; the tests check that.
 //!
-//! The decoder reads the blocks below the crop too, although no later block needs them: whether a file loads
-//! then does not depend on the crop. Alternative considered: to stop below the crop. Rejected because the
-//! outcome of a damaged file would depend on the random crop, and a truncated file would load without an
+//! The decoder reads the blocks below the crop too, although no later block needs them, so that whether a
+//! file loads does not depend on the crop. Alternative considered: to stop below the crop. Rejected because
+//! the outcome of a damaged file would depend on the random crop, and a truncated file would load without an
 //! error.
 //!
-//! Only what nearly all photographs are is handled: 8 bits, Huffman codes, one scan, grey or YCbCr with chroma of full or half
-//! size. Everything else, and everything that looks wrong, is `None` here and then zune-jpeg's to decode or to refuse.
+//! This module handles the kind of file that nearly all photographs are: 8 bits, Huffman codes, one scan,
+//! grey or YCbCr with chroma of full or half size. For every other file, and for every damaged file, its
+//! functions return `None`; zune-jpeg then decodes or refuses the file.
 
 mod blocks;
 mod colour;
@@ -39,44 +40,45 @@ pub(super) struct Jpeg<'a> {
     file: &'a [u8],
 }
 
-/// Buffers that are kept from image to image.
+/// Buffers of the decoder, kept from image to image.
 #[derive(Debug, Default)]
-pub(in super::super) struct Bench {
+pub(in super::super) struct Buffers {
     tables: Tables,
     entropy: Entropy,
     planes: [Plane; 3],
     colours: colour::Rows,
 }
 
-impl Bench {
-    /// Gives buffers back when one is larger than `kept` bytes.
+impl Buffers {
+    /// Frees the buffers if one of them is larger than `kept` bytes.
     pub(in super::super) fn release(&mut self, kept: usize) {
-        if self.entropy.room() > kept || self.planes.iter().any(|plane| plane.bytes.capacity() > kept) {
+        if self.entropy.capacity() > kept || self.planes.iter().any(|plane| plane.bytes.capacity() > kept) {
             *self = Self::default();
         }
     }
 }
 
-/// The decoded part of one component; whole blocks.
+/// The decoded part of one component, in whole blocks.
 #[derive(Debug, Default)]
 struct Plane {
     bytes: Vec<u8>,
     width: usize,
 }
 
-/// Numbers of the blocks' groups (MCUs) that a crop needs, in one direction.
+/// The groups of blocks (MCUs) that a crop needs, in one direction.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: usize,
     end: usize,
-    /// How many there are in the whole image.
+    /// Number of groups in the whole image.
     all: usize,
 }
 
 impl Span {
-    /// The groups of `side` pixels that `length` pixels from `start` on need, of an image with `whole` pixels.
+    /// Returns the groups, each `side` pixels long, that are needed for `length` pixels from `start` on in an
+    /// image `whole` pixels long.
     fn new(start: u32, length: u32, whole: u32, side: usize) -> Self {
-        // Chroma of half size is interpolated: a pixel needs its neighbours'.
+        // Chroma of half size is interpolated, so a pixel needs the chroma of its neighbours too.
         const NEIGHBOURS: usize = 2;
         let all = (whole as usize).div_ceil(side);
         let (first, last) = (start as usize, (start + length) as usize);
@@ -95,7 +97,7 @@ impl Span {
 }
 
 impl<'a> Jpeg<'a> {
-    /// Reads the headers; `None` when the file is not of the kind that is handled here.
+    /// Reads the headers. Returns `None` if this decoder does not handle the file.
     pub(super) fn open(file: &'a [u8]) -> Option<Self> {
         Some(Self { header: Header::read(file)?, file })
     }
@@ -104,24 +106,25 @@ impl<'a> Jpeg<'a> {
         self.header.size
     }
 
-    /// Decodes `area` into `picture`, in place of what was there; `None` when something is wrong with the file.
-    pub(super) fn decode(&self, area: Area, picture: &mut Picture, bench: &mut Bench) -> Option<()> {
-        bench.tables.build(&self.header)?;
-        let (marker, _) = bench.entropy.read(&self.file[self.header.scan..])?;
+    /// Decodes `area` into `picture`, in place of the previous image. Returns `None` if the file is damaged.
+    pub(super) fn decode(&self, area: Area, picture: &mut Picture, buffers: &mut Buffers) -> Option<()> {
+        buffers.tables.build(&self.header)?;
+        let (marker, _) = buffers.entropy.read(&self.file[self.header.scan..])?;
         if marker != END_OF_IMAGE {
             return None;
         }
-        pulp::Arch::new().dispatch(Job { jpeg: self, area, picture, bench })
+        pulp::Arch::new().dispatch(Job { jpeg: self, area, picture, buffers })
     }
 }
 
-/// The work that is compiled anew for wider registers, and done in the widest that the processor has. All of it must be
-/// `inline(always)`: what is a function of its own is not compiled anew.
+/// The work that pulp compiles once for each SIMD instruction set and runs with the best one that the
+/// processor has. Every function that it calls must be `inline(always)`: a function that is not inlined is
+/// compiled for the basic instruction set only.
 struct Job<'a> {
     jpeg: &'a Jpeg<'a>,
     area: Area,
     picture: &'a mut Picture,
-    bench: &'a mut Bench,
+    buffers: &'a mut Buffers,
 }
 
 impl WithSimd for Job<'_> {
@@ -129,8 +132,8 @@ impl WithSimd for Job<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Option<()> {
-        let Self { jpeg, area, picture, bench } = self;
-        let Bench { tables, entropy, planes, colours } = bench;
+        let Self { jpeg, area, picture, buffers } = self;
+        let Buffers { tables, entropy, planes, colours } = buffers;
         let spans = jpeg.decode_planes(area, tables, entropy, planes)?;
         picture.clear_part(area);
         colours.write(&jpeg.header, area, spans, planes, picture);
@@ -139,7 +142,7 @@ impl WithSimd for Job<'_> {
 }
 
 impl Jpeg<'_> {
-    /// Decodes the groups that `area` needs; columns and rows of groups.
+    /// Decodes the groups that `area` needs into `planes`. Returns the columns and rows of these groups.
     #[inline(always)]
     fn decode_planes(
         &self,
@@ -215,15 +218,15 @@ mod tests {
         ("codes made for the file", include_bytes!("../../../../tests/image_folder/fixtures/own-codes.jpg")),
     ];
 
-    fn decode(file: &[u8], area: Area, bench: &mut Bench) -> Option<Picture> {
+    fn decode(file: &[u8], area: Area, buffers: &mut Buffers) -> Option<Picture> {
         let mut picture = Picture::default();
-        Jpeg::open(file)?.decode(area, &mut picture, bench)?;
+        Jpeg::open(file)?.decode(area, &mut picture, buffers)?;
         Some(picture)
     }
 
     #[test]
-    fn pixels_are_those_of_the_whole_decoder() {
-        let bench = &mut Bench::default();
+    fn pixels_are_the_same_as_from_zune_jpeg() {
+        let buffers = &mut Buffers::default();
         for (kind, file) in PHOTOS {
             let mut expected = Picture::default();
             jpeg::decode_whole(file, &mut expected).unwrap();
@@ -240,7 +243,7 @@ mod tests {
                 (half_width - 7, half_height - 7, 14, 14),
             ] {
                 let area = Area::new(x, y, Size::new(width, height));
-                let found = decode(file, area, bench).expect(kind);
+                let found = decode(file, area, buffers).expect(kind);
                 assert_eq!(found.area(), area, "{kind}");
                 assert_eq!(found.bytes().len(), area.size.pixels() as usize * RGB, "{kind}");
                 for y in y..y + height {
@@ -251,30 +254,30 @@ mod tests {
     }
 
     #[test]
-    fn damage_fails_whatever_part_is_wanted() {
+    fn a_damaged_file_fails_for_any_area() {
         let (_, file) = PHOTOS[0];
         let mut damaged = file.to_vec();
         let middle = damaged.len() / 2;
-        // A code of only ones does not exist; the zeros distinguish it from a marker.
+        // No Huffman code consists of ones only. The zero bytes keep the ones from being a marker.
         damaged[middle..middle + 64].as_chunks_mut().0.fill([0xFF, 0x00]);
         let short = [&file[..file.len() - 100], &[0xFF, END_OF_IMAGE]].concat();
-        let bench = &mut Bench::default();
+        let buffers = &mut Buffers::default();
         for area in [Area::new(100, 20, Size::new(90, 80)), Area::new(100, 300, Size::new(90, 80))] {
-            assert!(decode(file, area, bench).is_some());
-            assert!(decode(&damaged, area, bench).is_none());
-            assert!(decode(&short, area, bench).is_none());
+            assert!(decode(file, area, buffers).is_some());
+            assert!(decode(&damaged, area, buffers).is_none());
+            assert!(decode(&short, area, buffers).is_none());
         }
     }
 
     #[test]
     fn a_cut_file_fails() {
         let (_, file) = PHOTOS[3];
-        let bench = &mut Bench::default();
+        let buffers = &mut Buffers::default();
         for place in 0..file.len() - 2 {
             for end in [&[][..], &[0xFF, END_OF_IMAGE]] {
                 let cut = [&file[..place], end].concat();
                 let area = Area::new(0, 0, Size::new(1, 1));
-                assert!(decode(&cut, area, bench).is_none(), "cut at {place}");
+                assert!(decode(&cut, area, buffers).is_none(), "cut at {place}");
             }
         }
     }
@@ -284,18 +287,18 @@ mod tests {
     #[test]
     fn a_damaged_file_loads_as_with_zune_jpeg_or_fails() {
         let (_, file) = PHOTOS[3];
-        let bench = &mut Bench::default();
+        let buffers = &mut Buffers::default();
         let expected = &mut Picture::default();
         let (mut loaded, mut failed) = (0, 0);
-        // The first two bytes have been looked at before.
+        // Leaves out the first two bytes, which identify the format and are checked elsewhere.
         for flip in (16..file.len() * 8).step_by(3) {
             let mut damaged = file.to_vec();
             damaged[flip / 8] ^= 1 << (flip % 8);
             let Some(jpeg) = Jpeg::open(&damaged).filter(|jpeg| jpeg.size().pixels() < 1 << 16) else {
                 continue;
             };
-            let corner = decode(&damaged, Area::new(0, 0, Size::new(1, 1)), bench);
-            let found = decode(&damaged, Area::new(0, 0, jpeg.size()), bench);
+            let corner = decode(&damaged, Area::new(0, 0, Size::new(1, 1)), buffers);
+            let found = decode(&damaged, Area::new(0, 0, jpeg.size()), buffers);
             assert_eq!(corner.is_some(), found.is_some(), "bit {flip}");
             let Some(found) = found else {
                 failed += 1;
