@@ -15,7 +15,7 @@ use crate::{
     events::Event,
 };
 
-/// A data loader for training loops, on worker processes
+/// Data loader for training loops, with worker processes
 #[derive(Debug, Parser)]
 #[command(name = "loader", version)]
 pub(crate) struct Arguments {
@@ -25,33 +25,34 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Load epochs from a folder of images or as a config says, and show how fast
+    /// Load epochs of a folder of images, or as a config describes, and measure the speed
     Run(Box<RunArguments>),
-    /// Print which sample goes into which batch, one JSON line a batch; needs no dataset
+    /// Print the indices of each batch, one line of JSON per batch; needs no dataset
     Plan(PlanArguments),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// A folder with one sub-folder of JPEG and PNG images a class, or a config (a .toml file)
+    /// Folder with one sub-folder of JPEG and PNG images per class, or a config (a .toml file)
     pub(crate) target: PathBuf,
 
     #[command(flatten)]
     order: OrderArguments,
 
-    /// Worker processes, or `auto`; 0 loads in this process [default: 0]
+    /// Number of worker processes, or `auto`; 0 loads in this process [default: 0]
     #[arg(long, value_name = "N|auto")]
     num_workers: Option<NumWorkers>,
 
-    /// Batches on their way per worker, at least 1; needs workers [default: 2]
+    /// Number of batches to load ahead per worker, at least 1; needs workers [default: 2]
     #[arg(long, value_name = "N")]
     prefetch_factor: Option<usize>,
 
-    /// Batches in order rather than as they arrive [default: true]
+    /// Return batches in order, rather than as they arrive [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     in_order: Option<bool>,
 
-    /// Wait for a batch in seconds after which a warning says for which worker, 0 for never; needs workers [default: 30]
+    /// Seconds after which a wait for a batch gives a warning that names the worker, 0 for never; needs
+    /// workers [default: 30]
     #[arg(long, value_name = "SECONDS")]
     warn_after: Option<f64>,
 
@@ -59,7 +60,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     persistent_workers: Option<bool>,
 
-    /// Longest wait for a batch in seconds, 0 for ever; needs workers [default: 0]
+    /// Maximum wait for a batch in seconds, 0 for no limit; needs workers [default: 0]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 
@@ -67,47 +68,49 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     pin_memory: Option<bool>,
 
-    /// Most bytes of shared memory for batches [default: half of the machine's memory]
+    /// Maximum bytes of shared memory for batches [default: half of the memory that this process may use]
     #[arg(long, value_name = "BYTES")]
     shared_memory_limit: Option<u64>,
 
-    /// What happens when a worker dies: another one takes its place, or the run fails [default: restart]
+    /// What happens if a worker dies: another worker replaces it, or the run fails [default: restart]
     #[arg(long, value_name = "restart|fail")]
     on_worker_death: Option<OnWorkerDeath>,
 
-    /// How many times in a row a worker may die without finishing a batch before the run ends [default: 10]
+    /// Maximum number of times in a row that a worker may die without finishing a batch; one more ends the
+    /// run [default: 10]
     #[arg(long, value_name = "N")]
     max_worker_deaths: Option<u32>,
 
-    /// What happens with a sample that cannot be loaded: its batch fails, or it is skipped or replaced [default: error]
+    /// What happens if a sample cannot be loaded: its batch fails, or the sample is skipped or replaced
+    /// [default: error]
     #[arg(long, value_name = "error|skip|replace")]
     on_bad_sample: Option<OnBadSample>,
 
-    /// How many samples may be skipped or replaced in an epoch [default: 10]
+    /// Maximum number of samples that may be skipped or replaced in an epoch [default: 10]
     #[arg(long, value_name = "N")]
     max_bad_samples: Option<u64>,
 
-    /// Longest time for a sample in seconds, 0 for ever; needs workers [default: 0]
+    /// Maximum time for a sample in seconds, 0 for no limit; needs workers [default: 0]
     #[arg(long, value_name = "SECONDS")]
     sample_timeout: Option<f64>,
 
-    /// Most bytes of its own that a worker may have in memory; needs workers [default: no limit]
+    /// Maximum bytes of memory of a worker, without shared memory; needs workers [default: no limit]
     #[arg(long, value_name = "BYTES")]
     worker_memory_limit: Option<u64>,
 
-    /// Give a batch that is late to a second worker too; needs workers [default: false]
+    /// Give a late batch to a second worker too; needs workers [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     hedge: Option<bool>,
 
-    /// How many times to go through the dataset
+    /// Number of passes over the dataset
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: u64,
 
-    /// Samples an epoch, drawn at random with replacement [default: each sample once]
+    /// Number of samples per epoch, drawn at random with replacement [default: each sample once]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) samples: Option<usize>,
 
-    /// What is done with each image [default: train]
+    /// Transform of the images [default: train]
     #[arg(long)]
     pub(crate) transform: Option<TransformName>,
 
@@ -115,23 +118,23 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "PIXELS")]
     pub(crate) size: Option<u32>,
 
-    /// Type of the pixels: f32 normalised, or u8 as they are [default: f32]
+    /// Type of the pixels [default: f32]
     #[arg(long)]
     pub(crate) pixels: Option<Pixels>,
 
-    /// Max size of an image file in bytes [default: 268435456]
+    /// Maximum size of an image file in bytes [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_file_bytes: Option<u64>,
 
-    /// Hash the order and the content of each epoch
+    /// Print hashes of the order and the content of each epoch
     #[arg(long)]
     pub(crate) digest: bool,
 
-    /// Seconds from one line of progress to the next where standard error is not a terminal, 0 for none
+    /// Seconds between two lines of progress if standard error is not a terminal, 0 for no lines
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     progress_every: Duration,
 
-    /// Print events as JSON, one a line
+    /// Print events as JSON, one per line
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -142,56 +145,58 @@ pub(crate) struct RunArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArguments {
-    /// Samples in the dataset
+    /// Number of samples in the dataset
     #[arg(long, value_name = "N")]
     pub(crate) length: usize,
 
     #[command(flatten)]
     order: OrderArguments,
 
-    /// How many epochs to print
+    /// Number of epochs to print
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: u64,
 }
 
-/// What says which sample goes into which batch.
+/// The options that determine the indices of each batch.
 #[derive(Debug, Args)]
 struct OrderArguments {
     /// Samples per batch, at least 1 [default: 1]
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
 
-    /// A new random order in each epoch [default: false]
+    /// Use a new random order in each epoch [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     shuffle: Option<bool>,
 
-    /// Seed of order and augmentation [default: 0]
+    /// Seed of the order and of the augmentation [default: 0]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Whose order: the loader's own, or that of PyTorch, number for number [default: native]
+    /// Shuffle like this loader, or exactly like PyTorch [default: native]
     #[arg(long, value_name = "native|torch")]
     order: Option<Order>,
 
-    /// Which of the processes that train together this is, from 0: it loads its share; needs --world-size
+    /// Number of this process, from 0, among those that train together; it loads its share; needs
+    /// --world-size
     #[arg(long, value_name = "N")]
     rank: Option<usize>,
 
-    /// How many processes train together; needs --rank
+    /// Number of processes that train together; needs --rank
     #[arg(long, value_name = "N")]
     world_size: Option<usize>,
 
-    /// Leave out a last batch that is not full, and samples that are no share for every process [default: false]
+    /// Leave out a last batch that is not full, and samples that cannot be shared equally [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     drop_last: Option<bool>,
 }
 
 impl Arguments {
-    /// The arguments; or, when they are wrong or ask for help only, the exit status.
+    /// Reads the command line. If it is invalid, prints the error; if it asks for help or the version, prints
+    /// that. In both cases returns the exit status.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         Self::try_parse().map_err(|error| {
             if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-                // That nobody reads the help is no error.
+                // It is not an error if standard output is closed.
                 drop(error.print());
             } else {
                 let message = in_one_line(&error.render().to_string());
@@ -269,7 +274,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// The command whose help the error names: `loader run` if that was called.
+/// Returns the command whose help explains an error of the command line.
 fn called() -> &'static str {
     match std::env::args_os().nth(1) {
         Some(command) if command == "run" => "loader run",
@@ -278,13 +283,13 @@ fn called() -> &'static str {
     }
 }
 
-/// What clap says in paragraphs, without the usage.
+/// Turns the paragraphs of an error of clap into one line, without the usage.
 fn in_one_line(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let said =
+    let message =
         lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    let parts: Vec<_> = said.map(|line| line.strip_prefix("tip: ").unwrap_or(line)).collect();
+    let parts: Vec<_> = message.map(|line| line.strip_prefix("tip: ").unwrap_or(line)).collect();
     format!("{}; see `{} --help`", parts.join("; ").replace(":; ", ": "), called())
 }
 
@@ -307,7 +312,7 @@ mod tests {
             let default = match default {
                 serde_json::Value::Null => continue,
                 serde_json::Value::String(text) => text.clone(),
-                // A number of seconds is written as 30, not as 30.0.
+                // The help writes a number of seconds as 30, not as 30.0.
                 number => number.as_f64().map_or(number.to_string(), |number| number.to_string()),
             };
             let help = argument.get_help().unwrap().to_string();

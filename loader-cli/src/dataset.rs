@@ -1,4 +1,4 @@
-//! The section `[dataset]`, and what it opens.
+//! The `[dataset]` section of a config, and the dataset that it describes.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::stop::Stop;
 
-/// Width and height of images.
+/// Default width and height of the transformed images, in pixels.
 const SIZE: u32 = 224;
 
-/// The section of a config, or what the command line says instead.
+/// The section as it was read from a config or from the command line.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DatasetSection {
@@ -26,31 +26,31 @@ pub(crate) struct DatasetSection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// JPEG and PNG files, one folder a class.
+    /// JPEG and PNG files with one sub-folder per class.
     ImageFolder,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TransformName {
-    /// Random resized crop, random flip, normalised
+    /// Random resized crop, random flip, normalisation
     Train,
-    /// Resized, central crop, normalised
+    /// Resize, central crop, normalisation
     Eval,
-    /// As they are, which must be all of one size
+    /// No transform; all images of a batch must have the same size
     None,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Pixels {
-    /// 32-bit floats, normalised by the transform
+    /// 32-bit floats, normalised by the transforms train and eval
     F32,
     /// Bytes, never normalised
     U8,
 }
 
-/// A section with every default filled in.
+/// The section with all defaults filled in.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ResolvedDataset {
     kind: Kind,
@@ -63,7 +63,7 @@ pub(crate) struct ResolvedDataset {
     max_file_bytes: u64,
 }
 
-/// An open dataset.
+/// An open image folder, for either type of pixels.
 #[derive(Debug)]
 pub(crate) enum Images {
     F32(ImageFolder<f32>),
@@ -71,7 +71,7 @@ pub(crate) enum Images {
 }
 
 impl DatasetSection {
-    /// The images in the folder at `path`.
+    /// Creates the section for the images in the folder at `path`, with defaults for everything else.
     pub(crate) fn image_folder(path: PathBuf) -> Self {
         Self {
             kind: Kind::ImageFolder,
@@ -88,8 +88,8 @@ impl DatasetSection {
         let transform = transform.unwrap_or(TransformName::Train);
         let size = match transform {
             TransformName::None if size.is_some() => {
-                let message =
-                    "size has no effect with transform none: images stay as they are; leave one of them out";
+                let message = "size has no effect with transform none, which does not resize images; \
+                               leave out one of them";
                 return Err(Stop::InvalidArguments(message.to_owned()));
             }
             TransformName::None => None,
@@ -133,7 +133,7 @@ impl ResolvedDataset {
     }
 }
 
-/// A path need not be Unicode, JSON must.
+/// Serialises a path as text. Bytes that are not Unicode are replaced, because JSON must be Unicode.
 fn as_text<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

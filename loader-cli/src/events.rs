@@ -1,4 +1,4 @@
-//! What `--json` prints.
+//! The events that `--json` prints. docs/command.md describes them.
 
 use loader_core::{BadSample, BatchInfo, Digest, EpochReport, Error, Verdict, Warning};
 use serde::Serialize;
@@ -12,9 +12,9 @@ pub(crate) enum Event<'a> {
     Start {
         pid: u32,
         workers: Vec<WorkerEntry>,
-        /// In an epoch, if it is known.
+        /// Number of samples in an epoch, if known.
         samples: Option<usize>,
-        /// In an epoch, if it is known.
+        /// Number of batches in an epoch, if known.
         batches: Option<usize>,
         config: &'a Settings,
     },
@@ -27,7 +27,7 @@ pub(crate) enum Event<'a> {
         worker: usize,
         pid: u32,
         status: String,
-        /// What is done about it: `restart`, or `fail`.
+        /// What happens next: `restart` (another worker replaces it) or `fail` (the run ends).
         action: &'static str,
     },
     WorkerStarted {
@@ -42,7 +42,7 @@ pub(crate) enum Event<'a> {
     },
     Epoch(EpochFigures),
     End {
-        /// That were loaded to their end.
+        /// Number of epochs that were loaded to their end.
         epochs: u64,
         restarts: u64,
         errors: u64,
@@ -55,7 +55,7 @@ pub(crate) struct WorkerEntry {
     pid: u32,
 }
 
-/// What an error names; nothing is printed for what it does not.
+/// The things that an error refers to. A field that is `None` is not printed.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Names {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ pub(crate) struct EpochFigures {
     first_batch_seconds: Option<f64>,
     wait_seconds: f64,
     verdict: &'static str,
-    /// That were skipped or replaced.
+    /// Samples that were skipped or replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_samples: Vec<BadEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -122,7 +122,7 @@ impl<'a> Event<'a> {
         Self::Batch { epoch, batch: info.number, indices: &info.indices }
     }
 
-    /// The death that ends the run with `error`, if one does.
+    /// Returns the event for `error` if it says that a worker died and that the run ends for that reason.
     pub(crate) fn worker_exited(error: &Error) -> Option<Self> {
         let Error::WorkerExited { worker, pid, status, reason, given_up: None, .. } = error else {
             return None;
@@ -131,23 +131,23 @@ impl<'a> Event<'a> {
         Some(Self::WorkerExited { worker: *worker, pid: *pid, status, action: "fail" })
     }
 
-    /// The death after which another worker takes the place, if `warning` is of one.
+    /// Returns the event for `warning` if it says that a worker died and is replaced.
     pub(crate) fn worker_replaced(warning: &Warning) -> Option<Self> {
         let Warning::WorkerReplaced { worker, pid, reason, .. } = warning else { return None };
         Some(Self::WorkerExited { worker: *worker, pid: *pid, status: reason.clone(), action: "restart" })
     }
 
-    /// An error of the epoch `epoch`; `message` is its text.
+    /// Returns the event for an error in epoch `epoch`. `message` is the text of `error`.
     pub(crate) fn error(epoch: u64, error: &Error, message: &'a str) -> Self {
         Self::Error { kind: error.kind(), message, names: Names { epoch: Some(epoch), ..Names::of(error) } }
     }
 
-    /// An error of the loader before its first epoch; `message` is its text.
+    /// Returns the event for an error of the loader before its first epoch. `message` is the text of `error`.
     pub(crate) fn refused(error: &Error, message: &'a str) -> Self {
         Self::Error { kind: error.kind(), message, names: Names::of(error) }
     }
 
-    /// An error that ends the command.
+    /// Returns the event for an error that ends the command and is not from the loader.
     pub(crate) fn stopped(kind: &'a str, message: &'a str) -> Self {
         Self::Error { kind, message, names: Names::default() }
     }
@@ -172,9 +172,9 @@ impl<'a> Event<'a> {
         })
     }
 
-    /// As JSON, without the end of the line.
+    /// Returns the event as JSON, without a line break.
     pub(crate) fn to_line(&self) -> String {
-        // Strings and numbers only: there is nothing in it that JSON has no form for.
+        // Serialising cannot fail: an event consists of strings, numbers, arrays and maps with string keys.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -213,7 +213,7 @@ impl Names {
     }
 }
 
-/// A digest as it is printed everywhere.
+/// Formats a digest: 16 hexadecimal digits.
 pub(crate) fn hex(digest: u64) -> String {
     format!("{digest:016x}")
 }

@@ -1,4 +1,5 @@
-//! Ctrl-C ends the command: between batches if it can, after a grace period if a batch takes longer, at once when pressed again.
+//! Ctrl-C ends the command: between two batches, after [`GRACE`] if a batch takes longer, or at once if it is
+//! pressed a second time.
 
 use std::{
     io, process,
@@ -11,23 +12,23 @@ use signal_hook::{consts::SIGINT, iterator::Signals};
 
 use crate::stop::{INTERRUPTED, Stop};
 
-/// How long the batch that is being waited for may still take.
+/// Maximum time that the current batch may still take after Ctrl-C.
 const GRACE: Duration = Duration::from_secs(2);
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether Ctrl-C was pressed.
+/// Tells whether Ctrl-C was pressed. Exists only after [`Interrupt::watch`] has succeeded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interrupt(());
 
 impl Interrupt {
-    /// Takes over SIGINT for the rest of the process's life.
+    /// Handles SIGINT on a thread of its own, as long as the process lives.
     pub(crate) fn watch() -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT])?;
         thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
             let mut pressed = signals.forever();
             if pressed.next().is_some() {
-                // Relaxed: a flag alone.
+                // Relaxed: no other memory is published with the flag.
                 PRESSED.store(true, Ordering::Relaxed);
                 thread::spawn(|| {
                     thread::sleep(GRACE);
@@ -41,13 +42,13 @@ impl Interrupt {
         Ok(Self(()))
     }
 
-    /// Ends the command if Ctrl-C was pressed.
+    /// Fails with [`Stop::Interrupted`] if Ctrl-C was pressed.
     pub(crate) fn check(self) -> Result<(), Stop> {
         if PRESSED.load(Ordering::Relaxed) { Err(Stop::Interrupted) } else { Ok(()) }
     }
 }
 
-/// Workers notice by themselves that this process is gone.
+/// Ends this process at once. The workers then end too: their watchdogs notice that this process is gone.
 fn end() {
     process::exit(INTERRUPTED.into());
 }

@@ -1,7 +1,8 @@
-//! The `loader` command: `loader run` loads epochs from files and shows how fast, `loader plan` prints which sample goes where.
+//! The `loader` command: `loader run` loads epochs from files and measures the speed, `loader plan` prints
+//! the indices of each batch.
 //!
-//! Arguments become settings (`arguments`, `settings`), settings become a dataset and a loader (`dataset`, `run`), and what
-//! happens becomes lines on standard output (`events`, `reporter`). Why a command ended becomes its exit status (`stop`).
+//! `arguments` and `settings` read the command line and the config, `dataset` and `run` open the dataset and
+//! load it, `events` and `reporter` print what happens, and `stop` determines the exit status.
 
 mod arguments;
 mod dataset;

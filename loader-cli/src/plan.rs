@@ -1,4 +1,4 @@
-//! `loader plan`: which sample goes where, as the loader's own samplers say.
+//! `loader plan`: prints the indices of each batch, computed by the same samplers as in a loader.
 
 use std::io::{self, BufWriter, Write};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{arguments::PlanArguments, interrupt::Interrupt, stop::Stop};
 
-/// Prints the plan. No batch of it can fail, so the number of errors is 0.
+/// Prints the plan. Returns the number of batches that failed, as `run` does: always 0.
 pub(crate) fn plan(arguments: &PlanArguments, interrupt: Interrupt) -> Result<u64, Stop> {
     let options = arguments.options().over(LoaderOptions::from_env()?).resolved();
     let batches = options.batch_sampler(arguments.length)?;

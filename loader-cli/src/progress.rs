@@ -1,4 +1,5 @@
-//! The progress of an epoch: a bar on a terminal, otherwise a line from time to time.
+//! Shows the progress of an epoch: as a bar if standard error is a terminal, otherwise as a line at regular
+//! intervals.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -12,16 +13,16 @@ use loader_core::EpochReport;
 /// Time between two updates of the bar. Figures that change faster cannot be read.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Standard error, and the bar on it, if there is one. Clones are the same screen.
+/// Standard error, with the bar on it, if there is one. Clones refer to the same screen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Screen {
     bar: Arc<Mutex<Option<ProgressBar>>>,
 }
 
 impl Screen {
-    /// Does something that prints, with the bar out of the way.
-    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
-        // A clone: what prints may take its time.
+    /// Calls `print` while the bar is hidden.
+    pub(crate) fn without_bar<T>(&self, print: impl FnOnce() -> T) -> T {
+        // Clones the bar, so that the lock is not held while `print` runs, which may take long.
         let bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match bar {
             Some(bar) => bar.suspend(print),
@@ -29,12 +30,14 @@ impl Screen {
         }
     }
 
-    /// Prints a line to standard error. Not `eprintln`, which panics when standard error has no reader.
+    /// Prints a line to standard error. Does not use `eprintln`, which panics if standard error has no
+    /// reader.
     pub(crate) fn error_line(&self, line: &str) {
-        self.aside(|| drop(writeln!(io::stderr(), "{line}")));
+        self.without_bar(|| drop(writeln!(io::stderr(), "{line}")));
     }
 
-    fn show(&self, bar: Option<ProgressBar>) {
+    /// Removes the current bar, and shows `bar` instead, if there is one.
+    fn replace_bar(&self, bar: Option<ProgressBar>) {
         let before = std::mem::replace(&mut *self.bar.lock().unwrap_or_else(PoisonError::into_inner), bar);
         if let Some(bar) = before {
             bar.finish_and_clear();
@@ -47,27 +50,30 @@ impl Screen {
 pub(crate) struct Progress {
     screen: Screen,
     shown: Shown,
-    /// For people: "epoch 0 of 2".
+    /// Text such as "epoch 0 of 2".
     epoch: String,
+    /// Number of batches of the epoch, if known.
     batches: Option<u64>,
+    /// Time of the last update.
     updated: Instant,
 }
 
 #[derive(Debug)]
 enum Shown {
     Bar(ProgressBar),
-    /// Time from one line to the next.
+    /// A line after each interval.
     Lines(Duration),
     Nothing,
 }
 
 impl Progress {
-    /// No progress yet.
+    /// Creates a progress that shows nothing until [`begin`](Self::begin) is called.
     pub(crate) fn none(screen: Screen) -> Self {
         Self { screen, shown: Shown::Nothing, epoch: String::new(), batches: None, updated: Instant::now() }
     }
 
-    /// Begins `epoch` (from 0) of `epochs`; without a terminal, prints a line after each `interval`, or none if there is no interval.
+    /// Begins epoch `epoch`, counted from 0, of `epochs`. If standard error is not a terminal, a line is
+    /// printed after each `interval`, or none if there is no interval.
     pub(crate) fn begin(
         &mut self,
         epoch: u64,
@@ -90,11 +96,12 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(self.batches, ProgressDrawTarget::stderr())
             .with_style(style.expect("the template is a constant"))
             .with_prefix(self.epoch.clone());
-        self.screen.show(Some(bar.clone()));
+        self.screen.replace_bar(Some(bar.clone()));
         bar.tick();
         bar
     }
 
+    /// Updates the bar or prints a line, if it is time to. Calls `report` only then.
     pub(crate) fn update(&mut self, report: impl FnOnce() -> EpochReport) {
         let interval = match &self.shown {
             Shown::Bar(_) => INTERVAL,
@@ -122,11 +129,12 @@ impl Progress {
 
     pub(crate) fn finish(&mut self) {
         self.shown = Shown::Nothing;
-        self.screen.show(None);
+        self.screen.replace_bar(None);
     }
 }
 
-/// Estimate of the time left, speed, and share of the time spent waiting.
+/// Formats the estimated time left, the speed, and the percentage of the time since the first batch that was
+/// spent waiting for batches.
 fn figures(report: &EpochReport, batches: Option<u64>) -> String {
     let done = report.batches + report.errors;
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();

@@ -1,4 +1,4 @@
-//! What is printed: events or lines for people on standard output, errors and progress on standard error.
+//! Prints events (with `--json`) or text on standard output, and errors and progress on standard error.
 
 use std::{
     io::{self, Write},
@@ -26,18 +26,19 @@ impl Reporter {
         Self { json, progress: Progress::none(screen.clone()), screen }
     }
 
-    /// The screen to print on beside the bar.
+    /// Returns the screen, on which warnings are printed.
     pub(crate) fn screen(&self) -> Screen {
         self.screen.clone()
     }
 
-    /// Prints an event, for programs only.
+    /// Prints an event if `--json` is set.
     pub(crate) fn event(&self, event: &Event<'_>) -> io::Result<()> {
         if self.json { self.line(&event.to_line()) } else { Ok(()) }
     }
 
-    /// Begins an epoch of `batches` batches; `epoch` is its number, from 0, of `epochs`. If standard error is
-    /// not a terminal, prints a line after each `interval`, unless that is zero or events are written.
+    /// Begins to show the progress of epoch `epoch`, counted from 0, of `epochs`, which has `batches`
+    /// batches. If standard error is not a terminal, a line is printed after each `interval`, unless the
+    /// interval is zero or `--json` is set.
     pub(crate) fn epoch_begins(
         &mut self,
         epoch: u64,
@@ -49,22 +50,23 @@ impl Reporter {
         self.progress.begin(epoch, epochs, batches, interval);
     }
 
-    /// A batch came; `report` is asked for the figures so far only when somebody sees them.
-    pub(crate) fn batch_came(&mut self, report: impl FnOnce() -> EpochReport) {
+    /// Updates the progress after a batch. Calls `report` only if the progress is shown.
+    pub(crate) fn batch_finished(&mut self, report: impl FnOnce() -> EpochReport) {
         self.progress.update(report);
     }
 
-    /// An error of a batch, or of the epoch.
+    /// Prints an error of `batch`, or of the whole epoch if there is no batch.
     pub(crate) fn error(&self, epoch: u64, batch: Option<&BatchInfo>, error: &Error) -> io::Result<()> {
         let message = error.to_string();
         let place = if batch.is_some() { format!("epoch {epoch}: ") } else { String::new() };
-        self.complain(&format!("{place}{message}"));
+        self.error_line(&format!("{place}{message}"));
         if let Some(exited) = Event::worker_exited(error) {
             self.event(&exited)?;
         }
         self.event(&Event::error(epoch, error, &message))
     }
 
+    /// Ends the progress of the epoch and prints its figures.
     pub(crate) fn epoch_ended(&mut self, report: &EpochReport, digest: Option<&Digest>) -> io::Result<()> {
         self.progress.finish();
         if self.json {
@@ -80,26 +82,26 @@ impl Reporter {
         }
     }
 
-    /// The command ends early.
+    /// Prints why the command ends early, if that was not printed yet.
     pub(crate) fn stopped(&mut self, stop: &Stop) {
         self.progress.finish();
         let Some((kind, message)) = stop.message() else { return };
-        self.complain(&message);
+        self.error_line(&message);
         if !matches!(stop, Stop::Output(_) | Stop::Interrupted) {
             let event = match stop {
                 Stop::Loader(error) => Event::refused(error, &message),
                 _ => Event::stopped(kind, &message),
             };
-            // There is an exit status already, and nobody left to tell that this was not printed.
+            // If this event cannot be printed, standard error and the exit status still report the error.
             drop(self.event(&event));
         }
     }
 
     fn line(&self, text: &str) -> io::Result<()> {
-        self.screen.aside(|| writeln!(io::stdout(), "{text}"))
+        self.screen.without_bar(|| writeln!(io::stdout(), "{text}"))
     }
 
-    fn complain(&self, message: &str) {
+    fn error_line(&self, message: &str) {
         let message = message.replace('\n', " ");
         self.screen.error_line(&format!("loader: {message}"));
     }

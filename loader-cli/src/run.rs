@@ -1,4 +1,4 @@
-//! `loader run`: loads epochs, as a training loop would, and does nothing with the batches.
+//! `loader run`: loads epochs like a training loop, and drops the batches.
 
 use loader_core::{
     DataLoader, Dataset, Digest, Error, LoaderOptions, Sample,
@@ -22,7 +22,8 @@ pub(crate) fn run(
     let settings = Settings { dataset, loader: loader.clone().resolved() };
     let workers = Workers::default();
     let run = Run { arguments, settings, reporter, interrupt, workers, restarts: 0 };
-    // The names are those of the stock worker program, for runs whose workers are that.
+    // These are the names of the datasets in the stock worker program. They are used if LOADER_WORKER names
+    // it.
     match images {
         Images::F32(images) => run.load(images, loader, "image-folder"),
         Images::U8(images) => run.load(images, loader, "image-folder-u8"),
@@ -52,7 +53,8 @@ impl Run<'_> {
                 return Err(Error::EmptyDataset.into());
             }
             let draws = RandomSampler::new(length).replacement(true).num_samples(samples);
-            builder = builder.sampler(draws.expect("there are samples, and at least one is asked for"));
+            builder =
+                builder.sampler(draws.expect("the dataset is not empty, and `--samples` is at least 1"));
         }
         let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
         let mut errors = 0;
@@ -81,12 +83,12 @@ impl Run<'_> {
             workers.begin_with(batches.worker_pids());
         }
         reporter.epoch_begins(epoch, arguments.epochs, loader.len(), arguments.progress_interval());
-        workers.tell(batches.worker_pids(), reporter)?;
+        workers.report_changes(batches.worker_pids(), reporter)?;
         let mut digest = arguments.digest.then(Digest::new);
         loop {
             interrupt.check()?;
             let batch = batches.next();
-            workers.tell(batches.worker_pids(), reporter)?;
+            workers.report_changes(batches.worker_pids(), reporter)?;
             let Some(batch) = batch else { break };
             let info = batches.last_batch();
             match (batch, info) {
@@ -98,12 +100,13 @@ impl Run<'_> {
                         reporter.event(&Event::batch(epoch, info))?;
                     }
                 }
-                (Ok(_), None) => unreachable!("a batch is never unknown"),
+                (Ok(_), None) => unreachable!("`last_batch` describes every batch that `next` returns"),
                 (Err(error), info) => {
                     *errors += 1;
                     reporter.error(epoch, info, &error)?;
                     if info.is_none() {
-                        // Not of one batch: the workers are gone, or the same wait would end the same way.
+                        // The error concerns the whole epoch: the workers are gone, or waiting again would
+                        // fail again.
                         *restarts += batches.report().restarts;
                         reporter.event(&Event::End {
                             epochs: epoch,
@@ -114,7 +117,7 @@ impl Run<'_> {
                     }
                 }
             }
-            reporter.batch_came(|| batches.report());
+            reporter.batch_finished(|| batches.report());
         }
         *restarts += batches.report().restarts;
         reporter.epoch_ended(&batches.report(), digest.as_ref())?;
@@ -122,7 +125,7 @@ impl Run<'_> {
     }
 }
 
-/// Samples of an epoch in this process.
+/// Returns the number of samples that this process loads in an epoch over `samples` samples.
 fn share(samples: usize, options: &LoaderOptions) -> usize {
     let (Some(rank), Some(world_size)) = (options.rank, options.world_size) else { return samples };
     let sampler = DistributedSampler::new(samples, world_size, rank);

@@ -1,4 +1,5 @@
-//! What a run is asked to do: command line over environment over file over defaults.
+//! The settings of a run: the command line overrides the environment, which overrides the config, which
+//! overrides the defaults.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use crate::{
     stop::Stop,
 };
 
-/// A config with nothing left open.
+/// The settings of a run, printed in the event `start`.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Settings {
     pub(crate) dataset: ResolvedDataset,
@@ -27,10 +28,11 @@ impl Settings {
         dataset.max_file_bytes = arguments.max_file_bytes.or(dataset.max_file_bytes);
         let mut loader = arguments.options().over(LoaderOptions::from_env()?).over(loader);
         if arguments.samples.is_some() {
-            // Draws are random as they are.
+            // `--samples` draws in random order, so `shuffle` has no meaning.
             loader.shuffle = None;
             if loader.rank.is_some() || loader.world_size.is_some() {
-                let message = "samples are drawn from the whole dataset, of which rank and world_size take a share; leave one of them out";
+                let message = "--samples draws from the whole dataset, but rank and world_size select a share \
+                               of it; leave out --samples, or rank and world_size";
                 return Err(Stop::InvalidArguments(message.to_owned()));
             }
         }
@@ -38,11 +40,11 @@ impl Settings {
     }
 }
 
-/// The config at `target`, or one that says no more than that the images are there.
+/// Reads the config at `target`. If `target` is a folder, returns settings for the images in it.
 fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
     if target.is_dir() || (!is_config && !target.exists()) {
-        // A folder that is missing is for the dataset to complain about.
+        // If the folder is missing, opening the dataset returns the error.
         return Ok((DatasetSection::image_folder(target.to_owned()), LoaderOptions::default()));
     }
     if !is_config {
@@ -50,7 +52,8 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
         return Err(Stop::InvalidArguments(message));
     }
     let Config { mut dataset, loader, .. } = Config::<DatasetSection>::load(target)?;
-    // Beside the config, so that both can be moved together and the command can be started from anywhere.
+    // The path is relative to the config, so that both can be moved together and the command can be started
+    // anywhere.
     if let Some(folder) = target.parent() {
         dataset.path = folder.join(&dataset.path);
     }

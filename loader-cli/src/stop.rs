@@ -1,4 +1,4 @@
-//! Why a command ended before it was done.
+//! The reasons why a command ends early.
 
 use std::{io, process::ExitCode};
 
@@ -7,25 +7,27 @@ use loader_data::{ImageFolderError, TransformError};
 
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The request does not fit together.
+    /// The arguments contradict each other.
     InvalidArguments(String),
     InvalidConfig(ConfigError),
     DatasetNotOpened(ImageFolderError),
     InvalidTransform(TransformError),
     /// The loader could not be built, or no workers started.
     Loader(Error),
-    /// It was reported already, and no batch can come after it.
+    /// An error that was printed already ended the epoch.
     Reported,
-    /// Standard output does not take more. That nobody reads it is no error: `loader plan ... | head`.
+    /// Standard output cannot be written. A closed pipe is not an error, as in `loader plan ... | head`.
     Output(io::Error),
+    /// SIGINT cannot be handled.
     NoSignals(io::Error),
     Interrupted,
 }
 
-/// Exit status after Ctrl-C: 128 and the number of SIGINT.
+/// Exit status after Ctrl-C: 128 plus the number of SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 impl Stop {
+    /// Returns the exit status of the command.
     pub(crate) fn status(&self) -> ExitCode {
         const FAILED: u8 = 1;
         const WRONG_REQUEST: u8 = 2;
@@ -46,7 +48,8 @@ impl Stop {
         })
     }
 
-    /// What to tell, and a name for programs to go by; `None` when there is nothing to tell (any more).
+    /// Returns the kind of the error, for programs, and its message. Returns `None` if there is nothing to
+    /// print, or if it was printed already.
     pub(crate) fn message(&self) -> Option<(&'static str, String)> {
         Some(match self {
             Self::InvalidArguments(message) => ("InvalidArguments", message.clone()),
@@ -55,8 +58,8 @@ impl Stop {
             Self::InvalidTransform(error) => ("InvalidTransform", error.to_string()),
             Self::Loader(error) => (error.kind(), error.to_string()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
-            Self::Output(error) => ("OutputFailed", format!("standard output: {error}")),
-            Self::NoSignals(error) => ("System", format!("watching for Ctrl-C: {error}")),
+            Self::Output(error) => ("OutputFailed", format!("cannot write to standard output: {error}")),
+            Self::NoSignals(error) => ("System", format!("cannot watch for Ctrl-C: {error}")),
             Self::Reported => return None,
             Self::Interrupted => ("Interrupted", "interrupted".to_owned()),
         })

@@ -1,4 +1,4 @@
-//! Workers that come and go while a run goes on.
+//! Reports workers that die and workers that start during a run.
 
 use std::{
     io, mem,
@@ -9,15 +9,17 @@ use loader_core::Warning;
 
 use crate::{events::Event, progress::Screen, reporter::Reporter};
 
-/// What is known of the workers, and what the loader has said of them since it was told.
+/// The workers whose start was reported, and the deaths that were not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
+    /// Warnings about workers that were replaced, to be printed as events.
     warnings: Arc<Mutex<Vec<Warning>>>,
     pids: Vec<u32>,
 }
 
 impl Workers {
-    /// What the loader calls with its warnings: prints them, and keeps those that are events.
+    /// Returns the function that the loader calls with its warnings. It prints each warning, and keeps those
+    /// that become events.
     pub(crate) fn listener(&self, screen: Screen) -> impl Fn(&Warning) + Send + Sync + 'static {
         let warnings = Arc::clone(&self.warnings);
         move |warning| {
@@ -33,8 +35,9 @@ impl Workers {
         self.pids = pids;
     }
 
-    /// Tells who has died since the last time, and who is there now.
-    pub(crate) fn tell(&mut self, pids: Vec<u32>, reporter: &Reporter) -> io::Result<()> {
+    /// Prints events for the workers that have died since the last call, and for those of `pids` that are
+    /// new.
+    pub(crate) fn report_changes(&mut self, pids: Vec<u32>, reporter: &Reporter) -> io::Result<()> {
         let warnings = mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner));
         for exited in warnings.iter().filter_map(Event::worker_replaced) {
             reporter.event(&exited)?;

@@ -1,4 +1,4 @@
-//! When the request is wrong, and when a run fails.
+//! Invalid requests, and runs that fail.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use crate::support::{
     Finished, PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids,
 };
 
-/// A request that is refused: the line on standard error, which `--json` also makes an event.
+/// Runs a request that must be refused. Returns the message on standard error, and checks that `--json` also
+/// prints it as an event.
 #[track_caller]
 fn refusal(arguments: &[&str]) -> String {
     let finished = run(arguments);
@@ -29,7 +30,7 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn wrong_arguments() {
+fn invalid_arguments_are_refused() {
     let message = refusal(&["run", PHOTOS, "--batchsize", "3"]);
     assert!(message.contains("'--batchsize'") && message.contains("'--batch-size'"), "{message}");
     assert!(message.ends_with("; see `loader run --help`"), "{message}");
@@ -43,7 +44,7 @@ fn wrong_arguments() {
 }
 
 #[test]
-fn options_that_make_no_sense() {
+fn invalid_options_are_refused() {
     assert!(refusal(&["run", PHOTOS, "--batch-size", "0"]).starts_with("batch_size: "));
     assert!(refusal(&["plan", "--length", "3", "--batch-size", "0"]).starts_with("batch_size: "));
     assert!(refusal(&["run", PHOTOS, "--timeout", "NaN", "--num-workers", "1"]).starts_with("timeout: "));
@@ -55,7 +56,7 @@ fn options_that_make_no_sense() {
 }
 
 #[test]
-fn nothing_to_load() {
+fn a_target_without_images_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     assert!(refusal(&["run", path]).contains("has no class folders"));
@@ -69,7 +70,7 @@ fn nothing_to_load() {
 }
 
 #[test]
-fn a_wrong_config() {
+fn an_invalid_config_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("run.toml");
     let path = config.to_str().unwrap();
@@ -87,7 +88,7 @@ fn a_wrong_config() {
 }
 
 #[test]
-fn wrong_environment() {
+fn an_invalid_environment_is_refused() {
     let refused = |name, value| {
         let mut command = command(&["run", PHOTOS]);
         command.env(name, value);
@@ -101,7 +102,7 @@ fn wrong_environment() {
 }
 
 #[test]
-fn a_damaged_photograph_costs_its_batch_only() {
+fn a_damaged_photograph_fails_only_its_batch() {
     let (_folder, photos) = copy_of_photos();
     let damaged = photos.join("space/rocket.jpg");
     let bytes = fs::read(&damaged).unwrap();
@@ -138,13 +139,13 @@ fn a_damaged_photograph_costs_its_batch_only() {
     }
 }
 
-/// Runs the command, and kills its second worker while that is at work.
+/// Runs the command, and kills worker 1 while it works. Returns the pid of that worker too.
 fn run_and_kill(options: &[&str]) -> (Finished, u32) {
     let workers = ["--num-workers", "2", "--samples", "60", "--batch-size", "4", "--size", "32", "--digest"];
     let mut running =
         Running::start(command(&[&["run", PHOTOS, "--json", "--batches"], &workers[..], options].concat()));
     let pids = worker_pids(&running.next_event());
-    // The second batch is the second worker's: it is at work.
+    // After the second batch, which comes from worker 1, that worker is loading another one.
     running.next_event();
     running.next_event();
     kill(pid(pids[1]), Signal::SIGKILL).unwrap();
@@ -172,7 +173,7 @@ fn a_dead_worker_is_replaced() {
 }
 
 #[test]
-fn a_dead_worker_is_named() {
+fn a_dead_worker_that_is_not_replaced_is_reported() {
     for options in [["--on-worker-death", "fail"], ["--max-worker-deaths", "0"]] {
         let (finished, victim) = run_and_kill(&options);
         finished.assert_status(1);
@@ -186,7 +187,7 @@ fn a_dead_worker_is_named() {
 }
 
 #[test]
-fn no_patience() {
+fn a_timeout_ends_the_run() {
     let finished = run(&[
         "run",
         PHOTOS,
@@ -207,7 +208,7 @@ fn no_patience() {
 }
 
 #[test]
-fn nobody_reads_the_events() {
+fn a_closed_standard_output_ends_the_run_without_an_error() {
     let mut running = Running::start(command(&[
         "run",
         PHOTOS,

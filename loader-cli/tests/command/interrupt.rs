@@ -1,4 +1,4 @@
-//! Ctrl-C.
+//! Ctrl-C ends the command and its workers.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{PHOTOS, Running, assert_gone, command, worker_pids};
 
-/// So many that neither a batch nor a run of them ends by itself while a test lasts.
+/// A number of samples that takes longer to load than a test lasts.
 const MANY: &str = "100000";
 
 fn start(arguments: &[&str]) -> (Running, Vec<u32>) {
@@ -52,7 +52,7 @@ fn twice() {
     let (running, pids) =
         start(&["--num-workers", "2", "--batch-size", MANY, "--size", "16", "--pixels", "u8"]);
     running.signal(Signal::SIGINT);
-    // Two of a signal that nobody has taken yet are one.
+    // A second signal is lost if the first one is still pending.
     std::thread::sleep(Duration::from_millis(300));
     running.signal(Signal::SIGINT);
     assert_interrupted(running, &pids, Duration::from_millis(1500));

@@ -1,4 +1,4 @@
-//! `loader run` while a worker is killed every second: the digests are those of an undisturbed run.
+//! `loader run` while a worker is killed every second: the digests equal those of an undisturbed run.
 
 use std::{
     fs,
@@ -13,14 +13,15 @@ use serde_json::{Value, json};
 
 use crate::support::{Finished, PHOTOS, command, pid};
 
-/// Time after which a run is ended: far more than any takes.
+/// Time after which a run is killed and the test fails; far more than a run takes.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
 /// Runs two epochs of `samples` photographs with two workers. If `killing` is set, one of them is killed
 /// every second. Returns the output of the command and the number of kills.
 fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     let folder = tempfile::tempdir().unwrap();
-    // The smallest photographs: a batch must take much less than a second, also without optimisation on a busy machine.
+    // Uses the smallest photographs, because a batch must take much less than a second, even in a debug build
+    // on a busy machine.
     let photos = folder.path().join("photos/small");
     fs::create_dir_all(&photos).unwrap();
     for photo in ["animal/chelsea.jpg", "texture/brick.jpg"] {
@@ -31,7 +32,8 @@ fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     let options = ["--samples", &samples, "--size", "32", "--batch-size", "2", "--num-workers", "2"];
     let shown = ["--epochs", "2", "--seed", "7", "--digest", "--json"];
     let mut command = command(&[&["run", photos], &options[..], &shown].concat());
-    // Pipes that are read only at the end would hold up a command that warns a lot.
+    // The output goes to files: pipes that are read only at the end would block a command that prints many
+    // warnings.
     let open = |name| fs::File::create(folder.path().join(name)).unwrap();
     command.stdout(open("stdout")).stderr(open("stderr"));
     let mut child = command.spawn().unwrap();
@@ -53,16 +55,16 @@ fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     (Finished { status: status.code(), stdout: read("stdout"), stderr: read("stderr") }, kills as usize)
 }
 
-/// Kills one of the command's workers, each in turn. Returns false when there was none.
+/// Kills worker number `turn` modulo the number of workers. Returns false if the command has no worker.
 fn kill_a_worker(command: &Child, turn: usize) -> bool {
     let workers = workers(command.id());
     let victim = workers.get(turn % workers.len().max(1));
     victim.is_some_and(|&worker| kill(pid(worker), Signal::SIGKILL).is_ok())
 }
 
-/// The running processes whose parent is the command.
+/// Returns the running processes whose parent is the command.
 fn workers(command: u32) -> Vec<u32> {
-    let is_one = |process: &u32| {
+    let is_worker = |process: &u32| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         // The name in parentheses may contain anything; state and parent come after it.
         let rest = stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned()).unwrap_or_default();
@@ -70,7 +72,7 @@ fn workers(command: u32) -> Vec<u32> {
         fields.next().is_some_and(|state| state != "Z") && fields.next() == Some(&command.to_string())
     };
     let entries = fs::read_dir("/proc").unwrap().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_one).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_worker).collect()
 }
 
 fn digests(finished: &Finished) -> Vec<Value> {
@@ -78,24 +80,26 @@ fn digests(finished: &Finished) -> Vec<Value> {
     epochs.iter().map(|epoch| json!([epoch["order_digest"], epoch["content_digest"]])).collect()
 }
 
-/// Two epochs that last at least `least` seconds in all are loaded twice: undisturbed, and with a kill every second.
-fn assert_same_when_killed_every_second(least: f64) {
+/// Loads two epochs, which last at least `min_seconds` together, undisturbed and with a kill every second,
+/// and compares the digests.
+fn assert_same_when_killed_every_second(min_seconds: f64) {
     let mut samples = 200;
     let undisturbed = loop {
         let (finished, _) = run_two_epochs(samples, false);
         finished.assert_status(0);
         let seconds: f64 =
             finished.named("epoch").iter().map(|epoch| epoch["seconds"].as_f64().unwrap()).sum();
-        if seconds >= least {
+        if seconds >= min_seconds {
             break finished;
         }
-        samples = (samples as f64 * (1.2 * least / seconds).max(1.5)).ceil() as usize;
+        samples = (samples as f64 * (1.2 * min_seconds / seconds).max(1.5)).ceil() as usize;
     };
     let (finished, kills) = run_two_epochs(samples, true);
     finished.assert_status(0);
     println!("kills: {kills} workers killed, two epochs of {samples} photographs");
-    // The first kill comes after a second, and a less loaded machine may make this run shorter.
-    assert!(kills as f64 >= least / 2.0 - 1.0, "only {kills} kills");
+    // The first kill comes after a second, and this run may be shorter than the first one if the machine is
+    // less busy.
+    assert!(kills as f64 >= min_seconds / 2.0 - 1.0, "only {kills} kills");
     assert_eq!(digests(&finished), digests(&undisturbed));
     assert_eq!(finished.named("end")[0]["errors"], 0);
 }
@@ -105,7 +109,7 @@ fn killed_every_second() {
     assert_same_when_killed_every_second(3.5);
 }
 
-/// For `KILLS_SECONDS`, or a minute.
+/// Lasts `KILLS_SECONDS`, or a minute by default.
 #[test]
 #[ignore = "takes some minutes"]
 fn killed_every_second_for_as_long_as_asked() {

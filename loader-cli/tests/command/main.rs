@@ -1,4 +1,4 @@
-//! The real command, as its users start it.
+//! Tests of the `loader` command as a process.
 
 mod failures;
 mod interrupt;

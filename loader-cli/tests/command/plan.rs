@@ -1,4 +1,4 @@
-//! `loader plan`.
+//! `loader plan`: its output, and the requests that it refuses.
 
 use crate::support::{PHOTOS, Running, command, run};
 
@@ -9,14 +9,14 @@ fn plan(arguments: &[&str]) -> String {
     finished.stdout
 }
 
-/// The indices alone.
+/// Returns the indices of each batch.
 fn batches(arguments: &[&str]) -> Vec<Vec<usize>> {
     let indices = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["indices"].take();
     plan(arguments).lines().map(|line| serde_json::from_value(indices(line)).unwrap()).collect()
 }
 
 #[test]
-fn nothing_and_more_than_there_can_be() {
+fn an_empty_dataset_and_one_larger_than_memory() {
     assert_eq!(plan(&["--length", "0", "--batch-size", "4"]), "");
     let refused = |arguments: &[&str], text: &str| {
         let finished = run(&[&["plan"], arguments].concat());
@@ -39,9 +39,9 @@ fn in_order() {
     assert_eq!(plan(&["--length", "10", "--batch-size", "4", "--drop-last"]), full);
 }
 
-/// An order is for ever: checkpoints of old runs are continued by new programs.
+/// The order must never change, because new versions of a program continue the checkpoints of old runs.
 #[test]
-fn shuffled() {
+fn the_native_order_never_changes() {
     let expected = "{\"epoch\":0,\"batch\":0,\"indices\":[9,3,8,1]}\n{\"epoch\":0,\"batch\":1,\"indices\":[0,6,4,5]}\n\
                     {\"epoch\":0,\"batch\":2,\"indices\":[7,2]}\n{\"epoch\":1,\"batch\":0,\"indices\":[2,0,3,9]}\n\
                     {\"epoch\":1,\"batch\":1,\"indices\":[5,4,7,8]}\n{\"epoch\":1,\"batch\":2,\"indices\":[1,6]}\n";
@@ -49,9 +49,10 @@ fn shuffled() {
     assert_eq!(plan(&arguments), expected);
 }
 
-/// `DataLoader(range(20), batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(42))` of PyTorch 2.15, twice.
+/// The expected batches are two epochs of PyTorch 2.15:
+/// `DataLoader(range(20), batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(42))`.
 #[test]
-fn shuffled_as_pytorch_does() {
+fn order_torch_is_the_order_of_pytorch() {
     let arguments = ["--length", "20", "--batch-size", "6", "--shuffle", "--seed", "42", "--epochs", "2"];
     let batches = batches(&[&arguments[..], &["--order", "torch"]].concat());
     let expected = [
@@ -67,9 +68,10 @@ fn shuffled_as_pytorch_does() {
     assert_eq!(batches, expected);
 }
 
-/// `DistributedSampler(range(23), num_replicas=4, rank=2, seed=42)` of PyTorch 2.15 after `set_epoch(0)` and `set_epoch(1)`.
+/// The first expected batches are those of PyTorch 2.15 after `set_epoch(0)` and `set_epoch(1)`:
+/// `DistributedSampler(range(23), num_replicas=4, rank=2, seed=42)`.
 #[test]
-fn the_share_of_a_process() {
+fn a_process_loads_its_share() {
     let distributed = ["--batch-size", "6", "--rank", "2", "--world-size", "4"];
     let shuffled = ["--length", "23", "--shuffle", "--order", "torch", "--seed", "42", "--epochs", "2"];
     let expected = [[6, 1, 14, 10, 20, 9], [16, 1, 11, 4, 19, 5]];
@@ -80,17 +82,17 @@ fn the_share_of_a_process() {
 }
 
 #[test]
-fn the_native_order_is_shared_by_processes_too() {
+fn processes_share_the_native_order() {
     let shuffled = ["--length", "8", "--batch-size", "8", "--shuffle", "--seed", "3"];
     let shares: Vec<Vec<usize>> = ["0", "1"]
         .map(|rank| batches(&[&shuffled[..], &["--rank", rank, "--world-size", "2"]].concat()).concat())
         .into();
-    let woven: Vec<usize> = (0..8).map(|place| shares[place % 2][place / 2]).collect();
-    assert_eq!(batches(&shuffled), [woven]);
+    let interleaved: Vec<usize> = (0..8).map(|place| shares[place % 2][place / 2]).collect();
+    assert_eq!(batches(&shuffled), [interleaved]);
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn invalid_options_are_refused() {
     let refused = |arguments: &[&str], message: &str| {
         let finished = run(&[&["plan", "--length", "10"], arguments].concat());
         finished.assert_status(2);
@@ -106,11 +108,13 @@ fn what_makes_no_sense_is_refused() {
                  see `loader plan --help`";
     refused(&["--order", "pytorch"], order);
     let draws = run(&["run", PHOTOS, "--samples", "5", "--rank", "0", "--world-size", "2"]);
-    assert!(draws.assert_status(2).stderr.starts_with("loader: samples are drawn from the whole dataset"));
+    assert!(
+        draws.assert_status(2).stderr.starts_with("loader: --samples draws from the whole dataset, but rank")
+    );
 }
 
 #[test]
-fn it_is_what_a_run_loads() {
+fn a_run_loads_the_plan() {
     let plain = ["--shuffle", "--seed", "3", "--batch-size", "4", "--drop-last", "--epochs", "2"];
     assert_eq!(assert_run_loads_the_plan(&plain), 4);
     assert_eq!(assert_run_loads_the_plan(&[&plain[..], &["--order", "torch"]].concat()), 4);
@@ -118,7 +122,7 @@ fn it_is_what_a_run_loads() {
     assert_eq!(assert_run_loads_the_plan(&share), 6);
 }
 
-/// Returns the number of batches.
+/// Checks that `loader run` loads the batches that `loader plan` prints. Returns their number.
 fn assert_run_loads_the_plan(arguments: &[&str]) -> usize {
     let run = run(&[&["run", PHOTOS, "--json", "--batches", "--size", "16"], arguments].concat());
     run.assert_status(0);
@@ -134,7 +138,7 @@ fn assert_run_loads_the_plan(arguments: &[&str]) -> usize {
 }
 
 #[test]
-fn the_command_line_goes_over_the_environment() {
+fn the_command_line_overrides_the_environment() {
     let mut with_environment = command(&["plan", "--length", "3", "--shuffle=false"]);
     with_environment.env("LOADER_BATCH_SIZE", "2").env("LOADER_SHUFFLE", "true").env("LOADER_ORDER", "torch");
     let finished = Running::start(with_environment).finish();
@@ -143,7 +147,7 @@ fn the_command_line_goes_over_the_environment() {
 }
 
 #[test]
-fn nobody_has_to_read_it_all() {
+fn a_closed_standard_output_is_not_an_error() {
     let mut running = Running::start(command(&["plan", "--length", "10000000"]));
     let first = running.next_event();
     assert_eq!(first["indices"][0], 0);

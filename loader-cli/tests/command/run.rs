@@ -1,4 +1,4 @@
-//! `loader run` when all is well.
+//! `loader run` without failures.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn digests(arguments: &[&str]) -> Vec<Value> {
 }
 
 #[test]
-fn any_number_of_workers_loads_the_same() {
+fn batches_do_not_depend_on_the_number_of_workers() {
     let with = |workers, seed| {
         let order = ["--samples", "20", "--batch-size", "4", "--epochs", "2", "--seed", seed];
         digests(&[&[PHOTOS, "--size", "48", "--num-workers", workers], &order[..]].concat())
@@ -31,7 +31,7 @@ fn any_number_of_workers_loads_the_same() {
 }
 
 #[test]
-fn events() {
+fn json_prints_events() {
     let finished = run(&[
         "run",
         PHOTOS,
@@ -92,18 +92,18 @@ fn events() {
 }
 
 #[test]
-fn for_people() {
+fn without_json_prints_text() {
     let finished = run(&["run", PHOTOS, "--size", "16", "--batch-size", "3", "--epochs", "2", "--digest"]);
     let lines: Vec<_> = finished.assert_status(0).stdout.lines().collect();
     assert_eq!(lines.len(), 4, "{lines:?}");
     assert!(lines[0].starts_with("epoch 0: 3 batches, 9 samples in "), "{}", lines[0]);
     assert!(lines[3].starts_with("epoch 1: order digest "), "{}", lines[3]);
-    // Without a terminal, progress is a line now and then.
+    // Without a terminal, progress is a line after each interval, and the run is shorter than the first one.
     assert_eq!(finished.stderr, "");
 }
 
 #[test]
-fn progress_without_a_terminal() {
+fn progress_without_a_terminal_is_printed_as_lines() {
     let order = ["--size", "16", "--samples", "3", "--epochs", "2"];
     let finished = run(&[&["run", PHOTOS, "--progress-every", "0.000001"], &order[..]].concat());
     let lines: Vec<_> = finished.assert_status(0).stderr.lines().collect();
@@ -118,7 +118,7 @@ fn progress_without_a_terminal() {
 }
 
 #[test]
-fn images_as_asked_for() {
+fn transform_and_pixels_change_the_content_only() {
     let eval = ["--transform", "eval", "--size", "16"];
     let f32s = digests(&[&[PHOTOS], &eval[..]].concat());
     let u8s = digests(&[&[PHOTOS, "--pixels", "u8"], &eval[..]].concat());
@@ -126,12 +126,12 @@ fn images_as_asked_for() {
     assert_eq!(f32s[0][0], u8s[0][0]);
     assert_ne!(f32s[0][1], u8s[0][1]);
     assert_ne!(f32s[0][1], train[0][1]);
-    // Of no size in common, so one a batch.
+    // The photographs differ in size, so each is a batch of its own.
     assert_eq!(digests(&[PHOTOS, "--transform", "none", "--pixels", "u8"]).len(), 1);
 }
 
 #[test]
-fn a_config_in_layers() {
+fn settings_override_each_other_in_order() {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(PHOTOS, folder.path().join("photos")).unwrap();
     let config = folder.path().join("run.toml");
@@ -140,7 +140,7 @@ fn a_config_in_layers() {
     fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
 
-    // From anywhere: the path in a config starts at the config.
+    // The command can be started in any directory: the path in a config is relative to the config.
     let mut layered = command(&["run", config, "--json", "--batch-size", "3", "--size", "16"]);
     layered.env("LOADER_BATCH_SIZE", "4").env("LOADER_SEED", "4").current_dir("/");
     let finished = Running::start(layered).finish();
@@ -152,7 +152,7 @@ fn a_config_in_layers() {
     assert_eq!(loader["num_workers"], 2);
     assert_eq!(loader["prefetch_factor"], 3);
 
-    // To look at something without workers, nothing else has to be taken out of the file.
+    // `--num-workers 0` also works with a config that sets options that need workers.
     let finished = run(&["run", config, "--json", "--num-workers", "0"]);
     let start = &finished.assert_status(0).named("start")[0];
     assert_eq!(start["workers"], json!([]));

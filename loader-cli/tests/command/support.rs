@@ -1,4 +1,4 @@
-//! Starting the command with a watchdog, and reading what it prints.
+//! Starts the command, kills it if it takes too long, and reads its output.
 
 use std::{
     fs,
@@ -16,13 +16,13 @@ use nix::{
 };
 use serde_json::Value;
 
-/// No test may take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time that a command may take.
+const MAX_TIME: Duration = Duration::from_secs(60);
 
-/// The sample photographs: 9 of them.
+/// The folder of the 9 sample photographs.
 pub(crate) const PHOTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/photos");
 
-/// The command, without options from the environment that the tests run in.
+/// Returns the command, without the `LOADER_` variables of the environment in which the tests run.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loader"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -39,22 +39,22 @@ pub(crate) fn run(arguments: &[&str]) -> Finished {
     Running::start(command(arguments)).finish()
 }
 
-/// What is left of a command that has ended.
+/// The status and the output of a command that has ended.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// `None` when a signal ended it.
+    /// `None` if a signal killed the command.
     pub(crate) status: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 impl Finished {
-    /// Standard output as events.
+    /// Parses standard output as events.
     pub(crate) fn events(&self) -> Vec<Value> {
         self.stdout.lines().map(event).collect()
     }
 
-    /// The events of this name.
+    /// Returns the events with this name.
     pub(crate) fn named(&self, name: &str) -> Vec<Value> {
         self.events().into_iter().filter(|event| event["event"] == name).collect()
     }
@@ -66,7 +66,7 @@ impl Finished {
     }
 }
 
-/// A command that runs. It is killed when the test ends first, or when it takes too long.
+/// A running command. It is killed if the test ends before it, or if it takes longer than [`MAX_TIME`].
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -84,7 +84,7 @@ impl Running {
         Self { child, stdout, stderr, watchdog }
     }
 
-    /// The next event that it prints.
+    /// Waits for the next event and returns it.
     pub(crate) fn next_event(&mut self) -> Value {
         let mut line = String::new();
         self.stdout.as_mut().unwrap().read_line(&mut line).unwrap();
@@ -95,12 +95,12 @@ impl Running {
         kill(pid(self.child.id()), signal).unwrap();
     }
 
-    /// Stops reading what it prints.
+    /// Closes the pipe from standard output.
     pub(crate) fn close_stdout(&mut self) {
         drop(self.stdout.take());
     }
 
-    /// Waits for its end.
+    /// Waits until the command ends.
     pub(crate) fn finish(mut self) -> Finished {
         let mut stdout = String::new();
         if let Some(mut rest) = self.stdout.take() {
@@ -120,18 +120,18 @@ impl Drop for Running {
     }
 }
 
-/// Process ids of the workers that a `start` event names.
+/// Returns the process ids of the workers in a `start` event.
 pub(crate) fn worker_pids(start: &Value) -> Vec<u32> {
     let workers = start["workers"].as_array().unwrap();
     workers.iter().map(|worker| u32::try_from(worker["pid"].as_u64().unwrap()).unwrap()).collect()
 }
 
-/// Waits for processes to end.
+/// Waits until the processes have ended; panics after 10 seconds.
 #[track_caller]
 pub(crate) fn assert_gone(pids: &[u32]) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while pids.iter().any(|&pid| runs(pid)) {
-        assert!(Instant::now() < deadline, "of {pids:?} some still run");
+        assert!(Instant::now() < deadline, "some of {pids:?} are still running");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -140,7 +140,7 @@ pub(crate) fn pid(number: u32) -> Pid {
     Pid::from_raw(i32::try_from(number).unwrap())
 }
 
-/// A folder with the sample photographs, for tests that change them.
+/// Returns a copy of the sample photographs, for tests that change them.
 pub(crate) fn copy_of_photos() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let photos = folder.path().join("photos");
@@ -164,7 +164,7 @@ fn event(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in `{line}`"))
 }
 
-/// Whether a process runs; one that nobody has collected yet does not.
+/// True if the process is running. A zombie is not.
 fn runs(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     // The name in parentheses may contain anything; the state comes after it.
@@ -177,11 +177,11 @@ fn read_all(mut stderr: ChildStderr) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Kills the process unless what is returned is dropped in time.
+/// Kills the process after [`MAX_TIME`], unless the returned sender is dropped before.
 fn watchdog(number: u32) -> Sender<()> {
     let (alive, ended) = mpsc::channel();
     thread::spawn(move || {
-        if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if ended.recv_timeout(MAX_TIME) == Err(RecvTimeoutError::Timeout) {
             kill(pid(number), Signal::SIGKILL).unwrap();
         }
     });

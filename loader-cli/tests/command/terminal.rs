@@ -1,4 +1,4 @@
-//! What a terminal shows.
+//! The progress bar on a terminal.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,8 +14,8 @@ use rustix::{
 
 use crate::support::{PHOTOS, Running, command, pid, worker_pids};
 
-/// A terminal of `columns` columns. Returns the end that a program writes to, and a thread that returns all
-/// that it has written.
+/// Opens a terminal with `columns` columns. Returns the end that a program writes to, and a thread that
+/// returns everything that was written.
 fn terminal(columns: u16) -> (File, JoinHandle<String>) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
@@ -26,7 +26,7 @@ fn terminal(columns: u16) -> (File, JoinHandle<String>) {
     let mut master = File::from(master);
     let written = thread::spawn(move || {
         let mut bytes = Vec::new();
-        // Reading fails when the terminal's other end is closed.
+        // Reading fails when the other end is closed.
         drop(master.read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).into_owned()
     });
@@ -41,7 +41,7 @@ fn a_warning_is_not_overwritten_by_the_bar() {
     command.env("TERM", "xterm").stderr(slave);
     let mut running = Running::start(command);
     let pids = worker_pids(&running.next_event());
-    // The second batch is the second worker's, which is at work now.
+    // After the second batch, which comes from worker 1, that worker is loading another one.
     running.next_event();
     running.next_event();
     kill(pid(pids[1]), Signal::SIGKILL).unwrap();
@@ -50,7 +50,7 @@ fn a_warning_is_not_overwritten_by_the_bar() {
     let written = written.join().unwrap();
     assert!(written.contains("epoch 0 of 1 ["), "there was no bar: {written:?}");
     let (before, warning) = written.split_once("loader: warning: worker 1").expect("a warning");
-    // The bar's line is cleared before the warning, and the bar begins on a line of its own after it.
+    // The line of the bar is cleared before the warning, and the bar is drawn on a new line after it.
     let before = before.trim_end_matches("\u{1b}[1A");
     assert!(before.ends_with("\u{1b}[2K"), "{written:?}");
     assert!(warning.split_once("\r\n").unwrap().0.contains("another one takes its place"), "{written:?}");
