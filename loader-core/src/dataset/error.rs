@@ -1,6 +1,6 @@
-//! What is wrong with the parts that a dataset is put together from.
+//! Errors of datasets that are made of other datasets or of tensors.
 
-/// Why datasets or tensors do not go together.
+/// Error returned when datasets or tensors cannot be combined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComposeError {
@@ -9,12 +9,12 @@ pub enum ComposeError {
         "{whole} of nothing: give it at least one dataset; check the list or the pattern it was made from"
     )]
     NoParts {
-        /// What was to be made.
+        /// Name of the combination: `a stack` or `a concatenation`.
         whole: &'static str,
     },
-    /// The parts are not equally long.
+    /// The parts have different lengths.
     #[error(
-        "{part} has {found} samples and {first} has {expected}; cut them to one length, or check that they belong together"
+        "{part} has {found} samples and {first} has {expected}; cut them to the same length, or check that they belong together"
     )]
     LengthsDiffer {
         /// Name of the first part.
@@ -26,18 +26,18 @@ pub enum ComposeError {
         /// Its number of samples.
         found: usize,
     },
-    /// A tensor has no first dimension to number samples by.
+    /// A tensor has rank 0, so it has no rows that could be samples.
     #[error("{part} is a single number, without a first dimension; reshape it to [1]")]
     NoRows {
         /// Name of the tensor.
         part: String,
     },
-    /// The samples cannot be counted.
-    #[error("the datasets have more than {} samples together", usize::MAX)]
+    /// The total number of samples exceeds `usize::MAX`.
+    #[error("the datasets together have more than {} samples", usize::MAX)]
     TooLong,
 }
 
-/// Checks that all parts are as long as the first, and gives that length.
+/// Checks that all parts have the same length, and returns it; `None` if there are no parts.
 pub(super) fn common_length(
     parts: impl IntoIterator<Item = (String, usize)>,
 ) -> Result<Option<usize>, ComposeError> {

@@ -1,4 +1,4 @@
-//! Filters a stream.
+//! An iterable dataset without the samples that a function rejects.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
 use crate::{context::Context, function::FilterFunction};
 
-/// The samples of an iterable dataset that a function keeps; made by [`IterableDataset::filter`] and
+/// The samples of an iterable dataset for which a function returns true. Created by [`IterableDataset::filter`] and
 /// [`IterableDataset::filter_with`]. `F` is [`FilterFn`](crate::FilterFn) or [`FilterFnWith`](crate::FilterFnWith).
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Filter<D, F> {
@@ -39,7 +39,7 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
     }
 
     fn fingerprint(&self) -> String {
-        // A filter has no length of its own that a state could compare.
+        // The length of a filter is unknown, so the state cannot compare it.
         format!("filter({})", with_len(&self.dataset.fingerprint(), self.dataset.len()))
     }
 
@@ -49,7 +49,7 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
 }
 
 impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filter<D, F> {
-    /// Number of items read, and the dataset's own snapshot.
+    /// Number of items read from the dataset, and the dataset's own snapshot.
     type Snapshot = (u64, D::Snapshot);
 
     fn iter_from(
@@ -70,9 +70,9 @@ impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filte
 struct FilterIter<I, F> {
     items: I,
     function: F,
-    /// The context of the function; the dataset has another one.
+    /// Context of the function; the dataset has one of its own.
     cx: Context,
-    /// Items read.
+    /// Number of items read.
     position: u64,
 }
 

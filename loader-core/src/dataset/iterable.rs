@@ -1,4 +1,4 @@
-//! Samples that come as a stream.
+//! Iterable datasets and their shards.
 
 use std::iter;
 
@@ -11,12 +11,12 @@ use crate::{
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
 };
 
-/// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. For logs, archives, sockets and whatever else has
-/// no cheap access by index.
+/// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. Use it for logs, archives,
+/// sockets and other sources without cheap access by index.
 ///
-/// It is read in shards, each by one worker: [`iter`](Self::iter) is told which shard it is to give, so no sample can come twice by
-/// accident, as in PyTorch when a dataset does not split itself. Batches are made within a shard, and the loader takes a batch from each
-/// shard in turn.
+/// The loader reads the dataset in shards, each by one worker, and passes the shard to [`iter`](Self::iter). In
+/// PyTorch, a dataset that does not split itself among the workers gives every sample once per worker. All samples
+/// of a batch come from one shard, and the loader takes a batch from each shard in turn.
 ///
 /// # Examples
 /// ```
@@ -54,34 +54,39 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// One sample. Its type decides how a batch is collated, see [`Sample`](crate::Sample).
     type Sample: Send + 'static;
 
-    /// The samples of `shard`, each of them in no other shard. Asked twice for the same shard and epoch, it must give the same:
-    /// randomness belongs to [`Context::rng`], which here is the shard's own.
+    /// Returns the samples of `shard`. Each sample belongs to one shard only. Two calls for the same shard and
+    /// epoch must return the same samples; draw random numbers from [`Context::rng`], which here is the generator
+    /// of the shard.
     ///
     /// # Errors
-    /// An error here is reported at the shard's first batch, and the shard is over for this epoch; a run that is resumed behind the error
-    /// tries again. The same holds where [`chain`](Self::chain) or [`InterleaveDataset`] opens a stream in the middle of a shard. An item that is an error fails the batch it
-    /// would be in, and the stream goes on behind it; a panic ends the shard.
+    /// The loader reports an error in place of the shard's next batch, and ends the shard for this epoch. A run
+    /// that is resumed after the error opens the shard again. The same holds if [`chain`](Self::chain) or
+    /// [`InterleaveDataset`] fails to open a stream in the middle of a shard.
+    ///
+    /// An item that is an error fails the batch that it would be in, and the stream continues after it. A panic
+    /// ends the shard.
     fn iter(
         &self,
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>;
 
-    /// The samples of `shard` behind its first `position` items. Implement it for a dataset that can reach a
-    /// position without reading the items before it; the default returns `None`.
+    /// Returns the items of `shard` after the first `position` items, or `None` if the dataset does not support
+    /// this. Implement it for a dataset that can reach a position without reading the items before it; the
+    /// default returns `None`.
     ///
-    /// A shard is opened in its middle when a run is resumed or when the worker that read it has died. A
-    /// dataset without this method is then read again from the beginning of the shard, and the items before
-    /// the position are dropped. If workers are killed again and again, they then never get past the items
-    /// that one of them can read before it is killed. A dataset that cannot count its items beforehand may
-    /// implement [`SnapshotDataset`](crate::SnapshotDataset) instead.
+    /// The loader opens a shard in its middle when a run is resumed and when the worker that read the shard has
+    /// died. Without this method, it reads the shard again from the beginning and drops the items before the
+    /// position. If workers are killed repeatedly, they then never get further than one worker can read before it
+    /// is killed. A dataset that does not know where an item with a given number starts can implement
+    /// [`SnapshotDataset`](crate::SnapshotDataset) instead.
     ///
-    /// The items must be those that [`iter`](Self::iter) gives behind that position. [`Context::rng`] is at its beginning here, so a dataset
-    /// that draws from it as it goes cannot implement this method, and one that returns `None` must not have drawn from it. Items that
-    /// are errors count.
+    /// The items must be those that [`iter`](Self::iter) returns after that position. Items that are errors count.
+    /// [`Context::rng`] starts at its beginning here, so a dataset that draws from it for each item cannot implement
+    /// this method. An implementation that returns `None` must not have drawn from the generator.
     ///
     /// # Errors
-    /// As [`iter`](Self::iter).
+    /// As for [`iter`](Self::iter).
     ///
     /// # Examples
     /// ```
@@ -128,13 +133,13 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(None::<iter::Empty<_>>)
     }
 
-    /// Number of samples in all shards together, if it is known; `None` by default. It is what
-    /// [`DataLoader::len`](crate::DataLoader::len) goes by, and a stream that turns out longer is warned of.
+    /// Number of samples in all shards together, or `None` (the default) if it is not known.
+    /// [`DataLoader::len`](crate::DataLoader::len) is computed from it. The loader warns if the stream is longer.
     fn len(&self) -> Option<usize> {
         None
     }
 
-    /// True when it is known that there are no samples.
+    /// True if the dataset is known to have no samples.
     fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
@@ -148,24 +153,26 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(())
     }
 
-    /// A text that tells which samples a shard has and in which order, for example the version of the files
-    /// or an option that selects some of them. The number of samples is compared anyway. Each
-    /// [`State`](crate::State) holds the fingerprint, and a loader refuses a state with another one. The text
-    /// must not change from build to build. Of a text of more than 200 bytes the end is hashed. `"stream"` by
-    /// default.
+    /// Returns a text that identifies which samples a shard has and in which order, for example the version of the
+    /// files or an option that selects some of them. `"stream"` by default. The text is used as that of
+    /// [`Dataset::fingerprint`](crate::Dataset::fingerprint), and the same rules hold for it.
     fn fingerprint(&self) -> String {
         "stream".to_owned()
     }
 
-    /// Layers of functions around it that draw from generators of their own.
+    /// Number of layers above the innermost dataset that have generators of their own. Each
+    /// [`map`](Self::map), [`filter`](Self::filter), [`shuffle_buffer`](Self::shuffle_buffer) and
+    /// [`interleave`](Self::interleave) adds one; [`chain`](Self::chain) adds one and the layers of its second
+    /// dataset.
     #[doc(hidden)]
     fn layers(&self) -> u8 {
         0
     }
 
-    /// Passes every sample through `function`, which captures nothing; see [`map_with`](Self::map_with) for one that needs parameters.
-    /// Its generator is that of the sample's place in the shard.
-    // The compiler shows the next line where a closure captures something.
+    /// Passes every sample through `function`, in the process that loads the sample. Its [`Context::rng`] depends
+    /// on the sample's position in the shard. If `function` needs parameters, use [`map_with`](Self::map_with): a
+    /// closure that captures something does not compile.
+    // The compiler shows the next line in its error about a closure that captures something.
     fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
         function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>,
@@ -176,7 +183,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Map::new(self, Function::new(function))
     }
 
-    /// Passes every sample through `function`, which is given `params` by reference, as
+    /// Passes every sample through `function` together with a reference to `params`, as
     /// [`Dataset::map_with`](crate::Dataset::map_with) does.
     fn map_with<P: Params, S: Send + 'static>(
         self,
@@ -189,8 +196,9 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Map::new(self, WithParams::new(params, function))
     }
 
-    /// Leaves out samples for which `function` returns false. The function captures nothing; see [`filter_with`](Self::filter_with) for
-    /// one that needs parameters. Its generator is that of the sample's place in the shard of this dataset. The number of samples is no longer known in advance.
+    /// Leaves out the samples for which `function` returns false. The result has no known length. The function's
+    /// [`Context::rng`] depends on the sample's position in the shard of this dataset. If `function` needs
+    /// parameters, use [`filter_with`](Self::filter_with): a closure that captures something does not compile.
     ///
     /// # Examples
     /// ```
@@ -208,7 +216,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [1, 3, 5, 7, 9]);
     /// # anyhow::Ok(())
     /// ```
-    // The compiler shows the next line where a closure captures something.
+    // The compiler shows the line of the name in its error about a closure that captures something.
     #[rustfmt::skip]
     fn filter( // to capture, use `filter_with`
         self,
@@ -220,7 +228,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Filter::new(self, Function::new(function))
     }
 
-    /// Leaves out samples for which `function` returns false. The function gets `params` by reference.
+    /// Leaves out the samples for which `function` returns false. The function gets a reference to `params`.
     fn filter_with<P: Params>(
         self,
         params: P,
@@ -232,10 +240,10 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Filter::new(self, WithParams::new(params, function))
     }
 
-    /// Takes at most `count` samples from all shards together. Each shard gives an equal share of them from
-    /// its beginning; if `count` does not divide evenly, the first shards give one more. A shard that has
-    /// fewer samples than its share gives all of them. With one shard these are the first `count` samples. An
-    /// item that is an error counts.
+    /// Takes at most `count` samples from all shards together. Each shard gives an equal share from its
+    /// beginning; if `count` is not a multiple of the number of shards, the first shards give one sample more. A
+    /// shard that has fewer samples than its share gives all of them. With one shard the result is the first
+    /// `count` samples. An item that is an error counts as a sample.
     fn take(self, count: usize) -> Take<Self>
     where
         Self: Sized,
@@ -243,7 +251,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Take::new(self, count)
     }
 
-    /// The samples of each shard of this dataset, then those of `next`: PyTorch's `ChainDataset`.
+    /// Reads `next` after this dataset, in each shard: PyTorch's `ChainDataset`.
     fn chain<D: IterableDataset<Sample = Self::Sample>>(self, next: D) -> ChainDataset<Self, D>
     where
         Self: Sized,
@@ -251,12 +259,12 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         ChainDataset::new(self, next)
     }
 
-    /// Reads each shard in `parts` parts that are open at once, one sample of each in turn: shard `i` of `n`
-    /// is read as the shards `i`, `n + i`, `2n + i` and so on of `parts * n`. If the dataset gives whole
-    /// files to a shard, this mixes the samples of `parts` files.
+    /// Splits each shard into `parts` parts, which are all open at the same time and give one sample each in turn.
+    /// Shard `i` of `n` is read as the shards `i`, `n + i`, `2n + i`, ... of `parts * n`. If a shard of the dataset
+    /// consists of whole files, this mixes the samples of `parts` files.
     ///
     /// # Panics
-    /// When `parts` is 0.
+    /// Panics if `parts` is 0.
     fn interleave(self, parts: usize) -> InterleaveDataset<Self>
     where
         Self: Sized,
@@ -264,16 +272,17 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         InterleaveDataset::of_parts(self, parts)
     }
 
-    /// Shuffles each shard's samples within a buffer of `size` samples: each turn gives a random sample of
-    /// the buffer, and the stream's next sample takes its place. The order depends on seed, epoch and shard
-    /// alone.
+    /// Shuffles the samples of each shard within a buffer of `size` samples: each step returns a random sample of
+    /// the buffer and puts the next sample of the stream into its place. The order depends only on the seed, the
+    /// epoch and the shard.
     ///
-    /// With [`snapshots`](crate::Builder::snapshots), a snapshot has 4 bytes for each sample in the buffer, and a resumed stream reads
-    /// the samples that were in the buffer again: for a buffer of 1,000 samples about the last 7,000 of the shard. Put functions that take
-    /// long behind the buffer (`.shuffle_buffer(1000).map(decode)`), so that they do not run again.
+    /// With [`snapshots`](crate::Builder::snapshots), a snapshot has 4 bytes for each sample in the buffer. A
+    /// resumed stream reads the samples that were in the buffer again: with a buffer of 1,000 samples about the
+    /// last 7,000 samples of the shard. Apply slow functions after the buffer
+    /// (`.shuffle_buffer(1000).map(decode)`), so that they do not run again.
     ///
     /// # Panics
-    /// When `size` is 0.
+    /// Panics if `size` is 0.
     fn shuffle_buffer(self, size: usize) -> ShuffleBuffer<Self>
     where
         Self: Sized,
@@ -282,7 +291,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 }
 
-/// One of the parts that an iterable dataset is read in.
+/// A part of an iterable dataset that one worker reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shard {
     index: usize,
@@ -290,16 +299,16 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Shard `index` of `count`.
+    /// Creates shard `index` of `count`, counted from 0.
     ///
     /// # Panics
-    /// When there is no such shard.
+    /// Panics if `index` is not below `count`.
     pub fn new(index: usize, count: usize) -> Self {
-        assert!(index < count, "shard {index} of {count}");
+        assert!(index < count, "shard {index} of {count}: the index must be below the number of shards");
         Self { index, count }
     }
 
-    /// Number of the shard, from 0.
+    /// Index of the shard, from 0.
     pub fn index(self) -> usize {
         self.index
     }
@@ -309,7 +318,8 @@ impl Shard {
         self.count
     }
 
-    /// Every `count`-th of `items`, from number `index` on: the simplest way to give each sample to one shard.
+    /// Returns every [`count`](Self::count)-th of `items`, beginning with number [`index`](Self::index): the
+    /// simplest way to give each sample to one shard.
     pub fn of<I: IntoIterator>(self, items: I) -> impl Iterator<Item = I::Item> + use<I> {
         items.into_iter().skip(self.index).step_by(self.count)
     }

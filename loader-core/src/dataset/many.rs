@@ -1,8 +1,10 @@
-//! Asking for several samples at once, also through datasets made of others.
+//! Loading several samples with one call, also in datasets that are made of other datasets.
 //!
-//! Whether a dataset has a [`get_many`](Dataset::get_many) of its own is found out by calling it: the default one declines while it
-//! is being probed. The one who asks remembers that it declined, so what a sample looks like must not depend on the way it came: a dataset
-//! draws from the generator of the sample's index in both, and a function around it from that of its own layer.
+//! Whether a dataset overrides [`get_many`](Dataset::get_many) is only known after a call: the default
+//! implementation declines while the caller probes. The caller remembers that it declined and calls
+//! [`get`](Dataset::get) from then on, so a sample must not depend on which of the two methods loaded it. In both,
+//! a dataset draws from the generator of the sample's index, and a function around it from the generator of its
+//! own layer.
 
 use std::fmt;
 
@@ -11,10 +13,10 @@ use anyhow::Context as _;
 use super::Dataset;
 use crate::context::Context;
 
-/// The samples `indices`, if the dataset can load several at once.
+/// Returns the samples `indices` if the dataset has a `get_many` of its own, and `None` otherwise.
 ///
 /// # Errors
-/// The dataset's own, and when it returns more or fewer samples than it was asked for.
+/// Returns the errors of the dataset, and an error if the number of samples differs from the number of indices.
 pub(crate) fn ask<D: Dataset>(
     dataset: &D,
     indices: &[usize],
@@ -30,7 +32,8 @@ pub(crate) fn ask<D: Dataset>(
     Ok(Some(samples))
 }
 
-/// What [`Dataset::get_many`] does where there is none: declines if it is being probed, else loads one by one.
+/// Default implementation of [`Dataset::get_many`]: declines if the caller probes, and loads the samples one by one
+/// otherwise.
 pub(super) fn decline<D: Dataset>(
     dataset: &D,
     indices: &[usize],
@@ -43,7 +46,7 @@ pub(super) fn decline<D: Dataset>(
     one_by_one(dataset, indices, cx)
 }
 
-/// The samples `indices`, each on its own.
+/// Returns the samples `indices`, each loaded with [`Dataset::get`].
 pub(super) fn one_by_one<D: Dataset>(
     dataset: &D,
     indices: &[usize],
@@ -56,12 +59,12 @@ pub(super) fn one_by_one<D: Dataset>(
     indices.iter().map(load).collect()
 }
 
-/// Index of the sample that is to blame for an error, if it was loaded on its own after all.
+/// Returns the index of the sample that caused `error`, if [`one_by_one`] loaded it.
 pub(crate) fn blamed(error: &anyhow::Error) -> Option<usize> {
     error.downcast_ref().map(|&AtSample(index)| index)
 }
 
-/// Which sample failed, in the outermost dataset.
+/// Error context: index of the failed sample in the outermost dataset.
 #[derive(Debug)]
 struct AtSample(usize);
 

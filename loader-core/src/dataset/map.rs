@@ -1,4 +1,4 @@
-//! A dataset behind a function.
+//! A dataset whose samples pass through a function.
 
 use std::fmt;
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, many};
 use crate::{context::Context, function::MapFunction};
 
-/// A dataset whose samples pass through a function; made by [`Dataset::map`], [`Dataset::map_with`] and the same methods of
-/// [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or [`MapFnWith`](crate::MapFnWith), so the type can be named.
+/// A dataset whose samples pass through a function. Created by [`Dataset::map`], [`Dataset::map_with`] and the same
+/// methods of [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or [`MapFnWith`](crate::MapFnWith), so that the
+/// type can be named.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Map<D, F> {
     dataset: D,
@@ -99,7 +100,7 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
 }
 
 impl<D: SnapshotDataset, F: MapFunction<D::Sample>> SnapshotDataset for Map<D, F> {
-    /// Place in the shard, and the dataset's own snapshot.
+    /// Number of items taken from the shard, and the dataset's own snapshot.
     type Snapshot = (u64, D::Snapshot);
 
     fn iter_from(
@@ -120,7 +121,7 @@ impl<D: SnapshotDataset, F: MapFunction<D::Sample>> SnapshotDataset for Map<D, F
 struct MapIter<I, F> {
     items: I,
     function: F,
-    /// The items keep the other one.
+    /// Context of the function; the dataset has one of its own.
     cx: Context,
     /// Items taken.
     position: u64,

@@ -1,4 +1,4 @@
-//! Where samples come from.
+//! Datasets: map-style and iterable, and the ones that are made of other datasets.
 
 mod chain;
 mod concat;
@@ -109,29 +109,30 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Number of samples.
     fn len(&self) -> usize;
 
-    /// True when there are no samples.
+    /// True if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sample `index`, which is below [`len`](Self::len).
+    /// Returns sample `index`, which is below [`len`](Self::len).
     ///
     /// # Errors
-    /// Any error fails the batch that the sample is for, and that batch only. A panic does the same.
+    /// Any error fails the batch that contains the sample, and no other batch. A panic does the same.
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
 
-    /// The samples `indices`, in that order: PyTorch's `__getitems__`, for datasets that read many at once more cheaply. Call
-    /// [`Context::set_index`] before using the generator for each of them. Where it is not overridden, it calls [`get`](Self::get)
-    /// for each index.
+    /// Returns the samples `indices`, in that order: PyTorch's `__getitems__`. Override it if the dataset reads
+    /// several samples together at lower cost; the default calls [`get`](Self::get) for each index. Call
+    /// [`Context::set_index`] for each sample before you use its generator.
     ///
     /// # Errors
-    /// As [`get`](Self::get). To return more or fewer samples than were asked for is an error too, and fails the batch.
+    /// As for [`get`](Self::get). The batch also fails if the number of returned samples differs from the number
+    /// of indices.
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
         many::decline(self, indices, cx)
     }
 
-    /// Opens what is not serialised. Runs once in each process that loads (each worker; the main process when there are none),
-    /// before the first sample.
+    /// Opens what is not serialised. Runs once before the first sample, in each process that loads: in each
+    /// worker, or in the main process if there are no workers.
     ///
     /// # Errors
     /// An error fails every batch of that process.
@@ -140,24 +141,27 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(())
     }
 
-    /// A text that tells which sample is at which index, for example the version of the files or an option
-    /// that selects some of them. The number of samples is compared anyway. Each [`State`](crate::State)
-    /// holds the fingerprint, and a loader refuses a state with another one. The text must not change from
-    /// build to build. Of a text of more than 200 bytes the end is hashed. `"dataset"` by default.
+    /// Returns a text that identifies which sample is at which index, for example the version of the files or
+    /// an option that selects some of them. `"dataset"` by default.
+    ///
+    /// Each [`State`](crate::State) contains the fingerprint, and a loader refuses a state with a different one.
+    /// The text must be the same in every build of the program. If it is longer than 200 bytes, the state holds
+    /// a hash of its end. It need not contain the number of samples, which the state compares separately.
     fn fingerprint(&self) -> String {
         "dataset".to_owned()
     }
 
-    /// Layers of functions around it that draw from generators of their own.
+    /// Number of layers above the innermost dataset that have a generator of their own. Each
+    /// [`map`](Self::map) adds one.
     #[doc(hidden)]
     fn layers(&self) -> u8 {
         0
     }
 
-    /// Passes every sample through `function`, which also runs where the sample is loaded. It captures nothing; see
-    /// [`map_with`](Self::map_with) for one that needs parameters. Random numbers come from [`Context::rng`].
+    /// Passes every sample through `function`, in the process that loads the sample. `function` draws random
+    /// numbers from [`Context::rng`]. If it needs parameters, use [`map_with`](Self::map_with): a closure that
+    /// captures something does not compile.
     ///
-    /// A closure that captures something does not compile:
     /// ```compile_fail,E0308
     /// # use loader_core::prelude::*;
     /// # let dataset = TensorDataset::new(Tensor::from_slice(&[1.0_f32], [1])?)?;
@@ -165,7 +169,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// dataset.map(|row, _cx| Ok(row[0] - mean)); // `mean` is captured: use `map_with`
     /// # anyhow::Ok(())
     /// ```
-    // The compiler shows the next line where a closure captures something.
+    // The compiler shows the next line in its error about a closure that captures something.
     fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
         function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>,
@@ -176,9 +180,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Map::new(self, Function::new(function))
     }
 
-    /// Passes every sample through `function`, which gets `params` by reference: values that are known only
-    /// at run time, such as a mean. The parameters are sent to the workers with the dataset; they can be of
-    /// any serde type that bincode can encode.
+    /// Passes every sample through `function` together with a reference to `params`: values that are known only
+    /// at run time, such as a mean. The loader sends the parameters to the workers with the dataset. They can
+    /// have any serde type that bincode can encode.
     ///
     /// # Examples
     /// ```
@@ -202,8 +206,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Map::new(self, WithParams::new(params, function))
     }
 
-    /// This dataset and then `other`, as `+` does in PyTorch. It can be repeated: `a.concat(b).concat(c)`. For a list of datasets of
-    /// one type see [`ConcatDataset`].
+    /// Concatenates this dataset and `other`: PyTorch's `+`. Calls can be chained: `a.concat(b).concat(c)`. For a
+    /// list of datasets of one type see [`ConcatDataset`].
     fn concat<D>(self, other: D) -> Concat<Self, D>
     where
         Self: Sized,
@@ -212,11 +216,12 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Concat::new(self, other)
     }
 
-    /// Splits at random into parts of `counts[0]`, `counts[1]`, ... samples, each with a clone of the dataset: PyTorch's
-    /// `random_split` with lengths. Clones of a [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
+    /// Splits the dataset at random into parts of `counts[0]`, `counts[1]`, ... samples: PyTorch's
+    /// `random_split` with lengths. Each part has a clone of the dataset. Clones of a
+    /// [`SharedVec`](crate::SharedVec) or a [`Tensor`](crate::Tensor) share their data.
     ///
     /// # Errors
-    /// [`SplitError::WrongSum`] when the counts do not sum to [`len`](Self::len).
+    /// Returns [`SplitError::WrongSum`] if the counts do not sum to [`len`](Self::len).
     fn random_split_by_counts(
         self,
         counts: &[usize],
@@ -230,11 +235,13 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Ok(subset::parts(&self, parts))
     }
 
-    /// The same with parts of `fractions[0]`, `fractions[1]`, ... of the samples, as [`random_split_by_fractions`] rounds them.
+    /// Splits the dataset at random into parts that have the given `fractions` of the samples, rounded as by
+    /// [`random_split_by_fractions`]. Each part has a clone of the dataset, as with
+    /// [`random_split_by_counts`](Self::random_split_by_counts).
     ///
     /// # Errors
-    /// [`SplitError::InvalidFraction`] when a fraction is not between 0 and 1, [`SplitError::WrongFractionSum`] when they do not sum
-    /// to 1.
+    /// Returns [`SplitError::InvalidFraction`] if a fraction is not between 0 and 1, and
+    /// [`SplitError::WrongFractionSum`] if the fractions do not sum to 1.
     fn random_split_by_fractions(
         self,
         fractions: &[f64],

@@ -1,11 +1,11 @@
-//! The beginning of a stream.
+//! The beginning of an iterable dataset.
 
 use serde::{Deserialize, Serialize};
 
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
 use crate::context::Context;
 
-/// The first samples of an iterable dataset; made by [`IterableDataset::take`].
+/// The first samples of an iterable dataset. Created by [`IterableDataset::take`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Take<D> {
     dataset: D,
@@ -17,7 +17,7 @@ impl<D> Take<D> {
         Self { dataset, count }
     }
 
-    /// Number of items that `shard` gives.
+    /// Max number of items of `shard`.
     fn share(&self, shard: Shard) -> u64 {
         (self.count / shard.count() + usize::from(shard.index() < self.count % shard.count())) as u64
     }
