@@ -1,4 +1,4 @@
-//! One stream after the other.
+//! Two iterable datasets, one after the other.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,8 @@ use super::{
 };
 use crate::context::Context;
 
-/// Two iterable datasets, one after the other in each shard: PyTorch's `ChainDataset`; made by [`IterableDataset::chain`].
+/// Two iterable datasets, one after the other in each shard: PyTorch's `ChainDataset`. Created by
+/// [`IterableDataset::chain`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ChainDataset<A, B> {
     first: A,
@@ -23,7 +24,7 @@ impl<A, B> ChainDataset<A, B> {
 }
 
 impl<A: IterableDataset, B> ChainDataset<A, B> {
-    /// The context of the second dataset; the first one uses `cx`.
+    /// Returns the context of the second dataset; the first one uses `cx`.
     fn context_of_second(&self, cx: &Context) -> Context {
         cx.of_layer(self.first.layers().wrapping_add(1))
     }
@@ -42,7 +43,7 @@ where
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<A::Sample>> + Send> {
         let own = self.context_of_second(cx);
-        // The second is opened when the first has ended, as in PyTorch.
+        // As in PyTorch, the second dataset is opened when the first one has ended.
         Ok(self.first.iter(shard, cx)?.chain(open_later(&self.second, shard, own)))
     }
 
@@ -65,12 +66,12 @@ where
     }
 }
 
-/// A place in a chain: which dataset, and that dataset's snapshot.
+/// Snapshot of a [`ChainDataset`]: the dataset that is being read, and its snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum ChainSnapshot<A, B> {
-    /// In the first one.
+    /// Snapshot of the first dataset.
     First(A),
-    /// In the second one.
+    /// Snapshot of the second dataset.
     Second(B),
 }
 
@@ -98,7 +99,8 @@ where
         let first = first.map(|snapshot| self.first.iter_from(shard, cx, snapshot)).transpose()?;
         let mut second = Nested::new(&self.second, shard, own, second);
         if first.is_none() {
-            // An error here keeps the place, unlike the error of an item.
+            // Opened here instead of at its first item: an error then means that the shard could not be opened, and
+            // the shard keeps its position.
             second.open()?;
         }
         Ok(ChainIter { first, second })
@@ -106,7 +108,7 @@ where
 }
 
 struct ChainIter<A, B> {
-    /// `None` when it has ended.
+    /// `None` after the first dataset has ended.
     first: Option<A>,
     second: B,
 }

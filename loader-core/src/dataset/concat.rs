@@ -1,4 +1,4 @@
-//! Datasets one after the other.
+//! Map-style datasets, one after the other.
 
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::{ComposeError, Dataset, many, with_len};
 use crate::context::Context;
 
-/// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two of different types see [`Dataset::concat`].
+/// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two datasets of different types see
+/// [`Dataset::concat`].
 ///
-/// The members' lengths are taken once, when it is made. A sample's generator is that of its index in the whole, so two members
-/// with the same content are augmented differently. Where the members have a [`get_many`](Dataset::get_many), each is asked for all
-/// its samples of a batch at once.
+/// The lengths of the members are read once, by [`new`](Self::new). A sample's generator is that of its index in the
+/// concatenation, so two members with the same content are augmented differently. If the members override
+/// [`get_many`](Dataset::get_many), each loads all its samples of a batch with one call.
 ///
 /// # Examples
 /// ```
@@ -28,15 +29,16 @@ use crate::context::Context;
 #[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
 pub struct ConcatDataset<D> {
     members: Vec<D>,
-    /// Where each member ends, in the whole.
+    /// For each member, the index in the concatenation after its last sample.
     ends: Vec<usize>,
 }
 
 impl<D: Dataset> ConcatDataset<D> {
-    /// Puts `members` one after the other. Members without samples are allowed.
+    /// Concatenates `members`. Members without samples are allowed.
     ///
     /// # Errors
-    /// [`ComposeError::NoParts`] when there are no members, [`ComposeError::TooLong`] when their samples cannot be counted.
+    /// Returns [`ComposeError::NoParts`] if there are no members, and [`ComposeError::TooLong`] if the total number of
+    /// samples exceeds `usize::MAX`.
     pub fn new(members: impl IntoIterator<Item = D>) -> Result<Self, ComposeError> {
         let members: Vec<D> = members.into_iter().collect();
         if members.is_empty() {
@@ -56,19 +58,23 @@ impl<D: Dataset> ConcatDataset<D> {
         &self.members
     }
 
-    /// Number of the member that has sample `index`, and the sample's index in it; `None` when there is no such sample.
+    /// Returns the number of the member that has sample `index`, and the sample's index in that member; `None` if
+    /// `index` is out of range.
     pub fn locate(&self, index: usize) -> Option<(usize, usize)> {
-        // The first that ends behind it; one without samples ends where the one before it does.
+        // The first member that ends after `index`. A member without samples has the end of its predecessor, so it is
+        // never found.
         let member = self.ends.partition_point(|&end| end <= index);
         (member < self.members.len()).then(|| (member, index - self.start(member)))
     }
 
+    /// Returns the index in the concatenation of the member's first sample.
     fn start(&self, member: usize) -> usize {
         member.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
     fn located(&self, index: usize) -> anyhow::Result<(usize, usize)> {
-        self.locate(index).with_context(|| format!("index {index} of {} samples", self.len()))
+        self.locate(index)
+            .with_context(|| format!("index {index} is out of range: the dataset has {} samples", self.len()))
     }
 }
 
@@ -97,7 +103,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
             let local: Vec<usize> = run.iter().map(|&(_, place)| indices[place] - start).collect();
             let asked = cx.within(start, |cx| many::ask(&self.members[member], &local, cx));
             let asked = asked.with_context(|| format!("dataset {member} of {}", self.members.len()))?;
-            // They are of one type: what one says holds for all.
+            // All members have one type, so either all of them have a `get_many` or none has.
             let Some(samples) = asked else { return many::decline(self, indices, cx) };
             gathered.put(run.iter().map(|&(_, place)| place), samples);
         }
@@ -122,7 +128,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
     }
 }
 
-/// Two datasets with the same kind of samples, one after the other; made by [`Dataset::concat`].
+/// Two datasets with the same sample type, one after the other. Created by [`Dataset::concat`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound(
     serialize = "A: Serialize, B: Serialize",
@@ -131,7 +137,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
 pub struct Concat<A, B> {
     first: A,
     second: B,
-    /// Length of the first.
+    /// Length of the first dataset.
     middle: usize,
     len: usize,
 }
@@ -156,7 +162,7 @@ where
     }
 
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<A::Sample> {
-        ensure!(index < self.len, "index {index} of {} samples", self.len);
+        ensure!(index < self.len, "index {index} is out of range: the dataset has {} samples", self.len);
         match index.checked_sub(self.middle) {
             None => self.first.get(index, cx),
             Some(local) => {
@@ -171,7 +177,9 @@ where
             (0..indices.len()).partition(|&place| indices[place] < self.middle);
         let of_first: Vec<usize> = in_first.iter().map(|&place| indices[place]).collect();
         let of_second: Vec<usize> = in_second.iter().map(|&place| indices[place] - self.middle).collect();
-        // One that has no sample in the batch is not asked. It makes no difference to the samples whether they come from `get_many`.
+        // A dataset without a sample in this batch is not asked. The concatenation declines only if it has asked both:
+        // the caller would not call `get_many` again, and the dataset that was not asked may have one. Otherwise it
+        // loads samples one by one here, which does not change them.
         let ask_first = |cx: &mut Context| match of_first.is_empty() {
             true => Ok(None),
             false => many::ask(&self.first, &of_first, cx),
@@ -210,7 +218,7 @@ where
     }
 }
 
-/// Samples that come in another order than they were asked for.
+/// Collects samples that are loaded in a different order than requested.
 struct Gathered<S>(Vec<Option<S>>);
 
 impl<S> Gathered<S> {
@@ -223,7 +231,7 @@ impl<S> Gathered<S> {
     }
 
     fn finish(self) -> Vec<S> {
-        self.0.into_iter().map(|sample| sample.expect("each place belongs to one member")).collect()
+        self.0.into_iter().map(|sample| sample.expect("a member has loaded each sample")).collect()
     }
 }
 
@@ -239,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn members_without_samples_are_skipped_and_none_at_all_is_an_error() {
+    fn empty_members_are_skipped_and_a_concatenation_needs_members() {
         let whole = ConcatDataset::new([
             plain(0),
             Plain { first: 10, len: 2 },
@@ -251,16 +259,16 @@ mod tests {
         let samples: Vec<u64> = (0..3).map(|index| whole.get(index, &mut cx).unwrap().0).collect();
         assert_eq!(samples, [10, 11, 20]);
         let error = whole.get(3, &mut cx).unwrap_err();
-        assert_eq!(error.to_string(), "index 3 of 3 samples");
+        assert_eq!(error.to_string(), "index 3 is out of range: the dataset has 3 samples");
         let error = ConcatDataset::<Plain>::new([]).unwrap_err();
         assert!(error.to_string().starts_with("a concatenation of nothing"), "{error}");
         assert_eq!(ConcatDataset::new([plain(usize::MAX), plain(1)]).unwrap_err(), ComposeError::TooLong);
     }
 
     #[test]
-    fn different_types_nest() {
+    fn datasets_of_different_types_can_be_concatenated() {
         let whole = Plain { first: 0, len: 2 }
-            .concat(Counted { first: 100, len: 3, wrong: 0 })
+            .concat(Counted { first: 100, len: 3, surplus: 0 })
             .concat(Plain { first: 200, len: 1 });
         let mut cx = Context::new(0);
         let samples: Vec<u64> = (0..6).map(|index| whole.get(index, &mut cx).unwrap().0).collect();
@@ -269,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_samples_generator_is_that_of_its_index_in_the_whole() {
+    fn the_generator_of_a_sample_is_that_of_its_index_in_the_concatenation() {
         let mut cx = Context::new(7);
         let expected: Vec<u64> = (0..8).map(|index| draw(&mut cx, index)).collect();
         let indices = [7, 0, 5, 2, 6, 1];
@@ -279,38 +287,41 @@ mod tests {
 
         let whole = plain(2).concat(ConcatDataset::new([plain(3), plain(3)]).unwrap());
         assert_eq!(drawn(whole.get_many(&indices, &mut cx).unwrap()), expected);
-        let counted = |len| Counted { first: 0, len, wrong: 0 };
+        let counted = |len| Counted { first: 0, len, surplus: 0 };
         let mixed = plain(2).concat(ConcatDataset::new([counted(3), counted(3)]).unwrap());
         assert_eq!(drawn(mixed.get_many(&indices, &mut cx).unwrap()), expected);
         let mapped = mixed.map(|(number, _), cx| Ok((number, draw(cx, cx.index()))));
         let mapped_many = drawn(mapped.get_many(&indices, &mut cx).unwrap());
         assert_eq!(mapped_many, drawn(many::one_by_one(&mapped, &indices, &mut cx).unwrap()));
-        assert!(mapped_many.iter().zip(&expected).all(|(mapped, own)| mapped != own), "a layer of its own");
+        assert!(
+            mapped_many.iter().zip(&expected).all(|(mapped, own)| mapped != own),
+            "the function draws from a generator of its own"
+        );
     }
 
     #[test]
-    fn it_has_get_many_where_a_member_has() {
+    fn a_concatenation_has_get_many_if_a_member_has() {
         let mut cx = Context::new(0);
         let plains = ConcatDataset::new([plain(3), plain(3)]).unwrap();
         assert!(many::ask(&plains, &[0, 4], &mut cx).unwrap().is_none());
         assert!(many::ask(&plains.concat(plain(1)), &[0, 6], &mut cx).unwrap().is_none());
 
-        let counted = |len| Counted { first: 10, len, wrong: 0 };
+        let counted = |len| Counted { first: 10, len, surplus: 0 };
         let whole = plain(2).concat(counted(2));
-        // A batch of the first member alone says nothing about the second.
+        // A batch with samples of the first member only must not decline, because the second has a `get_many`.
         for indices in [vec![1, 0], vec![3, 0, 2, 1], vec![2]] {
             let samples = many::ask(&whole, &indices, &mut cx).unwrap().unwrap();
             let wanted = indices.iter().map(|&index| if index < 2 { index as u64 } else { index as u64 + 8 });
             assert!(samples.into_iter().map(|(number, _)| number).eq(wanted), "{indices:?}");
         }
-        let forgetful = ConcatDataset::new([counted(2), Counted { first: 0, len: 2, wrong: 1 }]).unwrap();
-        let error = forgetful.get_many(&[0, 2, 3], &mut cx).unwrap_err();
+        let faulty = ConcatDataset::new([counted(2), Counted { first: 0, len: 2, surplus: 1 }]).unwrap();
+        let error = faulty.get_many(&[0, 2, 3], &mut cx).unwrap_err();
         assert_eq!(format!("{error:#}"), "dataset 1 of 2: get_many was asked for 2 samples and returned 3");
     }
 
     proptest! {
         #[test]
-        fn an_index_is_where_counting_finds_it(lens in prop::collection::vec(0usize..5, 1..12)) {
+        fn locate_agrees_with_counting(lens in prop::collection::vec(0usize..5, 1..12)) {
             let whole = ConcatDataset::new(lens.iter().map(|&len| plain(len))).unwrap();
             let counted: Vec<_> =
                 lens.iter().enumerate().flat_map(|(member, &len)| (0..len).map(move |local| (member, local))).collect();
@@ -321,11 +332,11 @@ mod tests {
         }
 
         #[test]
-        fn many_are_those_that_come_one_by_one(
+        fn get_many_returns_the_samples_of_get(
             lens in prop::collection::vec(0usize..5, 1..8),
             picks in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
         ) {
-            let members = lens.iter().enumerate().map(|(member, &len)| Counted { first: 100 * member as u64, len, wrong: 0 });
+            let members = lens.iter().enumerate().map(|(member, &len)| Counted { first: 100 * member as u64, len, surplus: 0 });
             let whole = ConcatDataset::new(members).unwrap();
             prop_assume!(!whole.is_empty());
             let indices: Vec<usize> = picks.iter().map(|pick| pick.index(whole.len())).collect();

@@ -1,8 +1,9 @@
-//! Iterators that own what they borrow from.
+//! Iterators that own the values they borrow from.
 //!
-//! An iterable dataset's iterator borrows from the dataset and from its context, and has to live next to both, between one batch and the
-//! next. Two ways were weighed: a package for self-referential types, which generates `unsafe` code here, and an async block, which is
-//! such a type in safe Rust. The block won: it is polled by hand, and gives one item each time.
+//! The iterator of an iterable dataset borrows from the dataset and from its context, and must be stored next to both
+//! between two batches. An async block is such a self-referential type in safe Rust: [`Generator`] polls the block
+//! by hand and receives one item per poll. Alternative considered: a crate for self-referential types. Rejected
+//! because it generates `unsafe` code here.
 
 use std::{
     fmt, mem,
@@ -11,32 +12,32 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-/// An iterator over what an async block gives.
+/// An iterator over the items that an async block passes to its [`Giver`].
 pub(crate) struct Generator<'a, T> {
-    /// `None` once it has ended.
+    /// `None` after the block has ended.
     block: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
-    hand: Giver<T>,
+    giver: Giver<T>,
 }
 
-/// The block's side: what it gives.
+/// Passes items from the async block to its [`Generator`].
 pub(crate) struct Giver<T>(Arc<Mutex<Option<T>>>);
 
 impl<'a, T> Generator<'a, T> {
-    /// The items that `block` gives to its argument.
+    /// Creates an iterator over the items that `block` passes to its argument.
     pub(crate) fn new<F>(block: impl FnOnce(Giver<T>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'a,
     {
-        let hand = Giver(Arc::new(Mutex::new(None)));
-        let block = block(Giver(Arc::clone(&hand.0)));
-        Self { block: Some(Box::pin(block)), hand }
+        let giver = Giver(Arc::new(Mutex::new(None)));
+        let block = block(Giver(Arc::clone(&giver.0)));
+        Self { block: Some(Box::pin(block)), giver }
     }
 }
 
 impl<T> Giver<T> {
-    /// Gives one item, and goes on when the next is asked for.
+    /// Passes one item to the generator. The block continues when the generator's `next` is called again.
     pub(crate) async fn give(&self, item: T) {
-        *self.hand() = Some(item);
+        *self.item() = Some(item);
         let mut given = false;
         std::future::poll_fn(|_| match mem::replace(&mut given, true) {
             false => Poll::Pending,
@@ -45,8 +46,8 @@ impl<T> Giver<T> {
         .await;
     }
 
-    // Never contended: the block runs only while it is polled.
-    fn hand(&self) -> std::sync::MutexGuard<'_, Option<T>> {
+    // The lock is never contended, because the block runs only while `next` polls it.
+    fn item(&self) -> std::sync::MutexGuard<'_, Option<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -55,13 +56,13 @@ impl<T> Iterator for Generator<'_, T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
-        // Taken out for the time: a block that panics is not polled again.
+        // The field is `None` during the poll, so that a block that panics is not polled again.
         let mut block = self.block.take()?;
         match block.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(()) => None,
             Poll::Pending => {
                 self.block = Some(block);
-                self.hand.hand().take()
+                self.giver.item().take()
             }
         }
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_gives_what_borrows_from_its_own() {
+    fn a_block_can_borrow_from_its_own_locals() {
         let mut generator = Generator::new(|giver| async move {
             let text = String::from("a b c");
             for word in text.split(' ') {
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_it_is_over() {
+    fn a_panic_ends_the_generator() {
         let mut generator = Generator::new(|giver| async move {
             giver.give(1).await;
             panic!("no more");

@@ -1,4 +1,4 @@
-//! Streams that take turns.
+//! Iterable datasets whose samples are interleaved.
 
 use std::marker::PhantomData;
 
@@ -13,11 +13,12 @@ use super::{
 };
 use crate::context::Context;
 
-/// Streams of one type that take turns in each shard: each open stream gives one sample a turn, as in
-/// `interleave` of `tf.data`.
+/// Iterable datasets of one type whose samples are interleaved in each shard: the open streams give one sample each
+/// in turn, as with `interleave` of `tf.data`.
 ///
-/// At most `cycle_length` streams are open at once. When one ends, the next one that has not been opened takes its place, and its turn.
-/// The order depends on the streams alone. For the shards of one dataset see [`IterableDataset::interleave`].
+/// At most `cycle_length` streams are open at the same time. When a stream ends, the next stream that has not been
+/// opened takes its place and its turn. The order depends only on the streams and on `cycle_length`. To interleave
+/// parts of one dataset see [`IterableDataset::interleave`].
 ///
 /// # Examples
 /// ```
@@ -39,32 +40,32 @@ use crate::context::Context;
 #[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
 pub struct InterleaveDataset<D> {
     streams: Vec<D>,
-    /// Number of parts in which each stream is read; each part has a turn of its own.
+    /// Number of parts that each stream is split into. Each part has its own turn.
     parts: usize,
     cycle_length: usize,
 }
 
 impl<D: IterableDataset> InterleaveDataset<D> {
-    /// Interleaves `streams`, of which at most `cycle_length` are open at once.
+    /// Interleaves `streams`, of which at most `cycle_length` are open at the same time.
     ///
     /// # Panics
-    /// When `cycle_length` is 0.
+    /// Panics if `cycle_length` is 0.
     pub fn new(streams: impl IntoIterator<Item = D>, cycle_length: usize) -> Self {
-        assert!(cycle_length > 0, "a cycle has at least one stream");
+        assert!(cycle_length > 0, "the cycle length must be at least 1");
         Self { streams: streams.into_iter().collect(), parts: 1, cycle_length }
     }
 
-    /// The parts of one stream, all of them open at once.
+    /// Splits `stream` into `parts` parts and interleaves them, all of them open at the same time.
     pub(super) fn of_parts(stream: D, parts: usize) -> Self {
         Self { parts, ..Self::new([stream], parts) }
     }
 
-    /// Number of streams, or parts of them, that take turns in a shard.
+    /// Number of lanes in a shard: one for each part of each stream.
     fn lanes(&self) -> usize {
         self.streams.len() * self.parts
     }
 
-    /// The stream that a lane reads, and which shard of it.
+    /// Returns the stream that a lane reads, and the shard of it.
     fn lane(&self, lane: usize, shard: Shard) -> (&D, Shard) {
         let part =
             Shard::new(shard.index() + shard.count() * (lane % self.parts), shard.count() * self.parts);
@@ -99,7 +100,7 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
     fn fingerprint(&self) -> String {
         let streams = self.streams.iter().map(|stream| with_len(&stream.fingerprint(), stream.len()));
         let streams = streams.collect::<Vec<_>>().join(", ");
-        // At most all streams are open at once.
+        // A cycle longer than the number of lanes gives the same order as one of that length.
         format!("interleave({} of {}, {streams})", self.cycle_length.min(self.lanes()), self.lanes())
     }
 
@@ -108,15 +109,15 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
     }
 }
 
-/// A place in streams that take turns.
+/// Snapshot of an [`InterleaveDataset`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InterleaveSnapshot {
-    /// Index of the slot whose turn it is.
+    /// Index in `slots` of the lane whose turn it is.
     turn: usize,
     /// The next lane to be opened.
     next_lane: usize,
-    /// The open lanes in the order of their turns, each with its encoded snapshot; `None` is a lane's
-    /// beginning.
+    /// The open lanes in the order of their turns, each with its encoded snapshot; `None` stands for the beginning of
+    /// the lane.
     slots: Vec<(usize, Option<Vec<u8>>)>,
 }
 
@@ -140,12 +141,17 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
             return Ok(Turns::new(nested, self.lanes(), self.cycle_length));
         };
         let is_valid = turn < slots.len() && slots.iter().all(|(lane, _)| *lane < self.lanes());
-        ensure!(is_valid, "the snapshot of the interleaved streams is invalid");
+        ensure!(
+            is_valid,
+            "the snapshot of the interleaved streams is invalid; the dataset must have the same streams as when the \
+             snapshot was taken"
+        );
         let resumed = slots.into_iter().map(|(lane, snapshot)| {
             let Some(bytes) = snapshot else { return Ok(Slot::new(lane)) };
             let inner = codec::decode(&bytes).context("reading the snapshot of an interleaved stream")?;
             let mut items = nested(lane, Some(inner));
-            // An error here keeps the place, unlike the error of an item.
+            // Opened here instead of at its first item: an error then means that the shard could not be opened, and
+            // the shard keeps its position.
             items.open()?;
             Ok(Slot { lane, items: Some(items), snapshot: Some(bytes) })
         });
@@ -154,16 +160,17 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
     }
 }
 
-/// Lanes that take turns.
+/// Iterator over the samples of lanes that take turns.
 struct Turns<L, P, F> {
-    /// The open lanes in the order of their turns; empty only when all have ended.
+    /// The open lanes in the order of their turns; empty after all lanes have ended.
     slots: Vec<Slot<L>>,
-    /// Index of the slot whose turn it is.
+    /// Index in `slots` of the lane whose turn it is.
     turn: usize,
-    /// The next lane to be opened, and the number of lanes.
+    /// The next lane to be opened.
     next_lane: usize,
+    /// Number of lanes.
     lanes: usize,
-    /// Opens a lane, at a snapshot.
+    /// Opens a lane, at a snapshot or at its beginning.
     open: F,
     snapshot: PhantomData<fn(P)>,
 }
@@ -171,9 +178,9 @@ struct Turns<L, P, F> {
 /// A lane that has not ended.
 struct Slot<L> {
     lane: usize,
-    /// `None` until its first turn.
+    /// `None` before the first turn of the lane.
     items: Option<L>,
-    /// The snapshot at which it was resumed; `None` once it has given an item.
+    /// The snapshot at which the lane was resumed; `None` after it has given an item.
     snapshot: Option<Vec<u8>>,
 }
 
@@ -248,19 +255,23 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_stream_give_its_samples_in_turn() {
+    fn interleaved_parts_give_the_samples_in_their_order() {
         let stream = || Stream { count: 23, bad: None, is_missing: false };
         for (index, count) in [(0, 1), (1, 3)] {
             let shard = Shard::new(index, count);
             let numbers =
                 |samples: Vec<(u64, u64)>| samples.into_iter().map(|(number, _)| number).collect::<Vec<_>>();
             let interleaved = numbers(samples(&stream().interleave(4), shard));
-            assert_eq!(interleaved, numbers(samples(&stream(), shard)), "each part has every fourth sample");
+            assert_eq!(
+                interleaved,
+                numbers(samples(&stream(), shard)),
+                "each part gives every fourth sample"
+            );
         }
     }
 
     #[test]
-    fn a_cycle_longer_than_the_streams_has_the_same_fingerprint() {
+    fn a_cycle_length_above_the_number_of_streams_does_not_change_the_fingerprint() {
         let fingerprint = |cycle_length| {
             let stream = Stream { count: 5, bad: None, is_missing: false };
             InterleaveDataset::new([stream.clone(), stream.clone(), stream], cycle_length).fingerprint()
@@ -280,6 +291,6 @@ mod tests {
         let orders: BTreeSet<Vec<u64>> = (0..4)
             .map(|lane| drawn.iter().skip(lane).step_by(4).map(|(number, _)| *number).collect())
             .collect();
-        assert_eq!(orders.len(), 4, "each buffer has an order of its own");
+        assert_eq!(orders.len(), 4, "each buffer shuffles differently");
     }
 }

@@ -145,8 +145,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// an option that selects some of them. `"dataset"` by default.
     ///
     /// Each [`State`](crate::State) contains the fingerprint, and a loader refuses a state with a different one.
-    /// The text must be the same in every build of the program. If it is longer than 200 bytes, the state holds
-    /// a hash of its end. It need not contain the number of samples, which the state compares separately.
+    /// The text must be the same in every build of the program. If it is longer than 200 bytes, the state contains
+    /// its beginning and a hash of the whole. It need not contain the number of samples, which the loader compares
+    /// separately.
     fn fingerprint(&self) -> String {
         "dataset".to_owned()
     }

@@ -1,4 +1,4 @@
-//! Streams inside another stream, each with a context of its own.
+//! Streams that are part of another stream, each with a context of its own.
 
 use std::{
     cell::RefCell,
@@ -14,12 +14,12 @@ use anyhow::anyhow;
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator};
 use crate::context::Context;
 
-/// The part of an error that says that a nested stream could not be opened.
+/// Error context that marks a nested stream that could not be opened.
 ///
-/// The loader then ends the shard, which keeps its place, as when the shard itself cannot be opened. Alternative
-/// considered: the error is an item of the stream like any other, and the other streams go on. Rejected because
-/// a later opening may succeed, in a resumed run or in the worker that replaces a dead one: the items behind it
-/// would then have other positions, and samples would come twice or never.
+/// The loader then ends the shard and keeps its position, as if the shard itself could not be opened. Alternative
+/// considered: treat the error like that of any item, and continue with the other streams. Rejected because opening
+/// the stream may succeed later, in a resumed run or in the worker that replaces a dead one. The items after it would
+/// then have different positions, and samples would be repeated or missing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotOpened;
 
@@ -29,8 +29,8 @@ impl fmt::Display for NotOpened {
     }
 }
 
-/// The samples of `shard` of `dataset`, which is opened when its first sample is needed, since an open stream
-/// may hold files. If opening fails, an error with [`NotOpened`] is the stream's only item.
+/// Returns the samples of `shard` of `dataset`. The shard is opened when its first sample is needed, because an open
+/// stream may hold files open. If opening fails, the only item is an error with the context [`NotOpened`].
 pub(super) fn open_later<D: IterableDataset>(
     dataset: &D,
     shard: Shard,
@@ -48,9 +48,10 @@ pub(super) fn open_later<D: IterableDataset>(
     })
 }
 
-/// The same stream with snapshots.
+/// The samples of one shard of a dataset with snapshots. Like [`open_later`], it opens the shard when the first
+/// sample is needed.
 pub(super) struct Nested<'a, S, P> {
-    // `snapshot` takes `&self`, but must advance the generator.
+    // A `RefCell`, because `snapshot` takes `&self` but must advance the generator.
     answers: RefCell<Generator<'a, Answer<S, P>>>,
     wants_snapshot: Arc<AtomicBool>,
     is_open: bool,
@@ -64,7 +65,7 @@ enum Answer<S, P> {
 }
 
 impl<'a, S: Send + 'static, P: Send> Nested<'a, S, P> {
-    /// The samples of `shard` behind `snapshot`.
+    /// Creates the stream of the samples of `shard` after `snapshot`.
     pub(super) fn new<D: SnapshotDataset<Sample = S, Snapshot = P>>(
         dataset: &'a D,
         shard: Shard,
@@ -83,7 +84,7 @@ impl<'a, S: Send + 'static, P: Send> Nested<'a, S, P> {
             };
             giver.give(Answer::Opened).await;
             loop {
-                // Relaxed: the block runs on the thread that has set the flag.
+                // Relaxed: the block runs on the thread that set the flag.
                 if wants.swap(false, Ordering::Relaxed) {
                     giver.give(Answer::Snapshot(items.snapshot())).await;
                     continue;
@@ -95,10 +96,10 @@ impl<'a, S: Send + 'static, P: Send> Nested<'a, S, P> {
         Self { answers: RefCell::new(answers), wants_snapshot, is_open: false }
     }
 
-    /// Opens the stream now instead of at its first sample.
+    /// Opens the shard now instead of at its first sample.
     ///
     /// # Errors
-    /// The dataset's own.
+    /// Returns the error of the dataset.
     pub(super) fn open(&mut self) -> anyhow::Result<()> {
         self.is_open = true;
         match self.answers.get_mut().next() {

@@ -1,9 +1,10 @@
-//! A stream, shuffled within a buffer.
+//! An iterable dataset that is shuffled within a buffer.
 //!
-//! A snapshot has the generator's place, the position of each sample in the buffer, and an inner snapshot from before the oldest of them.
-//! A resumed stream reads again from that inner snapshot on, and keeps the samples that were in the buffer. Alternative considered: the
-//! samples themselves in the snapshot. Rejected because a snapshot travels with each batch: a buffer of a thousand photographs would add
-//! hundreds of megabytes to it, and each sample type would have to implement `Serialize`.
+//! A snapshot contains the position of the generator, the position in the stream of each sample in the buffer, and a
+//! snapshot of the inner stream from before the oldest of these samples. A resumed stream reads again from that inner
+//! snapshot and keeps the samples that were in the buffer. Alternative considered: the samples themselves in the
+//! snapshot. Rejected because workers send snapshots with their batches: a buffer of a thousand photographs would
+//! add hundreds of megabytes, and each sample type would have to implement `Serialize`.
 
 use std::{collections::VecDeque, mem};
 
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, nested::NotOpened};
 use crate::{context::Context, random::below};
 
-/// An iterable dataset whose samples are shuffled within a buffer; made by [`IterableDataset::shuffle_buffer`].
+/// An iterable dataset whose samples are shuffled within a buffer. Created by [`IterableDataset::shuffle_buffer`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ShuffleBuffer<D> {
     dataset: D,
@@ -24,7 +25,7 @@ pub struct ShuffleBuffer<D> {
 
 impl<D> ShuffleBuffer<D> {
     pub(super) fn new(dataset: D, size: usize) -> Self {
-        assert!(size > 0, "a buffer holds at least one sample");
+        assert!(size > 0, "the size of a shuffle buffer must be at least 1");
         Self { dataset, size }
     }
 }
@@ -59,16 +60,16 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
     }
 }
 
-/// A place in a shuffled stream.
+/// Snapshot of a [`ShuffleBuffer`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct BufferSnapshot {
-    /// Number of words that the generator has given.
+    /// Number of words drawn from the generator.
     drawn: u64,
-    /// Items that had been read.
+    /// Number of items read from the stream.
     read: u64,
-    /// Number of items that had been read at the inner snapshot.
+    /// Number of items that had been read when the inner snapshot was taken.
     start: u64,
-    /// The inner snapshot, encoded; `None` is the shard's beginning.
+    /// The inner snapshot, encoded; `None` stands for the beginning of the shard.
     inner: Option<Vec<u8>>,
     /// Positions of the samples in the buffer, counted from `start`.
     held: Vec<u32>,
@@ -76,8 +77,8 @@ pub struct BufferSnapshot {
 
 #[cfg(test)]
 impl BufferSnapshot {
-    /// Number of items that a stream resumed here reads again.
-    pub(super) fn items_again(&self) -> u64 {
+    /// Number of items that a stream resumed from this snapshot reads again.
+    pub(super) fn items_read_again(&self) -> u64 {
         self.read - self.start
     }
 }
@@ -108,7 +109,7 @@ impl<D: SnapshotDataset> SnapshotDataset for ShuffleBuffer<D> {
     }
 }
 
-/// Samples that wait in the buffer to be given in random order.
+/// The samples in the buffer.
 struct Buffer<T> {
     held: Vec<T>,
     size: usize,
@@ -120,13 +121,13 @@ impl<T> Buffer<T> {
         Self { held: Vec::new(), size, rng }
     }
 
-    /// The next sample. `read` gets what the buffer holds, and returns the stream's next item, or `None` at
-    /// its end.
+    /// Returns the next sample in shuffled order. `read` is passed the content of the buffer, and returns the next
+    /// item of the stream or `None` at its end.
     fn next(&mut self, mut read: impl FnMut(&[T]) -> Option<anyhow::Result<T>>) -> Option<anyhow::Result<T>> {
         loop {
             let len = self.held.len();
             match read(&self.held) {
-                // An error is returned at once; it has no place in a random order.
+                // An error is returned at once and not shuffled.
                 Some(Err(error)) => return Some(Err(error)),
                 Some(Ok(item)) if len < self.size => self.held.push(item),
                 Some(Ok(item)) => {
@@ -142,31 +143,31 @@ impl<T> Buffer<T> {
         }
     }
 
-    /// A random place in the buffer, which must not be empty.
+    /// Draws a random index into the buffer, which must not be empty.
     fn draw(&mut self) -> usize {
         below(&mut self.rng, self.held.len() as u64) as usize
     }
 }
 
-/// Reads a stream and notes places from which it can be read again.
+/// Reads a stream and sets marks from which it can be read again.
 struct Reader<I> {
     items: I,
     has_ended: bool,
-    /// Items read.
+    /// Number of items read.
     read: u64,
-    /// Places that reading can start at, oldest first. There is at least one.
+    /// The marks, oldest first. There is at least one.
     marks: VecDeque<Mark>,
-    /// Number of items from one mark to the next.
+    /// Number of items between two marks.
     interval: u64,
-    /// Number of items that will have been read at the next mark.
+    /// The next mark is set when this number of items has been read.
     next_mark: u64,
 }
 
-/// A place that a stream can be read from.
+/// A position from which the stream can be read again.
 struct Mark {
-    /// Items that had been read.
+    /// Number of items read before the mark.
     read: u64,
-    /// The stream's snapshot, encoded; `None` is its beginning.
+    /// Snapshot of the stream, encoded; `None` stands for its beginning.
     inner: Option<Vec<u8>>,
 }
 
@@ -174,16 +175,18 @@ impl<S, I> Reader<I>
 where
     I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
 {
-    /// A reader for a buffer of `size` samples, at the snapshot `inner` of a stream of which `read` items
-    /// have been read.
+    /// Creates a reader for a buffer of `size` samples. `items` is the stream after its first `read` items, and
+    /// `inner` is its snapshot there.
     fn new(items: I, size: usize, read: u64, inner: Option<Vec<u8>>) -> Self {
-        // More marks cost more snapshots, fewer marks cost more items that are read again: at most a quarter of the buffer.
+        // More marks cost more snapshots; fewer marks cost more items that a resumed stream reads again. With this
+        // interval the distance to the mark adds at most a quarter of the buffer.
         let interval = size.div_ceil(4) as u64;
         let marks = VecDeque::from([Mark { read, inner }]);
         Self { items, has_ended: false, read, marks, interval, next_mark: read.saturating_add(interval) }
     }
 
-    /// The next item, a sample with its position. `oldest` is the position of the oldest sample that a snapshot must find again.
+    /// Returns the next item: a sample with its position. `oldest` returns the position of the oldest sample that a
+    /// snapshot must be able to find again.
     fn next(&mut self, oldest: impl FnOnce() -> Option<u64>) -> Option<anyhow::Result<(u64, S)>> {
         if self.has_ended {
             return None;
@@ -202,7 +205,7 @@ where
         Some(item.map(|sample| (position, sample)))
     }
 
-    /// Notes the current place, and forgets those before the last one that `oldest` can be read from.
+    /// Sets a mark at the current position, and drops the marks before the last one from which `oldest` can be read.
     fn mark(&mut self, oldest: Option<u64>) -> anyhow::Result<()> {
         self.next_mark = self.read.saturating_add(self.interval);
         let inner = self.items.snapshot().context("writing a snapshot of the buffer's stream")?;
@@ -212,14 +215,14 @@ where
         Ok(())
     }
 
-    /// Index of the last mark from which the item `oldest` can be read.
+    /// Returns the index of the last mark from which the item `oldest` can be read.
     fn start_for(&self, oldest: Option<u64>) -> usize {
         let oldest = oldest.unwrap_or(self.read);
         self.marks.partition_point(|mark| mark.read <= oldest).saturating_sub(1)
     }
 
-    /// Reads up to item `end`, and returns the samples at `positions`, which count from the first mark, in
-    /// the order of `positions`.
+    /// Reads the items before position `end` again and returns the samples at `positions`, in the order of
+    /// `positions`, which are counted from the first mark.
     fn read_again(&mut self, end: u64, positions: &[u32]) -> anyhow::Result<Vec<(u64, S)>> {
         let start = self.read;
         let mut wanted: Vec<(u64, usize)> = (0..)
@@ -234,7 +237,8 @@ where
             let position = self.read;
             let item = self.next(|| oldest).with_context(|| {
                 format!(
-                    "the stream has {position} items where it had {end}; it must not change between two runs"
+                    "the stream ends after {position} items, but it had at least {end} when the snapshot was taken; \
+                     it must not change between two runs"
                 )
             })?;
             let wanted = wanted.next_if(|(wanted, _)| *wanted == position);
@@ -242,7 +246,7 @@ where
             match (item, wanted) {
                 (Ok(sample), Some((_, place))) => found.push((place, sample)),
                 (Err(error), wanted) if wanted.is_some() || error.is::<NotOpened>() => return Err(error),
-                // An error that was given when it was read first, or a sample that has left the buffer.
+                // An error that was returned when the item was first read, or a sample that had left the buffer.
                 _ => {}
             }
         }
@@ -252,12 +256,13 @@ where
     }
 }
 
-/// A shuffled stream that can take snapshots.
+/// A shuffled stream with snapshots.
 struct BufferIter<I, S> {
     buffer: Buffer<(u64, S)>,
     reader: Reader<I>,
 }
 
+/// Returns the position of the oldest sample in the buffer.
 fn oldest<S>(held: &[(u64, S)]) -> Option<u64> {
     held.iter().map(|(position, _)| *position).min()
 }
@@ -296,6 +301,7 @@ where
         })
     }
 }
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -305,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost_and_nothing_comes_too_early(count in 0usize..100, size in 1usize..20, seed: u64) {
+        fn a_buffer_loses_no_item_and_returns_none_before_it_is_read(count in 0usize..100, size in 1usize..20, seed: u64) {
             let mut items = (0..count).map(anyhow::Ok);
             let mut buffer = Buffer::new(size, ChaCha8Rng::seed_from_u64(seed));
             let mixed = std::iter::from_fn(|| buffer.next(|_| items.next())).map(Result::unwrap);

@@ -1,14 +1,16 @@
-//! Streams that can write down where they are.
+//! Iterable datasets that can save their position in a shard.
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{IterableDataset, Shard};
 use crate::context::Context;
 
-/// An iterable dataset that finds a place in a shard again without reading everything before it: what `state_dict` and
-/// `load_state_dict` are for torchdata's `StatefulDataLoader`. Used with [`Builder::snapshots`](crate::Builder::snapshots).
+/// An iterable dataset that can save its position in a shard and continue from there, as with `state_dict` and
+/// `load_state_dict` of torchdata's `StatefulDataLoader`. Enable it with
+/// [`Builder::snapshots`](crate::Builder::snapshots).
 ///
-/// Any other iterable dataset is resumed by reading and dropping the samples before the place.
+/// The loader resumes any other iterable dataset with [`iter_at`](IterableDataset::iter_at), or by reading and
+/// dropping the samples before the position.
 ///
 /// # Examples
 /// ```
@@ -73,13 +75,13 @@ use crate::context::Context;
 /// # anyhow::Ok(())
 /// ```
 pub trait SnapshotDataset: IterableDataset {
-    /// What a place in a shard is written down as: small, since it travels with every batch.
+    /// A position in a shard. It should be small, because the workers send it with their batches.
     type Snapshot: Serialize + DeserializeOwned + Send;
 
-    /// The samples of `shard` behind the place `snapshot`, or all of them.
+    /// Returns the samples of `shard` after the position `snapshot`, or all samples if `snapshot` is `None`.
     ///
     /// # Errors
-    /// As [`IterableDataset::iter`].
+    /// As for [`IterableDataset::iter`].
     fn iter_from(
         &self,
         shard: Shard,
@@ -90,12 +92,13 @@ pub trait SnapshotDataset: IterableDataset {
     >;
 }
 
-/// An iterator that can write down where it is.
+/// An iterator that can save its position.
 pub trait SnapshotIterator: Iterator {
-    /// What the place is written down as.
+    /// The position.
     type Snapshot;
 
-    /// The place behind the item that was taken last. Everything that decides what comes next must be in it, a generator's state too.
+    /// Returns the position after the item that was taken last. It must contain everything that determines the
+    /// following items, including the state of a generator.
     ///
     /// # Errors
     /// An error fails the batch that was just read.
@@ -113,14 +116,13 @@ mod tests {
     use super::*;
     use crate::dataset::{InterleaveDataset, NotOpened, testing::Stream};
 
-    /// An item as text, so that errors can be compared.
+    /// Formats an item, so that items that are errors can be compared too.
     fn text<S: Debug>(item: anyhow::Result<S>) -> String {
         item.map_or_else(|error| error.to_string(), |sample| format!("{sample:?}"))
     }
 
-    /// Checks that a stream with snapshots gives the items of the stream without, and that a stream resumed
-    /// at each snapshot gives the items that follow it. Does the same with the snapshots of each resumed
-    /// stream, `depth` times.
+    /// Checks that `iter_from` gives the same items as `iter`, and that a stream that is resumed at each snapshot
+    /// gives the items after it. Checks the snapshots of each resumed stream in the same way, `depth` levels deep.
     fn check<D: SnapshotDataset<Sample: Debug>>(
         dataset: &D,
         shard: Shard,
@@ -143,7 +145,7 @@ mod tests {
         let mut items = dataset.iter_from(shard, &mut cx, from).unwrap();
         let mut taken = 0;
         while let Some(item) = items.next() {
-            // The loader reads no further, and takes no snapshot.
+            // After this error the loader reads no further and takes no snapshot.
             let is_last = item.as_ref().is_err_and(|error| error.is::<NotOpened>());
             prop_assert_eq!(Some(&text(item)), expected.get(taken));
             if is_last {
@@ -173,7 +175,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn a_resumed_stream_is_the_rest_of_the_stream(
+        fn a_resumed_stream_gives_the_remaining_items(
             (count, more) in (0u64..32, 0u64..12),
             (size, outer) in (1usize..12, 1usize..6),
             limit in 0usize..40,
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_has_become_shorter_is_noticed() {
+    fn resuming_fails_if_the_stream_has_become_shorter() {
         let shard = Shard::new(0, 1);
         let buffer = |count| Stream { count, bad: None, is_missing: false }.shuffle_buffer(5);
         let long = buffer(100);
@@ -211,13 +213,13 @@ mod tests {
         let snapshot = items.snapshot().unwrap();
         let mut cx = Context::new(0);
         let error = buffer(20).iter_from(shard, &mut cx, Some(snapshot)).err().expect("it is too short");
-        assert!(error.to_string().contains("items where it had 55"), "{error:#}");
+        assert!(error.to_string().contains("ends after 20 items"), "{error:#}");
     }
 
-    /// The oldest sample of a buffer of `size` samples has on average been there for about `size * ln(size)`
-    /// items: the sum of `size / k` for `k` from 1 to `size`.
+    /// The oldest sample in a buffer of `size` samples entered it on average `size * ln(size)` items ago: the sum
+    /// of `size / k` for `k` from 1 to `size`.
     #[test]
-    fn a_buffer_reads_a_bounded_part_again() {
+    fn a_resumed_buffer_reads_a_bounded_number_of_items_again() {
         const SIZE: usize = 200;
         let stream = Stream { count: 40_000, bad: None, is_missing: false }.shuffle_buffer(SIZE);
         let mut cx = Context::new(3);
@@ -225,10 +227,10 @@ mod tests {
         let mut again = Vec::new();
         for _ in 0..38 {
             items.by_ref().take(1000).for_each(drop);
-            again.push(items.snapshot().unwrap().items_again());
+            again.push(items.snapshot().unwrap().items_read_again());
         }
         let mean = again.iter().sum::<u64>() / again.len() as u64;
-        // 200 * (ln 200 + 0.58) is 1,176; up to a quarter of the buffer is added.
+        // 200 * (ln 200 + 0.58) is 1,176; the distance between marks adds up to a quarter of the buffer.
         assert!((1_000..1_500).contains(&mean), "{mean} of {again:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Datasets side by side.
+//! Datasets of equal length, whose samples are combined index by index.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,14 +8,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{ComposeError, Dataset, error::common_length, many};
 use crate::{context::Context, tuples::each_tuple};
 
-/// Datasets of equal length side by side, whose samples are put together: PyTorch's `StackDataset`.
+/// Datasets of equal length, whose samples are combined index by index: PyTorch's `StackDataset`.
 ///
-/// Made of a tuple of 1 to 8 datasets, its samples are tuples; made of a `BTreeMap` of datasets of one type, they are maps with the
-/// same keys.
+/// A stack of a tuple of 1 to 8 datasets has tuples as samples. A stack of a `BTreeMap` of datasets of one type has
+/// maps with the same keys as samples.
 ///
-/// Each part sees the sample's generator from its start, as it would alone: what a part draws does not depend on its neighbours, and
-/// an image and its mask that draw alike are cropped alike. Parts that have a [`get_many`](Dataset::get_many) are asked with it, the
-/// others one by one; the stack has one if a part has.
+/// The sample's generator restarts for each part, so each part draws the numbers that it would draw outside of the
+/// stack. An image and its mask are cropped in the same way if both parts draw in the same way.
+///
+/// A part that overrides [`get_many`](Dataset::get_many) loads its samples with one call, the other parts load them
+/// one by one. The stack itself has a `get_many` if at least one part has.
 ///
 /// # Examples
 /// ```
@@ -37,16 +39,17 @@ pub struct StackDataset<P> {
 }
 
 impl<P: Parts> StackDataset<P> {
-    /// Puts `parts` side by side. Their length is taken once, now.
+    /// Combines `parts`. Their lengths are read once, here.
     ///
     /// # Errors
-    /// [`ComposeError::LengthsDiffer`], and [`ComposeError::NoParts`] for an empty map.
+    /// Returns [`ComposeError::LengthsDiffer`] if the parts have different lengths, and [`ComposeError::NoParts`] for
+    /// an empty map.
     pub fn new(parts: P) -> Result<Self, ComposeError> {
         let len = common_length(parts.lengths())?.ok_or(ComposeError::NoParts { whole: "a stack" })?;
         Ok(Self { parts, len })
     }
 
-    /// The datasets it is made of.
+    /// Returns the datasets of the stack.
     pub fn parts(&self) -> &P {
         &self.parts
     }
@@ -83,9 +86,9 @@ impl<P: Parts> Dataset for StackDataset<P> {
     }
 }
 
-/// What a [`StackDataset`] is made of: a tuple of 1 to 8 datasets, or a map of datasets of one type.
+/// The parts of a [`StackDataset`]: a tuple of 1 to 8 datasets, or a `BTreeMap` of datasets of one type.
 pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::Sealed {
-    /// A sample of each.
+    /// One sample of each part.
     type Sample: Send + 'static;
 
     #[doc(hidden)]
@@ -94,7 +97,7 @@ pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::
     #[doc(hidden)]
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
 
-    /// `None` when no part has a `get_many`.
+    /// Returns `None` if no part has a `get_many`.
     #[doc(hidden)]
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>>;
 
@@ -112,7 +115,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Asks one part for one sample.
+/// Loads one sample of one part.
 fn get<D: Dataset>(
     part: &D,
     name: impl fmt::Display,
@@ -123,7 +126,7 @@ fn get<D: Dataset>(
     part.get(index, cx).with_context(|| format!("dataset {name} of the stack"))
 }
 
-/// Asks one part for several samples, if it can.
+/// Loads several samples of one part, if the part has a `get_many`.
 fn ask<D: Dataset>(
     part: &D,
     name: impl fmt::Display,
@@ -133,7 +136,7 @@ fn ask<D: Dataset>(
     many::ask(part, indices, cx).with_context(|| format!("dataset {name} of the stack"))
 }
 
-/// What a part was asked for, or else its samples one by one.
+/// Returns the samples that `ask` returned, or loads them one by one.
 fn or_one_by_one<D: Dataset>(
     asked: Option<Vec<D::Sample>>,
     part: &D,
@@ -150,7 +153,7 @@ fn or_one_by_one<D: Dataset>(
     Ok(samples.into_iter())
 }
 
-const CHECKED: &str = "each part gave as many samples as it was asked for";
+const ONE_PER_INDEX: &str = "each part has returned one sample per index";
 
 macro_rules! parts {
     ($($name:ident $place:tt),*) => {
@@ -173,7 +176,7 @@ macro_rules! parts {
                     return Ok(None);
                 }
                 let mut parts = ($(or_one_by_one(asked.$place, &self.$place, $place, indices, cx)?,)*);
-                let samples = indices.iter().map(|_| ($(parts.$place.next().expect(CHECKED),)*));
+                let samples = indices.iter().map(|_| ($(parts.$place.next().expect(ONE_PER_INDEX),)*));
                 Ok(Some(samples.collect()))
             }
 
@@ -216,12 +219,13 @@ where
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>> {
         let mut parts = Vec::with_capacity(self.len());
         for (key, part) in self {
-            // They are of one type: what one says holds for all.
+            // All parts have one type, so either all of them have a `get_many` or none has.
             let Some(samples) = ask(part, format_args!("{key:?}"), indices, cx)? else { return Ok(None) };
             parts.push((key, samples.into_iter()));
         }
-        let next =
-            |(key, samples): &mut (&K, std::vec::IntoIter<_>)| (key.clone(), samples.next().expect(CHECKED));
+        let next = |(key, samples): &mut (&K, std::vec::IntoIter<_>)| {
+            (key.clone(), samples.next().expect(ONE_PER_INDEX))
+        };
         Ok(Some(indices.iter().map(|_| parts.iter_mut().map(next).collect()).collect()))
     }
 
@@ -250,7 +254,7 @@ mod tests {
     }
 
     fn counted(len: usize) -> Counted {
-        Counted { first: 100, len, wrong: 0 }
+        Counted { first: 100, len, surplus: 0 }
     }
 
     #[test]
@@ -269,13 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_put_together() {
+    fn a_sample_combines_the_samples_of_the_parts() {
         let mut cx = Context::new(1);
         let stack = StackDataset::new((plain(3), counted(3))).unwrap();
         cx.set_index(2);
         let (one, two) = stack.get(2, &mut cx).unwrap();
         assert_eq!((one.0, two.0), (2, 102));
-        assert_eq!((one.1, two.1), (draw(&mut cx, 2), draw(&mut cx, 2)), "each draws as it would alone");
+        assert_eq!((one.1, two.1), (draw(&mut cx, 2), draw(&mut cx, 2)), "each part draws from the start");
         assert_eq!(StackDataset::new((plain(3),)).unwrap().get(1, &mut cx).unwrap().0.0, 1);
 
         let map = BTreeMap::from([("b".to_owned(), plain(2)), ("a".to_owned(), plain(2))]);
@@ -285,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_get_many_where_a_part_has() {
+    fn a_stack_has_get_many_if_a_part_has() {
         let mut cx = Context::new(1);
         let plains = StackDataset::new((plain(3), plain(3))).unwrap();
         assert!(many::ask(&plains, &[0, 1], &mut cx).unwrap().is_none());
@@ -304,8 +308,8 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_gives_more_than_asked_for_is_named() {
-        let stack = StackDataset::new((plain(9), Counted { wrong: 2, ..counted(9) })).unwrap();
+    fn an_error_names_the_part_that_returns_too_many_samples() {
+        let stack = StackDataset::new((plain(9), Counted { surplus: 2, ..counted(9) })).unwrap();
         let error = stack.get_many(&[0, 4], &mut Context::new(0)).unwrap_err();
         assert_eq!(
             format!("{error:#}"),

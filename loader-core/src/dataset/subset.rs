@@ -1,15 +1,15 @@
-//! Part of a dataset.
+//! Subsets of a dataset.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, hash, many, with_len};
 use crate::{context::Context, tensor::Tensor};
 
-/// A dataset seen through a list of indices: PyTorch's `Subset`. Sample `i` is sample `indices[i]` of the dataset behind it, which may
-/// be a subset too.
+/// The samples of a dataset that a list of indices selects: PyTorch's `Subset`. Sample `i` of the subset is sample
+/// `indices[i]` of the inner dataset, which may be a subset too.
 ///
-/// Workers share the list. The dataset behind it loads a sample as it does without the subset: [`Context::index`] and the generator
-/// are those of the sample's own index there. The loader counts in the subset: batches and errors have the indices `i`.
+/// Workers share the list. The inner dataset loads a sample as it does without the subset: [`Context::index`] and
+/// the generator are those of the index `indices[i]`. Batches and errors have the index `i`.
 ///
 /// # Examples
 /// ```
@@ -26,7 +26,7 @@ use crate::{context::Context, tensor::Tensor};
 /// #         Ok(10 * index as u32)
 /// #     }
 /// # }
-/// // Of a dataset of the samples 0, 10, 20, 30, 40:
+/// // `Tens` has the samples 0, 10, 20, 30, 40.
 /// let loader = DataLoader::builder(Subset::new(Tens, [4, 0, 2])?).batch_size(3).build()?;
 /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [40, 0, 20]);
 /// assert!(Subset::new(Tens, [4, 5]).is_err());
@@ -39,27 +39,27 @@ pub struct Subset<D> {
     indices: Tensor<u64>,
 }
 
-/// Why a [`Subset`] cannot be.
+/// Error returned by [`Subset::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubsetError {
-    /// An index is not one of the dataset's.
+    /// An index is not below the length of the dataset.
     #[error("the subset's index {index}, at place {place}, is out of range: the dataset has {len} samples")]
     IndexOutOfRange {
         /// The index.
         index: usize,
-        /// Its place in the list.
+        /// Position of the index in the list, from 0.
         place: usize,
-        /// Number of samples.
+        /// Number of samples of the dataset.
         len: usize,
     },
 }
 
 impl<D: Dataset> Subset<D> {
-    /// The samples `indices` of `dataset`, in that order; one may come more than once.
+    /// Creates a subset of the samples `indices` of `dataset`, in that order. An index may occur more than once.
     ///
     /// # Errors
-    /// [`SubsetError::IndexOutOfRange`].
+    /// Returns [`SubsetError::IndexOutOfRange`] if an index is not below the length of `dataset`.
     pub fn new(dataset: D, indices: impl IntoIterator<Item = usize>) -> Result<Self, SubsetError> {
         let len = dataset.len();
         let checked = (0..).zip(indices).map(|(place, index)| match index < len {
@@ -68,18 +68,19 @@ impl<D: Dataset> Subset<D> {
         });
         let indices: Vec<u64> = checked.collect::<Result<_, _>>()?;
         let count = indices.len();
-        Ok(Self { dataset, indices: Tensor::from_vec(indices, [count]).expect("as many as there are") })
+        let indices = Tensor::from_vec(indices, [count]).expect("the shape has the length of the vector");
+        Ok(Self { dataset, indices })
     }
 
-    /// The dataset behind it.
+    /// Returns the inner dataset.
     pub fn dataset(&self) -> &D {
         &self.dataset
     }
 
-    /// Index of sample `index` in the dataset behind it.
+    /// Returns the index in the inner dataset of sample `index` of the subset.
     ///
     /// # Panics
-    /// When there is no such sample.
+    /// Panics if `index` is not below the length of the subset.
     pub fn index_of(&self, index: usize) -> usize {
         self.indices.as_slice()[index] as usize
     }
@@ -96,7 +97,7 @@ impl<D: Dataset> Dataset for Subset<D> {
         let inner = self.index_of(index);
         cx.set_index(inner);
         let sample = self.dataset.get(inner, cx)?;
-        // As after `get_many`, for what is wrapped around this.
+        // A function around the subset sees the subset's index, as it does after `get_many`.
         cx.set_index(index);
         Ok(sample)
     }
@@ -123,10 +124,11 @@ impl<D: Dataset> Dataset for Subset<D> {
     }
 }
 
-/// A subset for each list of indices, which are the dataset's.
+/// Creates a subset for each list of indices. All indices must be below the length of `dataset`.
 pub(super) fn parts<D: Dataset + Clone>(dataset: &D, parts: Vec<Vec<usize>>) -> Vec<Subset<D>> {
-    let subset =
-        |indices| Subset::new(dataset.clone(), indices).expect("a split has the dataset's indices only");
+    let subset = |indices| {
+        Subset::new(dataset.clone(), indices).expect("a split contains only indices of the dataset")
+    };
     parts.into_iter().map(subset).collect()
 }
 
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
     use crate::{Order, sampler::SplitError};
 
-    /// Sample `i` is `i` and a number of its generator; one that reads many at once says so.
+    /// Sample `i` consists of `i`, a draw from its generator, and whether `get_many` loaded it.
     #[derive(Debug, Clone, Serialize, Deserialize)]
     struct Noise {
         len: usize,
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_those_of_the_dataset() {
+    fn samples_equal_those_of_the_inner_dataset() {
         let (whole, part) = (Noise { len: 10, many: true }, subset(&[7, 2, 2]));
         let mut cx = Context::new(3);
         let expected = whole.get_many(&[2, 7], &mut cx).unwrap();
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_not() {
+    fn an_index_out_of_range_is_refused() {
         let error = Subset::new(Noise { len: 10, many: false }, [3, 10]).unwrap_err();
         assert_eq!(error, SubsetError::IndexOutOfRange { index: 10, place: 1, len: 10 });
         assert_eq!(
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_are_subsets() {
+    fn random_splits_return_subsets() {
         let data = Noise { len: 10, many: false };
         let parts = data.clone().random_split_by_counts(&[3, 7], 1, Order::Torch).unwrap();
         let indices =

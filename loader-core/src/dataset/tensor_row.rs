@@ -1,4 +1,4 @@
-//! A row of a tensor as a sample.
+//! Rows of a tensor as samples.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -7,10 +7,11 @@ use crate::{
     tensor::{Element, Tensor},
 };
 
-/// One row of a tensor's first dimension, as a view that can be passed on: the sample of a
-/// [`TensorDataset`](crate::TensorDataset). It keeps the tensor alive, and dereferences to the row's elements.
+/// An owned view of one row of a tensor's first dimension: the sample of a
+/// [`TensorDataset`](crate::TensorDataset). It keeps the tensor alive and dereferences to the row's elements.
 ///
-/// Cloning and making one do not allocate. Of a tensor of rank 1 the row is a single number.
+/// A row of a tensor of shape `[N, ..S]` has the shape `S`; a row of a tensor of rank 1 is a single number. Creating
+/// and cloning a `TensorRow` do not allocate.
 ///
 /// # Examples
 /// ```
@@ -28,27 +29,27 @@ pub struct TensorRow<T> {
 }
 
 impl<T: Element> TensorRow<T> {
-    /// Row `row` of `tensor`.
+    /// Creates a view of row `row` of `tensor`.
     ///
     /// # Panics
-    /// When there is no such row.
+    /// Panics if the tensor has rank 0 or at most `row` rows.
     #[inline]
     pub fn new(tensor: Arc<Tensor<T>>, row: usize) -> Self {
         assert!(
             tensor.rank() > 0 && row < tensor.len(),
-            "row {row} of a tensor of shape {:?}",
+            "a tensor of shape {:?} has no row {row}",
             tensor.shape()
         );
         Self { tensor, row }
     }
 
-    /// Shape of the row: the tensor's without its first dimension.
+    /// Shape of the row: the tensor's shape without its first dimension.
     #[inline]
     pub fn shape(&self) -> &[usize] {
         &self.tensor.shape()[1..]
     }
 
-    /// The row's elements, row-major.
+    /// Elements of the row, row-major.
     #[inline]
     pub fn as_slice(&self) -> &[T] {
         self.tensor.row(self.row)
@@ -77,7 +78,7 @@ impl<T: Element> PartialEq for TensorRow<T> {
 }
 
 impl<T: Element> fmt::Debug for TensorRow<T> {
-    /// Row, shape and elements.
+    /// Writes the dtype, the shape and the elements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorRow<{}>{:?} {:?}", T::DTYPE, self.shape(), self.as_slice())
     }

@@ -1,4 +1,4 @@
-//! Tensors in memory as a dataset.
+//! Datasets of tensors in memory.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use crate::{
 
 /// Tensors in memory, one row per sample: PyTorch's `TensorDataset`.
 ///
-/// Made of a tuple of 1 to 8 tensors with equal first dimensions, its samples are tuples of [`TensorRow`]s; made of one tensor, they
-/// are its rows. A row is a view, copied once, into the batch: of a tensor of shape `[N, ..S]` a batch has the shape `[B, ..S]`.
+/// A dataset of one tensor has its rows ([`TensorRow`]s) as samples. A dataset of a tuple of 1 to 8 tensors with
+/// equal first dimensions has tuples of rows as samples. From a tensor of shape `[N, ..S]`, a batch of `B` samples
+/// has the shape `[B, ..S]`. A row is a view, whose elements are copied once, into the batch.
 ///
-/// Worker processes share the tensors. `build()` copies them into shared memory once, with 0 workers too, and then
-/// frees the dataset given to the builder: until then they are in memory twice, and a clone that the program keeps
-/// is a second copy for good.
+/// Worker processes share the tensors. `build()` copies them into shared memory once, also with 0 workers, and then
+/// drops the dataset that the builder was given. Until then the tensors are in memory twice, and longer if the program
+/// keeps a clone.
 ///
 /// # Examples
 /// ```
@@ -41,10 +42,11 @@ pub struct TensorDataset<T: Tensors> {
 }
 
 impl<T: Tensors> TensorDataset<T> {
-    /// The rows of `tensors`.
+    /// Creates a dataset of the rows of `tensors`.
     ///
     /// # Errors
-    /// [`ComposeError::LengthsDiffer`] when their first dimensions do, [`ComposeError::NoRows`] when one has rank 0.
+    /// Returns [`ComposeError::LengthsDiffer`] if the first dimensions differ, and [`ComposeError::NoRows`] if a
+    /// tensor has rank 0.
     pub fn new(tensors: T) -> Result<Self, ComposeError> {
         let mut lengths = Vec::new();
         for (part, shape) in tensors.shapes() {
@@ -55,7 +57,7 @@ impl<T: Tensors> TensorDataset<T> {
         Ok(Self { tensors: tensors.share(), len })
     }
 
-    /// The tensors; a copy of their handles, not of their data.
+    /// Returns the tensors. The data is shared, not copied.
     pub fn tensors(&self) -> T {
         T::unshare(&self.tensors)
     }
@@ -69,17 +71,17 @@ impl<T: Tensors> Dataset for TensorDataset<T> {
     }
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<T::Rows> {
-        ensure!(index < self.len, "index {index} of {} rows", self.len);
+        ensure!(index < self.len, "index {index} is out of range: the tensors have {} rows", self.len);
         Ok(T::rows(&self.tensors, index))
     }
 }
 
-/// What a [`TensorDataset`] is made of: a tensor, or a tuple of 1 to 8.
+/// The tensors of a [`TensorDataset`]: one tensor, or a tuple of 1 to 8 tensors.
 pub trait Tensors: Send + Sync + 'static + sealed::Sealed {
-    /// A row of each.
+    /// One row of each tensor.
     type Rows: Send + 'static;
 
-    /// The tensors, so that a row costs no allocation.
+    /// The tensors behind reference counts, so that creating a row does not allocate.
     #[doc(hidden)]
     type Shared: Serialize + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static;
 
@@ -100,7 +102,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A tensor that its rows refer to; encoded as the tensor.
+/// A tensor shared with its rows. Its encoding is that of the tensor.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Shared<T: Element>(Arc<Tensor<T>>);
@@ -203,19 +205,20 @@ mod tests {
         let (row, number) = dataset.get(1, &mut cx).unwrap();
         assert_eq!((&*row, row.shape()), ([4, 5, 6, 7].as_slice(), [2, 2].as_slice()));
         assert_eq!((&*number, number.shape()), ([8].as_slice(), [].as_slice()));
-        assert_eq!(dataset.get(3, &mut cx).unwrap_err().to_string(), "index 3 of 3 rows");
+        let error = dataset.get(3, &mut cx).unwrap_err();
+        assert_eq!(error.to_string(), "index 3 is out of range: the tensors have 3 rows");
         assert_eq!(dataset.tensors().0.as_bytes().as_ptr(), grid.as_bytes().as_ptr());
         assert_eq!(&*TensorDataset::new(grid).unwrap().get(2, &mut cx).unwrap(), [8, 9, 10, 11]);
     }
 
     #[test]
-    fn tensors_without_rows_are_an_empty_dataset() {
+    fn a_dataset_of_tensors_without_rows_is_empty() {
         let dataset = TensorDataset::new((Tensor::<f32>::zeros([0, 3]).unwrap(), numbers([]))).unwrap();
         assert!(dataset.is_empty());
     }
 
     #[test]
-    fn a_copy_for_a_worker_lies_in_the_attached_memory() {
+    fn a_worker_reads_the_tensors_from_the_attached_memory() {
         let dataset = TensorDataset::new((numbers([1, 2, 3]),)).unwrap();
         let (bytes, attached) = attach::encode(&dataset).unwrap();
         let memory = Arc::clone(&attached.memories[0]);

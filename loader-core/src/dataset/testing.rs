@@ -1,4 +1,4 @@
-//! Datasets for this folder's tests. A sample is a number and a draw from the sample's generator.
+//! Datasets for the tests of this module. A sample is a number and a draw from the sample's generator.
 
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
 use crate::context::Context;
 
-/// Numbers from `first` on, one by one.
+/// The numbers `first`, `first + 1`, ...; has no `get_many`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Plain {
     pub(super) first: u64,
@@ -25,12 +25,12 @@ impl Dataset for Plain {
     }
 }
 
-/// Numbers from `first` on, several at once; `wrong` more than asked for.
+/// The numbers `first`, `first + 1`, ...; its `get_many` returns `surplus` samples too many.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Counted {
     pub(super) first: u64,
     pub(super) len: usize,
-    pub(super) wrong: usize,
+    pub(super) surplus: usize,
 }
 
 impl Dataset for Counted {
@@ -45,25 +45,24 @@ impl Dataset for Counted {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<(u64, u64)>> {
-        let surplus = std::iter::repeat_n(&0, self.wrong);
+        let surplus = std::iter::repeat_n(&0, self.surplus);
         let load = |&index| Ok((self.first + index as u64, draw(cx, index)));
         indices.iter().chain(surplus).map(load).collect()
     }
 }
 
-/// The first number of the generator of sample `index`.
+/// Draws the first number of the generator of sample `index`.
 pub(super) fn draw(cx: &mut Context, index: usize) -> u64 {
     cx.set_index(index);
     cx.rng().random()
 }
 
-/// A stream of the numbers below `count`, each with a draw from the shard's generator. The items of numbers
-/// that are divisible by `bad` are errors.
+/// A stream of the numbers below `count`, each with a draw from the shard's generator. Multiples of `bad` are errors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Stream {
     pub(super) count: u64,
     pub(super) bad: Option<u64>,
-    /// It cannot be opened.
+    /// True if opening a shard fails.
     pub(super) is_missing: bool,
 }
 
