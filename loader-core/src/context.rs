@@ -1,4 +1,4 @@
-//! What a dataset is told while it loads.
+//! The context that the loader passes to a dataset.
 
 use std::{any::TypeId, mem};
 
@@ -9,7 +9,7 @@ use crate::{
     random::{self, Purpose},
 };
 
-/// The worker that a dataset runs in.
+/// Identifies the worker that a dataset runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerInfo {
     id: usize,
@@ -23,7 +23,7 @@ impl WorkerInfo {
         Self { id, num_workers, base_seed }
     }
 
-    /// Number of the worker, from 0.
+    /// Index of the worker, from 0.
     pub fn id(&self) -> usize {
         self.id
     }
@@ -33,48 +33,53 @@ impl WorkerInfo {
         self.num_workers
     }
 
-    /// A seed of the process's own, for libraries that want one: the base seed plus the worker's number, as in PyTorch. The base seed
-    /// comes from the loader's seed and the epoch that the workers were started for; with `order = "torch"` it is PyTorch's.
+    /// A seed for libraries in this worker: the base seed plus [`id`](Self::id), as in PyTorch. The base seed is
+    /// computed from the loader's seed and the epoch for which the workers were started. With `order = "torch"` it
+    /// equals PyTorch's base seed.
     ///
-    /// What a sample looks like should not depend on it: use [`Context::rng`] for that.
+    /// Samples should not depend on this seed, because any worker can load any sample: use [`Context::rng`] for
+    /// random numbers in samples.
     pub fn seed(&self) -> u64 {
         self.base_seed.wrapping_add(self.id as u64)
     }
 }
 
-/// What a dataset is told while it loads one sample: its generator, the epoch, the worker.
+/// What a dataset can use while it loads a sample: the sample's random number generator, the epoch and the worker.
 #[derive(Debug)]
 pub struct Context {
     worker: Option<WorkerInfo>,
     epoch: u64,
     index: usize,
     shard: Option<Shard>,
-    /// Index of the asked dataset's sample 0 in the outermost one.
-    shift: usize,
+    /// Index in the outermost dataset of sample 0 of the dataset that is called.
+    offset: usize,
     key: [u8; 32],
     /// Stream of the generator.
     stream: u64,
-    /// Layer of the dataset that is asked, and that of the function that draws now.
+    /// Layer 0 of this context. `for_layer` sets it.
     base_layer: u8,
+    /// Layer of the generator: `base_layer`, or that of the function that `in_layer` calls.
     layer: u8,
-    /// Made when it is first asked for.
+    /// Created by the first call of `rng`.
     rng: Option<ChaCha8Rng>,
     many: Many,
 }
 
-/// Whether the dataset has a `get_many` of its own.
+/// State of the probe for a `get_many` of a dataset's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Many {
-    /// Nobody asks.
+    /// No probe.
     Unasked,
-    /// A dataset of this type is asked: the default declines instead of loading one by one, so that the batch can be watched.
+    /// The caller probes a dataset of this type. The default `get_many` then declines, so that the caller loads the
+    /// samples one by one and can report its progress.
     Probing(TypeId),
-    /// It has not.
+    /// The dataset has only the default `get_many`.
     Declined,
 }
 
 impl Context {
-    /// A context for calling a dataset by hand, as the main process would: no worker, epoch 0, sample 0.
+    /// Creates a context for calling a dataset directly. It equals the context of sample 0 in epoch 0 in the main
+    /// process, with the loader's seed `seed`.
     pub fn new(seed: u64) -> Self {
         Self::for_epoch(None, seed, 0)
     }
@@ -86,7 +91,7 @@ impl Context {
             worker,
             epoch,
             index: 0,
-            shift: 0,
+            offset: 0,
             shard: None,
             key,
             stream: 0,
@@ -97,63 +102,69 @@ impl Context {
         }
     }
 
-    /// For a shard of an iterable dataset: the generator is the shard's, until an index is set.
+    /// Creates the context of a shard of an iterable dataset. Its generator is that of the shard until
+    /// [`set_index`](Self::set_index) is called.
     pub(crate) fn for_shard(worker: Option<WorkerInfo>, seed: u64, epoch: u64, shard: Shard) -> Self {
         let key = random::shard_key(Purpose::Shard, seed, epoch, shard.index() as u64);
         Self { key, shard: Some(shard), ..Self::for_epoch(worker, seed, epoch) }
     }
 
-    /// Another one for the same shard, whose layer 0 is this one's `layer`: for an adaptor whose dataset keeps this one.
-    pub(crate) fn of_layer(&self, layer: u8) -> Self {
+    /// Creates a context for the same shard whose layer 0 is `layer` of this one. An adaptor uses it for its function or
+    /// its second dataset, while its first dataset uses `self`.
+    pub(crate) fn for_layer(&self, layer: u8) -> Self {
         let base_layer = self.base_layer.wrapping_add(layer);
         Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
-    /// The context of the stream that reads `shard`, one of several streams that take turns. Its generators
-    /// draw other numbers than those of the other streams, also where streams are nested.
-    pub(crate) fn of_lane(&self, lane: usize, shard: Shard) -> Self {
+    /// Creates the context of lane `lane` of interleaved streams, which reads `shard`. No two lanes draw the same
+    /// numbers, even if interleaved streams are nested.
+    pub(crate) fn for_lane(&self, lane: usize, shard: Shard) -> Self {
         let mut key = [0; 32];
         random::generator(random::layer_key(self.key, self.base_layer), lane as u64).fill_bytes(&mut key);
         let worker = self.worker.clone();
         Self { rng: None, worker, key, shard: Some(shard), base_layer: 0, layer: 0, ..*self }
     }
 
-    /// The generator of a shuffle buffer, which is in `layer` of the shard's pipeline.
+    /// Creates the generator of a shuffle buffer in layer `layer` of the shard.
     pub(crate) fn buffer_rng(&self, layer: u8) -> ChaCha8Rng {
         let key = random::purpose_key(self.key, Purpose::Buffer);
         random::generator(random::layer_key(key, self.base_layer.wrapping_add(layer)), 0)
     }
 
-    /// Runs a function around a dataset: it draws from the sample's generator of `layer`, whatever the dataset has drawn.
+    /// Runs `call` with the sample's generator of layer `layer`, which starts at its beginning whatever the dataset has
+    /// drawn.
     pub(crate) fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
-        let own = (self.layer, self.rng.take());
+        let outer = (self.layer, self.rng.take());
         self.layer = self.base_layer.wrapping_add(layer);
         let result = call(self);
-        (self.layer, self.rng) = own;
+        (self.layer, self.rng) = outer;
         result
     }
 
-    /// Moves on to another sample: its generator starts anew. `index` counts as the one that was given to the dataset that calls
-    /// this; if that is a member of a concatenation, the index in the whole is derived from it.
+    /// Switches to sample `index` and restarts the generator for it. `index` is an index of the calling dataset. If that
+    /// dataset is a member of a concatenation, this method computes the index in the concatenation.
     pub fn set_index(&mut self, index: usize) {
-        self.index = self.shift + index;
-        // Stream 0 of a shard is the shard's own.
+        self.index = self.offset + index;
+        // Stream 0 of a shard's key is the generator of the shard itself.
         self.stream = self.index as u64 + u64::from(self.shard.is_some());
         self.rng = None;
     }
 
-    /// The sample's own generator. It depends on the loader's seed, the epoch and the sample's index alone: augmentation is
-    /// the same with any number of workers, in any order, and when a batch is loaded again.
+    /// Returns the random number generator of the sample. Its numbers depend only on the loader's seed, the epoch and
+    /// the sample's index, so augmentation is the same with any number of workers, in any order, and when a batch is
+    /// loaded again.
     ///
-    /// In a dataset made of others the index is the one that the loader asked the outermost dataset for. A function given to `map` has a
-    /// generator of its own for the sample, and so has each of several.
+    /// In a dataset that is made of other datasets, the index is that of the outermost dataset; in a
+    /// [`Subset`](crate::Subset), it is that of the subset's inner dataset. Each function given to `map` has its own
+    /// generator for the sample.
     ///
-    /// A sample that is drawn twice in an epoch (sampling with replacement) has the same generator both times.
+    /// If a sample is drawn twice in an epoch (sampling with replacement), its generator is the same both times.
     ///
-    /// In [`IterableDataset::iter`](crate::IterableDataset::iter) it is the shard's, which goes on from sample to sample.
+    /// In [`IterableDataset::iter`](crate::IterableDataset::iter) this is the generator of the shard, which does not
+    /// restart between samples.
     ///
-    /// It implements the traits of rand 0.10, which this crate re-exports as `loader_core::rand`: a program with another version of rand
-    /// takes the traits from there.
+    /// The generator implements the traits of rand 0.10, which this crate re-exports as `loader_core::rand`. A program
+    /// that uses another version of rand imports the traits from there.
     ///
     /// # Examples
     /// ```
@@ -169,22 +180,24 @@ impl Context {
         self.rng.get_or_insert_with(|| random::generator(random::layer_key(key, layer), stream))
     }
 
-    /// The epoch, from 0.
+    /// Number of the epoch, from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Index of the sample, in the outermost dataset: the one that the loader asked for; of an iterable dataset, its place in the shard.
+    /// Index of the sample in the outermost dataset; in a [`Subset`](crate::Subset), the index in its inner dataset. For
+    /// an iterable dataset, the position in the shard.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The shard of an iterable dataset that is being read; `None` for a map-style one.
+    /// The shard of an iterable dataset that is being read; `None` for a map-style dataset.
     pub fn shard(&self) -> Option<Shard> {
         self.shard
     }
 
-    /// Asks, in `call`, whether a dataset of type `D` has a `get_many` of its own; also true where it has not.
+    /// Runs `call`, which calls `get_many` of a dataset of type `D`. The returned flag is true if `D` has only the default
+    /// `get_many`, which then has declined.
     pub(crate) fn probe_many<D: 'static, R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
         let before = mem::replace(&mut self.many, Many::Probing(TypeId::of::<D>()));
         let result = call(self);
@@ -192,7 +205,7 @@ impl Context {
         (result, declined)
     }
 
-    /// True while a dataset of type `D` is asked; false for one inside it, which its own `get_many` calls.
+    /// True while a dataset of type `D` is probed. False for a dataset of another type that the `get_many` of `D` calls.
     pub(crate) fn is_probing<D: 'static>(&self) -> bool {
         self.many == Many::Probing(TypeId::of::<D>())
     }
@@ -201,21 +214,21 @@ impl Context {
         self.many = Many::Declined;
     }
 
-    /// Runs `call` for a dataset whose sample 0 is sample `first` of the one that calls this.
-    pub(crate) fn within<R>(&mut self, first: usize, call: impl FnOnce(&mut Self) -> R) -> R {
-        self.shift += first;
+    /// Runs `call` for a dataset whose sample 0 is sample `first` of the calling dataset.
+    pub(crate) fn with_offset<R>(&mut self, first: usize, call: impl FnOnce(&mut Self) -> R) -> R {
+        self.offset += first;
         let result = call(self);
-        self.shift -= first;
+        self.offset -= first;
         result
     }
 
-    /// Lets the sample's generator start anew.
-    pub(crate) fn restart(&mut self) {
+    /// Restarts the generator of the sample.
+    pub(crate) fn restart_rng(&mut self) {
         self.rng = None;
     }
 
-    /// The worker, or `None` in the main process. Which worker loads a sample depends on the time that others take: what a sample looks
-    /// like should not depend on it.
+    /// The worker that loads the sample, or `None` in the main process. Samples should not depend on the worker, because
+    /// the speed of the workers decides which of them loads a sample.
     pub fn worker(&self) -> Option<&WorkerInfo> {
         self.worker.as_ref()
     }

@@ -1,4 +1,4 @@
-//! Proof that two runs saw the same: a hash of the order and a hash of the content.
+//! Hashes that show whether two runs loaded the same batches.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,11 @@ use loader_ipc::codec;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Hashes of an epoch: of its indices in order, and of its batches' content. Equal between runs, whatever the number of workers;
-/// xxh3, 64 bits each, so a proof against mistakes, not against forgery.
+/// Two hashes of an epoch: one of the indices in their order, one of the content of the batches. Two runs that load the
+/// same batches have the same digest, with any number of workers. Both hashes are xxh3 with 64 bits: they detect
+/// mistakes, not forgery.
 ///
-/// A `HashMap` in a batch has no fixed order, and so no fixed digest; a `BTreeMap` has.
+/// The entries of a `HashMap` in a batch have no fixed order, so its digest differs between runs. Use a `BTreeMap`.
 ///
 /// # Examples
 /// ```
@@ -38,30 +39,30 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// The digest of nothing.
+    /// Creates a digest of no batches.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a batch: its indices, and its content with the shapes and dtypes of its tensors.
+    /// Adds a batch: its indices, and its content including the shapes and dtypes of its tensors.
     pub fn add<B: Serialize>(&mut self, indices: &[usize], batch: &B) {
         self.order.update(&(indices.len() as u64).to_le_bytes());
         for &index in indices {
             self.order.update(&(index as u64).to_le_bytes());
         }
-        // A batch that came through a slot was encoded once already, and hashing cannot fail: an error here is that of a
-        // `Serialize` that fails in the main process only, and its message is what is hashed.
+        // Hashing cannot fail, and a batch from a worker has been encoded once already. An error here means that the
+        // batch's `Serialize` fails in the main process; its message is hashed instead of the content.
         if let Err(error) = codec::encode_into(HashWriter(&mut self.content), batch) {
             self.content.update(error.to_string().as_bytes());
         }
     }
 
-    /// Hash of the order.
+    /// Returns the hash of the order.
     pub fn order(&self) -> u64 {
         self.order.digest()
     }
 
-    /// Hash of the content.
+    /// Returns the hash of the content.
     pub fn content(&self) -> u64 {
         self.content.digest()
     }
@@ -92,7 +93,7 @@ mod tests {
     use crate::Tensor;
 
     #[test]
-    fn order_shape_and_bytes_count() {
+    fn digests_depend_on_order_and_shape() {
         let digest = |indices: &[usize], tensor: &Tensor<u8>| {
             let mut digest = Digest::new();
             digest.add(indices, tensor);

@@ -1,8 +1,8 @@
-//! Functions of the user's that run where samples are loaded.
+//! Functions of the user that run in the process that loads the samples.
 //!
-//! They are function pointers: a closure that captures nothing becomes one by itself, and the compiler
-//! refuses any other at the line where it is given. A function gets the values that it needs as parameters,
-//! which are sent with the dataset.
+//! They are function pointers. The compiler converts a closure without captures to a function pointer, and refuses any
+//! other closure at the line where the user passes it. A function gets the values that it needs as parameters, which
+//! the loader sends to the workers with the dataset.
 
 use std::{any::type_name, fmt, sync::Arc};
 
@@ -29,30 +29,30 @@ pub type MapFn<A, S> = Function<OwnedMut<A, Context, anyhow::Result<S>>>;
 pub type MapFnWith<P, A, S> = WithParams<P, SharedOwnedMut<P, A, Context, anyhow::Result<S>>>;
 /// A function given to [`IterableDataset::filter`](crate::IterableDataset::filter).
 pub type FilterFn<A> = Function<SharedMut<A, Context, anyhow::Result<bool>>>;
-/// The same with parameters.
+/// A function given to [`IterableDataset::filter_with`](crate::IterableDataset::filter_with), with its parameters.
 pub type FilterFnWith<P, A> = WithParams<P, SharedSharedMut<P, A, Context, anyhow::Result<bool>>>;
-/// A function given to [`Builder::collate`](crate::Builder::collate): from samples of type `S` to a batch `B`.
+/// A function given to [`Builder::collate`](crate::Builder::collate): from a `Vec` of samples `S` to a batch `B`.
 pub type CollateFn<S, B> = CollateWith<BatchFn<Vec<S>, B>>;
-/// The same with parameters.
+/// A function given to [`Builder::collate_with`](crate::Builder::collate_with), with its parameters.
 pub type CollateFnWith<P, S, B> = CollateWith<BatchFnWith<P, Vec<S>, B>>;
 /// A function given to [`Builder::convert`](crate::Builder::convert): from a sample of type `S` to an item `B`.
 pub type ConvertFn<S, B> = ConvertWith<BatchFn<S, B>>;
-/// The same with parameters.
+/// A function given to [`Builder::convert_with`](crate::Builder::convert_with), with its parameters.
 pub type ConvertFnWith<P, S, B> = ConvertWith<BatchFnWith<P, S, B>>;
 /// A function given to [`Builder::worker_init`](crate::Builder::worker_init).
 pub type WorkerInitFn = Function<Shared<WorkerInfo, anyhow::Result<()>>>;
-/// The same with parameters.
+/// A function given to [`Builder::worker_init_with`](crate::Builder::worker_init_with), with its parameters.
 pub type WorkerInitFnWith<P> = WithParams<P, SharedShared<P, WorkerInfo, anyhow::Result<()>>>;
 
 type BatchFn<A, B> = Function<Owned<A, anyhow::Result<B>>>;
 type BatchFnWith<P, A, B> = WithParams<P, SharedOwned<P, A, anyhow::Result<B>>>;
 
-/// Types that can be the parameters of a function: any serde type that threads can share.
+/// Parameters of a function: any serde type that threads can share.
 pub trait Params: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
 impl<P: Serialize + DeserializeOwned + Send + Sync + 'static> Params for P {}
 
-/// A function and the parameters that it is given by reference.
+/// A function together with its parameters, which it gets by reference.
 pub struct WithParams<P, G: Signature> {
     params: Arc<P>,
     function: Function<G>,
@@ -74,19 +74,19 @@ impl<P: Serialize, G: Signature> Serialize for WithParams<P, G> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (&*self.params, &self.function)
             .serialize(serializer)
-            .map_err(|error| S::Error::custom(unsendable::<P>(error)))
+            .map_err(|error| S::Error::custom(parameters_error::<P>(error)))
     }
 }
 
 impl<'de, P: DeserializeOwned, G: Signature> Deserialize<'de> for WithParams<P, G> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = <(P, Function<G>)>::deserialize(deserializer);
-        let (params, function) = parts.map_err(|error| D::Error::custom(unsendable::<P>(error)))?;
+        let (params, function) = parts.map_err(|error| D::Error::custom(parameters_error::<P>(error)))?;
         Ok(Self { params: Arc::new(params), function })
     }
 }
 
-fn unsendable<P>(error: impl fmt::Display) -> String {
+fn parameters_error<P>(error: impl fmt::Display) -> String {
     format!("a function's parameters of type `{}`: {error}", type_name::<P>())
 }
 
@@ -96,15 +96,15 @@ impl<P, G: Signature> fmt::Debug for WithParams<P, G> {
     }
 }
 
-/// A function that samples of type `A` pass through, with or without parameters.
+/// A function that converts samples of type `A`, with or without parameters.
 pub trait MapFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// The type that a sample is turned into.
+    /// The converted sample.
     type Output: Send + 'static;
 
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// The function's own.
+    /// Returns the error of the function.
     fn call(&self, sample: A, cx: &mut Context) -> anyhow::Result<Self::Output>;
 }
 
@@ -124,12 +124,12 @@ impl<P: Params, A: 'static, S: Send + 'static> MapFunction<A> for MapFnWith<P, A
     }
 }
 
-/// A function that decides which samples of type `A` stay, with or without parameters.
+/// A function that returns true for the samples of type `A` to keep, with or without parameters.
 pub trait FilterFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// The function's own.
+    /// Returns the error of the function.
     fn call(&self, sample: &A, cx: &mut Context) -> anyhow::Result<bool>;
 }
 
@@ -145,15 +145,15 @@ impl<P: Params, A: 'static> FilterFunction<A> for FilterFnWith<P, A> {
     }
 }
 
-/// A function that makes a batch of a `Vec` of samples, or an item of one sample, with or without parameters.
+/// A function that converts a `Vec` of samples to a batch, or one sample to an item, with or without parameters.
 pub trait BatchFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The batch or the item.
     type Output;
 
-    /// Calls it.
+    /// Calls the function.
     ///
     /// # Errors
-    /// The function's own.
+    /// Returns the error of the function.
     fn call(&self, samples: A) -> anyhow::Result<Self::Output>;
 }
 

@@ -1,34 +1,39 @@
-//! Where randomness comes from. Every number is a function of the seed, the epoch and what it is for; none depends on the
-//! number of workers, on time, or on the order of loading.
+//! Random number generators. Every random number is a function of the seed, the epoch and its purpose. None depends on
+//! the number of workers, on time or on the order of loading.
 //!
-//! ChaCha8 keyed by `(purpose, seed, epoch)`; for a sample, its index selects the stream. The permutation is our own, since an
-//! epoch's order is part of what a checkpoint means and `rand` may change its shuffle between minor releases.
+//! The generator is ChaCha8, keyed by `(purpose, seed, epoch)`; for a sample, the index selects the stream. This
+//! module has its own shuffle, because a checkpoint is only valid while the order of an epoch does not change, and
+//! `rand` may change its shuffle between minor releases.
 
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 
 use crate::{options::Order, sampler::Epoch, torch};
 
-/// What a generator is for; keeps the streams of different uses apart.
+/// Purpose of a generator. Generators with different purposes draw different numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
+    /// The order of an epoch.
     Order = 1,
+    /// A sample of a map-style dataset.
     Sample = 2,
+    /// The base seed of the workers.
     Worker = 3,
+    /// A random split.
     Split = 4,
-    /// What an iterable dataset draws in one shard.
+    /// A shard of an iterable dataset.
     Shard = 5,
-    /// The buffer that mixes a shard's samples.
+    /// A shuffle buffer.
     Buffer = 6,
-    /// The sample that takes a bad one's place.
+    /// The choice of a replacement for a bad sample.
     Replacement = 7,
 }
 
-/// What keys the generators of one use in one epoch.
+/// Returns the key of the generators with one purpose in one epoch.
 pub(crate) fn key(purpose: Purpose, seed: u64, epoch: u64) -> [u8; 32] {
     shard_key(purpose, seed, epoch, 0)
 }
 
-/// The same for one shard of an iterable dataset.
+/// Returns the key of the generators with one purpose in one epoch and one shard of an iterable dataset.
 pub(crate) fn shard_key(purpose: Purpose, seed: u64, epoch: u64, shard: u64) -> [u8; 32] {
     let mut key = [0; 32];
     key[..6].copy_from_slice(b"loader");
@@ -39,27 +44,29 @@ pub(crate) fn shard_key(purpose: Purpose, seed: u64, epoch: u64, shard: u64) -> 
     key
 }
 
-/// The key of another generator at the same place.
+/// Returns `key` with a different purpose.
 pub(crate) fn purpose_key(mut key: [u8; 32], purpose: Purpose) -> [u8; 32] {
     key[7] = purpose as u8;
     key
 }
 
-/// The key of one layer of a dataset that is made of others, so that no two of them draw the same numbers. Layer 0 has `key` itself.
+/// Returns the key of one layer of a dataset that is made of other datasets, so that no two layers draw the same
+/// numbers. The key of layer 0 is `key` itself.
 pub(crate) fn layer_key(mut key: [u8; 32], layer: u8) -> [u8; 32] {
     key[6] = layer;
     key
 }
 
-/// Stream `stream` under `key`: a sample's index, or 0.
+/// Creates the generator with the given key and stream. The stream is the index of a sample, or 0.
 pub(crate) fn generator(key: [u8; 32], stream: u64) -> ChaCha8Rng {
     let mut generator = ChaCha8Rng::from_seed(key);
     generator.set_stream(stream);
     generator
 }
 
-/// What an epoch's workers are seeded from, 63 bits. In PyTorch's order it is the number that PyTorch draws at the epoch's
-/// beginning, which depends on the `draws` that the sampler takes from the loader's generator in an epoch: `BatchSampler::torch_draws`.
+/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In PyTorch's order it is the
+/// number that PyTorch draws at the beginning of the epoch. That number depends on `draws`, the number of draws that the
+/// sampler takes from the loader's generator per epoch (`BatchSampler::torch_draws`).
 pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
     match epoch.order {
         Order::Native => generator(key(Purpose::Worker, epoch.seed, epoch.number), 0).next_u64() >> 1,
@@ -70,7 +77,7 @@ pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
     }
 }
 
-/// A uniform number below `bound` (which must not be 0): Lemire's method, unbiased.
+/// Draws a uniform number below `bound`, which must not be 0, with Lemire's unbiased method.
 pub(crate) fn below(generator: &mut impl Rng, bound: u64) -> u64 {
     let mut wide = u128::from(generator.next_u64()) * u128::from(bound);
     if (wide as u64) < bound {
@@ -82,13 +89,13 @@ pub(crate) fn below(generator: &mut impl Rng, bound: u64) -> u64 {
     (wide >> 64) as u64
 }
 
-/// A uniform number from 0 to below 1, in steps of 2^-53.
+/// Draws a uniform number in [0, 1), a multiple of 2^-53.
 pub(crate) fn uniform(generator: &mut impl Rng) -> f64 {
     const BITS: u32 = f64::MANTISSA_DIGITS;
     (generator.next_u64() >> (u64::BITS - BITS)) as f64 / (1u64 << BITS) as f64
 }
 
-/// Shuffles in place: Fisher-Yates from the front, so that a prefix is final early.
+/// Shuffles in place with Fisher-Yates, from the front: item `i` is final after step `i`.
 pub(crate) fn shuffle<T>(generator: &mut impl Rng, items: &mut [T]) {
     let len = items.len();
     for place in 0..len.saturating_sub(1) {
@@ -128,7 +135,7 @@ mod tests {
     const GOLDEN_WORKER_7_0: u64 = 8_297_548_376_829_063_600;
 
     #[test]
-    fn below_stays_below_and_reaches_all() {
+    fn below_draws_all_numbers_below_the_bound_equally_often() {
         let mut generator = generator(key(Purpose::Order, 0, 0), 0);
         let mut seen = [0; 6];
         for _ in 0..6000 {

@@ -1,4 +1,4 @@
-//! A vector that all processes share.
+//! A vector in memory that all processes share.
 
 use std::{fmt, io, io::Write, marker::PhantomData, sync::Arc};
 
@@ -12,11 +12,12 @@ use serde::{
     ser::{Error as _, SerializeSeq},
 };
 
-/// An immutable vector of rows in shared memory, for a dataset's large tables (file names, labels, annotations). The rows exist
-/// once, however many workers there are; a worker gets a descriptor, not a copy. A row is decoded each time it is read.
+/// An immutable vector of rows in shared memory, for the large tables of a dataset (file names, labels, annotations).
+/// The rows are in memory once, with any number of workers: a worker receives a descriptor instead of a copy. Each read
+/// of a row decodes it.
 ///
-/// Cloning is cheap. Inside a dataset that goes to workers it is passed by reference; serialised in any other way it is a plain
-/// list of rows.
+/// Cloning is cheap. A dataset that is sent to workers contains a reference to the memory; any other serialisation
+/// writes the list of rows.
 ///
 /// # Examples
 /// ```
@@ -28,31 +29,31 @@ use serde::{
 /// # anyhow::Ok(())
 /// ```
 pub struct SharedVec<T> {
-    // Rows back to back, then the end of each as a little-endian u64, then their number.
+    // The encoded rows, then for each row its end as a little-endian u64, then the number of rows.
     memory: Arc<SealedMemory>,
     len: usize,
     row: PhantomData<fn() -> T>,
 }
 
-/// Why a [`SharedVec`] could not be made or read.
+/// Error returned when a [`SharedVec`] is created or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedVecError {
-    /// The system has no memory or descriptors left.
+    /// The system has no memory or no descriptors left.
     #[error("no shared memory for the rows: {0}")]
     Memory(#[from] io::Error),
-    /// A row does not survive encoding.
+    /// A row cannot be encoded or decoded.
     #[error("row {row} cannot be encoded or decoded: {problem}")]
     Row {
-        /// Number of the row.
+        /// Index of the row.
         row: usize,
-        /// What its `Serialize` or `Deserialize` said.
+        /// Error of its `Serialize` or `Deserialize`.
         problem: String,
     },
-    /// There is no such row.
-    #[error("row {row} of {len}")]
+    /// The index of the row is not below the number of rows.
+    #[error("row {row} is out of range: there are {len} rows")]
     OutOfRange {
-        /// Number of the row.
+        /// Index of the row.
         row: usize,
         /// Number of rows.
         len: usize,
@@ -65,7 +66,7 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
     /// Writes `rows` into shared memory.
     ///
     /// # Errors
-    /// [`SharedVecError`] when memory runs out or a row cannot be encoded.
+    /// Returns [`SharedVecError::Memory`] if memory runs out, and [`SharedVecError::Row`] if a row cannot be encoded.
     pub fn new(rows: impl IntoIterator<Item = T>) -> Result<Self, SharedVecError> {
         let mut writer = io::BufWriter::with_capacity(1 << 16, SealedWriter::create()?);
         let mut ends = Vec::new();
@@ -89,15 +90,16 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         self.len
     }
 
-    /// True when there are no rows.
+    /// True if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Row `row`, decoded.
+    /// Decodes row `row`.
     ///
     /// # Errors
-    /// [`SharedVecError`] when there is no such row, or its type's `Deserialize` refuses it.
+    /// Returns [`SharedVecError::OutOfRange`] if `row` is not below the number of rows, and [`SharedVecError::Row`] if
+    /// the row cannot be decoded.
     pub fn get(&self, row: usize) -> Result<T, SharedVecError> {
         if row >= self.len {
             return Err(SharedVecError::OutOfRange { row, len: self.len });
@@ -108,11 +110,12 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         decoded.map_err(|error| SharedVecError::Row { row, problem: error.to_string() })
     }
 
-    /// All rows, decoded one by one.
+    /// Returns an iterator that decodes the rows one by one.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, SharedVecError>> {
         (0..self.len).map(|row| self.get(row))
     }
 
+    /// Returns `None` if `memory` is too short for its own table of ends.
     fn from_memory(memory: Arc<SealedMemory>) -> Option<Self> {
         let (_, last) = memory.bytes().split_last_chunk::<WORD>()?;
         let len = usize::try_from(u64::from_le_bytes(*last)).ok()?;
@@ -120,10 +123,11 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         (tail <= memory.bytes().len()).then_some(Self { memory, len, row: PhantomData })
     }
 
+    /// Returns where row `row` ends in the memory.
     fn end_of(&self, row: usize) -> usize {
         let bytes = self.memory.bytes();
         let place = bytes.len() - (self.len + 1 - row) * WORD;
-        let word = bytes[place..].first_chunk::<WORD>().expect("the table of ends is whole");
+        let word = bytes[place..].first_chunk::<WORD>().expect("`new` writes the table, `from_memory` checks its length");
         u64::from_le_bytes(*word) as usize
     }
 }
@@ -147,7 +151,7 @@ impl<'de, T: Serialize + DeserializeOwned> Deserialize<'de> for SharedVec<T> {
             let number = u32::deserialize(deserializer)?;
             let memory = attach::take(number).and_then(Self::from_memory);
             return memory
-                .ok_or_else(|| D::Error::custom(format_args!("shared rows {number} did not arrive")));
+                .ok_or_else(|| D::Error::custom(format_args!("the memory of shared rows {number} is missing or invalid")));
         }
         Self::new(Vec::<T>::deserialize(deserializer)?).map_err(D::Error::custom)
     }
@@ -172,7 +176,7 @@ mod tests {
     type Rows = SharedVec<(u8, String)>;
 
     #[test]
-    fn rows_come_back_here_and_beyond() {
+    fn rows_survive_attaching_and_serialising() {
         let rows = [(1u8, "one".to_owned()), (2, String::new()), (3, "three".to_owned())];
         let shared = SharedVec::new(rows.clone()).unwrap();
         assert!(shared.iter().map(Result::unwrap).eq(rows.clone()));
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_one_is_empty() {
+    fn a_vector_without_rows_is_empty() {
         assert!(SharedVec::<u8>::new([]).unwrap().is_empty());
     }
 }

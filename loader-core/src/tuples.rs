@@ -1,6 +1,6 @@
-//! What holds for tuples holds for each number of parts, written once.
+//! Implementations for tuples of any supported length.
 
-/// Calls a macro with the names and places of tuples of 1 to 8 parts.
+/// Calls `$macro` once for each tuple length from 1 to 8, with the names of the type parameters and their positions.
 macro_rules! each_tuple {
     ($macro:ident) => {
         $macro!(A 0);

@@ -26,7 +26,7 @@ impl<A, B> ChainDataset<A, B> {
 impl<A: IterableDataset, B> ChainDataset<A, B> {
     /// Returns the context of the second dataset; the first one uses `cx`.
     fn context_of_second(&self, cx: &Context) -> Context {
-        cx.of_layer(self.first.layers().wrapping_add(1))
+        cx.for_layer(self.first.layers().wrapping_add(1))
     }
 }
 

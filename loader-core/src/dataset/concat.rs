@@ -87,7 +87,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
 
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<D::Sample> {
         let (member, local) = self.located(index)?;
-        let loaded = cx.within(self.start(member), |cx| self.members[member].get(local, cx));
+        let loaded = cx.with_offset(self.start(member), |cx| self.members[member].get(local, cx));
         loaded.with_context(|| format!("sample {local} of dataset {member} of {}", self.members.len()))
     }
 
@@ -101,7 +101,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         for run in places.chunk_by(|(one, _), (other, _)| one == other) {
             let (member, start) = (run[0].0, self.start(run[0].0));
             let local: Vec<usize> = run.iter().map(|&(_, place)| indices[place] - start).collect();
-            let asked = cx.within(start, |cx| many::ask(&self.members[member], &local, cx));
+            let asked = cx.with_offset(start, |cx| many::ask(&self.members[member], &local, cx));
             let asked = asked.with_context(|| format!("dataset {member} of {}", self.members.len()))?;
             // All members have one type, so either all of them have a `get_many` or none has.
             let Some(samples) = asked else { return many::decline(self, indices, cx) };
@@ -166,7 +166,7 @@ where
         match index.checked_sub(self.middle) {
             None => self.first.get(index, cx),
             Some(local) => {
-                let loaded = cx.within(self.middle, |cx| self.second.get(local, cx));
+                let loaded = cx.with_offset(self.middle, |cx| self.second.get(local, cx));
                 loaded.with_context(|| format!("sample {local} of the second dataset"))
             }
         }
@@ -189,13 +189,13 @@ where
             false => many::ask(&self.second, &of_second, cx).context("the second dataset"),
         };
         let first = ask_first(cx)?;
-        let second = cx.within(self.middle, ask_second)?;
+        let second = cx.with_offset(self.middle, ask_second)?;
         if first.is_none() && second.is_none() && !of_first.is_empty() && !of_second.is_empty() {
             return many::decline(self, indices, cx);
         }
         let first = first.map_or_else(|| many::one_by_one(&self.first, &of_first, cx), Ok)?;
         let one_by_one = |cx: &mut Context| many::one_by_one(&self.second, &of_second, cx);
-        let second = second.map_or_else(|| cx.within(self.middle, one_by_one), Ok)?;
+        let second = second.map_or_else(|| cx.with_offset(self.middle, one_by_one), Ok)?;
         let mut gathered = Gathered::new(indices.len());
         gathered.put(in_first, first);
         gathered.put(in_second, second);

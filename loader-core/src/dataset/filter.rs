@@ -29,7 +29,7 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
-        let own = cx.of_layer(self.layers());
+        let own = cx.for_layer(self.layers());
         let items = self.dataset.iter(shard, cx)?;
         Ok(FilterIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
@@ -60,7 +60,7 @@ impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filte
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = Self::Snapshot> + Send,
     > {
-        let own = cx.of_layer(self.layers());
+        let own = cx.for_layer(self.layers());
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
         let items = self.dataset.iter_from(shard, cx, snapshot)?;
         Ok(FilterIter { items, function: self.function.clone(), cx: own, position })

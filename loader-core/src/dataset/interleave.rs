@@ -81,10 +81,10 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
-        let own = cx.of_layer(self.layers());
+        let own = cx.for_layer(self.layers());
         let open = move |lane, _: Option<()>| {
             let (stream, part) = self.lane(lane, shard);
-            open_later(stream, part, own.of_lane(lane, part))
+            open_later(stream, part, own.for_lane(lane, part))
         };
         Ok(Turns::new(open, self.lanes(), self.cycle_length))
     }
@@ -132,10 +132,10 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = InterleaveSnapshot> + Send,
     > {
-        let own = cx.of_layer(self.layers());
+        let own = cx.for_layer(self.layers());
         let nested = move |lane, snapshot| {
             let (stream, part) = self.lane(lane, shard);
-            Nested::new(stream, part, own.of_lane(lane, part), snapshot)
+            Nested::new(stream, part, own.for_lane(lane, part), snapshot)
         };
         let Some(InterleaveSnapshot { turn, next_lane, slots }) = snapshot else {
             return Ok(Turns::new(nested, self.lanes(), self.cycle_length));

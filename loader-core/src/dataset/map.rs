@@ -66,7 +66,7 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<F::Output>> + Send> {
-        let own = cx.of_layer(IterableDataset::layers(self));
+        let own = cx.for_layer(IterableDataset::layers(self));
         let items = self.dataset.iter(shard, cx)?;
         Ok(MapIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
@@ -77,7 +77,7 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         position: u64,
         cx: &mut Context,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<F::Output>> + Send>> {
-        let own = cx.of_layer(IterableDataset::layers(self));
+        let own = cx.for_layer(IterableDataset::layers(self));
         let items = self.dataset.iter_at(shard, position, cx)?;
         Ok(items.map(|items| MapIter { items, function: self.function.clone(), cx: own, position }))
     }
@@ -111,7 +111,7 @@ impl<D: SnapshotDataset, F: MapFunction<D::Sample>> SnapshotDataset for Map<D, F
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<F::Output>, Snapshot = Self::Snapshot> + Send,
     > {
-        let own = cx.of_layer(IterableDataset::layers(self));
+        let own = cx.for_layer(IterableDataset::layers(self));
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
         let items = self.dataset.iter_from(shard, cx, snapshot)?;
         Ok(MapIter { items, function: self.function.clone(), cx: own, position })

@@ -122,7 +122,7 @@ fn get<D: Dataset>(
     index: usize,
     cx: &mut Context,
 ) -> anyhow::Result<D::Sample> {
-    cx.restart();
+    cx.restart_rng();
     part.get(index, cx).with_context(|| format!("dataset {name} of the stack"))
 }
 
