@@ -1,4 +1,4 @@
-//! Single samples, for a loader without batches.
+//! Conversion of single samples, for a loader without batches.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,34 +16,36 @@ use crate::{
     tuples::each_tuple,
 };
 
-/// A sample that knows how it looks on its own, without a batch around it, as PyTorch's `default_convert` does:
+/// A sample type with a default conversion for a loader without batches, like those that PyTorch's `default_convert`
+/// supports:
 ///
 /// | sample | item |
 /// |---|---|
-/// | a number, `bool`, `char`, `String`, `()` | the same |
-/// | `Tensor<T>` | the same |
+/// | a number, `bool`, `char`, `String`, `()`, `Tensor<T>` | unchanged |
 /// | `[T; N]`, `[[T; M]; N]`, `Vec<T>`, `Box<[T]>`, ... | `Tensor<T>`, shape `[N]`, `[N, M]`, `[len]` |
 /// | [`TensorRow<T>`](crate::TensorRow) | `Tensor<T>` of the row's shape |
 /// | [`Ragged<R>`](Ragged) | the tensor of `R`, not padded |
-/// | a tuple (up to 8), `HashMap<K, S>`, `BTreeMap<K, S>`, [`List<S>`](List), `Option<S>` | the same of items |
-/// | [`Keep<S>`](Keep), `Vec<String>` | the same |
-/// | a struct with `#[derive(Convert)]` | a struct of items, named like it with `Item` behind |
+/// | `&'static str` | `String` |
+/// | a tuple (up to 8), `HashMap<K, S>`, `BTreeMap<K, S>`, `Option<S>` | the same type, of items |
+/// | [`List<S>`](List) | a `Vec` of items |
+/// | [`Keep<S>`](Keep), `Vec<String>` | unchanged |
+/// | a struct with `#[derive(Convert)]` | a struct of items, with `Item` appended to its name |
 ///
-/// Any sample that can be serialised goes through the loader as it is with `.convert(|sample| Ok(sample))`; its tensors lie in shared
-/// memory then.
+/// `.convert(|sample| Ok(sample))` returns samples of any serde type unchanged; their tensors are then in shared memory.
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` have no default conversion for a loader without batches",
     label = "it does not implement `Convert`",
     note = "put `#[derive(Convert)]` on a struct of numbers, arrays, tensors or strings; for any other type give the loader a function with `.convert(...)`: `.convert(|sample| Ok(sample))` takes a sample as it is"
 )]
 pub trait Convert: Sized + Send + 'static {
-    /// The sample on its own.
+    /// The converted sample.
     type Item: Batch;
 
-    /// Converts it. Runs where the sample is loaded; tensors made in it lie in shared memory from the start.
+    /// Converts the sample, in the process that loads it. Tensors that it creates in a worker are allocated in shared
+    /// memory.
     ///
     /// # Errors
-    /// When memory cannot hold it.
+    /// Returns an error if a tensor cannot be allocated.
     fn convert(self) -> Result<Self::Item, CollateError>;
 }
 
@@ -103,7 +105,7 @@ impl<R: Row> Convert for Ragged<R> {
     }
 }
 
-/// One row as a tensor of its own.
+/// Copies a row to a new tensor.
 fn tensor<R: Row>(row: &R) -> Result<Tensor<R::Element>, CollateError> {
     let shape = row.shape();
     let mut rows = Rows::new(1, &shape).map_err(CollateProblem::from)?;
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_strings_and_tensors_stay_what_they_are() {
+    fn numbers_strings_and_tensors_are_unchanged() {
         let tensor = Tensor::from_slice(&[1.0f32, 2.0], [2]).unwrap();
         let sample = (7u8, 2usize, true, "text".to_owned(), tensor.clone(), ());
         let (number, size, flag, text, same, ()) = sample.convert().unwrap();

@@ -1,13 +1,13 @@
-//! Collation by a function of the user's.
+//! Collation with a function of the user.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Collate, CollateError, CollateProblem, MOST_RESERVED, Stack};
+use super::{Batch, Collate, CollateError, CollateProblem, MAX_RESERVED, Stack};
 use crate::function::BatchFunction;
 
-/// Collates by a function, [with parameters](crate::CollateFnWith) or [without](crate::CollateFn).
+/// Collates with a function, [with parameters](crate::CollateFnWith) or [without](crate::CollateFn).
 #[derive(Serialize, Deserialize)]
 pub struct CollateWith<F>(pub(crate) F);
 
@@ -20,11 +20,11 @@ where
     type Stack = Collected<S, F>;
 
     fn stack(&self, samples: usize) -> Collected<S, F> {
-        Collected { samples: Vec::with_capacity(samples.min(MOST_RESERVED)), function: self.0.clone() }
+        Collected { samples: Vec::with_capacity(samples.min(MAX_RESERVED)), function: self.0.clone() }
     }
 }
 
-/// The samples of a batch, waiting for the function.
+/// Collects the samples of a batch, then calls the function.
 pub struct Collected<S, F> {
     samples: Vec<S>,
     function: F,

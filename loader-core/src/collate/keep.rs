@@ -1,11 +1,11 @@
-//! Samples that stay as they are, in a list: strings, and what is wrapped in [`Keep`].
+//! Samples that a batch lists unchanged: strings, and samples wrapped in [`Keep`].
 
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, CollateError, MOST_RESERVED, Sample, Stack};
+use super::{Batch, CollateError, MAX_RESERVED, Sample, Stack};
 
-/// A sample that is not collated: a batch of them is the list of what is inside, a `Vec<S>`. For what has no other batch, such as the
-/// boxes of an image, of which each has another number.
+/// A sample that is not collated: a batch of `Keep<S>` is a `Vec<S>`. Use it for samples without another collation, such
+/// as the boxes of an image, whose number differs between images.
 ///
 /// # Examples
 /// ```
@@ -22,7 +22,7 @@ use super::{Batch, CollateError, MOST_RESERVED, Sample, Stack};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Keep<S>(pub S);
 
-/// Keeps samples as a list.
+/// Collects samples in a `Vec`.
 #[derive(Debug)]
 pub struct ListStack<S>(Vec<S>);
 
@@ -52,7 +52,7 @@ macro_rules! listed {
                 type Stack = ListStack<Self>;
 
                 fn stack(samples: usize) -> ListStack<Self> {
-                    ListStack(Vec::with_capacity(samples.min(MOST_RESERVED)))
+                    ListStack(Vec::with_capacity(samples.min(MAX_RESERVED)))
                 }
             }
         )*
@@ -61,7 +61,7 @@ macro_rules! listed {
 
 listed!(String, char);
 
-/// Keeps in a list what samples turn into.
+/// Converts samples and collects them in a `Vec`.
 #[derive(Debug)]
 pub struct IntoListStack<S, B> {
     list: Vec<B>,
@@ -91,7 +91,7 @@ impl<S: Batch> Sample for Keep<S> {
     type Stack = IntoListStack<Self, S>;
 
     fn stack(samples: usize) -> Self::Stack {
-        IntoListStack { list: Vec::with_capacity(samples.min(MOST_RESERVED)), into: |Self(sample)| sample }
+        IntoListStack { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: |Self(sample)| sample }
     }
 }
 
@@ -100,11 +100,11 @@ impl Sample for &'static str {
     type Stack = IntoListStack<Self, String>;
 
     fn stack(samples: usize) -> Self::Stack {
-        IntoListStack { list: Vec::with_capacity(samples.min(MOST_RESERVED)), into: str::to_owned }
+        IntoListStack { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: str::to_owned }
     }
 }
 
-/// Nothing, any number of times, is nothing.
+/// A batch of units is a unit.
 impl Sample for () {
     type Batch = ();
     type Stack = UnitStack;
@@ -114,7 +114,7 @@ impl Sample for () {
     }
 }
 
-/// A batch of nothing.
+/// The [`Stack`] of units.
 #[derive(Debug)]
 pub struct UnitStack;
 

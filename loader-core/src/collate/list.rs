@@ -1,15 +1,15 @@
-//! Samples that are lists of samples, or may be missing.
+//! Samples that are lists of samples, and optional samples.
 
 use std::fmt;
 
 use super::{CollateError, CollateProblem, Sample, Stack};
 use crate::tensor::{Element, Tensor};
 
-/// A list of samples as one sample: a batch of lists is a list of batches, one for each place, as PyTorch makes of lists. All lists of
-/// a batch must be equally long.
+/// A list of samples as one sample. As in PyTorch, a batch of lists is a list of batches, one for each position. All lists
+/// of a batch must have the same length.
 ///
-/// `Vec<T>` of numbers is one row of a tensor; Rust cannot tell it from a `Vec` of any other sample, so those are wrapped in this.
-/// (`Vec<String>` and `Vec<Tensor<T>>` need no wrapper.)
+/// A `Vec<T>` of numbers is one row of a tensor. Rust's trait rules do not allow another implementation for a `Vec` of
+/// samples, so such a `Vec` is wrapped in a `List`. `Vec<String>` and `Vec<Tensor<T>>` need no wrapper.
 ///
 /// # Examples
 /// ```
@@ -26,7 +26,7 @@ use crate::tensor::{Element, Tensor};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct List<S>(pub Vec<S>);
 
-/// Stacks lists place by place. The first list's length is the batch's.
+/// Stacks lists position by position. All lists must have the length of the first.
 struct Places<S: Sample> {
     capacity: usize,
     stacks: Option<Vec<S::Stack>>,
@@ -90,11 +90,11 @@ macro_rules! lists {
     };
 }
 
-/// Stacks [`List`]s.
+/// The [`Stack`] of [`List`]s.
 #[derive(Debug)]
 pub struct ListPlaces<S: Sample>(Places<S>);
 
-/// Stacks vectors of samples.
+/// The [`Stack`] of `Vec<String>` and of `Vec<Tensor<T>>`.
 #[derive(Debug)]
 pub struct VecPlaces<S: Sample>(Places<S>);
 
@@ -104,10 +104,10 @@ lists! {
     [T: Element] Vec<Tensor<T>>, VecPlaces, Tensor<T>, |list| list;
 }
 
-/// Stacks samples that are all there or all missing.
+/// Stacks options that are all `Some` or all `None`.
 pub struct OptionStack<S: Sample> {
     capacity: usize,
-    /// What the first sample was.
+    /// `None` before the first sample, `Some(None)` if the first sample is `None`.
     stack: Option<Option<S::Stack>>,
 }
 
@@ -151,8 +151,8 @@ impl<S: Sample> fmt::Debug for Places<S> {
 
 impl<S: Sample> fmt::Debug for OptionStack<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let there = self.stack.as_ref().map(Option::is_some);
-        f.debug_struct("OptionStack").field("there", &there).finish_non_exhaustive()
+        let is_some = self.stack.as_ref().map(Option::is_some);
+        f.debug_struct("OptionStack").field("is_some", &is_some).finish_non_exhaustive()
     }
 }
 
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_stacked_place_by_place() {
+    fn lists_are_stacked_position_by_position() {
         let places = stack([strings(&["a", "b"]), strings(&["c", "d"]), strings(&["e", "f"])]).unwrap();
         assert_eq!(places, [strings(&["a", "c", "e"]), strings(&["b", "d", "f"])]);
         let tensor = |number: u8| Tensor::from_slice(&[number], [1, 1]).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_other_lengths_are_refused_in_both_orders() {
+    fn lists_of_different_lengths_are_refused_in_both_orders() {
         for (lists, expected, found) in [([&["X"][..], &["X", "X"]], 1, 2), ([&["X", "X"], &["X"]], 2, 1)] {
             let error = stack([(0u8, strings(lists[0])), (1, strings(lists[1]))]).unwrap_err();
             assert_eq!(
@@ -192,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn options_are_all_there_or_all_missing() {
+    fn options_must_be_all_some_or_all_none() {
         assert_eq!(stack([Some(1u8), Some(2)]).unwrap().unwrap().as_slice(), [1, 2]);
         assert_eq!(stack([None::<u8>, None]).unwrap(), None);
         assert_eq!(stack::<Option<u8>>([]).unwrap(), None);
         let error = stack([(Some(1u8),), (None,)]).unwrap_err();
-        assert!(error.to_string().starts_with("field `0`: it is missing, but"), "{error}");
+        assert!(error.to_string().starts_with("field `0`: it is `None`, but"), "{error}");
         let error = stack([None, Some(1u8)]).unwrap_err();
-        assert!(error.to_string().starts_with("it is there, but"), "{error}");
+        assert!(error.to_string().starts_with("it is `Some`, but"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! How samples become a batch.
+//! Collation: how samples become a batch.
 //!
-//! Samples are stacked one by one as they are loaded, so that a worker holds one sample, not a batch of them, and each of its
-//! bytes is written once: into the slot. (The other way, collecting a `Vec` and collating it, is what a custom function gets.)
+//! Samples are stacked one by one as they are loaded, so a worker holds one sample at a time and writes each byte once,
+//! into the slot. Only a custom function gets a `Vec` of all samples of the batch.
 
 mod convert;
 mod custom;
@@ -25,15 +25,16 @@ pub use rows::{Row, RowStack};
 pub use single::{ConvertWith, DefaultConvert, Single};
 pub use structure::MapStack;
 
-/// Most samples that a list makes room for beforehand: a stream may have fewer than its batch size.
-const MOST_RESERVED: usize = 4096;
+/// Max number of samples for which a list reserves memory in advance, because a stream may have fewer samples than its
+/// batch size.
+const MAX_RESERVED: usize = 4096;
 
-/// What can be a batch: any serde type that can move to another thread. Tensors in it stay in shared memory.
+/// A type that can be a batch: any serde type that can be sent to another thread. Its tensors stay in shared memory.
 pub trait Batch: Serialize + DeserializeOwned + Send + 'static {}
 
 impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
 
-/// A sample that knows how a batch of its kind looks, as PyTorch's `default_collate` does:
+/// A sample type with a default collation, like those that PyTorch's `default_collate` supports:
 ///
 /// | sample | batch of `B` |
 /// |---|---|
@@ -45,15 +46,15 @@ impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
 /// | `String`, `&'static str`, `char` | `Vec<String>`, `Vec<String>`, `Vec<char>` |
 /// | a tuple (up to 8), `()` | the tuple of batches |
 /// | `HashMap<K, S>`, `BTreeMap<K, S>` | the map of batches |
-/// | [`List<S>`](List), `Vec<String>`, `Vec<Tensor<T>>` | a `Vec` of batches, one for each place; the lists must be equally long |
-/// | `Option<S>` | `Option` of a batch; the samples must be all there or all missing |
-/// | [`Keep<S>`](Keep): any serde type | `Vec<S>`, as they are |
-/// | a struct with `#[derive(Sample)]` | a struct of batches, named like it with `Batch` behind |
+/// | [`List<S>`](List), `Vec<String>`, `Vec<Tensor<T>>` | a `Vec` with a batch for each position; the lists must have the same length |
+/// | `Option<S>` | `Option` of a batch; the samples must be all `Some` or all `None` |
+/// | [`Keep<S>`](Keep): any serde type | `Vec<S>`, the samples unchanged |
+/// | a struct with `#[derive(Sample)]` | a struct of batches, with `Batch` appended to its name |
 ///
-/// Numbers keep their type (PyTorch makes `float` a `float64`). All samples of a batch must have the same shape.
+/// Numbers keep their type (PyTorch converts `float` to `float64`). All samples of a batch must have the same shape.
 ///
-/// Where PyTorch does otherwise: it refuses `None` always; it takes the first sample's keys of a map and drops others silently, where
-/// here each sample must have the same; it makes a list of a tuple.
+/// Differences from PyTorch: PyTorch refuses every `None`. It uses the keys of the first sample's map and silently drops
+/// other keys; here all samples must have the same keys. It converts a tuple to a list.
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` have no default collation",
     label = "it does not implement `Sample`",
@@ -62,14 +63,14 @@ impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
 pub trait Sample: Sized + Send + 'static {
     /// A batch of such samples.
     type Batch: Batch;
-    /// Puts the batch together.
+    /// Builds the batch.
     type Stack: Stack<Sample = Self, Batch = Self::Batch>;
 
     /// Starts a batch of at most `samples` samples.
     fn stack(samples: usize) -> Self::Stack;
 }
 
-/// A batch in the making: takes one sample after the other.
+/// Builds a batch from samples that are added one by one.
 pub trait Stack: Sized {
     /// One sample.
     type Sample;
@@ -79,85 +80,88 @@ pub trait Stack: Sized {
     /// Adds a sample.
     ///
     /// # Errors
-    /// When the sample does not fit the ones before.
+    /// Returns an error if the sample does not fit the samples added before.
     fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError>;
 
-    /// Whether the next push may make a tensor, which must then lie where the batch does. True if in doubt, which is only slower: a
-    /// stack that makes all of its tensors with the first sample says so.
+    /// True if the next [`push`](Self::push) may create a tensor, which must then be allocated in the slot of the batch.
+    /// True is always correct, only slower. A stack that creates all its tensors with the first sample returns false
+    /// afterwards.
     fn makes_tensors(&self) -> bool {
         true
     }
 
-    /// Ends the batch.
+    /// Finishes the batch.
     ///
     /// # Errors
-    /// When the batch cannot be made.
+    /// Returns an error if the batch cannot be created.
     fn finish(self) -> Result<Self::Batch, CollateError>;
 }
 
-/// Why samples do not form a batch.
+/// Error returned when samples cannot be collated.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{problem}", field_prefix(field))]
 pub struct CollateError {
     /// Path to the field of the sample, outermost name first; empty for the sample itself.
     pub field: Vec<String>,
-    /// What is wrong.
+    /// What is wrong with the field.
     #[source]
     pub problem: CollateProblem,
 }
 
-/// What is wrong with a sample among others.
+/// Reason for a [`CollateError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollateProblem {
-    /// Its shape differs from the first sample's.
+    /// The shape differs from that of the first sample.
     #[error(
         "shape {found:?} differs from the batch's first sample, {expected:?}; pad it, or collate with a function of your own"
     )]
     Ragged {
         /// Shape of the first sample.
         expected: Vec<usize>,
-        /// Shape of this one.
+        /// Shape of this sample.
         found: Vec<usize>,
     },
-    /// Its keys differ from the first sample's.
-    #[error("{problem}; all samples of a batch need the same keys")]
+    /// The keys differ from those of the first sample.
+    #[error("{problem}; all samples of a batch must have the same keys")]
     Keys {
         /// Which key is missing or new.
         problem: String,
     },
-    /// It is a list that is not as long as the first sample's.
+    /// The length of a list differs from that in the first sample.
     #[error(
         "a list of {found} differs from the batch's first, of {expected}; make them equally long, or wrap them in `Keep`"
     )]
     ListLength {
-        /// Length of the first sample's.
+        /// Length of the list in the first sample.
         expected: usize,
-        /// Length of this one.
+        /// Length of the list in this sample.
         found: usize,
     },
-    /// Some are there, some are missing.
+    /// An option is `None` in some samples and `Some` in others.
     #[error(
-        "it is {}, but in the batch's first sample it is not; group such samples in batches, or wrap the option in `Keep`",
-        if *here { "missing" } else { "there" }
+        "it is `{}`, but in the batch's first sample it is `{}`; put such samples into different batches, or wrap the \
+         option in `Keep`",
+        if *here { "None" } else { "Some" },
+        if *here { "Some" } else { "None" }
     )]
     Missing {
-        /// True when it is this one that is missing, false when it is the first.
+        /// True if the option is `None` in this sample, false if it is `None` in the first sample.
         here: bool,
     },
-    /// A number was to be padded.
-    #[error("a single number is no sequence that can be padded; give it a first dimension")]
+    /// A single number cannot be padded.
+    #[error("a single number is not a sequence, so it cannot be padded; add a first dimension")]
     NotASequence,
-    /// The batch is larger than memory.
+    /// A tensor of the batch cannot be created.
     #[error(transparent)]
     Tensor(#[from] crate::TensorError),
-    /// The user's function failed.
+    /// The user's function returned an error.
     #[error("{0:#}")]
     Custom(anyhow::Error),
 }
 
 impl CollateError {
-    /// The same error, seen from the sample that has it in its field `name`.
+    /// Returns the same error for a sample that contains this one in its field `name`.
     #[must_use]
     pub fn in_field(mut self, name: impl Into<String>) -> Self {
         self.field.insert(0, name.into());
@@ -175,15 +179,16 @@ fn field_prefix(field: &[String]) -> String {
     if field.is_empty() { String::new() } else { format!("field `{}`: ", field.join(".")) }
 }
 
-/// How a loader collates samples of type `S`: by the sample's type ([`DefaultCollate`]) or by a function ([`CollateWith`]); or how it
-/// converts single ones ([`DefaultConvert`], [`ConvertWith`]). It goes to the workers with the dataset.
+/// How a loader collates samples of type `S`: by the sample's type ([`DefaultCollate`]) or with a function
+/// ([`CollateWith`]). Without batches, how it converts single samples ([`DefaultConvert`], [`ConvertWith`]). The loader
+/// sends this value to the workers with the dataset.
 pub trait Collate<S>: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// A batch.
     type Batch: Batch;
-    /// Puts it together.
+    /// Builds the batch.
     type Stack: Stack<Sample = S, Batch = Self::Batch>;
 
-    /// Whether a batch is a single sample: such a loader has no batch size.
+    /// True if a batch is a single sample. Such a loader has no batch size.
     const UNBATCHED: bool = false;
 
     /// Starts a batch of at most `samples` samples.

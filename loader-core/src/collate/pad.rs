@@ -1,15 +1,15 @@
-//! Sequences of different lengths, padded to the longest.
+//! Padding of sequences to the length of the longest.
 
 use serde::{Deserialize, Serialize};
 
-use super::{CollateError, CollateProblem, MOST_RESERVED, Row, Sample, Stack};
+use super::{CollateError, CollateProblem, MAX_RESERVED, Row, Sample, Stack};
 use crate::tensor::{Element, Rows, Tensor};
 
-/// A sequence whose batch is padded to the longest of the batch, as [`Padded`] with the lengths: `Ragged<Vec<T>>`, or
-/// `Ragged<Tensor<T>>` where each of the sequence's items is itself a row (shape `[len, ..S]`, the same `S` in all samples).
+/// A sequence of any length. A batch pads the sequences to the length of the longest and is a [`Padded`] with their
+/// lengths. `R` is `Vec<T>`, or `Tensor<T>` of shape `[len, ..S]` with the same `S` in all samples.
 ///
-/// Sequences may be empty. They are padded behind their end, with 0 or the sample's own [`pad_with`](Self::pad_with); for other
-/// ways see [`Padding`].
+/// Sequences may be empty. They are padded after their end, with 0 or with the value of [`pad_with`](Self::pad_with). For
+/// other kinds of padding see [`Padding`].
 ///
 /// # Examples
 /// ```
@@ -44,40 +44,40 @@ pub struct Ragged<R: Row> {
 }
 
 impl<R: Row> Ragged<R> {
-    /// A sequence, to be padded with 0.
+    /// Creates a sequence that is padded with 0.
     pub fn new(row: R) -> Self {
         Self { row, value: R::Element::default() }
     }
 
-    /// The same, to be padded with `value`.
+    /// Returns the same sequence, padded with `value`.
     #[must_use]
     pub fn pad_with(mut self, value: R::Element) -> Self {
         self.value = value;
         self
     }
 
-    /// The sequence.
+    /// Returns the sequence.
     pub fn row(&self) -> &R {
         &self.row
     }
 }
 
-/// Sequences padded to one length, with their own lengths.
+/// A batch of padded sequences, with their lengths before padding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct Padded<T: Element> {
-    /// The sequences, shape `[B, longest, ..S]`.
+    /// The padded sequences, shape `[B, longest, ..S]`.
     pub values: Tensor<T>,
-    /// How long each was, shape `[B]`.
+    /// Length of each sequence before padding, shape `[B]`.
     pub lengths: Tensor<u64>,
 }
 
-/// Pads behind the end with `value`, to the longest: PyTorch's `pad_sequence` with `batch_first=True`. In a function given to
-/// [`collate`](crate::Builder::collate) it writes into shared memory.
+/// Pads sequences after their end with `value`, to the length of the longest: PyTorch's `pad_sequence` with
+/// `batch_first=True`. In a function given to [`collate`](crate::Builder::collate), it writes into shared memory.
 ///
 /// # Errors
-/// [`CollateProblem::Ragged`] when the sequences differ in more than their first dimension, [`CollateProblem::NotASequence`] for rank
-/// 0; the error's field is the sequence's number.
+/// Returns [`CollateProblem::Ragged`] if the sequences differ in more than their first dimension, and
+/// [`CollateProblem::NotASequence`] for a sequence of rank 0. The field of the error is the index of the sequence.
 pub fn pad_sequences<R: Row>(sequences: &[R], value: R::Element) -> Result<Padded<R::Element>, CollateError> {
     Padding::new(value).pad(sequences)
 }
@@ -103,27 +103,27 @@ pub struct Padding<T> {
 /// Where a sequence is padded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Side {
-    /// Before its first item.
+    /// Before the first item.
     Left,
-    /// Behind its last item.
+    /// After the last item.
     #[default]
     Right,
 }
 
 impl<T: Element> Padding<T> {
-    /// With `value`, on the right, to the longest.
+    /// Creates a padding with `value`, on the right, to the length of the longest sequence.
     pub fn new(value: T) -> Self {
         Self { value, side: Side::Right, multiple_of: 1 }
     }
 
-    /// On that side.
+    /// Sets the side on which sequences are padded.
     #[must_use]
     pub fn side(mut self, side: Side) -> Self {
         self.side = side;
         self
     }
 
-    /// To the next multiple of `items`, as some kernels like it; 0 counts as 1, the default.
+    /// Rounds the length up to a multiple of `items`, which makes some kernels faster. 1 by default; 0 counts as 1.
     #[must_use]
     pub fn multiple_of(mut self, items: usize) -> Self {
         self.multiple_of = items.max(1);
@@ -133,7 +133,7 @@ impl<T: Element> Padding<T> {
     /// Pads `sequences`.
     ///
     /// # Errors
-    /// As [`pad_sequences`].
+    /// As for [`pad_sequences`].
     pub fn pad<R: Row<Element = T>>(&self, sequences: &[R]) -> Result<Padded<T>, CollateError> {
         let mut shapes = Shapes::default();
         for (number, sequence) in sequences.iter().enumerate() {
@@ -144,7 +144,7 @@ impl<T: Element> Padding<T> {
         self.write(&shapes, sequences.iter().map(|sequence| (sequence, self.value)))
     }
 
-    /// Writes the sequences, whose shapes are `shapes`, each with what it is padded with.
+    /// Pads sequences that have the given shapes, each with its own padding value.
     fn write<'a, R: Row<Element = T>>(
         &self,
         shapes: &Shapes,
@@ -160,14 +160,14 @@ impl<T: Element> Padding<T> {
         let mut rows = Rows::new(shapes.lengths.len(), &row).map_err(CollateProblem::from)?;
         for ((sequence, value), &len) in sequences.zip(&shapes.lengths) {
             let (row, filled) = (rows.next_row(), len as usize * item);
-            let (own, padding) = match self.side {
+            let (items, padding) = match self.side {
                 Side::Right => row.split_at_mut(filled),
                 Side::Left => {
-                    let (padding, own) = row.split_at_mut(row.len() - filled);
-                    (own, padding)
+                    let (padding, items) = row.split_at_mut(row.len() - filled);
+                    (items, padding)
                 }
             };
-            sequence.write(own);
+            sequence.write(items);
             padding.fill(value);
         }
         let lengths =
@@ -176,11 +176,11 @@ impl<T: Element> Padding<T> {
     }
 }
 
-/// The shapes of a batch's sequences, equal but for their first dimension.
+/// The shapes of the sequences of a batch, which may differ in the first dimension only.
 #[derive(Debug, Default)]
 struct Shapes {
     lengths: Vec<u64>,
-    /// Of the first sequence's items.
+    /// Shape of one item of a sequence.
     item: Vec<usize>,
 }
 
@@ -200,7 +200,7 @@ impl Shapes {
     }
 }
 
-/// Sequences, waiting for the longest.
+/// Collects the sequences of a batch, then pads them to the longest.
 #[derive(Debug)]
 pub struct RaggedStack<R: Row> {
     sequences: Vec<Ragged<R>>,
@@ -232,7 +232,7 @@ impl<R: Row> Sample for Ragged<R> {
     type Stack = RaggedStack<R>;
 
     fn stack(samples: usize) -> RaggedStack<R> {
-        RaggedStack { sequences: Vec::with_capacity(samples.min(MOST_RESERVED)), shapes: Shapes::default() }
+        RaggedStack { sequences: Vec::with_capacity(samples.min(MAX_RESERVED)), shapes: Shapes::default() }
     }
 }
 
@@ -262,11 +262,11 @@ mod tests {
         let error = pad_sequences(&[sequence(1, 2), sequence(3, 4)], 0).unwrap_err();
         assert_eq!(error.field, ["1"]);
         let error = pad_sequences(&[3.0f32], 0.0).unwrap_err();
-        assert!(error.to_string().starts_with("field `0`: a single number is no sequence"), "{error}");
+        assert!(error.to_string().starts_with("field `0`: a single number is not a sequence"), "{error}");
     }
 
     #[test]
-    fn nothing_to_pad() {
+    fn empty_batches_and_empty_sequences_can_be_padded() {
         let padded = pad_sequences::<Vec<f32>>(&[], 0.0).unwrap();
         assert_eq!((padded.values.shape(), padded.lengths.shape()), ([0, 0].as_slice(), [0].as_slice()));
         let padded = Padding::new(0.0).multiple_of(8).pad(&[Vec::<f32>::new(), Vec::new()]).unwrap();
@@ -278,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_sequence_is_found_again_between_padding(
+        fn padded_rows_contain_the_sequence_and_padding_on_the_given_side(
             sequences in prop::collection::vec(prop::collection::vec(1i32..100, 0..9), 0..9),
             left: bool,
             multiple_of in 0usize..5,

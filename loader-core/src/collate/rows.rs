@@ -1,4 +1,4 @@
-//! Samples that are one row of a tensor: numbers, arrays, vectors, tensors.
+//! Samples that become one row of a tensor: numbers, arrays, vectors, tensors.
 
 use half::{bf16, f16};
 
@@ -7,16 +7,16 @@ use crate::tensor::{Element, Rows, Tensor};
 
 /// A sample that becomes one row of a tensor.
 pub trait Row: Send + 'static {
-    /// Type of its numbers.
+    /// Type of the numbers.
     type Element: Element;
 
-    /// Its shape, empty for a number.
+    /// Returns the shape; empty for a single number.
     fn shape(&self) -> Vec<usize>;
 
-    /// True when `shape` is its shape; without allocating.
+    /// True if the shape is `shape`. Does not allocate.
     fn has_shape(&self, shape: &[usize]) -> bool;
 
-    /// Writes its numbers, row-major; `row` has as many as its shape says.
+    /// Writes the numbers to `row`, row-major. The length of `row` is the product of the shape.
     fn write(&self, row: &mut [Self::Element]);
 }
 
@@ -24,12 +24,12 @@ pub trait Row: Send + 'static {
 #[derive(Debug)]
 pub struct RowStack<R: Row> {
     capacity: usize,
-    /// Made with the first sample, whose shape it takes.
+    /// Created with the first sample, whose shape it has.
     rows: Option<Rows<R::Element>>,
 }
 
 impl<R: Row> RowStack<R> {
-    /// No rows yet, of at most `samples`.
+    /// Creates a stack without rows that has room for `samples` rows.
     pub fn new(samples: usize) -> Self {
         Self { capacity: samples, rows: None }
     }

@@ -1,4 +1,4 @@
-//! Loading without batches: each item is one sample, converted.
+//! Loading without batches: each item is one converted sample.
 
 use std::{fmt, marker::PhantomData};
 
@@ -22,7 +22,7 @@ impl<S: Convert> Collate<S> for DefaultConvert {
     }
 }
 
-/// Converts each sample by a function, [with parameters](crate::ConvertFnWith) or [without](crate::ConvertFn).
+/// Converts each sample with a function, [with parameters](crate::ConvertFnWith) or [without](crate::ConvertFn).
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConvertWith<F>(pub(crate) F);
 
@@ -41,14 +41,14 @@ where
     }
 }
 
-/// The one sample of an item.
+/// The [`Stack`] of a loader without batches, which takes one sample.
 pub struct Single<S, B, C> {
     convert: C,
     item: Option<B>,
     sample: PhantomData<fn(S)>,
 }
 
-/// How one sample becomes an item.
+/// Converts one sample to an item.
 trait ConvertOne<S> {
     type Item;
 
@@ -76,7 +76,7 @@ impl<S, B, C: ConvertOne<S, Item = B>> Stack for Single<S, B, C> {
     type Batch = B;
 
     /// # Panics
-    /// When there is a sample already: such a loader's sampler gives one index at a time.
+    /// Panics if a sample was added before. The sampler of a loader without batches returns one index at a time.
     fn push(&mut self, sample: S) -> Result<(), CollateError> {
         assert!(self.item.is_none(), "a loader without batches loads one sample at a time");
         self.item = Some(self.convert.convert_one(sample)?);
@@ -84,7 +84,7 @@ impl<S, B, C: ConvertOne<S, Item = B>> Stack for Single<S, B, C> {
     }
 
     /// # Panics
-    /// When there is no sample.
+    /// Panics if no sample was added.
     fn finish(self) -> Result<B, CollateError> {
         Ok(self.item.expect("a loader without batches loads one sample at a time"))
     }

@@ -1,4 +1,4 @@
-//! Samples that have parts: tuples, maps.
+//! Samples that consist of parts: tuples and maps.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -45,7 +45,7 @@ macro_rules! tuples {
 
 each_tuple!(tuples);
 
-/// Stacks maps key by key. The first sample's keys are the batch's.
+/// Stacks maps key by key. All samples must have the keys of the first sample.
 pub struct MapStack<M, K, S: Sample> {
     capacity: usize,
     stacks: Option<Vec<(K, S::Stack)>>,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn ragged_rows_name_field_and_shapes() {
+    fn errors_about_shapes_name_the_field_and_both_shapes() {
         let error = stack([(0u8, (vec![1i32, 2], 0u8)), (1, (vec![3], 1))]).unwrap_err();
         assert_eq!(error.field, ["1", "0"]);
         let text = error.to_string();

@@ -1,8 +1,8 @@
-//! What this folder's tests share.
+//! Helpers for the tests of this module.
 
 use super::{CollateError, Sample, Stack};
 
-/// A batch of `samples`.
+/// Collates `samples`.
 pub(super) fn stack<S: Sample>(samples: impl IntoIterator<Item = S>) -> Result<S::Batch, CollateError> {
     let mut stack = S::stack(4);
     samples.into_iter().try_for_each(|sample| stack.push(sample))?;
