@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(message(Some(4), Some(4)), "rank: invalid rank 4, rank should be in the interval [0, 3]");
         assert_eq!(
             message(Some(0), Some(0)),
-            "world_size: a world of 0 processes has no rank; count this process too, and use 1 or more"
+            "world_size: the number of processes is 0; it includes this process and must be at least 1"
         );
         assert_eq!(
             message(Some(0), None),

@@ -1,4 +1,4 @@
-//! Indices in batches.
+//! Batch samplers, and cutting an order of indices into batches.
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use crate::dataset::with_len;
 
 /// An order of batches of sample indices: PyTorch's `BatchSampler`. Batches may differ in length.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the
-    /// loader's iterator are taken from it. The loader loads all batches of an epoch in any case; if the
-    /// number was wrong, it gives a [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
+    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the loader's
+    /// iterator return it. If the number is wrong, the loader still loads all batches of the epoch, and gives a
+    /// [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
     fn len(&self, epoch: Epoch) -> usize;
 
-    /// The batches of `epoch`, in order. Asked twice for the same epoch, it must give the same.
+    /// Returns the batches of `epoch`, in order. Two calls for the same epoch must return the same batches.
     fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send>;
 
-    /// As [`Sampler::fingerprint`]; `"batch sampler"` by default.
+    /// See [`Sampler::fingerprint`]; `"batch sampler"` by default.
     fn fingerprint(&self) -> String {
         "batch sampler".to_owned()
     }
 
-    /// As [`Sampler::max_index`].
+    /// See [`Sampler::max_index`].
     fn max_index(&self) -> Option<usize> {
         None
     }
 
-    /// As [`Sampler::torch_draws`].
+    /// See [`Sampler::torch_draws`].
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
         0
     }
 }
 
-/// Cuts a sampler's order into batches of one size.
+/// Cuts the order of a sampler into batches of equal size: PyTorch's `BatchSampler(sampler, batch_size, drop_last)`.
 #[derive(Debug)]
 pub struct FixedBatches<S> {
     sampler: S,
@@ -41,12 +41,13 @@ pub struct FixedBatches<S> {
 }
 
 impl<S: Sampler> FixedBatches<S> {
-    /// Batches of `batch_size` indices; the last one may be shorter, or is left out with `drop_last`.
+    /// Creates batches of `batch_size` indices. The last batch may be shorter; with `drop_last`, a shorter batch is left
+    /// out.
     ///
     /// # Panics
-    /// When `batch_size` is 0.
+    /// Panics if `batch_size` is 0.
     pub fn new(sampler: S, batch_size: usize, drop_last: bool) -> Self {
-        assert!(batch_size > 0, "a batch has at least one sample");
+        assert!(batch_size > 0, "the batch size must be at least 1");
         Self { sampler, batch_size, drop_last }
     }
 }
@@ -100,17 +101,17 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
     }
 }
 
-/// Cuts an order into batches of `size` indices; the last one may be shorter.
+/// Cuts an order into batches of `size` indices; the last batch may be shorter.
 ///
-/// Batches are skipped (`nth`) as fast as `indices` skips, which matters where an epoch is taken up in its middle.
+/// The iterator's `nth` calls `indices.nth` once, so that resuming in the middle of an epoch is as fast as `indices.nth`.
 ///
 /// # Panics
-/// When `size` is 0.
+/// Panics if `size` is 0.
 pub fn cut(
     indices: impl Iterator<Item = usize> + Send + 'static,
     size: usize,
 ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-    assert!(size > 0, "a batch has at least one sample");
+    assert!(size > 0, "the batch size must be at least 1");
     Box::new(Cut { indices, size })
 }
 
@@ -135,12 +136,12 @@ impl<I: Iterator<Item = usize>> Iterator for Cut<I> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let (least, most) = self.indices.size_hint();
-        (least.div_ceil(self.size), most.map(|most| most.div_ceil(self.size)))
+        let (lower, upper) = self.indices.size_hint();
+        (lower.div_ceil(self.size), upper.map(|upper| upper.div_ceil(self.size)))
     }
 }
 
-/// Those batches that have `size` indices: all but a shorter last one.
+/// Leaves out the last batch if it has fewer than `size` indices.
 struct FullBatches<I> {
     batches: I,
     size: usize,
@@ -158,8 +159,8 @@ impl<I: Iterator<Item = Vec<usize>>> Iterator for FullBatches<I> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let (least, most) = self.batches.size_hint();
-        (least.saturating_sub(1), most)
+        let (lower, upper) = self.batches.size_hint();
+        (lower.saturating_sub(1), upper)
     }
 }
 
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use crate::{options::Order, sampler::*};
 
-    /// One of each kind, over indices below `len`, which is at least 1.
+    /// Samplers of every kind over the indices below `len`, which is at least 1.
     fn samplers(len: usize, count: usize) -> Vec<Box<dyn Sampler>> {
         let weights = || (1..=len).map(|weight| weight as f64);
         let random = RandomSampler::new(len);
@@ -190,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn batches_are_the_order_cut_in_pieces(
+        fn the_batches_together_are_the_order(
             len in 1usize..60, count in 1usize..120, size in 1usize..20, drop_last: bool, torch: bool, seed: u64, number in 0u64..3,
         ) {
             let epoch = Epoch::new(seed, number).order(if torch { Order::Torch } else { Order::Native });
@@ -207,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn skipping_batches_is_drawing_them(
+        fn nth_returns_the_batch_that_repeated_next_returns(
             len in 1usize..60, count in 1usize..120, size in 1usize..20, drop_last: bool, torch: bool, skipped in 0usize..15,
         ) {
             let epoch = Epoch::new(5, 1).order(if torch { Order::Torch } else { Order::Native });
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_there_are_can_be_skipped_and_more() {
+    fn nth_does_not_overflow() {
         let all = FixedBatches::new(SequentialSampler::new(usize::MAX), 4, false);
         assert_eq!(
             all.batches(Epoch::new(0, 0)).nth(usize::MAX / 8),
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_samplers() {
+    fn vectors_are_samplers() {
         let sampler = FixedBatches::new((2..12).step_by(2).collect::<Vec<usize>>(), 2, false);
         let batches: Vec<_> = sampler.batches(Epoch::new(0, 0)).collect();
         assert_eq!((batches, sampler.len(Epoch::new(0, 0))), (vec![vec![2, 4], vec![6, 8], vec![10]], 3));

@@ -1,12 +1,14 @@
-//! One process's share.
+//! The share of one process in distributed training.
 
 use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
 
-/// One process's share of the indices, where several train together: every `world_size`th of an order that is the same for all.
-/// PyTorch's `DistributedSampler`; the loader says which epoch it is, so there is no `set_epoch` to forget.
+/// The share of one process if several processes train together: every `world_size`-th index of an order that is the
+/// same in all processes. PyTorch's `DistributedSampler`, except that the loader passes the epoch, so no call of
+/// `set_epoch` is needed.
 ///
-/// All processes must have the same seed. All get equally many indices: where the length does not divide, indices from the front
-/// of the order come once more at its end, or with [`drop_last`](Self::drop_last) the order's end is left out.
+/// All processes must have the same seed. All get the same number of indices. If the length is not a multiple of
+/// `world_size`, indices from the front of the order are repeated at its end; with [`drop_last`](Self::drop_last), the
+/// end of the order is left out instead.
 ///
 /// # Examples
 /// ```
@@ -27,10 +29,11 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// The share of process `rank`, from 0, of `world_size` processes in the indices below `len`.
+    /// Creates the sampler of process `rank` (from 0) of `world_size` processes over the indices below `len`.
     ///
     /// # Errors
-    /// [`SamplerError::InvalidRank`] when `rank` is not below `world_size`, [`SamplerError::NoProcesses`] when that is 0.
+    /// Returns [`SamplerError::InvalidRank`] if `rank` is not below `world_size`, and [`SamplerError::NoProcesses`] if
+    /// `world_size` is 0.
     pub fn new(len: usize, world_size: usize, rank: usize) -> Result<Self, SamplerError> {
         match world_size {
             0 => Err(SamplerError::NoProcesses),
@@ -39,13 +42,14 @@ impl DistributedSampler {
         }
     }
 
-    /// Whether the order is a new permutation in each epoch (the default), or as it is.
+    /// If true (the default), the order is a new permutation in each epoch; otherwise it is `0, 1, 2, ...`.
     #[must_use]
     pub fn shuffle(self, shuffle: bool) -> Self {
         Self { shuffle, ..self }
     }
 
-    /// Whether what does not divide is left out, rather than filled up; off by default.
+    /// If true, indices at the end of the order are left out until the length is a multiple of `world_size`; if false
+    /// (the default), indices are repeated instead.
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> Self {
         Self { drop_last, ..self }
@@ -84,10 +88,10 @@ impl DistributedSampler {
         self.shuffle.then(|| Permutations::new(self.len, epoch, || Source::of_epoch(epoch)))
     }
 
-    /// Of an order that has `at(place)` at each place.
+    /// Returns this process's share of the order that has the index `at(place)` at each place.
     fn share(self, mut at: impl FnMut(usize) -> usize + Send) -> impl Iterator<Item = usize> + Send {
         let (len, world_size, rank) = (self.len, self.world_size, self.rank);
-        // Beyond the end it begins again, as often as it takes: once, unless there are more processes than indices.
+        // After its end the order is repeated: at most once, unless there are more processes than indices.
         Places::new(Sampler::len(&self), move |place| {
             let place = place * world_size + rank;
             at(if place < len { place } else { place % len })
@@ -114,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn in_order() {
+    fn shares_without_shuffling() {
         let shares = |len, world_size, drop_last| {
             shares(len, world_size, |sampler| sampler.shuffle(false).drop_last(drop_last), Epoch::new(0, 0))
         };
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn shuffled_as_pytorch_does() {
+    fn shuffled_shares_equal_pytorch_s() {
         let shares = |number, drop_last| {
             shares(10, 3, |sampler| sampler.drop_last(drop_last), Epoch::new(0, number).order(Order::Torch))
         };
@@ -136,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_samples_is_rounded_as_asked() {
+    fn the_length_is_rounded_up_or_down_with_drop_last() {
         let sampler = DistributedSampler::new(100, 3, 0).unwrap();
         assert_eq!((Sampler::len(&sampler), Sampler::len(&sampler.drop_last(true))), (34, 33));
     }
 
     #[test]
-    fn a_rank_that_is_not() {
+    fn an_invalid_rank_is_refused() {
         let error = DistributedSampler::new(10, 3, 3).unwrap_err();
         assert_eq!(error.to_string(), "invalid rank 3, rank should be in the interval [0, 2]");
         assert_eq!(DistributedSampler::new(10, 0, 0), Err(SamplerError::NoProcesses));
@@ -150,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_together_cover(
+        fn all_ranks_together_cover_the_indices(
             (len, world_size) in (0usize..80, 1usize..12),
             (shuffle, drop_last, torch) in any::<(bool, bool, bool)>(),
             seed: u64,
@@ -161,12 +165,12 @@ mod tests {
             prop_assert!(shares.iter().all(|share| share.len() == each));
             let mut seen = vec![0; len];
             shares.iter().flatten().for_each(|&index| seen[index] += 1);
-            let (least, most) = (seen.iter().min().copied().unwrap_or(0), seen.iter().max().copied().unwrap_or(0));
+            let (min, max) = (seen.iter().min().copied().unwrap_or(0), seen.iter().max().copied().unwrap_or(0));
             if drop_last {
-                prop_assert!(most <= 1 && seen.iter().filter(|&&times| times == 0).count() < world_size.max(1));
+                prop_assert!(max <= 1 && seen.iter().filter(|&&times| times == 0).count() < world_size.max(1));
             } else {
-                prop_assert!(len == 0 || least >= 1);
-                prop_assert!(most - least <= 1);
+                prop_assert!(len == 0 || min >= 1);
+                prop_assert!(max - min <= 1);
             }
         }
     }

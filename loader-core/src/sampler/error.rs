@@ -1,46 +1,46 @@
-//! What is wrong with a sampler.
+//! Errors of samplers.
 
-/// A sampler that cannot be.
+/// Error returned when a sampler is created with invalid arguments.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SamplerError {
-    /// An epoch of no samples.
-    #[error("num_samples is 0; draw at least 1 sample an epoch")]
+    /// `num_samples` is 0.
+    #[error("num_samples is 0; it must be at least 1")]
     NoSamples,
-    /// Samples are to be drawn from nothing.
-    #[error("there is nothing to draw {num_samples} samples from: the length is 0")]
+    /// The number of indices or weights to draw from is 0.
+    #[error("cannot draw {num_samples} samples: there are no indices to draw from")]
     NothingToDrawFrom {
-        /// Samples asked for.
+        /// Number of samples to draw.
         num_samples: usize,
     },
     /// A weight is negative, infinite or not a number.
     #[error(
-        "weight {weight} at index {index} is not a finite number from 0; correct it, or use 0 for what is never to be drawn"
+        "weight {weight} at index {index} is negative or not finite; use 0 for an index that must not be drawn"
     )]
     InvalidWeight {
-        /// Its index.
+        /// Index of the weight.
         index: usize,
         /// The weight.
         weight: f64,
     },
     /// No weight is above 0.
-    #[error("all weights are 0: nothing could be drawn; give at least one sample a weight above 0")]
+    #[error("all weights are 0; at least one weight must be above 0")]
     NoWeightAboveZero,
-    /// The weights' sum is not finite.
-    #[error("the sum of the weights is too large for 64 bits; divide all of them by the same number")]
+    /// The sum of the weights is not finite.
+    #[error("the sum of the weights is not finite; divide all weights by the same number")]
     WeightsTooLarge,
-    /// Fewer samples can be drawn than are wanted.
+    /// Without replacement, `num_samples` exceeds the number of weights above 0.
     #[error(
-        "{num_samples} samples without replacement need as many weights above 0, there are {positive}; draw fewer, or with \
-         replacement"
+        "cannot draw {num_samples} samples without replacement: only {positive} weights are above 0; draw fewer samples, or \
+         draw with replacement"
     )]
     TooFewWeights {
-        /// Samples asked for.
+        /// Number of samples to draw.
         num_samples: usize,
-        /// Weights above 0.
+        /// Number of weights above 0.
         positive: usize,
     },
-    /// There is no such rank.
+    /// The rank is not below the number of processes.
     #[error("invalid rank {rank}, rank should be in the interval [0, {}]", .world_size - 1)]
     InvalidRank {
         /// The rank.
@@ -48,7 +48,7 @@ pub enum SamplerError {
         /// Number of processes.
         world_size: usize,
     },
-    /// A world of no processes.
-    #[error("a world of 0 processes has no rank; count this process too, and use 1 or more")]
+    /// The number of processes is 0.
+    #[error("the number of processes is 0; it includes this process and must be at least 1")]
     NoProcesses,
 }

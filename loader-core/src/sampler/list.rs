@@ -1,9 +1,9 @@
-//! Lists that are orders as they are, the same in each epoch.
+//! Vectors as samplers and batch samplers. Their order is the same in each epoch.
 
 use super::{BatchSampler, Epoch, Sampler, cut};
 use crate::dataset::hash;
 
-/// The indices in the order of the list. Each epoch copies the list, 8 bytes an index.
+/// The indices in the order of the vector. Each epoch copies the vector: 8 bytes per index.
 impl Sampler for Vec<usize> {
     fn len(&self) -> usize {
         self.len()
@@ -26,7 +26,7 @@ impl Sampler for Vec<usize> {
     }
 }
 
-/// The batches in the order of the list. Each epoch copies the list and each batch in it.
+/// The batches in the order of the vector. Each epoch copies the vector and each batch in it.
 impl BatchSampler for Vec<Vec<usize>> {
     fn len(&self, _epoch: Epoch) -> usize {
         self.len()
@@ -41,7 +41,7 @@ impl BatchSampler for Vec<Vec<usize>> {
     }
 
     fn fingerprint(&self) -> String {
-        // Each batch's length is part of it.
+        // The length of each batch is hashed too, so that different cuts of the same indices differ.
         let numbers = self.iter().flat_map(|batch| [batch.len()].into_iter().chain(batch.iter().copied()));
         format!("list of batches({})", hash(numbers.map(|number| number as u64)))
     }

@@ -1,5 +1,5 @@
-//! Which samples, in which order. The plan of an epoch is a pure function of the seed, the epoch and the sampler; nothing in it
-//! knows the number of workers.
+//! Samplers: which samples an epoch has, and in which order. The order of an epoch depends only on the seed, the epoch
+//! and the sampler, not on the number of workers.
 //!
 //! | PyTorch | here |
 //! |---|---|
@@ -9,21 +9,24 @@
 //! | `WeightedRandomSampler(weights, num_samples, replacement)` | [`WeightedRandomSampler::new(weights, num_samples, replacement)?`](WeightedRandomSampler::new) |
 //! | `DistributedSampler(data, num_replicas, rank, shuffle, drop_last=..)` | [`DistributedSampler::new(len, world_size, rank)?`](DistributedSampler::new)`.shuffle(..).drop_last(..)` |
 //! | `BatchSampler(sampler, batch_size, drop_last)` | [`FixedBatches::new(sampler, batch_size, drop_last)`](FixedBatches::new) |
-//! | a list of indices, a list of batches | `Vec<usize>`, `Vec<Vec<usize>>` |
+//! | a list of indices or of batches | `Vec<usize>`, `Vec<Vec<usize>>` |
 //! | `random_split(data, lengths)` | [`random_split_by_counts`], [`random_split_by_fractions`]; for datasets [`Dataset::random_split_by_counts`](crate::Dataset::random_split_by_counts) |
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
 //!
 //! # PyTorch's order
-//! With [`Order::Torch`] each of these samplers gives, in epoch `k`, what PyTorch 2.15 gives on the CPU when the same sampler is
-//! iterated over for the `k`-th time (from 0, to the end each time), made with `generator=torch.Generator().manual_seed(seed)`, where
-//! `seed` is the loader's. `DistributedSampler` is made with that seed, and `set_epoch(k)` is called. A loader with `shuffle` is
-//! PyTorch's with `shuffle=True, generator=torch.Generator().manual_seed(seed)`: there the loader takes the seed of its workers from
-//! the sampler's generator, and so the order is another than that of a [`RandomSampler`] with a generator to itself.
+//! With [`Order::Torch`], the order of these samplers in epoch `k` equals that of PyTorch 2.15 on the CPU when a sampler
+//! with `generator=torch.Generator().manual_seed(seed)` is iterated for the `k`-th time (counted from 0, each time to
+//! the end). `seed` is the loader's seed. For `DistributedSampler`, it equals the order with `seed=seed` after
+//! `set_epoch(k)`. A loader with `shuffle` equals PyTorch's with
+//! `shuffle=True, generator=torch.Generator().manual_seed(seed)`. In PyTorch, such a loader draws the seed of its
+//! workers from the sampler's generator, so the order differs from that of a [`RandomSampler`] with its own generator.
 //!
-//! What has no counterpart here is a loader or a sampler without a generator: it has PyTorch's global one, whose state depends on
-//! everything else in the program. In draws by weight without replacement, and in a single draw, there is a logarithm (`log1p`): two
-//! indices whose turns differ in the last bit alone may change places where the system's mathematical library rounds in another way
-//! than the one that PyTorch runs on. So may indices whose turns are exactly equal.
+//! There is no counterpart to a PyTorch loader or sampler without a generator. It uses PyTorch's global generator, whose
+//! state depends on the rest of the program.
+//!
+//! [`WeightedRandomSampler`] orders indices by a value that is computed with a logarithm (`log1p`) if it draws without
+//! replacement or draws a single index. Two indices whose values differ only in the last bit may be swapped compared
+//! with PyTorch if the mathematical libraries round differently. Two indices with equal values may be swapped too.
 
 mod batch;
 mod distributed;
@@ -56,7 +59,7 @@ pub use split::{SplitError, random_split_by_counts, random_split_by_fractions};
 pub use subset::SubsetRandomSampler;
 pub use weighted::WeightedRandomSampler;
 
-/// The epoch that an order is made for.
+/// The epoch whose order a sampler computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Epoch {
@@ -64,23 +67,23 @@ pub struct Epoch {
     pub seed: u64,
     /// Number of the epoch, from 0.
     pub number: u64,
-    /// Whose random numbers say the order.
+    /// The random numbers that determine the order: this crate's or PyTorch's.
     pub order: Order,
 }
 
 impl Epoch {
-    /// Epoch `number` of a loader with this seed, in the native order.
+    /// Creates epoch `number` of a loader with the given seed, in the native order.
     pub fn new(seed: u64, number: u64) -> Self {
         Self { seed, number, order: Order::default() }
     }
 
-    /// The same epoch in another order.
+    /// Returns the same epoch with another order.
     #[must_use]
     pub fn order(self, order: Order) -> Self {
         Self { order, ..self }
     }
 
-    /// This crate's generator for this epoch's order: the same numbers each time.
+    /// Returns this crate's generator for the order of this epoch. Each call returns the generator in its initial state.
     pub fn rng(&self) -> ChaCha8Rng {
         generator(key(Purpose::Order, self.seed, self.number), 0)
     }
@@ -110,36 +113,35 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     /// Number of indices in an epoch.
     fn len(&self) -> usize;
 
-    /// True when an epoch has no indices.
+    /// True if an epoch has no indices.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The indices of `epoch`, in order. Asked twice for the same epoch, it must give the same. An iterator whose `nth` does not walk
-    /// makes it cheap to take up an epoch in its middle.
+    /// Returns the indices of `epoch`, in order. Two calls for the same epoch must return the same indices. The loader
+    /// resumes an epoch with the iterator's `nth`, so a fast `nth` makes resuming fast.
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
 
-    /// The same indices in batches of `size`, which is at least 1; the last one may be shorter. To be overridden, with [`cut`], where
-    /// the type of the indices' iterator is known, so that an index costs no call through a pointer.
+    /// Returns the indices of `epoch` in batches of `size`, which is at least 1; the last batch may be shorter. Override
+    /// it with a call of [`cut`] on the concrete iterator type, which avoids a dynamic call per index.
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         cut(self.indices(epoch), size)
     }
 
-    /// A text that tells what decides the order besides seed, epoch and number of indices. Each
-    /// [`State`](crate::State) holds the fingerprint, and a loader refuses a state with another one. The text
-    /// must not change from build to build. Of a text of more than 200 bytes the end is hashed. `"sampler"`
-    /// by default.
+    /// Returns a text that identifies what determines the order apart from seed, epoch and number of indices.
+    /// `"sampler"` by default. The text is used as that of [`Dataset::fingerprint`](crate::Dataset::fingerprint), and
+    /// the same rules hold for it.
     fn fingerprint(&self) -> String {
         "sampler".to_owned()
     }
 
-    /// The largest index of all epochs, if it is known beforehand; `None` by default. `build()` refuses a
-    /// sampler whose largest index the dataset does not have. With `None`, such an index fails its batch.
+    /// Max index of all epochs, or `None` (the default) if it is not known in advance. `build()` refuses a sampler
+    /// whose max index is not below the length of the dataset. With `None`, an index out of range fails its batch.
     fn max_index(&self) -> Option<usize> {
         None
     }
 
-    /// How many numbers of 32 bits an epoch takes from the loader's generator, in PyTorch's order.
+    /// Number of 32-bit draws that an epoch takes from the loader's generator in PyTorch's order.
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
         0

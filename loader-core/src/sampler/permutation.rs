@@ -1,18 +1,22 @@
 //! Random permutations.
 //!
-//! A long permutation in the native order is computed place by place: a Feistel network over the numbers from 0 to a little more than the
-//! length, keyed by seed and epoch, which is applied again while it gives a number beyond the length (cycle walking). It takes no memory
-//! and no time before its first index, so an epoch over any number of samples starts at once, and is resumed at any place at once.
+//! A long permutation in the native order is computed position by position, with a Feistel network over the
+//! numbers from 0 to slightly more than the length, keyed by seed and epoch. The network is applied again
+//! while it returns a number that is not below the length (cycle walking). This needs neither memory nor time
+//! before the first index, so an epoch over any number of samples starts and resumes without delay.
 //!
-//! The network has two halves, `low` of `2^k` values and `high` of `ceil(len / 2^k)`, with `2^k` near the
-//! square root of the length: it covers fewer than `len + 2^k` numbers, so that an index needs 1.004
-//! applications on average at 65,536 and fewer beyond. There are six rounds: with four, the composition of
-//! batches and the counts of positions by values differ from a shuffle's in some hundred epochs over 65,536
-//! samples; with six the tests below see no difference. A round's function is two multiplications with shifts
-//! between; with one multiplication eight rounds were needed.
+//! The network has two halves: `low` with `2^k` values and `high` with `ceil(len / 2^k)` values, where `2^k`
+//! is near the square root of the length. It covers fewer than `len + 2^k` numbers, so an index needs 1.004
+//! applications on average at a length of 65,536, and fewer at larger lengths.
 //!
-//! Alternative considered: the same for short permutations. Rejected because a round function of 8 bits or fewer repeats itself too
-//! often, and a table of fewer than 65,536 indices takes less than half a millisecond.
+//! The network has six rounds. With four rounds, the composition of batches and the counts of positions by
+//! values differ from those of a shuffle within a few hundred epochs over 65,536 samples; with six rounds the
+//! tests below find no difference. A round function consists of two multiplications with shifts between them;
+//! with one multiplication, eight rounds were needed.
+//!
+//! Alternative considered: the same for short permutations. Rejected because a round function of 8 bits or
+//! fewer takes too few distinct values, and shuffling fewer than 65,536 indices takes less than half a
+//! millisecond.
 
 use rand::Rng;
 
@@ -22,23 +26,26 @@ use crate::{
     random::{Purpose, generator, key},
 };
 
-/// Length from which on a native permutation is computed place by place.
-const SHORTEST_KEYED: usize = 1 << 16;
+/// Min length of a native permutation that is computed position by position.
+const MIN_KEYED_LEN: usize = 1 << 16;
 
-/// The permutations that an epoch consists of, one after the other, each of the numbers below the same length.
+/// The permutations of an epoch, one after the other. All have the same length.
 #[derive(Debug)]
 pub(super) enum Permutations {
-    /// Shuffled one after the other, in memory: short ones, and PyTorch's.
+    /// Permutations that are shuffled in memory: those shorter than [`MIN_KEYED_LEN`], and those in PyTorch's
+    /// order.
     Table(Table),
-    /// Computed place by place.
+    /// Permutations that are computed position by position. `start` is the position at which the current one
+    /// begins.
     Keyed { epoch: Epoch, start: usize, permutation: Feistel },
 }
 
 impl Permutations {
-    /// Permutations of the numbers below `len`. Tables are shuffled with the generator that `source` makes.
+    /// Creates permutations of the numbers below `len`. A table is shuffled with the generator that `source`
+    /// returns.
     pub(super) fn new(len: usize, epoch: Epoch, source: impl FnOnce() -> Source) -> Self {
         match epoch.order {
-            Order::Native if len >= SHORTEST_KEYED => {
+            Order::Native if len >= MIN_KEYED_LEN => {
                 Self::Keyed { epoch, start: 0, permutation: Feistel::of_epoch(len, epoch, 0) }
             }
             order => Self::Table(Table {
@@ -51,8 +58,8 @@ impl Permutations {
         }
     }
 
-    /// The number at `place`, counted through all permutations. The permutation of `place` must not lie
-    /// before that of the last call.
+    /// Returns the number at position `place`, counted over all permutations. `place` must not be in an
+    /// earlier permutation than in the last call.
     #[inline]
     pub(super) fn at(&mut self, place: usize) -> usize {
         match self {
@@ -70,15 +77,17 @@ impl Permutations {
     }
 }
 
-/// Permutations in memory.
+/// Permutations that are shuffled in memory.
 #[derive(Debug)]
 pub(super) struct Table {
     indices: Vec<usize>,
-    /// Where the current permutation starts and ends, counted through all permutations.
+    /// Position at which the current permutation begins, counted over all permutations.
     start: usize,
+    /// Position after the end of the current permutation.
     end: usize,
     source: Source,
-    /// Each permutation is a shuffle of the sorted numbers, as in PyTorch, not of the permutation before.
+    /// True if each permutation is a shuffle of the sorted numbers, as in PyTorch; false if it is a shuffle
+    /// of the previous permutation.
     starts_sorted: bool,
 }
 
@@ -96,11 +105,11 @@ impl Table {
     }
 }
 
-/// A permutation of the numbers below `len`, as a function.
+/// A permutation of the numbers below `len`, computed by a Feistel network.
 #[derive(Debug)]
 pub(super) struct Feistel<const ROUNDS: usize = 6> {
     len: u64,
-    /// Bits of the low half; it has at least one.
+    /// Number of bits of the low half, at least 1.
     low_bits: u32,
     /// Number of values of the high half.
     high_values: u64,
@@ -108,33 +117,34 @@ pub(super) struct Feistel<const ROUNDS: usize = 6> {
 }
 
 impl Feistel {
-    /// Permutation `number` of an epoch.
+    /// Creates permutation `number` of an epoch.
     fn of_epoch(len: usize, epoch: Epoch, number: u64) -> Self {
         Self::new(len as u64, &mut generator(key(Purpose::Order, epoch.seed, epoch.number), number))
     }
 }
 
 impl<const ROUNDS: usize> Feistel<ROUNDS> {
-    /// `len` is at least 4.
+    /// Creates a permutation with keys from `rng`. `len` must be at least 4.
     fn new(len: u64, rng: &mut impl Rng) -> Self {
         let low_bits = (u64::BITS - (len - 1).leading_zeros()) / 2;
         let high_values = len.div_ceil(1 << low_bits);
         Self { len, low_bits, high_values, keys: std::array::from_fn(|_| [rng.next_u64(), rng.next_u64()]) }
     }
 
-    /// The number at `place`, which is below `len`.
+    /// Returns the number at position `place`, which must be below `len`.
     #[inline]
     fn at(&self, place: u64) -> u64 {
         let mut number = place;
         loop {
             number = self.apply(number);
-            // The walk ends: it stays on the cycle of `place`, which is below `len` itself.
+            // The loop ends: it follows the cycle that contains `place`, and `place` itself is below `len`.
             if number < self.len {
                 return number;
             }
         }
     }
 
+    /// Applies the network once.
     #[inline]
     fn apply(&self, number: u64) -> u64 {
         let low_mask = (1 << self.low_bits) - 1;
@@ -151,7 +161,8 @@ impl<const ROUNDS: usize> Feistel<ROUNDS> {
     }
 }
 
-/// 64 bits that look random, of `half` and a round's key: the steps of MurmurHash3's finaliser, with SplitMix64's constants.
+/// Mixes `half` with the key of a round into 64 pseudorandom bits: the steps of MurmurHash3's finaliser, with
+/// the constants of SplitMix64.
 #[inline]
 fn mix(half: u64, key: [u64; 2]) -> u64 {
     let mut bits = half.wrapping_add(key[0]).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -170,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_long_permutation_never_changes_between_releases() {
-        let mut order = Permutations::new(100_000, Epoch::new(7, 0), || unreachable!("it takes no table"));
+        let mut order = Permutations::new(100_000, Epoch::new(7, 0), || unreachable!("no table is needed"));
         let first: Vec<usize> = (0..6).map(|place| order.at(place)).collect();
         assert_eq!(
             (first, order.at(99_999), order.at(100_000)),
@@ -183,9 +194,9 @@ mod tests {
     const GOLDEN_NEXT: usize = 86_296;
 
     #[test]
-    fn each_permutation_of_an_epoch_is_another_one() {
+    fn the_permutations_of_an_epoch_differ() {
         const LEN: usize = 70_000;
-        let mut order = Permutations::new(LEN, Epoch::new(3, 1), || unreachable!("it takes no table"));
+        let mut order = Permutations::new(LEN, Epoch::new(3, 1), || unreachable!("no table is needed"));
         let all: Vec<usize> = (0..3 * LEN).map(|place| order.at(place)).collect();
         for permutation in all.chunks(LEN) {
             let mut sorted = permutation.to_vec();
@@ -197,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_permutation_of_any_length(len in 4u64..5_000, seed: u64) {
+        fn a_network_is_a_permutation_for_any_length(len in 4u64..5_000, seed: u64) {
             let permutation = Feistel::<6>::new(len, &mut ChaCha8Rng::seed_from_u64(seed));
             let mut all: Vec<u64> = (0..len).map(|place| permutation.at(place)).collect();
             all.sort_unstable();
@@ -205,20 +216,20 @@ mod tests {
         }
 
         #[test]
-        fn the_longest_stay_below_their_length(len in (1u64 << 40)..=u64::MAX, place: u64, seed: u64) {
+        fn numbers_of_very_long_permutations_are_in_range(len in (1u64 << 40)..=u64::MAX, place: u64, seed: u64) {
             let permutation = Feistel::<6>::new(len, &mut ChaCha8Rng::seed_from_u64(seed));
             prop_assert!(permutation.at(place % len) < len);
         }
     }
 
-    /// Lengths of the permutations whose statistics are tested: the shortest keyed one, which has the smallest halves,
-    /// and one for which the network covers more numbers than the length, so that `at` applies it again.
-    const LENGTHS: [usize; 2] = [SHORTEST_KEYED, SHORTEST_KEYED + 257];
-    /// Number of permutations that a test looks at.
+    /// Lengths of the tested permutations: the min length, which has the smallest halves, and one for which
+    /// the network covers more numbers than the length, so that `at` applies it again.
+    const LENGTHS: [usize; 2] = [MIN_KEYED_LEN, MIN_KEYED_LEN + 257];
+    /// Number of permutations that a test examines.
     const EPOCHS: u64 = 24;
 
-    /// Returns by how much statistics of the permutations of `epochs` seeds differ from their expectations, in standard
-    /// deviations of a true shuffle.
+    /// Returns by how many standard deviations of a true shuffle the statistics of the permutations of
+    /// `epochs` seeds differ from their expectations.
     fn deviations(epochs: u64, permutation: impl Fn(u64) -> Vec<usize>) -> Vec<(&'static str, f64)> {
         let mut sums: Vec<(&'static str, f64)> = Vec::new();
         let mut add = |name, deviation: f64| match sums.iter_mut().find(|(other, _)| *other == name) {
@@ -233,7 +244,7 @@ mod tests {
                 add(name, differences(&order, stride));
             }
             let fixed = order.iter().enumerate().filter(|(place, value)| place == *value).count();
-            // One on average, with a variance of one.
+            // The number of fixed points of a shuffle has mean 1 and variance 1.
             add("fixed points", fixed as f64 - 1.0);
             add("cycles", cycles(&order));
             add("batches by contiguous class", batches_by_class(&order, |value| value * 10 / len));
@@ -243,14 +254,15 @@ mod tests {
         sums
     }
 
-    /// Chi-square of counts that are expected to be equal, in standard deviations, where `freedom` of them are free.
+    /// Chi-square of counts that are expected to be equal, with `freedom` degrees of freedom, as a number of
+    /// standard deviations from its mean.
     fn chi_square(counts: &[u32], freedom: f64) -> f64 {
         let expected = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
         let sum: f64 = counts.iter().map(|&count| (f64::from(count) - expected).powi(2) / expected).sum();
         (sum - freedom) / (2.0 * freedom).sqrt()
     }
 
-    /// Counts of the values in each 64th of the values, in each 64th of the places.
+    /// Counts the values in each 64th of the value range for each 64th of the positions.
     fn positions_by_values(order: &[usize]) -> f64 {
         let len = order.len();
         let mut counts = vec![0; 64 * 64];
@@ -261,7 +273,7 @@ mod tests {
         chi_square(&counts, 63.0 * 63.0)
     }
 
-    /// Differences of values that are `stride` places apart.
+    /// Counts the differences of values that are `stride` positions apart.
     fn differences(order: &[usize], stride: usize) -> f64 {
         let len = order.len();
         let mut counts = vec![0; 64];
@@ -270,7 +282,7 @@ mod tests {
         chi_square(&counts, 63.0)
     }
 
-    /// The number of cycles: the harmonic number of the length on average.
+    /// Number of cycles. In a shuffle, its mean is the harmonic number of the length.
     fn cycles(order: &[usize]) -> f64 {
         let len = order.len();
         let mut seen = vec![false; len];
@@ -286,7 +298,8 @@ mod tests {
         (cycles as f64 - mean) / variance.sqrt()
     }
 
-    /// The variance of the number of samples of each of 10 classes in a batch of 64, which is hypergeometric in a shuffle.
+    /// Variance of the number of samples of each of 10 classes in a batch of 64. In a shuffle, the number has
+    /// a hypergeometric distribution.
     fn batches_by_class(order: &[usize], class: impl Fn(usize) -> usize) -> f64 {
         const BATCH: f64 = 64.0;
         let len = order.len() as f64;
@@ -298,7 +311,8 @@ mod tests {
         }
         let classes_of_batches = (len / BATCH).floor() * 10.0;
         let expected = BATCH * 0.1 * 0.9 * (len - BATCH) / (len - 1.0);
-        // Nine classes of a batch are free; the mean of squares of `n` normal variables varies by 2 / n.
+        // A batch has nine degrees of freedom. The mean of the squares of `n` normal variables has the
+        // variance 2 / n.
         (squares / classes_of_batches / expected - 1.0) * (classes_of_batches * 0.9 / 2.0).sqrt()
     }
 
@@ -320,13 +334,13 @@ mod tests {
     /// A true shuffle exceeds this bound in fewer than one of ten thousand runs of these tests.
     const MAX_DEVIATION: f64 = 4.5;
 
-    /// The statistics that differ from those of a shuffle.
+    /// Returns the statistics that differ from those of a shuffle.
     fn poor(found: &[(&'static str, f64)]) -> Vec<(&'static str, f64)> {
         found.iter().copied().filter(|(_, deviation)| deviation.abs() > MAX_DEVIATION).collect()
     }
 
     #[test]
-    fn its_statistics_are_those_of_a_shuffle() {
+    fn the_statistics_equal_those_of_a_shuffle() {
         for len in LENGTHS {
             assert_eq!(poor(&deviations(EPOCHS, shuffled(len))), [], "shuffle of {len}");
             assert_eq!(poor(&deviations(EPOCHS, keyed::<6>(len))), [], "permutation of {len}");
@@ -334,18 +348,18 @@ mod tests {
     }
 
     #[test]
-    fn the_statistics_tell_a_poor_permutation() {
-        let found = deviations(EPOCHS, keyed::<2>(SHORTEST_KEYED));
+    fn the_statistics_detect_a_network_of_two_rounds() {
+        let found = deviations(EPOCHS, keyed::<2>(MIN_KEYED_LEN));
         assert!(poor(&found).len() >= 4, "{found:?}");
     }
 
     #[test]
-    #[ignore = "some hundred permutations, in `.ci/long ignored`"]
+    #[ignore = "examines 600 permutations; `.ci/long ignored` runs it"]
     fn six_rounds_are_needed() {
         const MANY_EPOCHS: u64 = 600;
-        let four = deviations(MANY_EPOCHS, keyed::<4>(SHORTEST_KEYED));
+        let four = deviations(MANY_EPOCHS, keyed::<4>(MIN_KEYED_LEN));
         assert!(!poor(&four).is_empty(), "{four:?}");
-        assert_eq!(poor(&deviations(MANY_EPOCHS, keyed::<6>(SHORTEST_KEYED))), []);
-        assert_eq!(poor(&deviations(MANY_EPOCHS, shuffled(SHORTEST_KEYED))), []);
+        assert_eq!(poor(&deviations(MANY_EPOCHS, keyed::<6>(MIN_KEYED_LEN))), []);
+        assert_eq!(poor(&deviations(MANY_EPOCHS, shuffled(MIN_KEYED_LEN))), []);
     }
 }

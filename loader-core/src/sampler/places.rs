@@ -1,15 +1,15 @@
-//! An order that is known by its places.
+//! An order that is given by a function of the position.
 
 use std::ops::Range;
 
-/// What `at` says for each place, in order. A place that is skipped costs nothing.
+/// Iterator over `at(0)`, `at(1)`, ... Its `nth` does not call `at` for the positions that it skips.
 pub(super) struct Places<F> {
     places: Range<usize>,
     at: F,
 }
 
 impl<F: FnMut(usize) -> usize> Places<F> {
-    /// For the places below `len`. They are asked for from the front, each at most once.
+    /// Creates an iterator over the positions below `len`. It calls `at` with increasing positions, at most once each.
     pub(super) fn new(len: usize, at: F) -> Self {
         Self { places: 0..len, at }
     }

@@ -1,12 +1,13 @@
-//! In random order.
+//! Random order.
 
 use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
 use crate::torch::{integer_draws, permutation_draws};
 
 /// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler`.
 ///
-/// A permutation of 65,536 indices or more is computed index by index, in about 200 bytes of memory however long it is, so that an epoch starts
-/// at once and is resumed at once at any place. A shorter one, and any in PyTorch's order, is shuffled in memory when the epoch starts.
+/// A permutation of 65,536 indices or more is computed index by index, in about 200 bytes of memory. Starting an epoch
+/// and resuming it at any position take the same short time for any length. Shorter permutations, and all permutations
+/// in PyTorch's order, are shuffled in memory when the epoch starts.
 ///
 /// # Examples
 /// ```
@@ -23,32 +24,33 @@ pub struct RandomSampler {
     population: usize,
     replacement: bool,
     num_samples: usize,
-    /// Whether it has PyTorch's generator together with the loader.
+    /// True if the sampler shares the loader's generator in PyTorch's order.
     of_loader: bool,
 }
 
 impl RandomSampler {
-    /// A permutation of the indices below `len`.
+    /// Creates a sampler of permutations of the indices below `len`.
     pub fn new(len: usize) -> Self {
         Self { population: len, replacement: false, num_samples: len, of_loader: false }
     }
 
-    /// The sampler of a loader that shuffles: in PyTorch's order, both have the loader's generator.
+    /// Creates the sampler of a loader with `shuffle`. In PyTorch's order, it shares the loader's generator.
     pub(crate) fn of_loader(len: usize) -> Self {
         Self { of_loader: true, ..Self::new(len) }
     }
 
-    /// Whether an index may be drawn again before all others were; off by default.
+    /// If true, each index is drawn independently of the others; if false (the default), an epoch consists of
+    /// permutations.
     #[must_use]
     pub fn replacement(self, replacement: bool) -> Self {
         Self { replacement, ..self }
     }
 
-    /// Number of indices in an epoch, at least 1; `len` by default. Without replacement, more than `len` are several permutations
-    /// one after the other.
+    /// Sets the number of indices in an epoch, at least 1; `len` by default. Without replacement, an epoch of more than
+    /// `len` indices consists of several permutations, one after the other.
     ///
     /// # Errors
-    /// [`SamplerError::NoSamples`] for 0, [`SamplerError::NothingToDrawFrom`] when `len` is 0.
+    /// Returns [`SamplerError::NoSamples`] if `num_samples` is 0, and [`SamplerError::NothingToDrawFrom`] if `len` is 0.
     pub fn num_samples(self, num_samples: usize) -> Result<Self, SamplerError> {
         match (self.population, num_samples) {
             (_, 0) => Err(SamplerError::NoSamples),
@@ -90,12 +92,12 @@ impl Sampler for RandomSampler {
 }
 
 impl RandomSampler {
-    /// In PyTorch's order.
+    /// Number of draws that an epoch takes in PyTorch's order.
     fn draws_of_epoch(&self) -> u64 {
         if self.replacement {
             return (self.num_samples as u64).saturating_mul(integer_draws(self.population as u64));
         }
-        // PyTorch draws one more permutation for the rest, also when there is no rest.
+        // PyTorch draws another permutation for the remaining indices, even if there are none.
         let permutations = self.num_samples.checked_div(self.population).map_or(0, |full| full as u64 + 1);
         permutations.saturating_mul(permutation_draws(self.population))
     }
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_has_its_own_order() {
+    fn the_order_depends_on_epoch_and_seed() {
         let sampler = RandomSampler::new(100);
         assert_eq!(draw(sampler, 1, 0), draw(sampler, 1, 0));
         assert_ne!(draw(sampler, 1, 0), draw(sampler, 1, 1));
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_of_nothing() {
+    fn a_sampler_of_no_indices_is_empty_and_cannot_draw() {
         let empty = RandomSampler::new(0);
         assert!(draw(empty, 1, 0).is_empty() && draw(empty.replacement(true), 1, 0).is_empty());
         assert_eq!(empty.num_samples(5), Err(SamplerError::NothingToDrawFrom { num_samples: 5 }));
@@ -144,23 +146,23 @@ mod tests {
     }
 
     #[test]
-    fn an_index_comes_as_often_as_the_count_asks_for() {
-        let most = |sampler: RandomSampler| {
+    fn without_replacement_an_index_is_drawn_once_per_permutation() {
+        let max_count = |sampler: RandomSampler| {
             let drawn = draw(sampler, 3, 0);
             (0..5).map(|index| drawn.iter().filter(|&&other| other == index).count()).max()
         };
         let sampler = RandomSampler::new(5);
-        assert_eq!(most(sampler), Some(1));
-        assert_eq!(most(sampler.num_samples(10).unwrap()), Some(2));
-        assert_eq!(most(sampler.num_samples(4).unwrap()), Some(1));
-        assert_eq!(most(sampler.num_samples(6).unwrap()), Some(2));
+        assert_eq!(max_count(sampler), Some(1));
+        assert_eq!(max_count(sampler.num_samples(10).unwrap()), Some(2));
+        assert_eq!(max_count(sampler.num_samples(4).unwrap()), Some(1));
+        assert_eq!(max_count(sampler.num_samples(6).unwrap()), Some(2));
         let repeats = sampler.replacement(true).num_samples(20).unwrap();
-        assert!(Sampler::len(&repeats) == 20 && most(repeats) > Some(1));
+        assert!(Sampler::len(&repeats) == 20 && max_count(repeats) > Some(1));
     }
 
     proptest! {
         #[test]
-        fn every_index_as_often_as_it_must_be(len in 1usize..50, count in 1usize..200, seed: u64, torch: bool) {
+        fn each_index_is_drawn_equally_often_or_once_more(len in 1usize..50, count in 1usize..200, seed: u64, torch: bool) {
             let order = if torch { Order::Torch } else { Order::Native };
             let mut seen = vec![0; len];
             let sampler = RandomSampler::new(len).num_samples(count).unwrap();
@@ -171,7 +173,7 @@ mod tests {
         }
 
         #[test]
-        fn with_replacement_stays_in_range(len in 1usize..50, count in 1usize..200, seed: u64) {
+        fn draws_with_replacement_are_in_range(len in 1usize..50, count in 1usize..200, seed: u64) {
             let drawn = draw(RandomSampler::new(len).replacement(true).num_samples(count).unwrap(), seed, 0);
             prop_assert_eq!(drawn.len(), count);
             prop_assert!(drawn.into_iter().all(|index| index < len));

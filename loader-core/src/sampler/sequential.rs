@@ -1,15 +1,15 @@
-//! In order.
+//! The order without shuffling.
 
 use super::{Epoch, Sampler, cut};
 
-/// `0, 1, 2, ...`: the order without shuffling.
+/// The order `0, 1, 2, ...`: PyTorch's `SequentialSampler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequentialSampler {
     len: usize,
 }
 
 impl SequentialSampler {
-    /// The indices below `len`.
+    /// Creates a sampler of the indices below `len`.
     pub fn new(len: usize) -> Self {
         Self { len }
     }

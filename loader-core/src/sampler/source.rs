@@ -1,4 +1,4 @@
-//! Where the samplers' random numbers come from: of an epoch, in either order.
+//! The random numbers of the samplers: this crate's or PyTorch's.
 
 use rand::rngs::ChaCha8Rng;
 
@@ -9,7 +9,7 @@ use crate::{
     torch::{self, BASE_SEED_DRAWS},
 };
 
-/// An epoch's generator.
+/// The generator of an epoch.
 #[derive(Debug)]
 pub(super) enum Source {
     Native(Box<ChaCha8Rng>),
@@ -17,12 +17,14 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// For a sampler that takes `draws` of PyTorch's numbers in an epoch, from a generator that is seeded once.
+    /// Generator for a sampler that takes `draws` draws per epoch in PyTorch's order, from a generator of its own that is
+    /// seeded once.
     pub(super) fn of_sampler(epoch: Epoch, draws: u64) -> Self {
         Self::new(epoch, || torch::at_epoch(epoch.seed, epoch.number, draws))
     }
 
-    /// The same, where the loader takes its base seed from that generator, before it asks the sampler.
+    /// Generator for a sampler that shares the loader's generator: in each epoch, the loader draws its base seed before
+    /// the sampler takes `draws` draws.
     pub(super) fn of_loader(epoch: Epoch, draws: u64) -> Self {
         Self::new(epoch, || {
             let mut generator =
@@ -32,7 +34,7 @@ impl Source {
         })
     }
 
-    /// For a sampler whose generator is seeded for each epoch.
+    /// Generator for a sampler whose generator is seeded for each epoch.
     pub(super) fn of_epoch(epoch: Epoch) -> Self {
         Self::new(epoch, || torch::Generator::new(epoch.seed.wrapping_add(epoch.number)))
     }
@@ -44,7 +46,7 @@ impl Source {
         }
     }
 
-    /// Puts `items` into a random order.
+    /// Shuffles `items`.
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         match self {
             Self::Native(generator) => random::shuffle(generator, items),
@@ -52,7 +54,7 @@ impl Source {
         }
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Draws a number below `bound`, which must not be 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         match self {
             Self::Native(generator) => random::below(generator, bound),
@@ -60,16 +62,16 @@ impl Source {
         }
     }
 
-    /// A number from 0 to 1.
+    /// Draws a number between 0 and 1: in (0, 1] in the native order, in [0, 1) in PyTorch's.
     pub(super) fn uniform(&mut self) -> f64 {
         match self {
-            // Never 0: what has no weight is never drawn.
+            // Never 0, so that an index of weight 0 is never drawn.
             Self::Native(generator) => 1.0 - random::uniform(generator),
             Self::Torch(generator) => generator.uniform(),
         }
     }
 
-    /// A number of the exponential distribution with rate 1.
+    /// Draws a number from the exponential distribution with rate 1.
     pub(super) fn exponential(&mut self) -> f64 {
         match self {
             Self::Native(_) => -self.uniform().ln(),

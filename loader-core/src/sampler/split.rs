@@ -1,4 +1,4 @@
-//! Parts of a dataset, drawn at random.
+//! Random splits of a dataset.
 
 use crate::{
     options::Order,
@@ -6,13 +6,13 @@ use crate::{
     torch,
 };
 
-/// Why a dataset cannot be split like that.
+/// Error returned by a random split.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
-    /// The parts are not the whole.
+    /// The counts do not sum to the length of the dataset.
     #[error(
-        "the parts have {sum} samples together, the dataset has {len}; the counts must sum to the dataset's length"
+        "the parts together have {sum} samples, but the dataset has {len}; the counts must sum to the dataset's length"
     )]
     WrongSum {
         /// Sum of the counts.
@@ -20,27 +20,27 @@ pub enum SplitError {
         /// Length of the dataset.
         len: usize,
     },
-    /// A fraction is not one.
+    /// A fraction is not between 0 and 1.
     #[error("fraction {fraction} at index {index} is not between 0 and 1")]
     InvalidFraction {
-        /// Its index.
+        /// Index of the fraction.
         index: usize,
         /// The fraction.
         fraction: f64,
     },
-    /// The fractions are not the whole.
-    #[error("the fractions sum to {sum}; they must sum to 1 (to a billionth)")]
+    /// The fractions do not sum to 1.
+    #[error("the fractions sum to {sum}; they must sum to 1 (within 1e-9)")]
     WrongFractionSum {
-        /// Their sum.
+        /// Sum of the fractions.
         sum: f64,
     },
 }
 
-/// Parts of `counts[0]`, `counts[1]`, ... indices of those below `len`, drawn at random: PyTorch's `random_split` with lengths. Each
-/// index is in one part.
+/// Splits the indices below `len` at random into parts of `counts[0]`, `counts[1]`, ... indices: PyTorch's `random_split`
+/// with lengths. Each index is in exactly one part.
 ///
 /// # Errors
-/// [`SplitError::WrongSum`] when the counts do not sum to `len`.
+/// Returns [`SplitError::WrongSum`] if the counts do not sum to `len`.
 ///
 /// # Examples
 /// ```
@@ -64,11 +64,13 @@ pub fn random_split_by_counts(
     Ok(counts.iter().map(|&count| indices.by_ref().take(count).collect()).collect())
 }
 
-/// The same with parts of `fractions[0] * len`, `fractions[1] * len`, ... indices, rounded down; what is left over goes to the parts
-/// one by one, from the first: PyTorch's `random_split` with fractions.
+/// Splits the indices below `len` at random into parts of `fractions[0] * len`, `fractions[1] * len`, ... indices, rounded
+/// down: PyTorch's `random_split` with fractions. The indices that remain are added to the parts one by one, beginning
+/// with the first part.
 ///
 /// # Errors
-/// [`SplitError::InvalidFraction`] when a fraction is not between 0 and 1, [`SplitError::WrongFractionSum`] when they do not sum to 1.
+/// Returns [`SplitError::InvalidFraction`] if a fraction is not between 0 and 1, and [`SplitError::WrongFractionSum`] if
+/// the fractions do not sum to 1 (within 1e-9).
 ///
 /// # Examples
 /// ```
@@ -87,17 +89,18 @@ pub fn random_split_by_fractions(
     random_split_by_counts(len, &counts(len, fractions)?, seed, order)
 }
 
+/// Returns the number of indices of each part.
 fn counts(len: usize, fractions: &[f64]) -> Result<Vec<usize>, SplitError> {
-    const NEAR: f64 = 1e-9;
+    const TOLERANCE: f64 = 1e-9;
     let invalid = (0..).zip(fractions).find(|(_, fraction)| !(0.0..=1.0).contains(*fraction));
     if let Some((index, &fraction)) = invalid {
         return Err(SplitError::InvalidFraction { index, fraction });
     }
     let sum: f64 = fractions.iter().sum();
     let mut counts: Vec<usize> = fractions.iter().map(|fraction| (len as f64 * fraction) as usize).collect();
-    // A sum that is too large by a rounding error gives too many only where the length is enormous.
+    // If the sum exceeds 1 by less than the tolerance, the counts exceed `len` only for a very large `len`.
     let rest = counts.iter().try_fold(len, |rest, &count| rest.checked_sub(count));
-    let Some(rest) = rest.filter(|_| (sum - 1.0).abs() <= NEAR) else {
+    let Some(rest) = rest.filter(|_| (sum - 1.0).abs() <= TOLERANCE) else {
         return Err(SplitError::WrongFractionSum { sum });
     };
     let parts = counts.len();
@@ -126,18 +129,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_fractions() {
+    fn fractions_are_rounded_down_and_the_rest_goes_to_the_first_parts() {
         assert_eq!(counts(106, &[0.1, 0.2, 0.3, 0.4]), Ok(vec![11, 22, 31, 42]));
         assert_eq!(counts(7, &[0.5, 0.5]), Ok(vec![4, 3]));
         assert_eq!(counts(3, &[0.25; 4]), Ok(vec![1, 1, 1, 0]));
         assert_eq!(counts(5, &[1.0, 0.0]), Ok(vec![5, 0]));
         assert_eq!(counts(0, &[0.5, 0.5]), Ok(vec![0, 0]));
-        // 1.0000000000000002 in floating point.
+        // These fractions sum to 1.0000000000000002 in floating point.
         assert_eq!(counts(10, &[0.1, 0.2, 0.7, 0.0, f64::EPSILON]), Ok(vec![1, 2, 7, 0, 0]));
     }
 
     #[test]
-    fn what_is_not_a_split() {
+    fn invalid_counts_and_fractions_are_refused() {
         let by_counts = |counts: &[usize]| random_split_by_counts(4, counts, 0, Order::Native).unwrap_err();
         assert_eq!(by_counts(&[1, 2]), SplitError::WrongSum { sum: 3, len: 4 });
         assert_eq!(by_counts(&[]), SplitError::WrongSum { sum: 0, len: 4 });
@@ -160,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_index_is_in_one_part(shares in prop::collection::vec(0usize..20, 1..8), seed: u64, torch: bool) {
+        fn each_index_is_in_exactly_one_part(shares in prop::collection::vec(0usize..20, 1..8), seed: u64, torch: bool) {
             let order = if torch { Order::Torch } else { Order::Native };
             let len: usize = shares.iter().sum();
             let by_counts = random_split_by_counts(len, &shares, seed, order).unwrap();

@@ -1,11 +1,11 @@
-//! Some indices, in random order.
+//! Given indices in random order.
 
 use std::{fmt, sync::Arc};
 
 use super::{Epoch, Sampler, cut, permutation::Permutations, places::Places, source::Source};
 use crate::{dataset::hash, torch::permutation_draws};
 
-/// A permutation of indices that are given, new for each epoch. PyTorch's `SubsetRandomSampler`.
+/// A random permutation of given indices, new for each epoch: PyTorch's `SubsetRandomSampler`.
 ///
 /// # Examples
 /// ```
@@ -22,7 +22,8 @@ pub struct SubsetRandomSampler {
 }
 
 impl SubsetRandomSampler {
-    /// The given indices. One that is given twice comes twice an epoch; without any, an epoch is empty.
+    /// Creates a sampler of `indices`. An index that occurs twice is drawn twice per epoch. If there are no indices, each
+    /// epoch is empty.
     pub fn new(indices: impl IntoIterator<Item = usize>) -> Self {
         Self { indices: indices.into_iter().collect() }
     }

@@ -1,12 +1,12 @@
-//! Drawn by weight.
+//! Random draws by weight.
 
 use std::{fmt, sync::Arc};
 
 use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
 use crate::dataset::hash;
 
-/// Indices drawn with the given probabilities, anew for each epoch. PyTorch's `WeightedRandomSampler`, without its limit of 2^24
-/// weights.
+/// Draws indices with probabilities proportional to weights, anew for each epoch: PyTorch's `WeightedRandomSampler`,
+/// without its limit of 2^24 weights.
 ///
 /// # Examples
 /// ```
@@ -25,25 +25,30 @@ pub struct WeightedRandomSampler {
     num_samples: usize,
 }
 
-/// What is drawn from.
+/// The weights, prepared for drawing.
 #[derive(Clone, PartialEq)]
 enum Table {
-    /// The probability of each index and all before it.
+    /// For draws with replacement: for each index, the sum of the probabilities up to and including it.
     Cumulative(Arc<[f64]>),
-    /// The weights; each index can be drawn once.
+    /// For draws without replacement: the weights.
     Once(Arc<[f64]>),
 }
 
 impl WeightedRandomSampler {
-    /// Draws `num_samples` indices an epoch, index `i` with a probability that is proportional to `weights[i]`. Without
-    /// replacement, an index that was drawn is out of the draw for the rest of the epoch.
+    /// Creates a sampler that draws `num_samples` indices per epoch, index `i` with a probability proportional to
+    /// `weights[i]`. Without replacement, an index is drawn at most once per epoch.
     ///
-    /// The weights need not sum to 1. They are kept once, 8 bytes each; a draw takes the logarithm of their number with
-    /// replacement, and an epoch takes all of them without.
+    /// The weights need not sum to 1. They take 8 bytes each, and clones share them. With replacement, a draw takes time
+    /// proportional to the logarithm of the number of weights. Without replacement, each epoch first computes a value
+    /// for every weight.
     ///
     /// # Errors
-    /// [`SamplerError`] when `num_samples` is 0; when there are no weights or none above 0; when one is negative or not finite, or
-    /// their sum is not; without replacement, when there are fewer weights above 0 than samples.
+    /// Returns a [`SamplerError`] if
+    /// - `num_samples` is 0,
+    /// - there are no weights, or no weight is above 0,
+    /// - a weight is negative or not finite,
+    /// - the sum of the weights is not finite,
+    /// - without replacement, fewer than `num_samples` weights are above 0.
     pub fn new(
         weights: impl IntoIterator<Item = f64>,
         num_samples: usize,
@@ -54,7 +59,7 @@ impl WeightedRandomSampler {
         if !replacement && positive < num_samples {
             return Err(SamplerError::TooFewWeights { num_samples, positive });
         }
-        // PyTorch takes the second way for a single draw too.
+        // As in PyTorch, a single draw uses the method without replacement.
         let table = match replacement && num_samples > 1 {
             true => Table::Cumulative(cumulative(weights)?.into()),
             false => Table::Once(weights.into()),
@@ -99,7 +104,7 @@ impl WeightedRandomSampler {
             Table::Cumulative(_) => self.num_samples,
             Table::Once(weights) => weights.len(),
         };
-        // Two draws for each number.
+        // Each number takes two draws of 32 bits.
         Source::of_sampler(epoch, (numbers as u64).saturating_mul(2))
     }
 }
@@ -114,7 +119,7 @@ impl fmt::Debug for WeightedRandomSampler {
     }
 }
 
-/// The number of weights above 0.
+/// Checks the arguments, and returns the number of weights above 0.
 fn check(weights: &[f64], num_samples: usize) -> Result<usize, SamplerError> {
     if num_samples == 0 {
         return Err(SamplerError::NoSamples);
@@ -132,8 +137,9 @@ fn check(weights: &[f64], num_samples: usize) -> Result<usize, SamplerError> {
     }
 }
 
+/// Returns the cumulative probabilities of the weights.
 fn cumulative(mut weights: Vec<f64>) -> Result<Vec<f64>, SamplerError> {
-    // One after the other and then divided, as PyTorch does it: rounding is part of its order.
+    // PyTorch also adds the weights one after the other and divides last. The rounding affects the order.
     let mut sum = 0.0;
     for weight in &mut weights {
         sum += *weight;
@@ -146,21 +152,24 @@ fn cumulative(mut weights: Vec<f64>) -> Result<Vec<f64>, SamplerError> {
     Ok(weights)
 }
 
+/// Draws with replacement.
 fn draws(table: Arc<[f64]>, num_samples: usize, mut source: Source) -> impl Iterator<Item = usize> + Send {
     (0..num_samples).map(move |_| {
         let drawn = source.uniform();
-        // The last one that is not 0 is the sum divided by itself: 1.
+        // In bounds: `drawn` is at most 1, and the entry of the last weight above 0 is the sum divided by itself: 1.
         table.partition_point(|&below| below < drawn)
     })
 }
 
-/// A race: who waits shortest, with the weight as the rate, is first. The others' race goes on as if there had never been a winner.
+/// Draws without replacement. Each index gets an exponentially distributed waiting time with its weight as the rate, and
+/// the indices with the shortest times are drawn, in that order. The distribution has no memory, so after each draw
+/// the probabilities of the remaining indices are still proportional to their weights.
 fn race(
     weights: &[f64],
     num_samples: usize,
     mut source: Source,
 ) -> impl Iterator<Item = usize> + Send + use<> {
-    // The inverse of the time, as PyTorch has it: rounding is part of its order.
+    // PyTorch also compares the inverse of the waiting time. The rounding affects the order.
     let mut racers: Vec<(f64, usize)> = (0..)
         .zip(weights)
         .map(|(index, &weight)| {
@@ -190,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_make_no_sense() {
+    fn invalid_arguments_are_refused() {
         assert_eq!(error(&[1.0], 0, true), SamplerError::NoSamples);
         assert_eq!(error(&[], 1, true), SamplerError::NothingToDrawFrom { num_samples: 1 });
         assert_eq!(error(&[0.0, 0.0], 1, true), SamplerError::NoWeightAboveZero);
@@ -206,11 +215,12 @@ mod tests {
         assert_eq!(error(&[f64::MAX, f64::MAX], 2, true), SamplerError::WeightsTooLarge);
         let too_few = error(&[1.0, 0.0, 2.0], 3, false);
         assert_eq!(too_few, SamplerError::TooFewWeights { num_samples: 3, positive: 2 });
-        let message = "3 samples without replacement need as many weights above 0, there are 2; draw fewer, or with replacement";
+        let message = "cannot draw 3 samples without replacement: only 2 weights are above 0; draw fewer samples, or draw with \
+                       replacement";
         assert_eq!(too_few.to_string(), message);
     }
 
-    /// How often each index came in the first place of 20,000 epochs, and in any.
+    /// Share of 20,000 epochs in which each index is drawn first, and average number of times that it is drawn.
     fn shares(weights: &[f64], num_samples: usize, replacement: bool, order: Order) -> (Vec<f64>, Vec<f64>) {
         const EPOCHS: u64 = 20_000;
         let sampler = WeightedRandomSampler::new(weights.iter().copied(), num_samples, replacement).unwrap();
@@ -229,10 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_are_the_weights() {
+    fn indices_are_drawn_in_proportion_to_their_weights() {
         let weights = [2.0, 0.0, 1.0, 5.0, 0.0];
         let probabilities = weights.map(|weight| weight / 8.0);
-        // Of two drawn without replacement: first, or second after one of the others.
+        // Probability that an index is one of two drawn without replacement: it is drawn first, or second after one of
+        // the others.
         let [a, _, b, c, _] = probabilities;
         let second = |p: f64, q: f64, r: f64| p + q * p / (1.0 - q) + r * p / (1.0 - r);
         let pairs = [second(a, b, c), 0.0, second(b, a, c), second(c, a, b), 0.0];
@@ -248,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn more_weights_than_pytorch_can() {
+    fn more_than_2_to_the_24_weights_are_allowed() {
         let count = (1 << 24) + 1;
         let weights = (0..count).map(|index| if index == count - 1 { 1.0 } else { 0.0 });
         let sampler = WeightedRandomSampler::new(weights, 2, true).unwrap();
@@ -257,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn weight_0_is_never_drawn_and_nothing_twice_without_replacement(
+        fn indices_of_weight_0_are_not_drawn_and_none_twice_without_replacement(
             weights in prop::collection::vec(prop_oneof![Just(0.0), 1e-300..1e300f64, 0.5..1.0f64], 1..60),
             part in 0.0..1.0f64,
             seed: u64,
