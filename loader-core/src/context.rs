@@ -33,18 +33,19 @@ impl WorkerInfo {
         self.num_workers
     }
 
-    /// A seed for libraries in this worker: the base seed plus [`id`](Self::id), as in PyTorch. The base seed is
-    /// computed from the loader's seed and the epoch for which the workers were started. With `order = "torch"` it
-    /// equals PyTorch's base seed.
+    /// A seed for libraries in this worker: the base seed plus [`id`](Self::id), as in PyTorch. The base seed
+    /// is computed from the loader's seed and the epoch for which the workers were started. With `order =
+    /// "torch"` it equals PyTorch's base seed.
     ///
-    /// Samples should not depend on this seed, because any worker can load any sample: use [`Context::rng`] for
-    /// random numbers in samples.
+    /// Samples should not depend on this seed, because any worker can load any sample: use [`Context::rng`]
+    /// for random numbers in samples.
     pub fn seed(&self) -> u64 {
         self.base_seed.wrapping_add(self.id as u64)
     }
 }
 
-/// What a dataset can use while it loads a sample: the sample's random number generator, the epoch and the worker.
+/// What a dataset can use while it loads a sample: the sample's random number generator, the epoch and the
+/// worker.
 #[derive(Debug)]
 pub struct Context {
     worker: Option<WorkerInfo>,
@@ -70,16 +71,16 @@ pub struct Context {
 enum Many {
     /// No probe.
     Unasked,
-    /// The caller probes a dataset of this type. The default `get_many` then declines, so that the caller loads the
-    /// samples one by one and can report its progress.
+    /// The caller probes a dataset of this type. The default `get_many` then declines, so that the caller
+    /// loads the samples one by one and can report its progress.
     Probing(TypeId),
     /// The dataset has only the default `get_many`.
     Declined,
 }
 
 impl Context {
-    /// Creates a context for calling a dataset directly. It equals the context of sample 0 in epoch 0 in the main
-    /// process, with the loader's seed `seed`.
+    /// Creates a context for calling a dataset directly. It equals the context of sample 0 in epoch 0 in the
+    /// main process, with the loader's seed `seed`.
     pub fn new(seed: u64) -> Self {
         Self::for_epoch(None, seed, 0)
     }
@@ -109,15 +110,15 @@ impl Context {
         Self { key, shard: Some(shard), ..Self::for_epoch(worker, seed, epoch) }
     }
 
-    /// Creates a context for the same shard whose layer 0 is `layer` of this one. An adaptor uses it for its function or
-    /// its second dataset, while its first dataset uses `self`.
+    /// Creates a context for the same shard whose layer 0 is `layer` of this one. An adaptor uses it for its
+    /// function or its second dataset, while its first dataset uses `self`.
     pub(crate) fn for_layer(&self, layer: u8) -> Self {
         let base_layer = self.base_layer.wrapping_add(layer);
         Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
-    /// Creates the context of lane `lane` of interleaved streams, which reads `shard`. No two lanes draw the same
-    /// numbers, even if interleaved streams are nested.
+    /// Creates the context of lane `lane` of interleaved streams, which reads `shard`. No two lanes draw the
+    /// same numbers, even if interleaved streams are nested.
     pub(crate) fn for_lane(&self, lane: usize, shard: Shard) -> Self {
         let mut key = [0; 32];
         random::generator(random::layer_key(self.key, self.base_layer), lane as u64).fill_bytes(&mut key);
@@ -131,8 +132,8 @@ impl Context {
         random::generator(random::layer_key(key, self.base_layer.wrapping_add(layer)), 0)
     }
 
-    /// Runs `call` with the sample's generator of layer `layer`, which starts at its beginning whatever the dataset has
-    /// drawn.
+    /// Runs `call` with the sample's generator of layer `layer`, which starts at its beginning whatever the
+    /// dataset has drawn.
     pub(crate) fn in_layer<R>(&mut self, layer: u8, call: impl FnOnce(&mut Self) -> R) -> R {
         let outer = (self.layer, self.rng.take());
         self.layer = self.base_layer.wrapping_add(layer);
@@ -141,8 +142,9 @@ impl Context {
         result
     }
 
-    /// Switches to sample `index` and restarts the generator for it. `index` is an index of the calling dataset. If that
-    /// dataset is a member of a concatenation, this method computes the index in the concatenation.
+    /// Switches to sample `index` and restarts the generator for it. `index` is an index of the calling
+    /// dataset. If that dataset is a member of a concatenation, this method computes the index in the
+    /// concatenation.
     pub fn set_index(&mut self, index: usize) {
         self.index = self.offset + index;
         // Stream 0 of a shard's key is the generator of the shard itself.
@@ -150,21 +152,22 @@ impl Context {
         self.rng = None;
     }
 
-    /// Returns the random number generator of the sample. Its numbers depend only on the loader's seed, the epoch and
-    /// the sample's index, so augmentation is the same with any number of workers, in any order, and when a batch is
-    /// loaded again.
+    /// Returns the random number generator of the sample. Its numbers depend only on the loader's seed, the
+    /// epoch and the sample's index, so augmentation is the same with any number of workers, in any order,
+    /// and when a batch is loaded again.
     ///
     /// In a dataset that is made of other datasets, the index is that of the outermost dataset; in a
-    /// [`Subset`](crate::Subset), it is that of the subset's inner dataset. Each function given to `map` has its own
-    /// generator for the sample.
+    /// [`Subset`](crate::Subset), it is that of the subset's inner dataset. Each function given to `map` has
+    /// its own generator for the sample.
     ///
-    /// If a sample is drawn twice in an epoch (sampling with replacement), its generator is the same both times.
+    /// If a sample is drawn twice in an epoch (sampling with replacement), its generator is the same both
+    /// times.
     ///
-    /// In [`IterableDataset::iter`](crate::IterableDataset::iter) this is the generator of the shard, which does not
-    /// restart between samples.
+    /// In [`IterableDataset::iter`](crate::IterableDataset::iter) this is the generator of the shard, which
+    /// does not restart between samples.
     ///
-    /// The generator implements the traits of rand 0.10, which this crate re-exports as `loader_core::rand`. A program
-    /// that uses another version of rand imports the traits from there.
+    /// The generator implements the traits of rand 0.10, which this crate re-exports as `loader_core::rand`.
+    /// A program that uses another version of rand imports the traits from there.
     ///
     /// # Examples
     /// ```
@@ -185,8 +188,8 @@ impl Context {
         self.epoch
     }
 
-    /// Index of the sample in the outermost dataset; in a [`Subset`](crate::Subset), the index in its inner dataset. For
-    /// an iterable dataset, the position in the shard.
+    /// Index of the sample in the outermost dataset; in a [`Subset`](crate::Subset), the index in its inner
+    /// dataset. For an iterable dataset, the position in the shard.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -196,8 +199,8 @@ impl Context {
         self.shard
     }
 
-    /// Runs `call`, which calls `get_many` of a dataset of type `D`. The returned flag is true if `D` has only the default
-    /// `get_many`, which then has declined.
+    /// Runs `call`, which calls `get_many` of a dataset of type `D`. The returned flag is true if `D` has
+    /// only the default `get_many`, which then has declined.
     pub(crate) fn probe_many<D: 'static, R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
         let before = mem::replace(&mut self.many, Many::Probing(TypeId::of::<D>()));
         let result = call(self);
@@ -205,7 +208,8 @@ impl Context {
         (result, declined)
     }
 
-    /// True while a dataset of type `D` is probed. False for a dataset of another type that the `get_many` of `D` calls.
+    /// True while a dataset of type `D` is probed. False for a dataset of another type that the `get_many` of
+    /// `D` calls.
     pub(crate) fn is_probing<D: 'static>(&self) -> bool {
         self.many == Many::Probing(TypeId::of::<D>())
     }
@@ -227,8 +231,8 @@ impl Context {
         self.rng = None;
     }
 
-    /// The worker that loads the sample, or `None` in the main process. Samples should not depend on the worker, because
-    /// the speed of the workers decides which of them loads a sample.
+    /// The worker that loads the sample, or `None` in the main process. Samples should not depend on the
+    /// worker, because the speed of the workers decides which of them loads a sample.
     pub fn worker(&self) -> Option<&WorkerInfo> {
         self.worker.as_ref()
     }

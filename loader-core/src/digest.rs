@@ -6,11 +6,12 @@ use loader_ipc::codec;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Two hashes of an epoch: one of the indices in their order, one of the content of the batches. Two runs that load the
-/// same batches have the same digest, with any number of workers. Both hashes are xxh3 with 64 bits: they detect
-/// mistakes, not forgery.
+/// Two hashes of an epoch: one of the indices in their order, one of the content of the batches. Two runs
+/// that load the same batches have the same digest, with any number of workers. Both hashes are xxh3 with 64
+/// bits: they detect mistakes, not forgery.
 ///
-/// The entries of a `HashMap` in a batch have no fixed order, so its digest differs between runs. Use a `BTreeMap`.
+/// The entries of a `HashMap` in a batch have no fixed order, so its digest differs between runs. Use a
+/// `BTreeMap`.
 ///
 /// # Examples
 /// ```
@@ -50,8 +51,9 @@ impl Digest {
         for &index in indices {
             self.order.update(&(index as u64).to_le_bytes());
         }
-        // Hashing cannot fail, and a batch from a worker has been encoded once already. An error here means that the
-        // batch's `Serialize` fails in the main process; its message is hashed instead of the content.
+        // Hashing cannot fail, and a batch from a worker has been encoded once already. An error here means
+        // that the batch's `Serialize` fails in the main process; its message is hashed instead of the
+        // content.
         if let Err(error) = codec::encode_into(HashWriter(&mut self.content), batch) {
             self.content.update(error.to_string().as_bytes());
         }

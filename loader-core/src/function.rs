@@ -1,8 +1,8 @@
 //! Functions of the user that run in the process that loads the samples.
 //!
-//! They are function pointers. The compiler converts a closure without captures to a function pointer, and refuses any
-//! other closure at the line where the user passes it. A function gets the values that it needs as parameters, which
-//! the loader sends to the workers with the dataset.
+//! They are function pointers. The compiler converts a closure without captures to a function pointer, and
+//! refuses any other closure at the line where the user passes it. A function gets the values that it needs
+//! as parameters, which the loader sends to the workers with the dataset.
 
 use std::{any::type_name, fmt, sync::Arc};
 
@@ -29,13 +29,16 @@ pub type MapFn<A, S> = Function<OwnedMut<A, Context, anyhow::Result<S>>>;
 pub type MapFnWith<P, A, S> = WithParams<P, SharedOwnedMut<P, A, Context, anyhow::Result<S>>>;
 /// A function given to [`IterableDataset::filter`](crate::IterableDataset::filter).
 pub type FilterFn<A> = Function<SharedMut<A, Context, anyhow::Result<bool>>>;
-/// A function given to [`IterableDataset::filter_with`](crate::IterableDataset::filter_with), with its parameters.
+/// A function given to [`IterableDataset::filter_with`](crate::IterableDataset::filter_with), with its
+/// parameters.
 pub type FilterFnWith<P, A> = WithParams<P, SharedSharedMut<P, A, Context, anyhow::Result<bool>>>;
-/// A function given to [`Builder::collate`](crate::Builder::collate): from a `Vec` of samples `S` to a batch `B`.
+/// A function given to [`Builder::collate`](crate::Builder::collate): from a `Vec` of samples `S` to a batch
+/// `B`.
 pub type CollateFn<S, B> = CollateWith<BatchFn<Vec<S>, B>>;
 /// A function given to [`Builder::collate_with`](crate::Builder::collate_with), with its parameters.
 pub type CollateFnWith<P, S, B> = CollateWith<BatchFnWith<P, Vec<S>, B>>;
-/// A function given to [`Builder::convert`](crate::Builder::convert): from a sample of type `S` to an item `B`.
+/// A function given to [`Builder::convert`](crate::Builder::convert): from a sample of type `S` to an item
+/// `B`.
 pub type ConvertFn<S, B> = ConvertWith<BatchFn<S, B>>;
 /// A function given to [`Builder::convert_with`](crate::Builder::convert_with), with its parameters.
 pub type ConvertFnWith<P, S, B> = ConvertWith<BatchFnWith<P, S, B>>;
@@ -145,7 +148,8 @@ impl<P: Params, A: 'static> FilterFunction<A> for FilterFnWith<P, A> {
     }
 }
 
-/// A function that converts a `Vec` of samples to a batch, or one sample to an item, with or without parameters.
+/// A function that converts a `Vec` of samples to a batch, or one sample to an item, with or without
+/// parameters.
 pub trait BatchFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The batch or the item.
     type Output;

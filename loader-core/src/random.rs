@@ -1,9 +1,9 @@
-//! Random number generators. Every random number is a function of the seed, the epoch and its purpose. None depends on
-//! the number of workers, on time or on the order of loading.
+//! Random number generators. Every random number is a function of the seed, the epoch and its purpose. None
+//! depends on the number of workers, on time or on the order of loading.
 //!
-//! The generator is ChaCha8, keyed by `(purpose, seed, epoch)`; for a sample, the index selects the stream. This
-//! module has its own shuffle, because a checkpoint is only valid while the order of an epoch does not change, and
-//! `rand` may change its shuffle between minor releases.
+//! The generator is ChaCha8, keyed by `(purpose, seed, epoch)`; for a sample, the index selects the stream.
+//! This module has its own shuffle, because a checkpoint is only valid while the order of an epoch does not
+//! change, and `rand` may change its shuffle between minor releases.
 
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 
@@ -50,8 +50,8 @@ pub(crate) fn purpose_key(mut key: [u8; 32], purpose: Purpose) -> [u8; 32] {
     key
 }
 
-/// Returns the key of one layer of a dataset that is made of other datasets, so that no two layers draw the same
-/// numbers. The key of layer 0 is `key` itself.
+/// Returns the key of one layer of a dataset that is made of other datasets, so that no two layers draw the
+/// same numbers. The key of layer 0 is `key` itself.
 pub(crate) fn layer_key(mut key: [u8; 32], layer: u8) -> [u8; 32] {
     key[6] = layer;
     key
@@ -64,9 +64,10 @@ pub(crate) fn generator(key: [u8; 32], stream: u64) -> ChaCha8Rng {
     generator
 }
 
-/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In PyTorch's order it is the
-/// number that PyTorch draws at the beginning of the epoch. That number depends on `draws`, the number of draws that the
-/// sampler takes from the loader's generator per epoch (`BatchSampler::torch_draws`).
+/// Returns the seed from which the seeds of an epoch's workers are derived; it has 63 bits. In PyTorch's
+/// order it is the number that PyTorch draws at the beginning of the epoch. That number depends on `draws`,
+/// the number of draws that the sampler takes from the loader's generator per epoch
+/// (`BatchSampler::torch_draws`).
 pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
     match epoch.order {
         Order::Native => generator(key(Purpose::Worker, epoch.seed, epoch.number), 0).next_u64() >> 1,

@@ -12,12 +12,12 @@ use serde::{
     ser::{Error as _, SerializeSeq},
 };
 
-/// An immutable vector of rows in shared memory, for the large tables of a dataset (file names, labels, annotations).
-/// The rows are in memory once, with any number of workers: a worker receives a descriptor instead of a copy. Each read
-/// of a row decodes it.
+/// An immutable vector of rows in shared memory, for the large tables of a dataset (file names, labels,
+/// annotations). The rows are in memory once, with any number of workers: a worker receives a descriptor
+/// instead of a copy. Each read of a row decodes it.
 ///
-/// Cloning is cheap. A dataset that is sent to workers contains a reference to the memory; any other serialisation
-/// writes the list of rows.
+/// Cloning is cheap. A dataset that is sent to workers contains a reference to the memory; any other
+/// serialisation writes the list of rows.
 ///
 /// # Examples
 /// ```
@@ -66,7 +66,8 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
     /// Writes `rows` into shared memory.
     ///
     /// # Errors
-    /// Returns [`SharedVecError::Memory`] if memory runs out, and [`SharedVecError::Row`] if a row cannot be encoded.
+    /// Returns [`SharedVecError::Memory`] if memory runs out, and [`SharedVecError::Row`] if a row cannot be
+    /// encoded.
     pub fn new(rows: impl IntoIterator<Item = T>) -> Result<Self, SharedVecError> {
         let mut writer = io::BufWriter::with_capacity(1 << 16, SealedWriter::create()?);
         let mut ends = Vec::new();
@@ -98,8 +99,8 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
     /// Decodes row `row`.
     ///
     /// # Errors
-    /// Returns [`SharedVecError::OutOfRange`] if `row` is not below the number of rows, and [`SharedVecError::Row`] if
-    /// the row cannot be decoded.
+    /// Returns [`SharedVecError::OutOfRange`] if `row` is not below the number of rows, and
+    /// [`SharedVecError::Row`] if the row cannot be decoded.
     pub fn get(&self, row: usize) -> Result<T, SharedVecError> {
         if row >= self.len {
             return Err(SharedVecError::OutOfRange { row, len: self.len });
@@ -127,7 +128,9 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
     fn end_of(&self, row: usize) -> usize {
         let bytes = self.memory.bytes();
         let place = bytes.len() - (self.len + 1 - row) * WORD;
-        let word = bytes[place..].first_chunk::<WORD>().expect("`new` writes the table, `from_memory` checks its length");
+        let word = bytes[place..]
+            .first_chunk::<WORD>()
+            .expect("`new` writes the table, `from_memory` checks its length");
         u64::from_le_bytes(*word) as usize
     }
 }
@@ -150,8 +153,9 @@ impl<'de, T: Serialize + DeserializeOwned> Deserialize<'de> for SharedVec<T> {
         if attach::is_taking() {
             let number = u32::deserialize(deserializer)?;
             let memory = attach::take(number).and_then(Self::from_memory);
-            return memory
-                .ok_or_else(|| D::Error::custom(format_args!("the memory of shared rows {number} is missing or invalid")));
+            return memory.ok_or_else(|| {
+                D::Error::custom(format_args!("the memory of shared rows {number} is missing or invalid"))
+            });
         }
         Self::new(Vec::<T>::deserialize(deserializer)?).map_err(D::Error::custom)
     }

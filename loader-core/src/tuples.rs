@@ -1,6 +1,7 @@
 //! Implementations for tuples of any supported length.
 
-/// Calls `$macro` once for each tuple length from 1 to 8, with the names of the type parameters and their positions.
+/// Calls `$macro` once for each tuple length from 1 to 8, with the names of the type parameters and their
+/// positions.
 macro_rules! each_tuple {
     ($macro:ident) => {
         $macro!(A 0);

@@ -17,10 +17,10 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
 
     let item_fields = declare(
         fields,
-        "What becomes of",
+        "The item of",
         |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Convert>::Item),
     );
-    let item_doc = format!("A [`{sample}`] on its own: in each field the item of that field.");
+    let item_doc = format!("A converted [`{sample}`]: each field is the item of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = "::loader_core::__private::serde";
 

@@ -1,4 +1,5 @@
-//! `#[derive(Sample)]` and `#[derive(Convert)]` for `loader-core`: structs in batches and on their own, field by field.
+//! `#[derive(Sample)]` and `#[derive(Convert)]` for `loader-core`: collate or convert a struct field by
+//! field.
 
 mod convert;
 
@@ -9,11 +10,11 @@ use syn::{
     parse_macro_input, spanned::Spanned,
 };
 
-/// Derives default collation for a struct whose fields all have one.
+/// Derives `Sample` (default collation) for a struct whose fields all implement it.
 ///
-/// For `struct Digit { pixels: [f32; 64], label: u8 }` it makes `struct DigitBatch { pixels: Tensor<f32>, label: Tensor<u8> }`
-/// with the same visibilities, serialisable, so that it can be the batch of a loader. `#[sample(derive(Debug, Clone))]` derives
-/// more for the batch.
+/// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitBatch { pixels: Tensor<f32>,
+/// label: Tensor<u8> }` with the same visibilities. `DigitBatch` implements `Serialize` and `Deserialize`, so
+/// it can be the batch of a loader. `#[sample(derive(Debug, Clone))]` adds derives to it.
 ///
 /// # Examples
 /// ```
@@ -31,7 +32,7 @@ use syn::{
 /// }
 /// ```
 ///
-/// It cannot be derived for an enum:
+/// `Sample` cannot be derived for an enum:
 /// ```compile_fail
 /// #[derive(loader_core::Sample)]
 /// enum Either { A(u8), B(f32) }
@@ -42,10 +43,12 @@ pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
     expand(&input).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Derives default conversion, for a loader without batches, for a struct whose fields all have one.
+/// Derives `Convert` (default conversion for a loader without batches) for a struct whose fields all
+/// implement it.
 ///
-/// For `struct Digit { pixels: [f32; 64], label: u8 }` it makes `struct DigitItem { pixels: Tensor<f32>, label: u8 }` with the same
-/// visibilities, serialisable, so that it can be the item of a loader. `#[sample(derive(Debug, Clone))]` derives more for it.
+/// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitItem { pixels: Tensor<f32>,
+/// label: u8 }` with the same visibilities. `DigitItem` implements `Serialize` and `Deserialize`, so it can
+/// be the item of a loader. `#[sample(derive(Debug, Clone))]` adds derives to it.
 ///
 /// # Examples
 /// ```
@@ -87,7 +90,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
         "The batch of",
         |ty| quote_spanned!(ty.span()=> <#ty as #core::collate::Sample>::Stack),
     );
-    let batch_doc = format!("A batch of [`{sample}`]s: in each field the batch of that field.");
+    let batch_doc = format!("A batch of [`{sample}`]s: each field is the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
     let serde_path = "::loader_core::__private::serde";
 
@@ -137,7 +140,8 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
     })
 }
 
-/// The fields that `trait_name` is derived from.
+/// Returns the fields of the struct for which `trait_name` is derived, or the compile error if it cannot be
+/// derived.
 fn fields_of<'a>(input: &'a DeriveInput, trait_name: &str) -> Result<&'a Fields> {
     let Data::Struct(data) = &input.data else {
         let problem = format!(
@@ -151,20 +155,19 @@ fn fields_of<'a>(input: &'a DeriveInput, trait_name: &str) -> Result<&'a Fields>
         return Err(Error::new(input.generics.span(), problem));
     }
     if data.fields.is_empty() {
-        let problem =
-            format!("`{trait_name}` cannot be derived for a struct without fields: there is nothing to load");
+        let problem = format!("`{trait_name}` cannot be derived for a struct without fields; add a field");
         return Err(Error::new(input.span(), problem));
     }
     Ok(&data.fields)
 }
 
-/// The paths in `#[sample(derive(...))]`.
+/// Returns the paths in `#[sample(derive(...))]`.
 fn extra_derives(attributes: &[Attribute]) -> Result<Vec<Path>> {
     let mut derives = Vec::new();
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("sample")) {
         attribute.parse_nested_meta(|meta| {
             if !meta.path.is_ident("derive") {
-                return Err(meta.error("only `derive(...)` is known here"));
+                return Err(meta.error("unknown attribute; expected `derive(...)`"));
             }
             let content;
             syn::parenthesized!(content in meta.input);
@@ -190,7 +193,8 @@ fn member_name(member: &Member) -> String {
     }
 }
 
-/// The struct's fields with other types, each documented as `doc` and its name.
+/// Declares the fields of the struct with other types, each with the rustdoc `doc` followed by the name of
+/// the field.
 fn declare(fields: &Fields, doc: &str, ty: impl Fn(&syn::Type) -> TokenStream) -> TokenStream {
     let declared = fields.iter().map(|field| {
         let (vis, ty) = (&field.vis, ty(&field.ty));

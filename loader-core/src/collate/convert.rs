@@ -16,8 +16,8 @@ use crate::{
     tuples::each_tuple,
 };
 
-/// A sample type with a default conversion for a loader without batches, like those that PyTorch's `default_convert`
-/// supports:
+/// A sample type with a default conversion for a loader without batches, like those that PyTorch's
+/// `default_convert` supports:
 ///
 /// | sample | item |
 /// |---|---|
@@ -31,7 +31,8 @@ use crate::{
 /// | [`Keep<S>`](Keep), `Vec<String>` | unchanged |
 /// | a struct with `#[derive(Convert)]` | a struct of items, with `Item` appended to its name |
 ///
-/// `.convert(|sample| Ok(sample))` returns samples of any serde type unchanged; their tensors are then in shared memory.
+/// `.convert(|sample| Ok(sample))` returns samples of any serde type unchanged; their tensors are then in
+/// shared memory.
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` have no default conversion for a loader without batches",
     label = "it does not implement `Convert`",
@@ -41,8 +42,8 @@ pub trait Convert: Sized + Send + 'static {
     /// The converted sample.
     type Item: Batch;
 
-    /// Converts the sample, in the process that loads it. Tensors that it creates in a worker are allocated in shared
-    /// memory.
+    /// Converts the sample, in the process that loads it. Tensors that it creates in a worker are allocated
+    /// in shared memory.
     ///
     /// # Errors
     /// Returns an error if a tensor cannot be allocated.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Batch, CollateError, MAX_RESERVED, Sample, Stack};
 
-/// A sample that is not collated: a batch of `Keep<S>` is a `Vec<S>`. Use it for samples without another collation, such
-/// as the boxes of an image, whose number differs between images.
+/// A sample that is not collated: a batch of `Keep<S>` is a `Vec<S>`. Use it for samples without another
+/// collation, such as the boxes of an image, whose number differs between images.
 ///
 /// # Examples
 /// ```

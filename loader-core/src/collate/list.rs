@@ -5,11 +5,12 @@ use std::fmt;
 use super::{CollateError, CollateProblem, Sample, Stack};
 use crate::tensor::{Element, Tensor};
 
-/// A list of samples as one sample. As in PyTorch, a batch of lists is a list of batches, one for each position. All lists
-/// of a batch must have the same length.
+/// A list of samples as one sample. As in PyTorch, a batch of lists is a list of batches, one for each
+/// position. All lists of a batch must have the same length.
 ///
-/// A `Vec<T>` of numbers is one row of a tensor. Rust's trait rules do not allow another implementation for a `Vec` of
-/// samples, so such a `Vec` is wrapped in a `List`. `Vec<String>` and `Vec<Tensor<T>>` need no wrapper.
+/// A `Vec<T>` of numbers is one row of a tensor. Rust's trait rules do not allow another implementation for a
+/// `Vec` of samples, so such a `Vec` is wrapped in a `List`. `Vec<String>` and `Vec<Tensor<T>>` need no
+/// wrapper.
 ///
 /// # Examples
 /// ```

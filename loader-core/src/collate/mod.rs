@@ -1,7 +1,7 @@
 //! Collation: how samples become a batch.
 //!
-//! Samples are stacked one by one as they are loaded, so a worker holds one sample at a time and writes each byte once,
-//! into the slot. Only a custom function gets a `Vec` of all samples of the batch.
+//! Samples are stacked one by one as they are loaded, so a worker holds one sample at a time and writes each
+//! byte once, into the slot. Only a custom function gets a `Vec` of all samples of the batch.
 
 mod convert;
 mod custom;
@@ -25,11 +25,12 @@ pub use rows::{Row, RowStack};
 pub use single::{ConvertWith, DefaultConvert, Single};
 pub use structure::MapStack;
 
-/// Max number of samples for which a list reserves memory in advance, because a stream may have fewer samples than its
-/// batch size.
+/// Max number of samples for which a list reserves memory in advance, because a stream may have fewer samples
+/// than its batch size.
 const MAX_RESERVED: usize = 4096;
 
-/// A type that can be a batch: any serde type that can be sent to another thread. Its tensors stay in shared memory.
+/// A type that can be a batch: any serde type that can be sent to another thread. Its tensors stay in shared
+/// memory.
 pub trait Batch: Serialize + DeserializeOwned + Send + 'static {}
 
 impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
@@ -51,10 +52,11 @@ impl<B: Serialize + DeserializeOwned + Send + 'static> Batch for B {}
 /// | [`Keep<S>`](Keep): any serde type | `Vec<S>`, the samples unchanged |
 /// | a struct with `#[derive(Sample)]` | a struct of batches, with `Batch` appended to its name |
 ///
-/// Numbers keep their type (PyTorch converts `float` to `float64`). All samples of a batch must have the same shape.
+/// Numbers keep their type (PyTorch converts `float` to `float64`). All samples of a batch must have the same
+/// shape.
 ///
-/// Differences from PyTorch: PyTorch refuses every `None`. It uses the keys of the first sample's map and silently drops
-/// other keys; here all samples must have the same keys. It converts a tuple to a list.
+/// Differences from PyTorch: PyTorch refuses every `None`. It uses the keys of the first sample's map and
+/// silently drops other keys; here all samples must have the same keys. It converts a tuple to a list.
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` have no default collation",
     label = "it does not implement `Sample`",
@@ -83,9 +85,9 @@ pub trait Stack: Sized {
     /// Returns an error if the sample does not fit the samples added before.
     fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError>;
 
-    /// True if the next [`push`](Self::push) may create a tensor, which must then be allocated in the slot of the batch.
-    /// True is always correct, only slower. A stack that creates all its tensors with the first sample returns false
-    /// afterwards.
+    /// True if the next [`push`](Self::push) may create a tensor, which must then be allocated in the slot of
+    /// the batch. True is always correct, only slower. A stack that creates all its tensors with the first
+    /// sample returns false afterwards.
     fn makes_tensors(&self) -> bool {
         true
     }
@@ -180,8 +182,8 @@ fn field_prefix(field: &[String]) -> String {
 }
 
 /// How a loader collates samples of type `S`: by the sample's type ([`DefaultCollate`]) or with a function
-/// ([`CollateWith`]). Without batches, how it converts single samples ([`DefaultConvert`], [`ConvertWith`]). The loader
-/// sends this value to the workers with the dataset.
+/// ([`CollateWith`]). Without batches, how it converts single samples ([`DefaultConvert`], [`ConvertWith`]).
+/// The loader sends this value to the workers with the dataset.
 pub trait Collate<S>: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// A batch.
     type Batch: Batch;

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::{CollateError, CollateProblem, MAX_RESERVED, Row, Sample, Stack};
 use crate::tensor::{Element, Rows, Tensor};
 
-/// A sequence of any length. A batch pads the sequences to the length of the longest and is a [`Padded`] with their
-/// lengths. `R` is `Vec<T>`, or `Tensor<T>` of shape `[len, ..S]` with the same `S` in all samples.
+/// A sequence of any length. A batch pads the sequences to the length of the longest and is a [`Padded`] with
+/// their lengths. `R` is `Vec<T>`, or `Tensor<T>` of shape `[len, ..S]` with the same `S` in all samples.
 ///
-/// Sequences may be empty. They are padded after their end, with 0 or with the value of [`pad_with`](Self::pad_with). For
-/// other kinds of padding see [`Padding`].
+/// Sequences may be empty. They are padded after their end, with 0 or with the value of
+/// [`pad_with`](Self::pad_with). For other kinds of padding see [`Padding`].
 ///
 /// # Examples
 /// ```
@@ -73,11 +73,13 @@ pub struct Padded<T: Element> {
 }
 
 /// Pads sequences after their end with `value`, to the length of the longest: PyTorch's `pad_sequence` with
-/// `batch_first=True`. In a function given to [`collate`](crate::Builder::collate), it writes into shared memory.
+/// `batch_first=True`. In a function given to [`collate`](crate::Builder::collate), it writes into shared
+/// memory.
 ///
 /// # Errors
 /// Returns [`CollateProblem::Ragged`] if the sequences differ in more than their first dimension, and
-/// [`CollateProblem::NotASequence`] for a sequence of rank 0. The field of the error is the index of the sequence.
+/// [`CollateProblem::NotASequence`] for a sequence of rank 0. The field of the error is the index of the
+/// sequence.
 pub fn pad_sequences<R: Row>(sequences: &[R], value: R::Element) -> Result<Padded<R::Element>, CollateError> {
     Padding::new(value).pad(sequences)
 }
@@ -123,7 +125,8 @@ impl<T: Element> Padding<T> {
         self
     }
 
-    /// Rounds the length up to a multiple of `items`, which makes some kernels faster. 1 by default; 0 counts as 1.
+    /// Rounds the length up to a multiple of `items`, which makes some kernels faster. 1 by default; 0 counts
+    /// as 1.
     #[must_use]
     pub fn multiple_of(mut self, items: usize) -> Self {
         self.multiple_of = items.max(1);

@@ -22,7 +22,8 @@ impl<S: Convert> Collate<S> for DefaultConvert {
     }
 }
 
-/// Converts each sample with a function, [with parameters](crate::ConvertFnWith) or [without](crate::ConvertFn).
+/// Converts each sample with a function, [with parameters](crate::ConvertFnWith) or
+/// [without](crate::ConvertFn).
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConvertWith<F>(pub(crate) F);
 
@@ -76,7 +77,8 @@ impl<S, B, C: ConvertOne<S, Item = B>> Stack for Single<S, B, C> {
     type Batch = B;
 
     /// # Panics
-    /// Panics if a sample was added before. The sampler of a loader without batches returns one index at a time.
+    /// Panics if a sample was added before. The sampler of a loader without batches returns one index at a
+    /// time.
     fn push(&mut self, sample: S) -> Result<(), CollateError> {
         assert!(self.item.is_none(), "a loader without batches loads one sample at a time");
         self.item = Some(self.convert.convert_one(sample)?);

@@ -99,8 +99,8 @@ where
         let first = first.map(|snapshot| self.first.iter_from(shard, cx, snapshot)).transpose()?;
         let mut second = Nested::new(&self.second, shard, own, second);
         if first.is_none() {
-            // Opened here instead of at its first item: an error then means that the shard could not be opened, and
-            // the shard keeps its position.
+            // Opened here instead of at its first item: an error then means that the shard could not be
+            // opened, and the shard keeps its position.
             second.open()?;
         }
         Ok(ChainIter { first, second })

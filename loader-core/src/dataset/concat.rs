@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::{ComposeError, Dataset, many, with_len};
 use crate::context::Context;
 
-/// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two datasets of different types see
-/// [`Dataset::concat`].
+/// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two datasets of different types
+/// see [`Dataset::concat`].
 ///
-/// The lengths of the members are read once, by [`new`](Self::new). A sample's generator is that of its index in the
-/// concatenation, so two members with the same content are augmented differently. If the members override
-/// [`get_many`](Dataset::get_many), each loads all its samples of a batch with one call.
+/// The lengths of the members are read once, by [`new`](Self::new). A sample's generator is that of its index
+/// in the concatenation, so two members with the same content are augmented differently. If the members
+/// override [`get_many`](Dataset::get_many), each loads all its samples of a batch with one call.
 ///
 /// # Examples
 /// ```
@@ -37,8 +37,8 @@ impl<D: Dataset> ConcatDataset<D> {
     /// Concatenates `members`. Members without samples are allowed.
     ///
     /// # Errors
-    /// Returns [`ComposeError::NoParts`] if there are no members, and [`ComposeError::TooLong`] if the total number of
-    /// samples exceeds `usize::MAX`.
+    /// Returns [`ComposeError::NoParts`] if there are no members, and [`ComposeError::TooLong`] if the total
+    /// number of samples exceeds `usize::MAX`.
     pub fn new(members: impl IntoIterator<Item = D>) -> Result<Self, ComposeError> {
         let members: Vec<D> = members.into_iter().collect();
         if members.is_empty() {
@@ -58,11 +58,11 @@ impl<D: Dataset> ConcatDataset<D> {
         &self.members
     }
 
-    /// Returns the number of the member that has sample `index`, and the sample's index in that member; `None` if
-    /// `index` is out of range.
+    /// Returns the number of the member that has sample `index`, and the sample's index in that member;
+    /// `None` if `index` is out of range.
     pub fn locate(&self, index: usize) -> Option<(usize, usize)> {
-        // The first member that ends after `index`. A member without samples has the end of its predecessor, so it is
-        // never found.
+        // The first member that ends after `index`. A member without samples has the end of its predecessor,
+        // so it is never found.
         let member = self.ends.partition_point(|&end| end <= index);
         (member < self.members.len()).then(|| (member, index - self.start(member)))
     }
@@ -177,9 +177,9 @@ where
             (0..indices.len()).partition(|&place| indices[place] < self.middle);
         let of_first: Vec<usize> = in_first.iter().map(|&place| indices[place]).collect();
         let of_second: Vec<usize> = in_second.iter().map(|&place| indices[place] - self.middle).collect();
-        // A dataset without a sample in this batch is not asked. The concatenation declines only if it has asked both:
-        // the caller would not call `get_many` again, and the dataset that was not asked may have one. Otherwise it
-        // loads samples one by one here, which does not change them.
+        // A dataset without a sample in this batch is not asked. The concatenation declines only if it has
+        // asked both: the caller would not call `get_many` again, and the dataset that was not asked may have
+        // one. Otherwise it loads samples one by one here, which does not change them.
         let ask_first = |cx: &mut Context| match of_first.is_empty() {
             true => Ok(None),
             false => many::ask(&self.first, &of_first, cx),
@@ -308,7 +308,8 @@ mod tests {
 
         let counted = |len| Counted { first: 10, len, surplus: 0 };
         let whole = plain(2).concat(counted(2));
-        // A batch with samples of the first member only must not decline, because the second has a `get_many`.
+        // A batch with samples of the first member only must not decline, because the second has a
+        // `get_many`.
         for indices in [vec![1, 0], vec![3, 0, 2, 1], vec![2]] {
             let samples = many::ask(&whole, &indices, &mut cx).unwrap().unwrap();
             let wanted = indices.iter().map(|&index| if index < 2 { index as u64 } else { index as u64 + 8 });

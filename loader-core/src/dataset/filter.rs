@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
 use crate::{context::Context, function::FilterFunction};
 
-/// The samples of an iterable dataset for which a function returns true. Created by [`IterableDataset::filter`] and
-/// [`IterableDataset::filter_with`]. `F` is [`FilterFn`](crate::FilterFn) or [`FilterFnWith`](crate::FilterFnWith).
+/// The samples of an iterable dataset for which a function returns true. Created by
+/// [`IterableDataset::filter`] and [`IterableDataset::filter_with`]. `F` is [`FilterFn`](crate::FilterFn) or
+/// [`FilterFnWith`](crate::FilterFnWith).
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Filter<D, F> {
     dataset: D,

@@ -1,9 +1,9 @@
 //! Iterators that own the values they borrow from.
 //!
-//! The iterator of an iterable dataset borrows from the dataset and from its context, and must be stored next to both
-//! between two batches. An async block is such a self-referential type in safe Rust: [`Generator`] polls the block
-//! by hand and receives one item per poll. Alternative considered: a crate for self-referential types. Rejected
-//! because it generates `unsafe` code here.
+//! The iterator of an iterable dataset borrows from the dataset and from its context, and must be stored next
+//! to both between two batches. An async block is such a self-referential type in safe Rust: [`Generator`]
+//! polls the block by hand and receives one item per poll. Alternative considered: a crate for
+//! self-referential types. Rejected because it generates `unsafe` code here.
 
 use std::{
     fmt, mem,

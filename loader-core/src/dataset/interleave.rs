@@ -13,12 +13,12 @@ use super::{
 };
 use crate::context::Context;
 
-/// Iterable datasets of one type whose samples are interleaved in each shard: the open streams give one sample each
-/// in turn, as with `interleave` of `tf.data`.
+/// Iterable datasets of one type whose samples are interleaved in each shard: the open streams give one
+/// sample each in turn, as with `interleave` of `tf.data`.
 ///
-/// At most `cycle_length` streams are open at the same time. When a stream ends, the next stream that has not been
-/// opened takes its place and its turn. The order depends only on the streams and on `cycle_length`. To interleave
-/// parts of one dataset see [`IterableDataset::interleave`].
+/// At most `cycle_length` streams are open at the same time. When a stream ends, the next stream that has not
+/// been opened takes its place and its turn. The order depends only on the streams and on `cycle_length`. To
+/// interleave parts of one dataset see [`IterableDataset::interleave`].
 ///
 /// # Examples
 /// ```
@@ -116,8 +116,8 @@ pub struct InterleaveSnapshot {
     turn: usize,
     /// The next lane to be opened.
     next_lane: usize,
-    /// The open lanes in the order of their turns, each with its encoded snapshot; `None` stands for the beginning of
-    /// the lane.
+    /// The open lanes in the order of their turns, each with its encoded snapshot; `None` stands for the
+    /// beginning of the lane.
     slots: Vec<(usize, Option<Vec<u8>>)>,
 }
 
@@ -150,8 +150,8 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
             let Some(bytes) = snapshot else { return Ok(Slot::new(lane)) };
             let inner = codec::decode(&bytes).context("reading the snapshot of an interleaved stream")?;
             let mut items = nested(lane, Some(inner));
-            // Opened here instead of at its first item: an error then means that the shard could not be opened, and
-            // the shard keeps its position.
+            // Opened here instead of at its first item: an error then means that the shard could not be
+            // opened, and the shard keeps its position.
             items.open()?;
             Ok(Slot { lane, items: Some(items), snapshot: Some(bytes) })
         });

@@ -11,12 +11,12 @@ use crate::{
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
 };
 
-/// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. Use it for logs, archives,
-/// sockets and other sources without cheap access by index.
+/// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. Use it for logs,
+/// archives, sockets and other sources without cheap access by index.
 ///
-/// The loader reads the dataset in shards, each by one worker, and passes the shard to [`iter`](Self::iter). In
-/// PyTorch, a dataset that does not split itself among the workers gives every sample once per worker. All samples
-/// of a batch come from one shard, and the loader takes a batch from each shard in turn.
+/// The loader reads the dataset in shards, each by one worker, and passes the shard to [`iter`](Self::iter).
+/// In PyTorch, a dataset that does not split itself among the workers gives every sample once per worker. All
+/// samples of a batch come from one shard, and the loader takes a batch from each shard in turn.
 ///
 /// # Examples
 /// ```
@@ -54,36 +54,37 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// One sample. Its type decides how a batch is collated, see [`Sample`](crate::Sample).
     type Sample: Send + 'static;
 
-    /// Returns the samples of `shard`. Each sample belongs to one shard only. Two calls for the same shard and
-    /// epoch must return the same samples; draw random numbers from [`Context::rng`], which here is the generator
-    /// of the shard.
+    /// Returns the samples of `shard`. Each sample belongs to one shard only. Two calls for the same shard
+    /// and epoch must return the same samples; draw random numbers from [`Context::rng`], which here is the
+    /// generator of the shard.
     ///
     /// # Errors
-    /// The loader reports an error in place of the shard's next batch, and ends the shard for this epoch. A run
-    /// that is resumed after the error opens the shard again. The same holds if [`chain`](Self::chain) or
+    /// The loader reports an error in place of the shard's next batch, and ends the shard for this epoch. A
+    /// run that is resumed after the error opens the shard again. The same holds if [`chain`](Self::chain) or
     /// [`InterleaveDataset`] fails to open a stream in the middle of a shard.
     ///
-    /// An item that is an error fails the batch that it would be in, and the stream continues after it. A panic
-    /// ends the shard.
+    /// An item that is an error fails the batch that it would be in, and the stream continues after it. A
+    /// panic ends the shard.
     fn iter(
         &self,
         shard: Shard,
         cx: &mut Context,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>;
 
-    /// Returns the items of `shard` after the first `position` items, or `None` if the dataset does not support
-    /// this. Implement it for a dataset that can reach a position without reading the items before it; the
-    /// default returns `None`.
+    /// Returns the items of `shard` after the first `position` items, or `None` if the dataset does not
+    /// support this. Implement it for a dataset that can reach a position without reading the items before
+    /// it; the default returns `None`.
     ///
-    /// The loader opens a shard in its middle when a run is resumed and when the worker that read the shard has
-    /// died. Without this method, it reads the shard again from the beginning and drops the items before the
-    /// position. If workers are killed repeatedly, they then never get further than one worker can read before it
-    /// is killed. A dataset that does not know where an item with a given number starts can implement
-    /// [`SnapshotDataset`](crate::SnapshotDataset) instead.
+    /// The loader opens a shard in its middle when a run is resumed and when the worker that read the shard
+    /// has died. Without this method, it reads the shard again from the beginning and drops the items before
+    /// the position. If workers are killed repeatedly, they then never get further than one worker can read
+    /// before it is killed. A dataset that does not know where an item with a given number starts can
+    /// implement [`SnapshotDataset`](crate::SnapshotDataset) instead.
     ///
-    /// The items must be those that [`iter`](Self::iter) returns after that position. Items that are errors count.
-    /// [`Context::rng`] starts at its beginning here, so a dataset that draws from it for each item cannot implement
-    /// this method. An implementation that returns `None` must not have drawn from the generator.
+    /// The items must be those that [`iter`](Self::iter) returns after that position. Items that are errors
+    /// count. [`Context::rng`] starts at its beginning here, so a dataset that draws from it for each item
+    /// cannot implement this method. An implementation that returns `None` must not have drawn from the
+    /// generator.
     ///
     /// # Errors
     /// As for [`iter`](Self::iter).
@@ -134,7 +135,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 
     /// Number of samples in all shards together, or `None` (the default) if it is not known.
-    /// [`DataLoader::len`](crate::DataLoader::len) is computed from it. The loader warns if the stream is longer.
+    /// [`DataLoader::len`](crate::DataLoader::len) is computed from it. The loader warns if the stream is
+    /// longer.
     fn len(&self) -> Option<usize> {
         None
     }
@@ -153,25 +155,25 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Ok(())
     }
 
-    /// Returns a text that identifies which samples a shard has and in which order, for example the version of the
-    /// files or an option that selects some of them. `"stream"` by default. The text is used as that of
-    /// [`Dataset::fingerprint`](crate::Dataset::fingerprint), and the same rules hold for it.
+    /// Returns a text that identifies which samples a shard has and in which order, for example the version
+    /// of the files or an option that selects some of them. `"stream"` by default. The text is used as that
+    /// of [`Dataset::fingerprint`](crate::Dataset::fingerprint), and the same rules hold for it.
     fn fingerprint(&self) -> String {
         "stream".to_owned()
     }
 
     /// Number of layers above the innermost dataset that have generators of their own. Each
     /// [`map`](Self::map), [`filter`](Self::filter), [`shuffle_buffer`](Self::shuffle_buffer) and
-    /// [`interleave`](Self::interleave) adds one; [`chain`](Self::chain) adds one and the layers of its second
-    /// dataset.
+    /// [`interleave`](Self::interleave) adds one; [`chain`](Self::chain) adds one and the layers of its
+    /// second dataset.
     #[doc(hidden)]
     fn layers(&self) -> u8 {
         0
     }
 
-    /// Passes every sample through `function`, in the process that loads the sample. Its [`Context::rng`] depends
-    /// on the sample's position in the shard. If `function` needs parameters, use [`map_with`](Self::map_with): a
-    /// closure that captures something does not compile.
+    /// Passes every sample through `function`, in the process that loads the sample. Its [`Context::rng`]
+    /// depends on the sample's position in the shard. If `function` needs parameters, use
+    /// [`map_with`](Self::map_with): a closure that captures something does not compile.
     // The compiler shows the next line in its error about a closure that captures something.
     fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
@@ -196,9 +198,10 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Map::new(self, WithParams::new(params, function))
     }
 
-    /// Leaves out the samples for which `function` returns false. The result has no known length. The function's
-    /// [`Context::rng`] depends on the sample's position in the shard of this dataset. If `function` needs
-    /// parameters, use [`filter_with`](Self::filter_with): a closure that captures something does not compile.
+    /// Leaves out the samples for which `function` returns false. The result has no known length. The
+    /// function's [`Context::rng`] depends on the sample's position in the shard of this dataset. If
+    /// `function` needs parameters, use [`filter_with`](Self::filter_with): a closure that captures something
+    /// does not compile.
     ///
     /// # Examples
     /// ```
@@ -241,9 +244,9 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 
     /// Takes at most `count` samples from all shards together. Each shard gives an equal share from its
-    /// beginning; if `count` is not a multiple of the number of shards, the first shards give one sample more. A
-    /// shard that has fewer samples than its share gives all of them. With one shard the result is the first
-    /// `count` samples. An item that is an error counts as a sample.
+    /// beginning; if `count` is not a multiple of the number of shards, the first shards give one sample
+    /// more. A shard that has fewer samples than its share gives all of them. With one shard the result is
+    /// the first `count` samples. An item that is an error counts as a sample.
     fn take(self, count: usize) -> Take<Self>
     where
         Self: Sized,
@@ -259,9 +262,9 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         ChainDataset::new(self, next)
     }
 
-    /// Splits each shard into `parts` parts, which are all open at the same time and give one sample each in turn.
-    /// Shard `i` of `n` is read as the shards `i`, `n + i`, `2n + i`, ... of `parts * n`. If a shard of the dataset
-    /// consists of whole files, this mixes the samples of `parts` files.
+    /// Splits each shard into `parts` parts, which are all open at the same time and give one sample each in
+    /// turn. Shard `i` of `n` is read as the shards `i`, `n + i`, `2n + i`, ... of `parts * n`. If a shard of
+    /// the dataset consists of whole files, this mixes the samples of `parts` files.
     ///
     /// # Panics
     /// Panics if `parts` is 0.
@@ -272,13 +275,13 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         InterleaveDataset::of_parts(self, parts)
     }
 
-    /// Shuffles the samples of each shard within a buffer of `size` samples: each step returns a random sample of
-    /// the buffer and puts the next sample of the stream into its place. The order depends only on the seed, the
-    /// epoch and the shard.
+    /// Shuffles the samples of each shard within a buffer of `size` samples: each step returns a random
+    /// sample of the buffer and puts the next sample of the stream into its place. The order depends only on
+    /// the seed, the epoch and the shard.
     ///
     /// With [`snapshots`](crate::Builder::snapshots), a snapshot has 4 bytes for each sample in the buffer. A
-    /// resumed stream reads the samples that were in the buffer again: with a buffer of 1,000 samples about the
-    /// last 7,000 samples of the shard. Apply slow functions after the buffer
+    /// resumed stream reads the samples that were in the buffer again: with a buffer of 1,000 samples about
+    /// the last 7,000 samples of the shard. Apply slow functions after the buffer
     /// (`.shuffle_buffer(1000).map(decode)`), so that they do not run again.
     ///
     /// # Panics

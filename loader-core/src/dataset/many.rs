@@ -2,9 +2,9 @@
 //!
 //! Whether a dataset overrides [`get_many`](Dataset::get_many) is only known after a call: the default
 //! implementation declines while the caller probes. The caller remembers that it declined and calls
-//! [`get`](Dataset::get) from then on, so a sample must not depend on which of the two methods loaded it. In both,
-//! a dataset draws from the generator of the sample's index, and a function around it from the generator of its
-//! own layer.
+//! [`get`](Dataset::get) from then on, so a sample must not depend on which of the two methods loaded it. In
+//! both, a dataset draws from the generator of the sample's index, and a function around it from the
+//! generator of its own layer.
 
 use std::fmt;
 
@@ -16,7 +16,8 @@ use crate::context::Context;
 /// Returns the samples `indices` if the dataset has a `get_many` of its own, and `None` otherwise.
 ///
 /// # Errors
-/// Returns the errors of the dataset, and an error if the number of samples differs from the number of indices.
+/// Returns the errors of the dataset, and an error if the number of samples differs from the number of
+/// indices.
 pub(crate) fn ask<D: Dataset>(
     dataset: &D,
     indices: &[usize],
@@ -32,8 +33,8 @@ pub(crate) fn ask<D: Dataset>(
     Ok(Some(samples))
 }
 
-/// Default implementation of [`Dataset::get_many`]: declines if the caller probes, and loads the samples one by one
-/// otherwise.
+/// Default implementation of [`Dataset::get_many`]: declines if the caller probes, and loads the samples one
+/// by one otherwise.
 pub(super) fn decline<D: Dataset>(
     dataset: &D,
     indices: &[usize],

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, many};
 use crate::{context::Context, function::MapFunction};
 
-/// A dataset whose samples pass through a function. Created by [`Dataset::map`], [`Dataset::map_with`] and the same
-/// methods of [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or [`MapFnWith`](crate::MapFnWith), so that the
-/// type can be named.
+/// A dataset whose samples pass through a function. Created by [`Dataset::map`], [`Dataset::map_with`] and
+/// the same methods of [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or
+/// [`MapFnWith`](crate::MapFnWith), so that the type can be named.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Map<D, F> {
     dataset: D,

@@ -120,13 +120,13 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Any error fails the batch that contains the sample, and no other batch. A panic does the same.
     fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
 
-    /// Returns the samples `indices`, in that order: PyTorch's `__getitems__`. Override it if the dataset reads
-    /// several samples together at lower cost; the default calls [`get`](Self::get) for each index. Call
-    /// [`Context::set_index`] for each sample before you use its generator.
+    /// Returns the samples `indices`, in that order: PyTorch's `__getitems__`. Override it if the dataset
+    /// reads several samples together at lower cost; the default calls [`get`](Self::get) for each index.
+    /// Call [`Context::set_index`] for each sample before you use its generator.
     ///
     /// # Errors
-    /// As for [`get`](Self::get). The batch also fails if the number of returned samples differs from the number
-    /// of indices.
+    /// As for [`get`](Self::get). The batch also fails if the number of returned samples differs from the
+    /// number of indices.
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
         many::decline(self, indices, cx)
     }
@@ -144,10 +144,10 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Returns a text that identifies which sample is at which index, for example the version of the files or
     /// an option that selects some of them. `"dataset"` by default.
     ///
-    /// Each [`State`](crate::State) contains the fingerprint, and a loader refuses a state with a different one.
-    /// The text must be the same in every build of the program. If it is longer than 200 bytes, the state contains
-    /// its beginning and a hash of the whole. It need not contain the number of samples, which the loader compares
-    /// separately.
+    /// Each [`State`](crate::State) contains the fingerprint, and a loader refuses a state with a different
+    /// one. The text must be the same in every build of the program. If it is longer than 200 bytes, the
+    /// state contains its beginning and a hash of the whole. It need not contain the number of samples, which
+    /// the loader compares separately.
     fn fingerprint(&self) -> String {
         "dataset".to_owned()
     }
@@ -160,8 +160,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 
     /// Passes every sample through `function`, in the process that loads the sample. `function` draws random
-    /// numbers from [`Context::rng`]. If it needs parameters, use [`map_with`](Self::map_with): a closure that
-    /// captures something does not compile.
+    /// numbers from [`Context::rng`]. If it needs parameters, use [`map_with`](Self::map_with): a closure
+    /// that captures something does not compile.
     ///
     /// ```compile_fail,E0308
     /// # use loader_core::prelude::*;
@@ -181,9 +181,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Map::new(self, Function::new(function))
     }
 
-    /// Passes every sample through `function` together with a reference to `params`: values that are known only
-    /// at run time, such as a mean. The loader sends the parameters to the workers with the dataset. They can
-    /// have any serde type that bincode can encode.
+    /// Passes every sample through `function` together with a reference to `params`: values that are known
+    /// only at run time, such as a mean. The loader sends the parameters to the workers with the dataset.
+    /// They can have any serde type that bincode can encode.
     ///
     /// # Examples
     /// ```
@@ -207,8 +207,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Map::new(self, WithParams::new(params, function))
     }
 
-    /// Concatenates this dataset and `other`: PyTorch's `+`. Calls can be chained: `a.concat(b).concat(c)`. For a
-    /// list of datasets of one type see [`ConcatDataset`].
+    /// Concatenates this dataset and `other`: PyTorch's `+`. Calls can be chained: `a.concat(b).concat(c)`.
+    /// For a list of datasets of one type see [`ConcatDataset`].
     fn concat<D>(self, other: D) -> Concat<Self, D>
     where
         Self: Sized,

@@ -16,10 +16,11 @@ use crate::context::Context;
 
 /// Error context that marks a nested stream that could not be opened.
 ///
-/// The loader then ends the shard and keeps its position, as if the shard itself could not be opened. Alternative
-/// considered: treat the error like that of any item, and continue with the other streams. Rejected because opening
-/// the stream may succeed later, in a resumed run or in the worker that replaces a dead one. The items after it would
-/// then have different positions, and samples would be repeated or missing.
+/// The loader then ends the shard and keeps its position, as if the shard itself could not be opened.
+/// Alternative considered: treat the error like that of any item, and continue with the other streams.
+/// Rejected because opening the stream may succeed later, in a resumed run or in the worker that replaces a
+/// dead one. The items after it would then have different positions, and samples would be repeated or
+/// missing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotOpened;
 
@@ -29,8 +30,9 @@ impl fmt::Display for NotOpened {
     }
 }
 
-/// Returns the samples of `shard` of `dataset`. The shard is opened when its first sample is needed, because an open
-/// stream may hold files open. If opening fails, the only item is an error with the context [`NotOpened`].
+/// Returns the samples of `shard` of `dataset`. The shard is opened when its first sample is needed, because
+/// an open stream may hold files open. If opening fails, the only item is an error with the context
+/// [`NotOpened`].
 pub(super) fn open_later<D: IterableDataset>(
     dataset: &D,
     shard: Shard,
@@ -48,8 +50,8 @@ pub(super) fn open_later<D: IterableDataset>(
     })
 }
 
-/// The samples of one shard of a dataset with snapshots. Like [`open_later`], it opens the shard when the first
-/// sample is needed.
+/// The samples of one shard of a dataset with snapshots. Like [`open_later`], it opens the shard when the
+/// first sample is needed.
 pub(super) struct Nested<'a, S, P> {
     // A `RefCell`, because `snapshot` takes `&self` but must advance the generator.
     answers: RefCell<Generator<'a, Answer<S, P>>>,

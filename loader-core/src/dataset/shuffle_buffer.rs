@@ -1,10 +1,11 @@
 //! An iterable dataset that is shuffled within a buffer.
 //!
-//! A snapshot contains the position of the generator, the position in the stream of each sample in the buffer, and a
-//! snapshot of the inner stream from before the oldest of these samples. A resumed stream reads again from that inner
-//! snapshot and keeps the samples that were in the buffer. Alternative considered: the samples themselves in the
-//! snapshot. Rejected because workers send snapshots with their batches: a buffer of a thousand photographs would
-//! add hundreds of megabytes, and each sample type would have to implement `Serialize`.
+//! A snapshot contains the position of the generator, the position in the stream of each sample in the
+//! buffer, and a snapshot of the inner stream from before the oldest of these samples. A resumed stream reads
+//! again from that inner snapshot and keeps the samples that were in the buffer. Alternative considered: the
+//! samples themselves in the snapshot. Rejected because workers send snapshots with their batches: a buffer
+//! of a thousand photographs would add hundreds of megabytes, and each sample type would have to implement
+//! `Serialize`.
 
 use std::{collections::VecDeque, mem};
 
@@ -16,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, nested::NotOpened};
 use crate::{context::Context, random::below};
 
-/// An iterable dataset whose samples are shuffled within a buffer. Created by [`IterableDataset::shuffle_buffer`].
+/// An iterable dataset whose samples are shuffled within a buffer. Created by
+/// [`IterableDataset::shuffle_buffer`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ShuffleBuffer<D> {
     dataset: D,
@@ -121,8 +123,8 @@ impl<T> Buffer<T> {
         Self { held: Vec::new(), size, rng }
     }
 
-    /// Returns the next sample in shuffled order. `read` is passed the content of the buffer, and returns the next
-    /// item of the stream or `None` at its end.
+    /// Returns the next sample in shuffled order. `read` is passed the content of the buffer, and returns the
+    /// next item of the stream or `None` at its end.
     fn next(&mut self, mut read: impl FnMut(&[T]) -> Option<anyhow::Result<T>>) -> Option<anyhow::Result<T>> {
         loop {
             let len = self.held.len();
@@ -175,18 +177,18 @@ impl<S, I> Reader<I>
 where
     I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
 {
-    /// Creates a reader for a buffer of `size` samples. `items` is the stream after its first `read` items, and
-    /// `inner` is its snapshot there.
+    /// Creates a reader for a buffer of `size` samples. `items` is the stream after its first `read` items,
+    /// and `inner` is its snapshot there.
     fn new(items: I, size: usize, read: u64, inner: Option<Vec<u8>>) -> Self {
-        // More marks cost more snapshots; fewer marks cost more items that a resumed stream reads again. With this
-        // interval the distance to the mark adds at most a quarter of the buffer.
+        // More marks cost more snapshots; fewer marks cost more items that a resumed stream reads again. With
+        // this interval the distance to the mark adds at most a quarter of the buffer.
         let interval = size.div_ceil(4) as u64;
         let marks = VecDeque::from([Mark { read, inner }]);
         Self { items, has_ended: false, read, marks, interval, next_mark: read.saturating_add(interval) }
     }
 
-    /// Returns the next item: a sample with its position. `oldest` returns the position of the oldest sample that a
-    /// snapshot must be able to find again.
+    /// Returns the next item: a sample with its position. `oldest` returns the position of the oldest sample
+    /// that a snapshot must be able to find again.
     fn next(&mut self, oldest: impl FnOnce() -> Option<u64>) -> Option<anyhow::Result<(u64, S)>> {
         if self.has_ended {
             return None;
@@ -205,7 +207,8 @@ where
         Some(item.map(|sample| (position, sample)))
     }
 
-    /// Sets a mark at the current position, and drops the marks before the last one from which `oldest` can be read.
+    /// Sets a mark at the current position, and drops the marks before the last one from which `oldest` can
+    /// be read.
     fn mark(&mut self, oldest: Option<u64>) -> anyhow::Result<()> {
         self.next_mark = self.read.saturating_add(self.interval);
         let inner = self.items.snapshot().context("writing a snapshot of the buffer's stream")?;
@@ -246,7 +249,8 @@ where
             match (item, wanted) {
                 (Ok(sample), Some((_, place))) => found.push((place, sample)),
                 (Err(error), wanted) if wanted.is_some() || error.is::<NotOpened>() => return Err(error),
-                // An error that was returned when the item was first read, or a sample that had left the buffer.
+                // An error that was returned when the item was first read, or a sample that had left the
+                // buffer.
                 _ => {}
             }
         }

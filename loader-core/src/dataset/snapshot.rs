@@ -5,12 +5,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{IterableDataset, Shard};
 use crate::context::Context;
 
-/// An iterable dataset that can save its position in a shard and continue from there, as with `state_dict` and
-/// `load_state_dict` of torchdata's `StatefulDataLoader`. Enable it with
+/// An iterable dataset that can save its position in a shard and continue from there, as with `state_dict`
+/// and `load_state_dict` of torchdata's `StatefulDataLoader`. Enable it with
 /// [`Builder::snapshots`](crate::Builder::snapshots).
 ///
-/// The loader resumes any other iterable dataset with [`iter_at`](IterableDataset::iter_at), or by reading and
-/// dropping the samples before the position.
+/// The loader resumes any other iterable dataset with [`iter_at`](IterableDataset::iter_at), or by reading
+/// and dropping the samples before the position.
 ///
 /// # Examples
 /// ```
@@ -97,8 +97,8 @@ pub trait SnapshotIterator: Iterator {
     /// The position.
     type Snapshot;
 
-    /// Returns the position after the item that was taken last. It must contain everything that determines the
-    /// following items, including the state of a generator.
+    /// Returns the position after the item that was taken last. It must contain everything that determines
+    /// the following items, including the state of a generator.
     ///
     /// # Errors
     /// An error fails the batch that was just read.
@@ -121,8 +121,9 @@ mod tests {
         item.map_or_else(|error| error.to_string(), |sample| format!("{sample:?}"))
     }
 
-    /// Checks that `iter_from` gives the same items as `iter`, and that a stream that is resumed at each snapshot
-    /// gives the items after it. Checks the snapshots of each resumed stream in the same way, `depth` levels deep.
+    /// Checks that `iter_from` gives the same items as `iter`, and that a stream that is resumed at each
+    /// snapshot gives the items after it. Checks the snapshots of each resumed stream in the same way,
+    /// `depth` levels deep.
     fn check<D: SnapshotDataset<Sample: Debug>>(
         dataset: &D,
         shard: Shard,
@@ -216,8 +217,8 @@ mod tests {
         assert!(error.to_string().contains("ends after 20 items"), "{error:#}");
     }
 
-    /// The oldest sample in a buffer of `size` samples entered it on average `size * ln(size)` items ago: the sum
-    /// of `size / k` for `k` from 1 to `size`.
+    /// The oldest sample in a buffer of `size` samples entered it on average `size * ln(size)` items ago: the
+    /// sum of `size / k` for `k` from 1 to `size`.
     #[test]
     fn a_resumed_buffer_reads_a_bounded_number_of_items_again() {
         const SIZE: usize = 200;

@@ -10,14 +10,14 @@ use crate::{context::Context, tuples::each_tuple};
 
 /// Datasets of equal length, whose samples are combined index by index: PyTorch's `StackDataset`.
 ///
-/// A stack of a tuple of 1 to 8 datasets has tuples as samples. A stack of a `BTreeMap` of datasets of one type has
-/// maps with the same keys as samples.
+/// A stack of a tuple of 1 to 8 datasets has tuples as samples. A stack of a `BTreeMap` of datasets of one
+/// type has maps with the same keys as samples.
 ///
-/// The sample's generator restarts for each part, so each part draws the numbers that it would draw outside of the
-/// stack. An image and its mask are cropped in the same way if both parts draw in the same way.
+/// The sample's generator restarts for each part, so each part draws the numbers that it would draw outside
+/// of the stack. An image and its mask are cropped in the same way if both parts draw in the same way.
 ///
-/// A part that overrides [`get_many`](Dataset::get_many) loads its samples with one call, the other parts load them
-/// one by one. The stack itself has a `get_many` if at least one part has.
+/// A part that overrides [`get_many`](Dataset::get_many) loads its samples with one call, the other parts
+/// load them one by one. The stack itself has a `get_many` if at least one part has.
 ///
 /// # Examples
 /// ```
@@ -42,8 +42,8 @@ impl<P: Parts> StackDataset<P> {
     /// Combines `parts`. Their lengths are read once, here.
     ///
     /// # Errors
-    /// Returns [`ComposeError::LengthsDiffer`] if the parts have different lengths, and [`ComposeError::NoParts`] for
-    /// an empty map.
+    /// Returns [`ComposeError::LengthsDiffer`] if the parts have different lengths, and
+    /// [`ComposeError::NoParts`] for an empty map.
     pub fn new(parts: P) -> Result<Self, ComposeError> {
         let len = common_length(parts.lengths())?.ok_or(ComposeError::NoParts { whole: "a stack" })?;
         Ok(Self { parts, len })

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::{Dataset, hash, many, with_len};
 use crate::{context::Context, tensor::Tensor};
 
-/// The samples of a dataset that a list of indices selects: PyTorch's `Subset`. Sample `i` of the subset is sample
-/// `indices[i]` of the inner dataset, which may be a subset too.
+/// The samples of a dataset that a list of indices selects: PyTorch's `Subset`. Sample `i` of the subset is
+/// sample `indices[i]` of the inner dataset, which may be a subset too.
 ///
-/// Workers share the list. The inner dataset loads a sample as it does without the subset: [`Context::index`] and
-/// the generator are those of the index `indices[i]`. Batches and errors have the index `i`.
+/// Workers share the list. The inner dataset loads a sample as it does without the subset: [`Context::index`]
+/// and the generator are those of the index `indices[i]`. Batches and errors have the index `i`.
 ///
 /// # Examples
 /// ```
@@ -56,7 +56,8 @@ pub enum SubsetError {
 }
 
 impl<D: Dataset> Subset<D> {
-    /// Creates a subset of the samples `indices` of `dataset`, in that order. An index may occur more than once.
+    /// Creates a subset of the samples `indices` of `dataset`, in that order. An index may occur more than
+    /// once.
     ///
     /// # Errors
     /// Returns [`SubsetError::IndexOutOfRange`] if an index is not below the length of `dataset`.

@@ -10,8 +10,8 @@ use crate::{
 /// An owned view of one row of a tensor's first dimension: the sample of a
 /// [`TensorDataset`](crate::TensorDataset). It keeps the tensor alive and dereferences to the row's elements.
 ///
-/// A row of a tensor of shape `[N, ..S]` has the shape `S`; a row of a tensor of rank 1 is a single number. Creating
-/// and cloning a `TensorRow` do not allocate.
+/// A row of a tensor of shape `[N, ..S]` has the shape `S`; a row of a tensor of rank 1 is a single number.
+/// Creating and cloning a `TensorRow` do not allocate.
 ///
 /// # Examples
 /// ```

@@ -14,13 +14,13 @@ use crate::{
 
 /// Tensors in memory, one row per sample: PyTorch's `TensorDataset`.
 ///
-/// A dataset of one tensor has its rows ([`TensorRow`]s) as samples. A dataset of a tuple of 1 to 8 tensors with
-/// equal first dimensions has tuples of rows as samples. From a tensor of shape `[N, ..S]`, a batch of `B` samples
-/// has the shape `[B, ..S]`. A row is a view, whose elements are copied once, into the batch.
+/// A dataset of one tensor has its rows ([`TensorRow`]s) as samples. A dataset of a tuple of 1 to 8 tensors
+/// with equal first dimensions has tuples of rows as samples. From a tensor of shape `[N, ..S]`, a batch of
+/// `B` samples has the shape `[B, ..S]`. A row is a view, whose elements are copied once, into the batch.
 ///
-/// Worker processes share the tensors. `build()` copies them into shared memory once, also with 0 workers, and then
-/// drops the dataset that the builder was given. Until then the tensors are in memory twice, and longer if the program
-/// keeps a clone.
+/// Worker processes share the tensors. `build()` copies them into shared memory once, also with 0 workers,
+/// and then drops the dataset that the builder was given. Until then the tensors are in memory twice, and
+/// longer if the program keeps a clone.
 ///
 /// # Examples
 /// ```
@@ -45,8 +45,8 @@ impl<T: Tensors> TensorDataset<T> {
     /// Creates a dataset of the rows of `tensors`.
     ///
     /// # Errors
-    /// Returns [`ComposeError::LengthsDiffer`] if the first dimensions differ, and [`ComposeError::NoRows`] if a
-    /// tensor has rank 0.
+    /// Returns [`ComposeError::LengthsDiffer`] if the first dimensions differ, and [`ComposeError::NoRows`]
+    /// if a tensor has rank 0.
     pub fn new(tensors: T) -> Result<Self, ComposeError> {
         let mut lengths = Vec::new();
         for (part, shape) in tensors.shapes() {

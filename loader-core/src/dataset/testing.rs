@@ -57,7 +57,8 @@ pub(super) fn draw(cx: &mut Context, index: usize) -> u64 {
     cx.rng().random()
 }
 
-/// A stream of the numbers below `count`, each with a draw from the shard's generator. Multiples of `bad` are errors.
+/// A stream of the numbers below `count`, each with a draw from the shard's generator. Multiples of `bad` are
+/// errors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Stream {
     pub(super) count: u64,

@@ -7,9 +7,9 @@ use crate::dataset::with_len;
 
 /// An order of batches of sample indices: PyTorch's `BatchSampler`. Batches may differ in length.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
-    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the loader's
-    /// iterator return it. If the number is wrong, the loader still loads all batches of the epoch, and gives a
-    /// [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
+    /// Number of batches in `epoch`. [`DataLoader::len`](crate::DataLoader::len) and the `size_hint` of the
+    /// loader's iterator return it. If the number is wrong, the loader still loads all batches of the epoch,
+    /// and gives a [`Warning::WrongBatchCount`](crate::Warning::WrongBatchCount).
     fn len(&self, epoch: Epoch) -> usize;
 
     /// Returns the batches of `epoch`, in order. Two calls for the same epoch must return the same batches.
@@ -32,7 +32,8 @@ pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// Cuts the order of a sampler into batches of equal size: PyTorch's `BatchSampler(sampler, batch_size, drop_last)`.
+/// Cuts the order of a sampler into batches of equal size: PyTorch's `BatchSampler(sampler, batch_size,
+/// drop_last)`.
 #[derive(Debug)]
 pub struct FixedBatches<S> {
     sampler: S,
@@ -41,8 +42,8 @@ pub struct FixedBatches<S> {
 }
 
 impl<S: Sampler> FixedBatches<S> {
-    /// Creates batches of `batch_size` indices. The last batch may be shorter; with `drop_last`, a shorter batch is left
-    /// out.
+    /// Creates batches of `batch_size` indices. The last batch may be shorter; with `drop_last`, a shorter
+    /// batch is left out.
     ///
     /// # Panics
     /// Panics if `batch_size` is 0.
@@ -103,7 +104,8 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
 
 /// Cuts an order into batches of `size` indices; the last batch may be shorter.
 ///
-/// The iterator's `nth` calls `indices.nth` once, so that resuming in the middle of an epoch is as fast as `indices.nth`.
+/// The iterator's `nth` calls `indices.nth` once, so that resuming in the middle of an epoch is as fast as
+/// `indices.nth`.
 ///
 /// # Panics
 /// Panics if `size` is 0.

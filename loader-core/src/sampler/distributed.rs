@@ -2,13 +2,13 @@
 
 use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
 
-/// The share of one process if several processes train together: every `world_size`-th index of an order that is the
-/// same in all processes. PyTorch's `DistributedSampler`, except that the loader passes the epoch, so no call of
-/// `set_epoch` is needed.
+/// The share of one process if several processes train together: every `world_size`-th index of an order that
+/// is the same in all processes. PyTorch's `DistributedSampler`, except that the loader passes the epoch, so
+/// no call of `set_epoch` is needed.
 ///
-/// All processes must have the same seed. All get the same number of indices. If the length is not a multiple of
-/// `world_size`, indices from the front of the order are repeated at its end; with [`drop_last`](Self::drop_last), the
-/// end of the order is left out instead.
+/// All processes must have the same seed. All get the same number of indices. If the length is not a multiple
+/// of `world_size`, indices from the front of the order are repeated at its end; with
+/// [`drop_last`](Self::drop_last), the end of the order is left out instead.
 ///
 /// # Examples
 /// ```
@@ -32,8 +32,8 @@ impl DistributedSampler {
     /// Creates the sampler of process `rank` (from 0) of `world_size` processes over the indices below `len`.
     ///
     /// # Errors
-    /// Returns [`SamplerError::InvalidRank`] if `rank` is not below `world_size`, and [`SamplerError::NoProcesses`] if
-    /// `world_size` is 0.
+    /// Returns [`SamplerError::InvalidRank`] if `rank` is not below `world_size`, and
+    /// [`SamplerError::NoProcesses`] if `world_size` is 0.
     pub fn new(len: usize, world_size: usize, rank: usize) -> Result<Self, SamplerError> {
         match world_size {
             0 => Err(SamplerError::NoProcesses),
@@ -48,8 +48,8 @@ impl DistributedSampler {
         Self { shuffle, ..self }
     }
 
-    /// If true, indices at the end of the order are left out until the length is a multiple of `world_size`; if false
-    /// (the default), indices are repeated instead.
+    /// If true, indices at the end of the order are left out until the length is a multiple of `world_size`;
+    /// if false (the default), indices are repeated instead.
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> Self {
         Self { drop_last, ..self }

@@ -1,5 +1,5 @@
-//! Samplers: which samples an epoch has, and in which order. The order of an epoch depends only on the seed, the epoch
-//! and the sampler, not on the number of workers.
+//! Samplers: which samples an epoch has, and in which order. The order of an epoch depends only on the seed,
+//! the epoch and the sampler, not on the number of workers.
 //!
 //! | PyTorch | here |
 //! |---|---|
@@ -14,19 +14,21 @@
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
 //!
 //! # PyTorch's order
-//! With [`Order::Torch`], the order of these samplers in epoch `k` equals that of PyTorch 2.15 on the CPU when a sampler
-//! with `generator=torch.Generator().manual_seed(seed)` is iterated for the `k`-th time (counted from 0, each time to
-//! the end). `seed` is the loader's seed. For `DistributedSampler`, it equals the order with `seed=seed` after
-//! `set_epoch(k)`. A loader with `shuffle` equals PyTorch's with
-//! `shuffle=True, generator=torch.Generator().manual_seed(seed)`. In PyTorch, such a loader draws the seed of its
-//! workers from the sampler's generator, so the order differs from that of a [`RandomSampler`] with its own generator.
+//! With [`Order::Torch`], the order of these samplers in epoch `k` equals that of PyTorch 2.15 on the CPU
+//! when a sampler with `generator=torch.Generator().manual_seed(seed)` is iterated for the `k`-th time
+//! (counted from 0, each time to the end). `seed` is the loader's seed. For `DistributedSampler`, it equals
+//! the order with `seed=seed` after `set_epoch(k)`. A loader with `shuffle` equals PyTorch's with
+//! `shuffle=True, generator=torch.Generator().manual_seed(seed)`. In PyTorch, such a loader draws the seed of
+//! its workers from the sampler's generator, so the order differs from that of a [`RandomSampler`] with its
+//! own generator.
 //!
-//! There is no counterpart to a PyTorch loader or sampler without a generator. It uses PyTorch's global generator, whose
-//! state depends on the rest of the program.
+//! There is no counterpart to a PyTorch loader or sampler without a generator. It uses PyTorch's global
+//! generator, whose state depends on the rest of the program.
 //!
-//! [`WeightedRandomSampler`] orders indices by a value that is computed with a logarithm (`log1p`) if it draws without
-//! replacement or draws a single index. Two indices whose values differ only in the last bit may be swapped compared
-//! with PyTorch if the mathematical libraries round differently. Two indices with equal values may be swapped too.
+//! [`WeightedRandomSampler`] orders indices by a value that is computed with a logarithm (`log1p`) if it
+//! draws without replacement or draws a single index. Two indices whose values differ only in the last bit
+//! may be swapped compared with PyTorch if the mathematical libraries round differently. Two indices with
+//! equal values may be swapped too.
 
 mod batch;
 mod distributed;
@@ -83,7 +85,8 @@ impl Epoch {
         Self { order, ..self }
     }
 
-    /// Returns this crate's generator for the order of this epoch. Each call returns the generator in its initial state.
+    /// Returns this crate's generator for the order of this epoch. Each call returns the generator in its
+    /// initial state.
     pub fn rng(&self) -> ChaCha8Rng {
         generator(key(Purpose::Order, self.seed, self.number), 0)
     }
@@ -118,25 +121,27 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Returns the indices of `epoch`, in order. Two calls for the same epoch must return the same indices. The loader
-    /// resumes an epoch with the iterator's `nth`, so a fast `nth` makes resuming fast.
+    /// Returns the indices of `epoch`, in order. Two calls for the same epoch must return the same indices.
+    /// The loader resumes an epoch with the iterator's `nth`, so a fast `nth` makes resuming fast.
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
 
-    /// Returns the indices of `epoch` in batches of `size`, which is at least 1; the last batch may be shorter. Override
-    /// it with a call of [`cut`] on the concrete iterator type, which avoids a dynamic call per index.
+    /// Returns the indices of `epoch` in batches of `size`, which is at least 1; the last batch may be
+    /// shorter. Override it with a call of [`cut`] on the concrete iterator type, which avoids a dynamic call
+    /// per index.
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         cut(self.indices(epoch), size)
     }
 
     /// Returns a text that identifies what determines the order apart from seed, epoch and number of indices.
-    /// `"sampler"` by default. The text is used as that of [`Dataset::fingerprint`](crate::Dataset::fingerprint), and
-    /// the same rules hold for it.
+    /// `"sampler"` by default. The text is used as that of
+    /// [`Dataset::fingerprint`](crate::Dataset::fingerprint), and the same rules hold for it.
     fn fingerprint(&self) -> String {
         "sampler".to_owned()
     }
 
-    /// Max index of all epochs, or `None` (the default) if it is not known in advance. `build()` refuses a sampler
-    /// whose max index is not below the length of the dataset. With `None`, an index out of range fails its batch.
+    /// Max index of all epochs, or `None` (the default) if it is not known in advance. `build()` refuses a
+    /// sampler whose max index is not below the length of the dataset. With `None`, an index out of range
+    /// fails its batch.
     fn max_index(&self) -> Option<usize> {
         None
     }

@@ -9,7 +9,8 @@ pub(super) struct Places<F> {
 }
 
 impl<F: FnMut(usize) -> usize> Places<F> {
-    /// Creates an iterator over the positions below `len`. It calls `at` with increasing positions, at most once each.
+    /// Creates an iterator over the positions below `len`. It calls `at` with increasing positions, at most
+    /// once each.
     pub(super) fn new(len: usize, at: F) -> Self {
         Self { places: 0..len, at }
     }

@@ -5,9 +5,9 @@ use crate::torch::{integer_draws, permutation_draws};
 
 /// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler`.
 ///
-/// A permutation of 65,536 indices or more is computed index by index, in about 200 bytes of memory. Starting an epoch
-/// and resuming it at any position take the same short time for any length. Shorter permutations, and all permutations
-/// in PyTorch's order, are shuffled in memory when the epoch starts.
+/// A permutation of 65,536 indices or more is computed index by index, in about 200 bytes of memory. Starting
+/// an epoch and resuming it at any position take the same short time for any length. Shorter permutations,
+/// and all permutations in PyTorch's order, are shuffled in memory when the epoch starts.
 ///
 /// # Examples
 /// ```
@@ -46,11 +46,12 @@ impl RandomSampler {
         Self { replacement, ..self }
     }
 
-    /// Sets the number of indices in an epoch, at least 1; `len` by default. Without replacement, an epoch of more than
-    /// `len` indices consists of several permutations, one after the other.
+    /// Sets the number of indices in an epoch, at least 1; `len` by default. Without replacement, an epoch of
+    /// more than `len` indices consists of several permutations, one after the other.
     ///
     /// # Errors
-    /// Returns [`SamplerError::NoSamples`] if `num_samples` is 0, and [`SamplerError::NothingToDrawFrom`] if `len` is 0.
+    /// Returns [`SamplerError::NoSamples`] if `num_samples` is 0, and [`SamplerError::NothingToDrawFrom`] if
+    /// `len` is 0.
     pub fn num_samples(self, num_samples: usize) -> Result<Self, SamplerError> {
         match (self.population, num_samples) {
             (_, 0) => Err(SamplerError::NoSamples),

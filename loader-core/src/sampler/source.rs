@@ -17,14 +17,14 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Generator for a sampler that takes `draws` draws per epoch in PyTorch's order, from a generator of its own that is
-    /// seeded once.
+    /// Generator for a sampler that takes `draws` draws per epoch in PyTorch's order, from a generator of its
+    /// own that is seeded once.
     pub(super) fn of_sampler(epoch: Epoch, draws: u64) -> Self {
         Self::new(epoch, || torch::at_epoch(epoch.seed, epoch.number, draws))
     }
 
-    /// Generator for a sampler that shares the loader's generator: in each epoch, the loader draws its base seed before
-    /// the sampler takes `draws` draws.
+    /// Generator for a sampler that shares the loader's generator: in each epoch, the loader draws its base
+    /// seed before the sampler takes `draws` draws.
     pub(super) fn of_loader(epoch: Epoch, draws: u64) -> Self {
         Self::new(epoch, || {
             let mut generator =

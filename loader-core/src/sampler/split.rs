@@ -36,8 +36,8 @@ pub enum SplitError {
     },
 }
 
-/// Splits the indices below `len` at random into parts of `counts[0]`, `counts[1]`, ... indices: PyTorch's `random_split`
-/// with lengths. Each index is in exactly one part.
+/// Splits the indices below `len` at random into parts of `counts[0]`, `counts[1]`, ... indices: PyTorch's
+/// `random_split` with lengths. Each index is in exactly one part.
 ///
 /// # Errors
 /// Returns [`SplitError::WrongSum`] if the counts do not sum to `len`.
@@ -64,13 +64,13 @@ pub fn random_split_by_counts(
     Ok(counts.iter().map(|&count| indices.by_ref().take(count).collect()).collect())
 }
 
-/// Splits the indices below `len` at random into parts of `fractions[0] * len`, `fractions[1] * len`, ... indices, rounded
-/// down: PyTorch's `random_split` with fractions. The indices that remain are added to the parts one by one, beginning
-/// with the first part.
+/// Splits the indices below `len` at random into parts of `fractions[0] * len`, `fractions[1] * len`, ...
+/// indices, rounded down: PyTorch's `random_split` with fractions. The indices that remain are added to the
+/// parts one by one, beginning with the first part.
 ///
 /// # Errors
-/// Returns [`SplitError::InvalidFraction`] if a fraction is not between 0 and 1, and [`SplitError::WrongFractionSum`] if
-/// the fractions do not sum to 1 (within 1e-9).
+/// Returns [`SplitError::InvalidFraction`] if a fraction is not between 0 and 1, and
+/// [`SplitError::WrongFractionSum`] if the fractions do not sum to 1 (within 1e-9).
 ///
 /// # Examples
 /// ```

@@ -22,8 +22,8 @@ pub struct SubsetRandomSampler {
 }
 
 impl SubsetRandomSampler {
-    /// Creates a sampler of `indices`. An index that occurs twice is drawn twice per epoch. If there are no indices, each
-    /// epoch is empty.
+    /// Creates a sampler of `indices`. An index that occurs twice is drawn twice per epoch. If there are no
+    /// indices, each epoch is empty.
     pub fn new(indices: impl IntoIterator<Item = usize>) -> Self {
         Self { indices: indices.into_iter().collect() }
     }

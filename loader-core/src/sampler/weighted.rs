@@ -5,8 +5,8 @@ use std::{fmt, sync::Arc};
 use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
 use crate::dataset::hash;
 
-/// Draws indices with probabilities proportional to weights, anew for each epoch: PyTorch's `WeightedRandomSampler`,
-/// without its limit of 2^24 weights.
+/// Draws indices with probabilities proportional to weights, anew for each epoch: PyTorch's
+/// `WeightedRandomSampler`, without its limit of 2^24 weights.
 ///
 /// # Examples
 /// ```
@@ -35,12 +35,12 @@ enum Table {
 }
 
 impl WeightedRandomSampler {
-    /// Creates a sampler that draws `num_samples` indices per epoch, index `i` with a probability proportional to
-    /// `weights[i]`. Without replacement, an index is drawn at most once per epoch.
+    /// Creates a sampler that draws `num_samples` indices per epoch, index `i` with a probability
+    /// proportional to `weights[i]`. Without replacement, an index is drawn at most once per epoch.
     ///
-    /// The weights need not sum to 1. They take 8 bytes each, and clones share them. With replacement, a draw takes time
-    /// proportional to the logarithm of the number of weights. Without replacement, each epoch first computes a value
-    /// for every weight.
+    /// The weights need not sum to 1. They take 8 bytes each, and clones share them. With replacement, a draw
+    /// takes time proportional to the logarithm of the number of weights. Without replacement, each epoch
+    /// first computes a value for every weight.
     ///
     /// # Errors
     /// Returns a [`SamplerError`] if
@@ -156,14 +156,16 @@ fn cumulative(mut weights: Vec<f64>) -> Result<Vec<f64>, SamplerError> {
 fn draws(table: Arc<[f64]>, num_samples: usize, mut source: Source) -> impl Iterator<Item = usize> + Send {
     (0..num_samples).map(move |_| {
         let drawn = source.uniform();
-        // In bounds: `drawn` is at most 1, and the entry of the last weight above 0 is the sum divided by itself: 1.
+        // In bounds: `drawn` is at most 1, and the entry of the last weight above 0 is the sum divided by
+        // itself: 1.
         table.partition_point(|&below| below < drawn)
     })
 }
 
-/// Draws without replacement. Each index gets an exponentially distributed waiting time with its weight as the rate, and
-/// the indices with the shortest times are drawn, in that order. The distribution has no memory, so after each draw
-/// the probabilities of the remaining indices are still proportional to their weights.
+/// Draws without replacement. Each index gets an exponentially distributed waiting time with its weight as
+/// the rate, and the indices with the shortest times are drawn, in that order. The distribution has no
+/// memory, so after each draw the probabilities of the remaining indices are still proportional to their
+/// weights.
 fn race(
     weights: &[f64],
     num_samples: usize,
@@ -220,7 +222,8 @@ mod tests {
         assert_eq!(too_few.to_string(), message);
     }
 
-    /// Share of 20,000 epochs in which each index is drawn first, and average number of times that it is drawn.
+    /// Share of 20,000 epochs in which each index is drawn first, and average number of times that it is
+    /// drawn.
     fn shares(weights: &[f64], num_samples: usize, replacement: bool, order: Order) -> (Vec<f64>, Vec<f64>) {
         const EPOCHS: u64 = 20_000;
         let sampler = WeightedRandomSampler::new(weights.iter().copied(), num_samples, replacement).unwrap();
@@ -242,8 +245,8 @@ mod tests {
     fn indices_are_drawn_in_proportion_to_their_weights() {
         let weights = [2.0, 0.0, 1.0, 5.0, 0.0];
         let probabilities = weights.map(|weight| weight / 8.0);
-        // Probability that an index is one of two drawn without replacement: it is drawn first, or second after one of
-        // the others.
+        // Probability that an index is one of two drawn without replacement: it is drawn first, or second
+        // after one of the others.
         let [a, _, b, c, _] = probabilities;
         let second = |p: f64, q: f64, r: f64| p + q * p / (1.0 - q) + r * p / (1.0 - r);
         let pairs = [second(a, b, c), 0.0, second(b, a, c), second(c, a, b), 0.0];

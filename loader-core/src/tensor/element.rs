@@ -1,14 +1,14 @@
-//! The numbers that a tensor can hold.
+//! Element types of tensors.
 
 use std::fmt;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-/// Type of a tensor's elements.
+/// Data type of the elements of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // each variant has the name of its Rust type
 pub enum DType {
     U8,
     I8,
@@ -24,16 +24,18 @@ pub enum DType {
     F64,
 }
 
-/// A number that a [`Tensor`](crate::Tensor) can hold: the integers from 8 to 64 bits, `f16`, `bf16`, `f32`, `f64`.
+/// A number type that a [`Tensor`](crate::Tensor) can contain: the integers of 8 to 64 bits, `f16`, `bf16`,
+/// `f32`, `f64`.
 ///
-/// `bool` is not among them (most bytes are not a `bool`); a batch of `bool`s is a `Tensor<u8>` of zeros and ones.
+/// `bool` is not supported, because most byte values are not a valid `bool`. A batch of `bool`s is a
+/// `Tensor<u8>` of zeros and ones.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a number that a tensor can hold",
     note = "a tensor holds integers of 8 to 64 bits, `f16`, `bf16`, `f32` or `f64`",
-    note = "of samples that are sequences of sequences, such as `Vec<Vec<f32>>`, `List<Vec<f32>>` stacks each place of equally long lists, `Ragged` pads sequences of any length, and `Keep` leaves them as they are"
+    note = "instead of a sequence of sequences such as `Vec<Vec<f32>>`, use `List<Vec<f32>>` to stack lists of equal length position by position, `Ragged` to pad sequences of any length, or `Keep` to leave samples unchanged"
 )]
 pub trait Element: Pod + Default + PartialEq + fmt::Debug + Send + Sync + sealed::Sealed {
-    /// Its dtype.
+    /// Dtype of tensors with these elements.
     const DTYPE: DType;
 }
 
@@ -58,7 +60,7 @@ macro_rules! elements {
                 }
             }
 
-            /// Name as NumPy and PyTorch write it, such as `float32`.
+            /// Name in NumPy and PyTorch, such as `float32`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$dtype => $name,)*

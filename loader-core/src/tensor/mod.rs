@@ -1,4 +1,4 @@
-//! Dense arrays of numbers: what samples and batches are made of.
+//! Dense arrays of numbers.
 
 mod element;
 mod rows;
@@ -11,11 +11,12 @@ use loader_ipc::buffer::Buffer;
 pub use element::{DType, Element};
 pub(crate) use rows::Rows;
 
-/// A dense, row-major array of numbers with a shape of any rank (rank 0 holds one number). Its data is contiguous and starts on
-/// a multiple of 64 bytes.
+/// A dense, row-major array of numbers with a shape of any rank; a tensor of rank 0 contains one number. The
+/// data is contiguous and aligned to 64 bytes.
 ///
-/// Cloning is cheap: clones share the data. In a batch from a worker the data lies in shared memory, in a slot that is used
-/// again when the last clone of the batch's last tensor is dropped; hold on to a batch for as long as you need it, and no longer.
+/// Cloning is cheap: clones share the data. The data of a batch from a worker is in a slot of shared memory.
+/// The loader reuses the slot when all tensors of the batch and all their clones have been dropped, so drop a
+/// batch as soon as you no longer need it.
 ///
 /// # Examples
 /// ```
@@ -35,42 +36,44 @@ pub struct Tensor<T> {
     element: std::marker::PhantomData<T>,
 }
 
-/// What is wrong with the use of a tensor.
+/// Error returned by the methods of [`Tensor`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorError {
     /// The number of elements is not the product of the shape.
     #[error("{len} elements do not fill a tensor of shape {shape:?}")]
     WrongLength {
-        /// Number of elements given.
+        /// Number of elements.
         len: usize,
         /// The shape.
         shape: Vec<usize>,
     },
-    /// The shape has more elements than memory has bytes.
-    #[error("a tensor of shape {shape:?} is larger than memory")]
+    /// Memory for the shape cannot be allocated.
+    #[error("cannot allocate memory for a tensor of shape {shape:?}")]
     TooLarge {
         /// The shape.
         shape: Vec<usize>,
     },
-    /// Other handles on the same data exist in this process.
-    #[error("the tensor's data is shared; drop the other handles, or change a copy (`to_owned_tensor`)")]
+    /// Another tensor in this process shares the data.
+    #[error("the tensor's data is shared; drop its clones, or change a copy (`to_owned_tensor`)")]
     Shared,
 }
 
 impl<T: Element> Tensor<T> {
-    /// A tensor of zeros. Made while a batch is collated in a worker, it lies in shared memory.
+    /// Creates a tensor of zeros, in shared memory if a worker is collating a batch.
     ///
     /// # Errors
-    /// [`TensorError::TooLarge`].
+    /// Returns [`TensorError::TooLarge`] if the memory cannot be allocated.
     pub fn zeros(shape: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
         Self::make(shape.into(), Buffer::zeroed)
     }
 
-    /// A copy of `elements` with the given shape, row-major.
+    /// Creates a tensor with the given shape from a copy of `elements`, which are in row-major order. It is
+    /// in shared memory if a worker is collating a batch.
     ///
     /// # Errors
-    /// [`TensorError::WrongLength`] when the product of `shape` is not `elements.len()`.
+    /// Returns [`TensorError::WrongLength`] if the product of `shape` is not `elements.len()`, and
+    /// [`TensorError::TooLarge`] if the memory cannot be allocated.
     pub fn from_slice(elements: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
         let shape = shape.into();
         if element_count(&shape) != Some(elements.len()) {
@@ -81,10 +84,11 @@ impl<T: Element> Tensor<T> {
         Ok(tensor)
     }
 
-    /// As [`from_slice`](Self::from_slice), from a vector. The elements are copied, into aligned memory.
+    /// Creates a tensor from a vector. It copies the elements into aligned memory, as
+    /// [`from_slice`](Self::from_slice) does.
     ///
     /// # Errors
-    /// As [`from_slice`](Self::from_slice).
+    /// As for [`from_slice`](Self::from_slice).
     pub fn from_vec(elements: Vec<T>, shape: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
         Self::from_slice(&elements, shape)
     }
@@ -96,7 +100,8 @@ impl<T: Element> Tensor<T> {
         }
     }
 
-    /// `shape` must not need more bytes than `buffer` has.
+    /// Creates a tensor that has the data of `buffer`, which must have at least as many bytes as `shape`
+    /// needs.
     fn over(buffer: Arc<Buffer>, shape: Vec<usize>) -> Self {
         Self { buffer, shape, element: std::marker::PhantomData }
     }
@@ -116,7 +121,7 @@ impl<T: Element> Tensor<T> {
         self.shape.first().copied().unwrap_or(1)
     }
 
-    /// True when the first dimension is 0.
+    /// True if the size of the first dimension is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -126,50 +131,51 @@ impl<T: Element> Tensor<T> {
         T::DTYPE
     }
 
-    /// All elements, row-major.
+    /// Returns all elements, row-major.
     pub fn as_slice(&self) -> &[T] {
         bytemuck::cast_slice(self.as_bytes())
     }
 
-    /// All elements' bytes, in this machine's order.
+    /// Returns the bytes of all elements, in the byte order of this machine.
     pub fn as_bytes(&self) -> &[u8] {
-        let bytes = element_count(&self.shape).expect("checked when made") * size_of::<T>();
+        let bytes =
+            element_count(&self.shape).expect("the constructor has checked the shape") * size_of::<T>();
         &self.buffer.as_bytes()[..bytes]
     }
 
-    /// All elements, for writing. Data that another process reads too is copied to the heap first: a
-    /// dataset's tensors in a worker, a tensor that user code in a worker kept after its batch was sent, and
-    /// a batch's tensors in the program if the worker kept one of them.
+    /// Returns all elements for writing. Data that another process reads too is first copied to the heap: the
+    /// tensors of a dataset in a worker, a tensor that user code in a worker keeps after its batch was sent,
+    /// and the tensors of a batch in the program if the worker has kept one of them.
     ///
     /// # Errors
-    /// [`TensorError::Shared`] if a clone of this tensor exists in this process.
+    /// Returns [`TensorError::Shared`] if a clone of this tensor exists in this process.
     pub fn as_mut_slice(&mut self) -> Result<&mut [T], TensorError> {
         let bytes = self.as_bytes().len();
         let buffer = Arc::get_mut(&mut self.buffer).ok_or(TensorError::Shared)?;
         Ok(bytemuck::cast_slice_mut(&mut buffer.as_bytes_mut()[..bytes]))
     }
 
-    /// Row `index` of the first dimension: one sample of a batch.
+    /// Returns row `index` of the first dimension: one sample of a batch.
     ///
     /// # Panics
-    /// When there is no such row.
-    #[inline] // for each sample of a batch
+    /// Panics if `index` is not below [`len`](Self::len).
+    #[inline] // called for each sample of a batch
     pub fn row(&self, index: usize) -> &[T] {
-        assert!(index < self.len(), "row {index} of {}", self.len());
+        assert!(index < self.len(), "row {index} is out of range: the tensor has {} rows", self.len());
         let row = self.row_len() * size_of::<T>();
         bytemuck::cast_slice(&self.buffer.as_bytes()[index * row..(index + 1) * row])
     }
 
-    /// A copy with data of its own on the heap, which does not hold the batch's slot.
+    /// Copies the data to the heap. The copy does not keep the slot of the batch in use.
     #[must_use]
     pub fn to_owned_tensor(&self) -> Self {
         Self::over(Arc::new(Buffer::copy_of(self.as_bytes())), self.shape.clone())
     }
 
-    /// The same elements with another shape; shares the data.
+    /// Returns a tensor with the same elements and another shape, which shares the data.
     ///
     /// # Errors
-    /// [`TensorError::WrongLength`] when the number of elements differs.
+    /// Returns [`TensorError::WrongLength`] if the number of elements differs.
     pub fn reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
         let shape = shape.into();
         let len = self.as_slice().len();
@@ -179,30 +185,31 @@ impl<T: Element> Tensor<T> {
         Ok(Self::over(Arc::clone(&self.buffer), shape))
     }
 
-    /// True when the data lies in a slot of shared memory.
+    /// True if the data is in a slot of shared memory.
     pub fn is_shared_memory(&self) -> bool {
         self.buffer.is_shared()
     }
 
-    /// True when the data lies in page-locked memory, from which a device copies by itself: see
+    /// True if the data is in page-locked memory, from which a device can copy asynchronously; see
     /// [`pin_memory`](crate::Builder::pin_memory). Always false in a worker.
     pub fn is_pinned(&self) -> bool {
         self.buffer.is_pinned()
     }
 
-    /// Elements in one row of the first dimension.
+    /// Number of elements in one row of the first dimension.
     #[inline]
     fn row_len(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
 }
 
-/// Bytes of a tensor, if memory can be that large.
+/// Returns the number of bytes of a tensor; `None` if it exceeds `isize::MAX`.
 fn bytes_of<T>(shape: &[usize]) -> Option<usize> {
     let bytes = element_count(shape)?.checked_mul(size_of::<T>())?;
     isize::try_from(bytes).is_ok().then_some(bytes)
 }
 
+/// Returns the product of `shape`; `None` if it overflows.
 fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))
 }
@@ -214,7 +221,7 @@ impl<T: Element> PartialEq for Tensor<T> {
 }
 
 impl<T: Element> fmt::Debug for Tensor<T> {
-    /// Dtype, shape and the first few elements.
+    /// Writes the dtype, the shape and the first elements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 8;
         let elements = self.as_slice();
@@ -230,17 +237,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shape_and_elements_must_agree() {
+    fn a_shape_must_fit_the_elements_and_memory() {
         let error = Tensor::from_vec(vec![1u8; 5], [2, 3]).unwrap_err();
         assert_eq!(error.to_string(), "5 elements do not fill a tensor of shape [2, 3]");
         assert!(matches!(Tensor::<f64>::zeros([usize::MAX, 2]), Err(TensorError::TooLarge { .. })));
         assert!(matches!(Tensor::<f64>::zeros([usize::MAX / 8]), Err(TensorError::TooLarge { .. })));
-        // More than any machine gives.
+        // More memory than any machine has.
         assert!(matches!(Tensor::<u8>::zeros([1 << 62]), Err(TensorError::TooLarge { .. })));
     }
 
     #[test]
-    fn only_the_single_handle_may_change_the_data() {
+    fn data_with_clones_cannot_be_changed() {
         let mut tensor = Tensor::<i32>::zeros([2]).unwrap();
         let clone = tensor.clone();
         assert_eq!(tensor.as_mut_slice(), Err(TensorError::Shared));

@@ -1,4 +1,5 @@
-//! A tensor in the making, row by row: nobody else can have a handle on it yet, so a row costs no look at who has.
+//! A tensor that is written row by row. It has no clones yet, so writing a row does not have to check for
+//! clones.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -6,20 +7,23 @@ use loader_ipc::buffer::Buffer;
 
 use super::{Element, Tensor, TensorError, bytes_of};
 
-/// The rows written so far of a tensor that has room for some more.
+/// A tensor that is written row by row.
 #[derive(Debug)]
 pub(crate) struct Rows<T> {
     buffer: Buffer,
-    /// Most rows, then the shape of one.
+    /// Max number of rows, then the shape of a row.
     shape: Vec<usize>,
     row_bytes: usize,
-    /// Rows written so far.
+    /// Number of rows written so far.
     len: usize,
     element: PhantomData<T>,
 }
 
 impl<T: Element> Rows<T> {
-    /// No rows yet, of at most `capacity`, each of the shape `row`.
+    /// Allocates memory for at most `capacity` rows of the shape `row`.
+    ///
+    /// # Errors
+    /// Returns [`TensorError::TooLarge`] if the memory cannot be allocated.
     pub(crate) fn new(capacity: usize, row: &[usize]) -> Result<Self, TensorError> {
         let shape: Vec<usize> = [&[capacity], row].concat();
         let Some(buffer) = bytes_of::<T>(&shape).and_then(Buffer::for_overwrite) else {
@@ -35,19 +39,19 @@ impl<T: Element> Rows<T> {
         &self.shape[1..]
     }
 
-    /// The next row, with any content.
+    /// Returns the next row for writing. Its previous content is arbitrary.
     ///
     /// # Panics
-    /// When there is no room for one more.
+    /// Panics if `capacity` rows have been written.
     #[inline]
     pub(crate) fn next_row(&mut self) -> &mut [T] {
-        assert!(self.len < self.shape[0], "more samples than the batch was started for");
+        assert!(self.len < self.shape[0], "the batch has more samples than it was started for");
         let row = self.len * self.row_bytes..(self.len + 1) * self.row_bytes;
         self.len += 1;
         bytemuck::cast_slice_mut(&mut self.buffer.as_bytes_mut()[row])
     }
 
-    /// The tensor of the rows so far.
+    /// Returns the tensor of the rows written so far.
     pub(crate) fn finish(mut self) -> Tensor<T> {
         self.shape[0] = self.len;
         Tensor::over(Arc::new(self.buffer), self.shape)

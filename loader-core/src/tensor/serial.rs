@@ -1,5 +1,6 @@
-//! How a tensor is encoded: by its place while a batch is put into or read from a slot, and while a dataset goes to workers, which
-//! share its tensors; by value everywhere else.
+//! Encoding of tensors. In a batch in a slot, a tensor is encoded as an offset into the slot. In a dataset
+//! that is sent to workers, it is encoded as a reference to shared memory. Everywhere else its elements are
+//! encoded.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
@@ -12,7 +13,7 @@ use serde::{
 
 use super::{Element, Tensor, bytes_of};
 
-/// In a slot: where the elements lie.
+/// Encoding in a slot: the offset of the elements.
 #[derive(Serialize, Deserialize)]
 struct Placed<S> {
     dtype: u8,
@@ -20,7 +21,7 @@ struct Placed<S> {
     offset: u64,
 }
 
-/// In a dataset: which attached piece the elements are.
+/// Encoding in a dataset: the attached piece of shared memory that contains the elements.
 #[derive(Serialize, Deserialize)]
 struct Attached<S> {
     dtype: u8,
@@ -28,7 +29,7 @@ struct Attached<S> {
     piece: attach::Piece,
 }
 
-/// Elsewhere: the elements themselves, little-endian.
+/// Encoding elsewhere: the elements themselves, in the byte order of this machine.
 #[derive(Deserialize)]
 struct Written {
     dtype: String,
@@ -42,7 +43,8 @@ impl<T: Element> Serialize for Tensor<T> {
             return Placed { dtype: T::DTYPE as u8, shape: &self.shape, offset }.serialize(serializer);
         }
         if let Some(piece) = attach::put_piece(&self.buffer, self.as_bytes().len()) {
-            let piece = piece.map_err(|error| S::Error::custom(format_args!("no shared memory: {error}")))?;
+            let piece = piece
+                .map_err(|error| S::Error::custom(format_args!("no shared memory for a tensor: {error}")))?;
             return Attached { dtype: T::DTYPE as u8, shape: &self.shape, piece }.serialize(serializer);
         }
         let mut written = serializer.serialize_struct("Tensor", 3)?;
@@ -59,7 +61,9 @@ impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
             let Attached::<Vec<usize>> { dtype, shape, piece } = Attached::deserialize(deserializer)?;
             let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
             let buffer = attach::take_piece(piece, bytes);
-            let missing = || D::Error::custom(format_args!("a tensor's piece {piece:?} did not arrive"));
+            let missing = || {
+                D::Error::custom(format_args!("the memory of a tensor ({piece:?}) is missing or too small"))
+            };
             return Ok(Self::over(Arc::new(buffer.ok_or_else(missing)?), shape));
         }
         if !lent::is_decoding() {
@@ -70,22 +74,27 @@ impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
         match lent::adopt(offset, bytes as u64) {
             Some(Ok(buffer)) => Ok(Self::over(buffer, shape)),
             Some(Err(error)) => Err(D::Error::custom(error)),
-            None => Err(D::Error::custom("a tensor in a slot was decoded outside of it")),
+            None => Err(D::Error::custom("a tensor in a slot cannot be decoded outside of the slot")),
         }
     }
 }
 
 impl<T: Element> Tensor<T> {
-    /// Bytes of a tensor that was sent with this type and shape.
+    /// Returns the number of bytes of a tensor with the received dtype and shape.
     fn checked_bytes(dtype: u8, shape: &[usize]) -> Result<usize, String> {
         let bytes = bytes_of::<T>(shape).filter(|_| dtype == T::DTYPE as u8);
-        bytes.ok_or_else(|| format!("a tensor of another type, or of an impossible shape {shape:?}"))
+        bytes.ok_or_else(|| {
+            format!(
+                "expected a tensor of {}; this one has another dtype or the invalid shape {shape:?}",
+                T::DTYPE
+            )
+        })
     }
 
     fn from_written(written: Written) -> Result<Self, String> {
         let Written { dtype, shape, data: Bytes(data) } = written;
         if dtype != T::DTYPE.name() {
-            return Err(format!("a tensor of {dtype}, wanted is {}", T::DTYPE));
+            return Err(format!("expected a tensor of {}, found one of {dtype}", T::DTYPE));
         }
         if bytes_of::<T>(&shape) != Some(data.len()) {
             return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
@@ -156,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn by_value_in_json_and_in_bytes() {
+    fn tensors_are_encoded_by_value_in_json_and_in_bytes() {
         let json = serde_json::to_string(&batch()).unwrap();
         assert_eq!(serde_json::from_str::<Batch>(&json).unwrap(), batch());
         assert_eq!(codec::decode::<Batch>(&codec::encode(&batch()).unwrap()).unwrap(), batch());
@@ -174,30 +183,30 @@ mod tests {
         let mut back: (Tensor<u32>, Tensor<f64>, Tensor<u32>) = attach::decode(&bytes, attached).unwrap();
         assert_eq!(back, value);
         let within = attached_again.memories[0].bytes().as_ptr_range();
-        assert!(within.contains(&back.0.as_bytes().as_ptr()), "no copy");
+        assert!(within.contains(&back.0.as_bytes().as_ptr()), "the tensor was copied");
         back.0.as_mut_slice().unwrap()[0] = 7;
         assert_eq!((back.0.as_slice()[0], back.2.as_slice()[0]), (7, 0));
         assert!(attach::decode::<(Tensor<i32>, Tensor<f64>, Tensor<u32>)>(&bytes, attached_again).is_err());
     }
 
+    /// Creates tensors while it is serialised, so that a later tensor can have the address of a dropped one.
     struct Made;
 
     impl Serialize for Made {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            // Each tensor is dropped before the next is made, which could otherwise get its address.
             serializer.collect_seq((0..4u8).map(|value| Tensor::from_slice(&[value; 3], [3]).unwrap()))
         }
     }
 
     #[test]
-    fn tensors_made_only_to_be_encoded_are_told_apart() {
+    fn temporary_tensors_are_encoded_separately() {
         let (bytes, attached) = attach::encode(&Made).unwrap();
         let back: Vec<Tensor<u8>> = attach::decode(&bytes, attached).unwrap();
         assert!(back.iter().map(Tensor::as_slice).eq((0..4).map(|value| [value; 3])));
     }
 
     #[test]
-    fn empty_tensors_and_rows_of_tensors_reach_workers() {
+    fn empty_tensors_and_shared_rows_of_tensors_can_be_attached() {
         let rows = [Tensor::from_slice(&[1u16, 2], [2]).unwrap(), Tensor::zeros([0]).unwrap()];
         let value = (Tensor::<f64>::zeros([0, 3]).unwrap(), crate::SharedVec::new(rows.clone()).unwrap());
         let (bytes, attached) = attach::encode(&value).unwrap();
@@ -208,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn by_place_in_a_slot() {
+    fn tensors_in_a_slot_are_decoded_as_views() {
         let slot = slot(8192);
         let mut arena = Arena::in_slot(slot.lend(()).unwrap());
         let outside = Tensor::from_slice(&[9], [1]).unwrap();
@@ -226,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_in_a_batch_stay_clones() {
+    fn clones_in_a_batch_share_their_data_after_decoding() {
         let slot = slot(8192);
         let mut arena = Arena::in_slot(slot.lend(()).unwrap());
         let tensor = arena.within(|| Tensor::from_slice(&[1u16, 2], [2]).unwrap());
@@ -239,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_too_small_says_how_large_it_must_be() {
+    fn the_error_about_a_small_slot_contains_the_size_that_is_needed() {
         let small = slot(4096);
         let mut arena = Arena::in_slot(small.lend(()).unwrap());
         let large =
@@ -255,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_stay_clones_in_a_slot_that_the_batch_was_not_made_in() {
+    fn clones_share_their_data_in_a_slot_that_the_batch_was_copied_to() {
         let small = slot(4096);
         let mut arena = Arena::in_slot(small.lend(()).unwrap());
         let (inside, outside) = arena.within(|| {
@@ -275,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_made_only_to_be_encoded_into_a_slot_are_told_apart() {
+    fn temporary_tensors_are_encoded_separately_in_a_slot() {
         let slot = slot(8192);
         let mut arena = Arena::in_slot(slot.lend(()).unwrap());
         let encoded = arena.encode(&Made).unwrap();
@@ -286,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_that_was_sent_is_copied_before_it_is_changed() {
+    fn changing_a_tensor_after_encoding_changes_a_copy() {
         let slot = slot(8192);
         let mut arena = Arena::in_slot(slot.lend(()).unwrap());
         let mut kept = arena.within(|| Tensor::from_slice(&[1u16, 2], [2]).unwrap());
@@ -300,19 +309,19 @@ mod tests {
     }
 
     #[test]
-    fn places_that_lie_are_refused() {
-        let lies = [
+    fn invalid_offsets_and_shapes_are_refused() {
+        let invalid = [
             Placed { dtype: 0, shape: vec![8192], offset: 0 },
             Placed { dtype: 0, shape: vec![usize::MAX, 2], offset: 0 },
             Placed { dtype: 0, shape: vec![4], offset: u64::MAX - 1 },
             Placed { dtype: 0, shape: vec![4], offset: 3 },
             Placed { dtype: 1, shape: vec![4], offset: 0 },
-            // Over the encoding itself.
+            // Overlaps the encoding of the batch.
             Placed { dtype: 0, shape: vec![4020], offset: 64 },
         ];
-        for lie in lies {
+        for placed in invalid {
             let slot = slot(4096);
-            let bytes = codec::encode(&lie).unwrap();
+            let bytes = codec::encode(&placed).unwrap();
             let start = 4096 - bytes.len();
             let mut loan = slot.lend(()).unwrap();
             loan.put(start, &bytes).unwrap();

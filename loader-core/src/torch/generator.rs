@@ -1,26 +1,28 @@
-//! MT19937 and the distributions on top of it. The generator is our own for [`Generator::skip`]: packages make each word that they
-//! pass over.
+//! MT19937 and PyTorch's distributions on top of it. This module implements the generator itself because of
+//! [`Generator::skip`]: existing crates compute each word that they skip.
 
 use std::fmt;
 
+/// Number of words of the state (`n` of MT19937).
 const LEN: usize = 624;
+/// Distance to the word that is mixed in (`m` of MT19937).
 const FAR: usize = 397;
 
-/// From this length on, a permutation takes numbers of 64 bits and walks the other way.
+/// Min length from which a permutation takes 64-bit numbers and runs in the opposite direction.
 const LARGE_PERMUTATION: usize = u32::MAX as usize / 20;
-/// From this bound on, an integer takes a number of 64 bits.
+/// Min bound from which an integer takes a 64-bit number.
 const LARGE_BOUND: u64 = 1 << 28;
 
-/// `torch.Generator` on the CPU. A draw is 32 bits.
+/// `torch.Generator` on the CPU. A draw has 32 bits.
 #[derive(Clone)]
 pub(crate) struct Generator {
     state: [u32; LEN],
-    /// Words of `state` that are used up.
+    /// Number of words of `state` that have been drawn.
     used: usize,
 }
 
 impl Generator {
-    /// `torch.Generator().manual_seed(seed)`, which looks at the low 32 bits alone.
+    /// `torch.Generator().manual_seed(seed)`, which uses only the low 32 bits.
     pub(crate) fn new(seed: u64) -> Self {
         let mut state = [seed as u32; LEN];
         for place in 1..LEN {
@@ -30,7 +32,7 @@ impl Generator {
         Self { state, used: LEN }
     }
 
-    /// 32 bits: one draw.
+    /// Draws 32 bits: one draw.
     pub(crate) fn random(&mut self) -> u32 {
         if self.used == LEN {
             self.twist();
@@ -43,29 +45,30 @@ impl Generator {
         word ^ (word >> 18)
     }
 
-    /// 64 bits: two draws, the high half first.
+    /// Draws 64 bits: two draws, the high half first.
     pub(crate) fn random64(&mut self) -> u64 {
         let high = self.random();
         u64::from(high) << 32 | u64::from(self.random())
     }
 
-    /// `torch.empty((), dtype=torch.int64).random_()`, what a loader seeds its workers with: 63 bits.
+    /// `torch.empty((), dtype=torch.int64).random_()`, from which a loader seeds its workers: 63 bits,
+    /// [`BASE_SEED_DRAWS`](super::BASE_SEED_DRAWS) draws.
     pub(crate) fn base_seed(&mut self) -> u64 {
         self.random64() & i64::MAX as u64
     }
 
-    /// A number from 0 to below 1, as `torch.rand` has for doubles: two draws.
+    /// Draws a number in [0, 1), as `torch.rand` does for doubles: two draws.
     pub(crate) fn uniform(&mut self) -> f64 {
         const BITS: u32 = f64::MANTISSA_DIGITS;
         (self.random64() & ((1 << BITS) - 1)) as f64 / (1u64 << BITS) as f64
     }
 
-    /// `torch.randint` below `bound`, which must not be 0: [`integer_draws`].
+    /// `torch.randint` below `bound`, which must not be 0. Takes [`integer_draws`] draws.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         if bound >= LARGE_BOUND { self.random64() % bound } else { u64::from(self.random()) % bound }
     }
 
-    /// Puts `items` into the order of `torch.randperm`: [`permutation_draws`].
+    /// Puts `items` into the order of `torch.randperm`. Takes [`permutation_draws`] draws.
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         let len = items.len();
         if len < LARGE_PERMUTATION {
@@ -78,7 +81,7 @@ impl Generator {
         }
     }
 
-    /// [`shuffle`](Self::shuffle) of [`LARGE_PERMUTATION`] items and more.
+    /// [`shuffle`](Self::shuffle) for at least [`LARGE_PERMUTATION`] items.
     fn shuffle_many<T>(&mut self, items: &mut [T]) {
         for place in 0..items.len() {
             let other = self.random64() % (place as u64 + 1);
@@ -86,7 +89,7 @@ impl Generator {
         }
     }
 
-    /// Leaves out `count` draws, at about a third of a nanosecond each.
+    /// Skips `count` draws. Takes about a third of a nanosecond per draw.
     pub(crate) fn skip(&mut self, count: u128) {
         let mut left = self.used as u128 + count;
         while left > LEN as u128 {
@@ -96,7 +99,7 @@ impl Generator {
         self.used = left as usize;
     }
 
-    /// The next words.
+    /// Computes the next [`LEN`] words.
     fn twist(&mut self) {
         let state = &mut self.state;
         for place in 0..LEN - FAR {
@@ -116,12 +119,12 @@ impl fmt::Debug for Generator {
     }
 }
 
-/// Draws that [`Generator::shuffle`] takes for `len` items.
+/// Number of draws that [`Generator::shuffle`] takes for `len` items.
 pub(crate) fn permutation_draws(len: usize) -> u64 {
     if len < LARGE_PERMUTATION { len.saturating_sub(1) as u64 } else { 2 * len as u64 }
 }
 
-/// Draws that [`Generator::below`] takes.
+/// Number of draws that [`Generator::below`] takes.
 pub(crate) fn integer_draws(bound: u64) -> u64 {
     if bound >= LARGE_BOUND { 2 } else { 1 }
 }
@@ -138,8 +141,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reference_implementation_s_ten_thousandth_word() {
-        // Of MT19937 seeded with 5489, as the C++ standard has it.
+    fn the_ten_thousandth_word_equals_that_of_the_reference_implementation() {
+        // The C++ standard specifies the 10,000th word of MT19937 with the seed 5489.
         let mut generator = Generator::new(5489);
         generator.skip(9999);
         assert_eq!(generator.random(), 4_123_659_995);
@@ -147,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn skipping_is_drawing(seed: u64, before in 0usize..1500, count in 0usize..3000) {
+        fn skipping_has_the_effect_of_drawing(seed: u64, before in 0usize..1500, count in 0usize..3000) {
             let (mut skipped, mut drawn) = (Generator::new(seed), Generator::new(seed));
             for generator in [&mut skipped, &mut drawn] {
                 (0..before).for_each(|_| { generator.random(); });
@@ -159,26 +162,29 @@ mod tests {
     }
 
     #[test]
-    fn the_large_permutation_s_length_is_where_pytorch_has_it() {
+    fn large_permutations_begin_at_pytorch_s_length() {
         assert_eq!(permutation_draws(214_748_363), 214_748_362);
         assert_eq!(permutation_draws(214_748_364), 429_496_728);
     }
 
-    /// PyTorch shuffles so few items in another way. The expected order was computed once by a model of `randperm_cpu` in Python,
-    /// whose 64-bit numbers were checked against PyTorch's in `tests/golden/torch-order.json`.
+    /// PyTorch itself shuffles 20 items with the other algorithm, so the expected order comes from a Python
+    /// model of `randperm_cpu`. The 64-bit numbers of the model were checked against those of PyTorch in
+    /// `tests/golden/torch-order.json`.
     #[test]
-    fn many_items_are_shuffled_as_pytorch_does() {
+    fn shuffle_many_equals_a_model_of_pytorch() {
         let mut items: Vec<u32> = (0..20).collect();
         Generator::new(7).shuffle_many(&mut items);
         let expected = [19, 8, 7, 13, 4, 5, 9, 6, 14, 12, 17, 11, 16, 3, 2, 10, 15, 0, 1, 18];
         assert_eq!(items, expected);
     }
 
-    /// The values of both sides that PyTorch gave. Takes 2 GB and, built with optimisation, ten seconds.
+    /// Compares a permutation just below the limit and one at the limit with PyTorch's. Takes 2 GB of memory
+    /// and, with optimisation, ten seconds.
     #[test]
-    #[ignore = "large"]
-    fn permutations_on_both_sides_of_the_limit() {
-        // torch.randperm(n, generator=torch.Generator().manual_seed(7)); the sum of place * index, modulo 2^64.
+    #[ignore = "needs 2 GB of memory"]
+    fn permutations_on_both_sides_of_the_limit_equal_pytorch_s() {
+        // First items of torch.randperm(n, generator=torch.Generator().manual_seed(7)), and the sum of place
+        // * index modulo 2^64.
         const SMALL: ([u32; 4], u64) =
             ([112_993_252, 117_420_445, 128_500_308, 81_485_129], 300_273_953_342_404_185);
         const LARGE: ([u32; 4], u64) =

@@ -1,4 +1,5 @@
-//! What PyTorch gave, against what we give: `tests/golden/torch-order.json`, which `torch_order.py` beside it wrote.
+//! Compares the orders with those of PyTorch in `tests/golden/torch-order.json`, which `torch_order.py` in
+//! the same folder has written.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +19,13 @@ struct Golden {
     seeds: Vec<Seed>,
 }
 
-/// All that one seed gave.
+/// The results of PyTorch for one seed.
 #[derive(Deserialize)]
 struct Seed {
     seed: u64,
     words: Words,
     permutations: Permutations,
-    /// By bound.
+    /// Integers by bound.
     randint: BTreeMap<u64, Vec<u64>>,
     random: Vec<Random>,
     subset: Vec<Subset>,
@@ -41,14 +42,14 @@ struct Words {
     after: Vec<u64>,
 }
 
-/// By length.
+/// Permutations by length.
 #[derive(Deserialize)]
 struct Permutations {
     short: BTreeMap<usize, Vec<usize>>,
     checksums: BTreeMap<usize, String>,
 }
 
-/// The indices of an epoch, or a number made of them.
+/// The indices of an epoch, or their checksum.
 #[derive(Deserialize, PartialEq, Debug)]
 #[serde(untagged)]
 enum Indices {
@@ -137,7 +138,7 @@ fn permutation(seed: u64, len: usize) -> Vec<usize> {
     indices
 }
 
-/// The sampler gives the epochs, in whichever order it is asked for them.
+/// Asserts that the sampler returns the expected epochs, also when they are requested in decreasing order.
 fn assert_epochs(sampler: &dyn Sampler, seed: u64, epochs: &[Indices]) {
     for (number, expected) in epochs.iter().enumerate().rev() {
         let found: Vec<usize> = sampler.indices(epoch(seed, number)).collect();
@@ -240,7 +241,7 @@ fn splits() {
     }
 }
 
-/// What is known of PyTorch from elsewhere, its own tests among it.
+/// Numbers of PyTorch from other sources, such as its own tests.
 #[test]
 fn published_numbers() {
     assert_eq!(permutation(1, 10), [5, 6, 1, 2, 0, 8, 9, 3, 7, 4]);
@@ -255,7 +256,8 @@ fn published_numbers() {
         assert!(loader.indices(epoch(42, number)).eq(expected));
         assert_eq!(base_seed(epoch(42, number), loader.torch_draws()), seed);
     }
-    // Without a generator the global one gives the base seed, and then the seed of the sampler's own.
+    // A loader without a generator draws the base seed from the global one, and then the seed of the
+    // sampler's generator.
     let mut global = Generator::new(0);
     for expected in
         [[6, 7, 1, 4, 2, 0, 9, 8, 3, 5], [2, 4, 7, 0, 8, 9, 5, 3, 6, 1], [7, 4, 5, 1, 9, 3, 8, 2, 0, 6]]

@@ -1,4 +1,5 @@
-//! PyTorch's random numbers on the CPU, number for number, as of PyTorch 2.15: its generator, and what its samplers draw from it.
+//! The random numbers of PyTorch 2.15 on the CPU, bit for bit: its generator, and what its samplers draw from
+//! it.
 
 mod generator;
 #[cfg(test)]
@@ -8,5 +9,5 @@ mod replay;
 pub(crate) use generator::{Generator, integer_draws, permutation_draws};
 pub(crate) use replay::at_epoch;
 
-/// Draws of [`Generator::base_seed`].
+/// Number of draws that [`Generator::base_seed`] takes.
 pub(crate) const BASE_SEED_DRAWS: u64 = 2;
