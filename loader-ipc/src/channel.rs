@@ -1,17 +1,22 @@
-//! What wakes main: from each worker a socket of its own, on which nothing is said but that there is something to read elsewhere.
+//! The channel that wakes main: each worker has a socket of its own to main. The sockets carry wake-ups only,
+//! no data.
 //!
-//! Main reads these sockets itself, and so that nothing a worker does to its end can hurt anybody else. ipc-channel, which was used
-//! before, trusts who sends: its receiver waits without a deadline for the rest of a message that is cut, takes the length of a message
-//! from the message, and keeps the descriptors that come with it; and all senders share one socket, which any of them can fill, or shut
-//! down for all. A few stray bytes from a C library that writes to a descriptor it has closed are enough for the first. Bells, which
-//! go the other way, from main to a worker, are still ipc-channel's (`queue/bell.rs`).
+//! Main reads these sockets itself, so that nothing that a worker does to its end affects other workers or
+//! blocks main. ipc-channel, which was used before, trusts the sender: its receiver waits without a deadline
+//! for the rest of a truncated message, takes the length of a message from the message, and keeps the
+//! descriptors that come with it. A few stray bytes, from a C library that writes to a descriptor it has
+//! already closed, are enough to make that receiver wait. Also, all of its senders share one socket, which
+//! each of them can fill, or shut down for all. Bells, which go from main to a worker, still use ipc-channel
+//! (`queue/bell.rs`).
 //!
-//! Two ways were weighed. An eventfd for all has a single descriptor, but a worker that reads it takes
-//! others' wake-ups away, and one that takes its `O_NONBLOCK` away and fills it stops them. A socket each
-//! costs two descriptors a worker, and what is wrong with one stays with that worker: a full socket wakes
-//! main anyway. A closed or broken socket wakes main once more, and main then ignores it, so that main sees
-//! its worker's reports when something else wakes it. The end of a socket must wake main, because the worker
-//! may have been killed after it had marked main as awake and before it woke main.
+//! A socket for each worker costs two descriptors, and a fault in one socket affects only its worker. A full
+//! socket wakes main anyway. A socket that is closed or broken wakes main once more; main then drops it, and
+//! receives that worker's reports when something else wakes it. The end of a socket must wake main, because
+//! the worker may have been killed after it had marked main as awake and before it woke main.
+//!
+//! Alternative considered: one eventfd for all workers, which is a single descriptor. Rejected because a
+//! worker that reads it takes away the wake-ups of others, and a worker that clears its `O_NONBLOCK` flag and
+//! fills it blocks the others.
 
 use std::{
     collections::BTreeMap,
@@ -32,52 +37,54 @@ use rustix::{
 
 use crate::{codec::CodecError, queue::bell};
 
-/// Sockets that are looked at at a time.
-const MOST_EVENTS: usize = 16;
+/// Maximum number of sockets that one `epoll_wait` returns.
+const MAX_EVENTS: usize = 16;
 
-/// Makes what wakes a receiver: the end that waits, and one for threads of this process, which makes those for others.
+/// Makes a channel of wake-ups: the receiver, and the sender for threads of this process, which also makes
+/// the ends for other processes.
 ///
 /// # Errors
-/// When the system is out of descriptors.
+/// If the system is out of descriptors.
 pub fn channel<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let ends = Arc::new(Ends { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, open: Mutex::default() });
     let own = Waker { socket: ends.add()? };
-    let sender = Sender { ends: Arc::clone(&ends), own: Arc::new(own), whom: PhantomData };
-    Ok((sender, Receiver { ends, whom: PhantomData }))
+    let sender = Sender { ends: Arc::clone(&ends), own: Arc::new(own), marker: PhantomData };
+    Ok((sender, Receiver { ends, marker: PhantomData }))
 }
 
-/// Makes a bell and throws it away, so that ipc-channel measures its socket buffers now. It does so once per process, and panics
-/// for ever after if there is no descriptor left at that moment.
+/// Makes a bell and drops it, so that ipc-channel measures the size of its socket buffers now. It does so
+/// once per process, and if no descriptor is left at that moment, it panics in every later use.
 ///
 /// # Errors
-/// When the process is out of descriptors.
+/// If the process is out of descriptors.
 pub fn warm_up() -> io::Result<()> {
-    // Room for the channel, the probe, and what ipc-channel duplicates on the way.
+    // Checks that there are descriptors for the channel, the probe, and what ipc-channel duplicates.
     let room = (0..8).map(|_| File::open("/")).collect::<io::Result<Vec<_>>>()?;
     drop(room);
     bell::try_one()
 }
 
-/// What threads of this process wake the receiver with; `T` says whom. Clones share it.
+/// The end for threads of this process. `T` is a marker type that tells channels apart. Clones share one
+/// socket.
 pub struct Sender<T> {
     ends: Arc<Ends>,
     own: Arc<Waker>,
-    whom: PhantomData<fn(T)>,
+    marker: PhantomData<fn(T)>,
 }
 
-/// The end that waits.
+/// The end that is woken.
 pub struct Receiver<T> {
     ends: Arc<Ends>,
-    whom: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
-/// One worker's end, in the worker.
+/// The end of one worker, in the worker.
 #[derive(Debug)]
 pub struct Waker {
     socket: OwnedFd,
 }
 
-/// The receiver's ends of all sockets.
+/// The receiver's ends of all sockets of a channel.
 #[derive(Debug)]
 struct Ends {
     epoll: OwnedFd,
@@ -86,7 +93,7 @@ struct Ends {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// Number of the next one.
+    /// Number of the next socket.
     next: u64,
     sockets: BTreeMap<u64, OwnedFd>,
 }
@@ -95,8 +102,8 @@ struct Open {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The message exceeds its limit: a defect of the loader, not of the peer.
-    #[error("a message of {len} bytes exceeds the limit")]
+    /// The message exceeds the maximum size: a defect of the loader, not of the peer.
+    #[error("a message of {len} bytes exceeds the maximum size; this is a defect of the loader")]
     TooLarge {
         /// Size of the message in bytes.
         len: usize,
@@ -107,7 +114,7 @@ pub enum SendError {
     /// The message cannot be encoded.
     #[error("the message cannot be encoded: {0}")]
     Codec(#[from] CodecError),
-    /// The system refused.
+    /// A system call failed.
     #[error("the message cannot be sent: {0}")]
     Io(#[from] io::Error),
 }
@@ -116,52 +123,52 @@ pub enum SendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The deadline passed.
+    /// The deadline has passed.
     #[error("no message within the deadline")]
     TimedOut,
-    /// Every sender is gone. Cross-check with the senders' liveness before believing it.
+    /// Every sender is gone. Check by other means whether the senders are alive before you rely on it.
     #[error("every sender is gone")]
     Closed,
-    /// What came is no such message.
+    /// What arrived is not a valid message.
     #[error("a message cannot be decoded: {0}")]
     Malformed(String),
-    /// The system refused.
+    /// A system call failed.
     #[error("the channel cannot be read: {0}")]
     Io(#[from] io::Error),
 }
 
 impl<T> Sender<T> {
-    /// Wakes the receiver. Never waits.
+    /// Wakes the receiver. Never blocks.
     ///
     /// # Errors
-    /// `Closed` when there is none any more.
+    /// `Closed` if the receiver is gone.
     pub fn wake(&self) -> Result<(), SendError> {
         self.own.wake()
     }
 
-    /// Another process's end, to be passed to it.
+    /// Makes an end for another process, to be sent to it.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
-    pub(crate) fn end_for_other(&self) -> io::Result<OwnedFd> {
+    /// If the process is out of descriptors.
+    pub(crate) fn new_remote_end(&self) -> io::Result<OwnedFd> {
         self.ends.add()
     }
 }
 
 impl Waker {
-    /// The end that another process made.
+    /// Wraps the socket that the receiver's process has made.
     pub(crate) fn from_socket(socket: OwnedFd) -> Self {
         Self { socket }
     }
 
-    /// Wakes the receiver. Never waits.
+    /// Wakes the receiver. Never blocks.
     ///
     /// # Errors
-    /// `Closed` when there is none any more.
+    /// `Closed` if the receiver is gone.
     pub fn wake(&self) -> Result<(), SendError> {
         loop {
             match send(&self.socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                // Full: there are wake-ups enough that were not read.
+                // The socket is full: the wake-ups in it wake the receiver.
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(SendError::Closed),
@@ -172,24 +179,25 @@ impl Waker {
 }
 
 impl<T> Receiver<T> {
-    /// Waits asleep until it is woken, at most until `deadline`, and at least looks once. May find that it was woken for nothing.
+    /// Sleeps until a wake-up arrives, at most until `deadline`; looks at least once. May return without any
+    /// frame to read.
     ///
     /// # Errors
     /// [`ReceiveError`].
     pub fn receive(&self, deadline: Instant) -> Result<(), ReceiveError> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // A day at most: it must fit the system's types.
+            // At most a day, because the wait must fit the types of the system call.
             let wait = left.min(Duration::from_secs(24 * 3600));
             let wait = Timespec { tv_sec: wait.as_secs().cast_signed(), tv_nsec: wait.subsec_nanos().into() };
-            let mut events = Vec::with_capacity(MOST_EVENTS);
+            let mut events = Vec::with_capacity(MAX_EVENTS);
             match epoll::wait(&self.ends.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
             let mut is_woken = false;
             for event in events {
-                is_woken |= self.ends.hear(event.data.u64());
+                is_woken |= self.ends.take_message(event.data.u64());
             }
             if is_woken {
                 return Ok(());
@@ -202,7 +210,7 @@ impl<T> Receiver<T> {
 }
 
 impl Ends {
-    /// Makes a socket; gives the other end.
+    /// Adds a socket to the channel; returns the sender's end.
     fn add(&self) -> io::Result<OwnedFd> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -214,20 +222,19 @@ impl Ends {
         Ok(theirs)
     }
 
-    /// Takes one message from a socket that has one, or closes a socket that has ended. False when there was
-    /// no message.
-    fn hear(&self, number: u64) -> bool {
+    /// Takes one message from a socket, or closes a socket that has ended. False if there was no message.
+    fn take_message(&self, number: u64) -> bool {
         let mut open = self.lock();
         let Some(socket) = open.sockets.get(&number) else { return false };
-        // One: what is left wakes again, and whoever sends more than that cannot keep us here. Of a longer one the rest is thrown away,
-        // and so are descriptors, for which there is no room here.
+        // One message only: the others wake again, and a worker that sends many cannot keep us here. `recv`
+        // drops what exceeds the buffer, and also descriptors, for which there is no room here.
         match recv(socket, &mut [0; 8], RecvFlags::DONTWAIT) {
             Ok((_, 1..)) => true,
             Err(Errno::INTR | Errno::AGAIN) => false,
             // The worker's process has ended, or has closed the socket. That is a wake-up too: see the
             // module's documentation.
             Ok(_) | Err(_) => {
-                // By hand: a forked child may hold the socket open.
+                // Removed explicitly: epoll keeps the socket while a forked child holds it open.
                 let _ = epoll::delete(&self.epoll, socket.as_fd());
                 open.sockets.remove(&number);
                 true
@@ -242,7 +249,7 @@ impl Ends {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self { ends: Arc::clone(&self.ends), own: Arc::clone(&self.own), whom: PhantomData }
+        Self { ends: Arc::clone(&self.ends), own: Arc::clone(&self.own), marker: PhantomData }
     }
 }
 
@@ -274,60 +281,61 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_others_wake_the_receiver() {
+    fn threads_and_other_processes_wake_the_receiver() {
         let (sender, receiver) = channel::<Wake>().unwrap();
         assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));
         sender.wake().unwrap();
         receiver.receive(Instant::now()).unwrap();
-        let other = Waker::from_socket(sender.end_for_other().unwrap());
+        let other = Waker::from_socket(sender.new_remote_end().unwrap());
         other.wake().unwrap();
         receiver.receive(soon()).unwrap();
         assert!(matches!(receiver.receive(moment()), Err(ReceiveError::TimedOut)));
     }
 
     #[test]
-    fn a_worker_that_floods_stops_nobody() {
+    fn a_worker_that_floods_its_socket_blocks_no_process() {
         let (sender, receiver) = channel::<Wake>().unwrap();
-        let flooding = Waker::from_socket(sender.end_for_other().unwrap());
-        // Far more than a socket takes: none of them waits.
+        let flooding = Waker::from_socket(sender.new_remote_end().unwrap());
+        // More than fit into a socket; no call blocks.
         (0..10_000).for_each(|_| flooding.wake().unwrap());
         (0..10_000).for_each(|_| sender.wake().unwrap());
-        let other = Waker::from_socket(sender.end_for_other().unwrap());
+        let other = Waker::from_socket(sender.new_remote_end().unwrap());
         other.wake().unwrap();
-        // The deadline holds whatever is waiting.
+        // The deadline holds however many wake-ups there are.
         let until = Instant::now() + Duration::from_millis(50);
         while Instant::now() < until && receiver.receive(until).is_ok() {}
         assert!(Instant::now() < until + Duration::from_secs(1));
     }
 
     #[test]
-    fn nonsense_wakes_and_does_nothing_else() {
+    fn an_invalid_message_wakes_and_does_nothing_else() {
         let (sender, receiver) = channel::<Wake>().unwrap();
-        let socket = sender.end_for_other().unwrap();
-        // What ipc-channel would wait for, fall over or believe: a part of its header, a length that lies, a long message.
+        let socket = sender.new_remote_end().unwrap();
+        // Messages that ipc-channel would wait for, trust or fail on: part of its header, a false length, a
+        // long message.
         for message in [&[7][..], &[8, 0, 0, 0, 0, 0, 0, 0], &[255; 16], &[0; 100_000]] {
             send(&socket, message, SendFlags::DONTWAIT).unwrap();
             receiver.receive(soon()).unwrap();
             assert!(matches!(receiver.receive(moment()), Err(ReceiveError::TimedOut)));
         }
-        // Descriptors are not taken: the lifeline's way to send them, on this socket.
+        // Descriptors that come with a message are dropped. A lifeline on this socket sends some.
         let before = open_descriptors();
         let null = OwnedFd::from(File::open("/dev/null").unwrap());
         let socket = Lifeline::from_socket(socket);
         socket.send(&0u8, &[null.as_fd(); 60], soon()).unwrap();
         receiver.receive(soon()).unwrap();
         drop(null);
-        assert!(open_descriptors() < before + 30, "other tests may have opened a few");
+        assert!(open_descriptors() < before + 30, "fewer than were sent; other tests may open some too");
     }
 
     #[test]
-    fn a_worker_that_breaks_its_end_breaks_no_other() {
+    fn a_worker_that_breaks_its_end_affects_no_other_worker() {
         let (sender, receiver) = channel::<Wake>().unwrap();
-        let [closed, cut, empty, good] = [(); 4].map(|()| sender.end_for_other().unwrap());
+        let [closed, cut, empty, good] = [(); 4].map(|()| sender.new_remote_end().unwrap());
         drop(closed);
         shutdown(&cut, Shutdown::Both).unwrap();
         send(&empty, &[], SendFlags::DONTWAIT).unwrap();
-        // Each end wakes the receiver once; several ends may be one wake-up.
+        // Each of the three faulty ends wakes the receiver once; several may share one wake-up.
         receiver.receive(soon()).unwrap();
         while receiver.receive(moment()).is_ok() {}
         assert!(matches!(receiver.receive(moment()), Err(ReceiveError::TimedOut)));
@@ -339,9 +347,9 @@ mod tests {
     }
 
     #[test]
-    fn a_gone_receiver_is_an_error_not_a_signal() {
+    fn waking_a_receiver_that_is_gone_is_an_error_not_a_signal() {
         let (sender, receiver) = channel::<Wake>().unwrap();
-        let other = Waker::from_socket(sender.end_for_other().unwrap());
+        let other = Waker::from_socket(sender.new_remote_end().unwrap());
         drop((sender, receiver));
         assert!(matches!(other.wake(), Err(SendError::Closed)));
     }

@@ -1,156 +1,166 @@
-//! The frames on the two kinds of queue. Both halves of the protocol, main and worker, use these names.
+//! The messages on the index queues and the result queue, for main and workers.
 //!
-//! New variants go to the end: a frame's number on the wire is its place here.
+//! Add new variants at the end of an enum: the position of a variant is its number in the encoding.
 
 use serde::{Deserialize, Serialize};
 
 use crate::arena::Encoded;
 
-/// Main to worker, on the worker's own task queue. `None` in its place is the sentinel: no more work, say [`Event::Bye`] and end.
+/// A command from main to one worker, on the worker's index queue. `None` in its place is the sentinel: there
+/// are no more tasks, and the worker reports [`Event::Bye`] and ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Load one batch.
+    /// Loads one batch.
     Task(Task),
-    /// A slot that was used a moment ago, and so is in the processor's cache, for a task that was sent before with another one. The
-    /// worker gives back the one it does not use ([`Event::Unused`]).
+    /// Offers another slot for a task that was sent before. The slot has just been used, so it is still in
+    /// the processor's cache. The worker gives back the slot that it does not use ([`Event::Unused`]).
     Offer {
         /// Number of the task.
         task: u64,
-        /// The better slot.
+        /// The lease on the offered slot.
         lease: Lease,
     },
-    /// Another epoch begins with the tasks behind this: answer [`Event::Resumed`], and read shards from their beginning again.
+    /// Begins another epoch, with the tasks behind this command. The worker answers [`Event::Resumed`], and
+    /// reads shards from their beginning again.
     Resume {
         /// Number of the epoch.
         epoch: u64,
     },
 }
 
-/// One batch to load. The task belongs to main; the worker holds a lease on it and on its slot.
+/// One batch to load. Main owns the task and its slot; the worker has a lease on the slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// Epoch that the batch is of.
+    /// Number of the batch's epoch.
     pub epoch: u64,
-    /// Place of the batch in the epoch, from 0.
+    /// Position of the batch in the epoch, from 0.
     pub number: u64,
-    /// Slot to put the batch into.
+    /// Lease on the slot for the batch.
     pub lease: Lease,
-    /// What to load.
+    /// Which samples to load.
     pub indices: Indices,
-    /// Regions of slots that no longer exist, to be unmapped, by number of the first slot; at most [`MOST_FORGOTTEN`] at a time.
+    /// Regions that no longer exist and that the worker unmaps, each by the number of its first slot; at most
+    /// [`MOST_FORGOTTEN`].
     pub forget: Vec<u32>,
-    /// Which of the queue's [`MOST_UNANSWERED`] claims says whether it has been begun, or withdrawn before.
+    /// Number of the task's claim, one of [`MOST_UNANSWERED`] of the queue: it says whether the worker has
+    /// begun the task or main has withdrawn it.
     pub claim: u32,
-    /// Samples that count as bad without being tried, for trying them has ended a worker; at most [`MOST_KNOWN_BAD`].
-    /// [`ONE_BY_ONE`] says that samples are not to be loaded many at once.
+    /// Indices of samples that count as bad and are not tried, because an attempt has ended a worker; at most
+    /// [`MOST_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that each sample is loaded on its own.
     pub known_bad: Vec<u64>,
 }
 
-/// Max number of regions that one task tells the worker to unmap, so that its frame stays small.
+/// Maximum number of regions that one task tells the worker to unmap, so that its frame stays small.
 pub const MOST_FORGOTTEN: usize = 64;
-/// Most samples that a task says are bad, so that its frame stays small.
+/// Maximum number of samples that a task lists as bad, so that its frame stays small.
 pub const MOST_KNOWN_BAD: usize = 64;
-/// In place of a sample that is known to be bad: it is one of them, and will come out when each is loaded on its own.
+/// Stands in [`Task::known_bad`] if loading many samples at once has ended a worker: loading each on its own
+/// shows which one is bad.
 pub const ONE_BY_ONE: u64 = u64::MAX;
-/// Most bad samples that a frame tells of.
+/// Maximum number of bad samples that one event lists.
 pub const MOST_BAD_SAMPLES: usize = 256;
-/// Most indices that travel in a frame; more travel in the slot. A frame of a few KiB keeps the number of tasks that fit a ring well
-/// above [`MOST_UNANSWERED`].
+/// Maximum number of indices in a frame; a longer list is in the slot. With frames of a few KiB, far more
+/// than [`MOST_UNANSWERED`] tasks fit a ring.
 pub const MOST_INLINE_INDICES: usize = 256;
-/// Slots from this size on are offered while they are in the cache: below it, the frame costs more than it saves.
+/// Minimum size in bytes of the slots that main offers while they are in the cache. For smaller slots the
+/// frame costs more than the offer saves.
 pub const LEAST_OFFERED: u64 = 1 << 20;
-/// Most tasks that a worker is sent ahead. More wait in main: a queue that is never full is a queue that main never waits for.
+/// Maximum number of tasks that a worker has been sent and has not answered. Further tasks wait in main, so
+/// the index queue is never full and main never waits for room in it.
 pub const MOST_UNANSWERED: usize = 16;
 
-/// The right to write one slot.
+/// The right of a worker to write one slot for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Number of the slot; never used again for other memory.
+    /// Number of the slot. Numbers are never reused for other memory.
     pub slot: u32,
-    /// Counts the slot's leases, so that an answer under an old one is told apart.
+    /// Counts the leases on the slot, so that main recognises an answer under an old lease.
     pub generation: u32,
     /// Size of the slot in bytes.
     pub len: u64,
 }
 
-/// The samples of a batch.
+/// Which samples a task loads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Indices {
-    /// `start..start + len`.
+    /// The indices `start..start + len`.
     Range {
         /// First index.
         start: u64,
         /// Number of indices.
         len: u64,
     },
-    /// Any few indices.
+    /// Up to [`MOST_INLINE_INDICES`] indices.
     List(Vec<u64>),
-    /// Too many for a frame: `len` little-endian `u64`s at the start of the leased slot.
+    /// More indices than fit a frame: `len` little-endian `u64`s at the start of the leased slot.
     InSlot {
         /// Number of indices.
         len: u64,
     },
-    /// None: the next samples of a shard of an iterable dataset.
+    /// The next samples of a shard of an iterable dataset.
     NextOf {
         /// Number of the shard.
         shard: u32,
-        /// Items that were taken from it before this task, if it is not open yet: it is opened at that place.
+        /// Number of items taken from the shard before this task. If the shard is not open yet, it is opened
+        /// at that item.
         position: u64,
-        /// How many of them come after the snapshot.
+        /// Number of those items that come after the snapshot.
         skip: u64,
-        /// Bytes of the snapshot, at the start of the leased slot, if there is one.
+        /// Length in bytes of the snapshot at the start of the leased slot, if there is one.
         snapshot: Option<u64>,
     },
 }
 
-/// What main takes from the result queue. Only events come from other processes; the rest is put there by main's own threads.
+/// What main receives from the result queue. Only events come from other processes; main's own threads send
+/// the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// A worker says something.
+    /// A worker sent an event.
     Event {
-        /// The worker.
+        /// Number of the worker.
         worker: usize,
-        /// What it says.
+        /// The event.
         event: Event,
     },
-    /// A worker's process has ended. From the reaper; it comes behind everything that the worker had said.
+    /// A worker's process has ended. The reaper sends it; main receives it after all events of that worker.
     Exited {
-        /// The worker.
+        /// Number of the worker.
         worker: usize,
         /// Its process id.
         pid: u32,
         /// How it ended.
         status: ExitStatus,
     },
-    /// The attempt to start a worker again is over, well or not. From the thread that made it.
+    /// An attempt to restart a worker has ended, with or without success. The thread that made the attempt
+    /// sends it.
     Started {
-        /// The worker.
+        /// Number of the worker.
         worker: usize,
     },
 }
 
-/// Worker to main, on the worker's part of the result queue.
+/// A message from a worker to main, on the worker's ring of the result queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// Dataset, setup and the worker's init hook are through.
+    /// The worker has opened the dataset and has run `setup` and `worker_init`.
     Ready,
-    /// They are not; the worker stays, and fails every task with this.
+    /// One of those failed. The worker stays, and answers every task with this failure.
     NotReady {
         /// Why.
         failure: Failure,
     },
-    /// A batch lies in its slot.
+    /// The batch is in its slot.
     Done {
         /// Number of the task.
         task: u64,
-        /// The lease it was loaded under.
+        /// The lease under which it was loaded.
         lease: Lease,
-        /// Where in the slot its encoding lies.
+        /// Where in the slot the batch's encoding is.
         encoded: Encoded,
-        /// True when user code in the worker still holds a tensor in the slot: main must not write to the
-        /// slot, and must not use it again.
+        /// True if user code in the worker holds a tensor in the slot: main must neither write to the slot
+        /// nor reuse it.
         held: bool,
-        /// Items taken from the task's shard so far; 0 for a task of indices.
+        /// Number of items taken from the task's shard so far; 0 for a task of indices.
         position: u64,
         /// Samples that were left out or replaced; at most [`MOST_BAD_SAMPLES`].
         bad: Vec<BadSample>,
@@ -161,14 +171,14 @@ pub enum Event {
         task: u64,
         /// The lease that is too small.
         lease: Lease,
-        /// Bytes that would do.
+        /// Size in bytes of a slot that would fit.
         needed: u64,
     },
-    /// The batch failed; the lease is given back.
+    /// The batch failed; the worker gives the lease back.
     Failed {
         /// Number of the task.
         task: u64,
-        /// The lease it was tried under.
+        /// The lease under which it was tried.
         lease: Lease,
         /// Why.
         failure: Failure,
@@ -176,28 +186,30 @@ pub enum Event {
         held: bool,
         /// As in [`Done`](Self::Done).
         position: u64,
-        /// The task's shard was ended by this, a panic: whoever resumes behind it must not go on either.
+        /// True if the failure, a panic, ended the task's shard: a loader that resumes after this batch must
+        /// not read the shard on.
         ended: bool,
     },
-    /// The task was not done: its epoch is over or abandoned.
+    /// The worker has skipped the task, because the epoch is over or abandoned.
     Skipped {
         /// Number of the task.
         task: u64,
-        /// The lease, given back.
+        /// The lease, which the worker gives back.
         lease: Lease,
         /// As in [`Done`](Self::Done).
         held: bool,
     },
-    /// A lease that a task had and does not need: it was offered another one, or the offer came too late.
+    /// The worker gives back a lease on a slot that the task does not need: main had offered two slots, or
+    /// the offer came too late.
     Unused {
         /// Number of the task.
         task: u64,
-        /// The lease, given back.
+        /// The lease, which the worker gives back.
         lease: Lease,
     },
-    /// The sentinel was read; nothing more comes from this worker.
+    /// The worker has read the sentinel. It sends nothing more.
     Bye,
-    /// The task was not tried: it had been withdrawn, and is another worker's.
+    /// The worker has skipped the task, because main has withdrawn it.
     Withdrawn {
         /// Number of the task.
         task: u64,
@@ -206,21 +218,21 @@ pub enum Event {
     Exhausted {
         /// Number of the task.
         task: u64,
-        /// The lease, given back.
+        /// The lease, which the worker gives back.
         lease: Lease,
         /// As in [`Done`](Self::Done).
         held: bool,
     },
-    /// Everything before [`Order::Resume`] is answered, and another epoch begins.
+    /// The worker has answered every command before [`Order::Resume`]; another epoch begins.
     Resumed {
         /// Number of the epoch.
         epoch: u64,
     },
-    /// Every sample of the batch was left out: there is none.
+    /// Every sample of the batch was bad and was left out, so there is no batch.
     LeftOut {
         /// Number of the task.
         task: u64,
-        /// The lease, given back.
+        /// The lease, which the worker gives back.
         lease: Lease,
         /// As in [`Done`](Self::Done).
         held: bool,
@@ -229,16 +241,18 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         bad: Vec<BadSample>,
     },
-    /// The worker has grown too large and ends, so that another process takes its place. What it was given and has not begun is undone.
+    /// The worker uses more memory than its limit and ends, so that another process replaces it. It has not
+    /// begun its remaining tasks.
     Oversized {
-        /// Bytes of its own that it has in memory.
+        /// Private memory of the worker in bytes.
         resident: u64,
     },
-    /// The worker has given its slot back, as [`Notice::Vacate`](crate::handshake::Notice::Vacate) told it, and still waits for a larger one.
+    /// The worker has given its slot back, as [`Notice::Vacate`](crate::handshake::Notice::Vacate) asked, and
+    /// still waits for a larger one.
     Vacated {
         /// Number of the task.
         task: u64,
-        /// The lease, given back.
+        /// The lease, which the worker gives back.
         lease: Lease,
         /// As in [`Done`](Self::Done).
         held: bool,
@@ -246,68 +260,68 @@ pub enum Event {
 }
 
 impl Event {
-    /// What cannot be right in it, whatever its worker was told.
+    /// Checks what must hold in every event, whatever main has sent to the worker.
     ///
     /// # Errors
-    /// The problem.
+    /// What is wrong, with "it" for the worker.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let ends_beyond =
             |encoded: &Encoded, len| encoded.start.checked_add(encoded.len).is_none_or(|end| end > len);
         match self {
             Self::Done { lease, encoded, .. } if ends_beyond(encoded, lease.len) => {
-                Err("it says that its batch reaches beyond its slot")
+                Err("it reports that its batch reaches beyond its slot")
             }
             Self::NeedSlot { lease, needed, .. } if *needed <= lease.len => {
                 Err("it asks for a slot that is no larger than the one it has")
             }
             Self::Done { bad, .. } | Self::LeftOut { bad, .. } if bad.len() > MOST_BAD_SAMPLES => {
-                Err("it names more bad samples than a batch may have")
+                Err("it lists more bad samples than a batch may have")
             }
             _ => Ok(()),
         }
     }
 }
 
-/// A sample that could not be loaded and did not fail its batch.
+/// A bad sample that did not fail its batch: the worker left it out or replaced it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSample {
-    /// Its place in the batch; of no meaning for a shard's.
+    /// Its position in the batch; meaningless for a sample of a shard.
     pub place: u32,
-    /// Its index, or its place in its shard.
+    /// Its index; for a sample of a shard its position in the shard.
     pub index: u64,
-    /// The one that was taken instead.
+    /// Index of the sample that replaced it, if any.
     pub replaced_by: Option<u64>,
-    /// What is wrong with it; empty for one that main said is bad.
+    /// Why it is bad; empty for a sample that main listed in [`Task::known_bad`].
     pub reason: String,
 }
 
 impl BadSample {
-    /// Cuts the reasons of a batch's bad samples, so that they fit a frame.
+    /// Truncates the reasons of a batch's bad samples, so that all of them fit a frame.
     pub fn cut_to_frame(samples: &mut [Self]) {
-        let share = 2 * LONGEST_TEXT / samples.len().max(1);
-        samples.iter_mut().for_each(|sample| cut(&mut sample.reason, share.saturating_sub(NOTE)));
+        let share = 2 * HALF_TEXT / samples.len().max(1);
+        samples.iter_mut().for_each(|sample| cut(&mut sample.reason, share.saturating_sub(NOTE_LEN)));
     }
 }
 
-/// What the note takes that says how much was cut.
-const NOTE: usize = 40;
+/// Room in bytes for the note that says how much was left out.
+const NOTE_LEN: usize = 40;
 
-/// How user code failed, in a form that crosses a process boundary.
+/// A failure of user code, in a form that can be sent to another process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Which piece of user code it was.
+    /// Which user code failed.
     pub stage: Stage,
-    /// Index of the sample, where one is to blame.
+    /// Index of the sample, if one sample caused the failure.
     pub index: Option<u64>,
-    /// The error and its causes, outermost first; a panic's message.
+    /// The error and its causes, outermost first; or the message of a panic.
     pub chain: Vec<String>,
-    /// True for a panic.
+    /// True if the user code panicked.
     pub panicked: bool,
     /// Backtrace of the error, if one was captured.
     pub backtrace: Option<String>,
 }
 
-/// The piece of user code that failed.
+/// The user code, or the step of loading a batch, that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Stage {
@@ -315,44 +329,45 @@ pub enum Stage {
     Open,
     /// `Dataset::setup`.
     Setup,
-    /// The worker's init hook.
+    /// `worker_init`.
     WorkerInit,
     /// `Dataset::get` or `get_many`.
     Fetch,
     /// Collation.
     Collate,
-    /// Encoding the batch, or finding room for it.
+    /// Encoding the batch, or getting memory for it.
     Send,
 }
 
-/// Longest part of a [`Failure`], so that a frame stays below its limit.
-const LONGEST_TEXT: usize = 8 * 1024;
-const MOST_CAUSES: usize = 8;
+/// Half the maximum size in bytes of an error with its causes, of a backtrace, and of the reasons of a
+/// batch's bad samples. No frame holds more than two of these.
+const HALF_TEXT: usize = 8 * 1024;
+const MAX_CAUSES: usize = 8;
 
 impl Failure {
-    /// A failure to send a batch, which is of no sample and has no backtrace.
+    /// A failure to send a batch, without a sample or a backtrace.
     pub fn to_send(reason: String) -> Self {
         Self { stage: Stage::Send, index: None, chain: vec![reason], panicked: false, backtrace: None }
     }
 
-    /// Cuts what is too long for a frame, with a note where something was cut.
+    /// Truncates texts that are too long for a frame, each with a note of how much was left out.
     #[must_use]
     pub fn cut_to_frame(mut self) -> Self {
-        if self.chain.len() > MOST_CAUSES {
-            let left_out = self.chain.len() - MOST_CAUSES;
-            self.chain.truncate(MOST_CAUSES);
+        if self.chain.len() > MAX_CAUSES {
+            let left_out = self.chain.len() - MAX_CAUSES;
+            self.chain.truncate(MAX_CAUSES);
             self.chain.push(format!("[{left_out} more causes left out]"));
         }
-        let share = LONGEST_TEXT / self.chain.len().max(1) * 2;
+        let share = HALF_TEXT / self.chain.len().max(1) * 2;
         self.chain.iter_mut().for_each(|text| cut(text, share));
-        self.backtrace.iter_mut().for_each(|text| cut(text, 2 * LONGEST_TEXT));
+        self.backtrace.iter_mut().for_each(|text| cut(text, 2 * HALF_TEXT));
         self
     }
 }
 
-fn cut(text: &mut String, most: usize) {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+fn cut(text: &mut String, max: usize) {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         let left_out = text.len() - end;
         text.truncate(end);
         text.push_str(&format!(" [{left_out} more bytes left out]"));
@@ -369,10 +384,11 @@ pub enum ExitStatus {
     Signal {
         /// Number of the signal.
         signal: i32,
-        /// Whether it dumped core.
+        /// True if it dumped core.
         core_dumped: bool,
     },
-    /// It is gone, and somebody else collected its status (a host that ignores SIGCHLD, or that reaps every child).
+    /// It has ended, and its exit status is unknown: another part of the host reaped it, or the host ignores
+    /// SIGCHLD.
     Unknown,
 }
 
@@ -387,7 +403,7 @@ impl std::fmt::Display for ExitStatus {
                 }
                 if *core_dumped { f.write_str(", core dumped") } else { Ok(()) }
             }
-            Self::Unknown => f.write_str("gone, status unknown (somebody else reaped it)"),
+            Self::Unknown => f.write_str("gone with unknown status (the host program reaped it)"),
         }
     }
 }
@@ -433,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_read_well() {
+    fn a_status_names_the_signal_or_the_code() {
         assert_eq!(ExitStatus::Signal { signal: 9, core_dumped: false }.to_string(), "killed by SIGKILL (9)");
         assert_eq!(ExitStatus::Code(3).to_string(), "exited with code 3");
     }

@@ -1,10 +1,12 @@
-//! A ring of frames in shared memory, from one process to one other.
+//! A ring of frames in shared memory, from one process to one other process.
 //!
-//! A frame is a word with its length and then its bytes, eight to a word; positions count words and never wrap. Each side keeps
-//! its own position to itself and believes of the other's only what can be true: a peer that writes nonsense gets an error, and
-//! what it writes after a frame was copied out changes nothing.
+//! A frame is one word with its length in bytes, followed by its bytes, eight to a word. Positions count
+//! words and never wrap. Each side keeps its own position in private memory, and checks the other side's
+//! position and lengths before it uses them: an invalid frame is an error. A frame is copied out before it is
+//! decoded, so later writes of the peer do not change it.
 //!
-//! A frame becomes visible at once and as a whole, by one store: a writer that is killed half-way has written nothing.
+//! One store makes a whole frame visible. A writer that is killed while it writes a frame has written
+//! nothing.
 
 use std::sync::Arc;
 
@@ -13,15 +15,15 @@ use crate::{
     sys::SharedWords,
 };
 
-/// Largest frame in bytes.
+/// Maximum size of a frame in bytes.
 pub const MAX_FRAME: usize = if cfg!(loom) { 16 } else { 40 * 1024 };
 
-/// Words of frames in a ring: 64 KiB, or so few that a model goes round soon. A power of two.
+/// Words for frames in a ring: 64 KiB; in a loom model so few that a model wraps around soon. A power of two.
 const CAPACITY: u64 = if cfg!(loom) { 4 } else { 8 * 1024 };
-/// Words that a ring takes: two lines of cache for the positions, one for each side, then the frames.
+/// Words in a ring: one cache line for the position of each side, then the frames.
 pub(crate) const RING_WORDS: usize = FRAMES + CAPACITY as usize;
 
-/// Words in a line of cache.
+/// Words in a cache line.
 const LINE: usize = 8;
 const READ: usize = 0;
 const WRITTEN: usize = LINE;
@@ -29,49 +31,50 @@ const FRAMES: usize = 2 * LINE;
 
 const _: () = assert!(words_of(MAX_FRAME) <= CAPACITY && CAPACITY.is_power_of_two());
 
-/// A ring's place in shared memory.
+/// Where a ring is in shared memory.
 #[derive(Debug, Clone)]
 struct Place {
     memory: Arc<SharedWords>,
     first: usize,
 }
 
-/// The end that writes.
+/// The writer's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
     place: Place,
     written: u64,
-    /// The reader's position when it was last looked at.
+    /// The reader's position as last loaded.
     read: u64,
 }
 
-/// The end that reads.
+/// The reader's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
     place: Place,
     read: u64,
-    /// What was read makes no sense; nothing more is read.
-    broken: bool,
+    /// True after an invalid frame: nothing more is read.
+    is_broken: bool,
 }
 
-/// What lies in a ring is no frame.
+/// The next frame of a ring is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what lies in its ring is no frame")]
-pub(crate) struct Nonsense;
+#[error("its ring holds an invalid frame")]
+pub(crate) struct InvalidFrame;
 
 impl RingWriter {
-    /// The ring that begins at word `first`; there must be one writer.
+    /// The writer's end of the ring that begins at word `first`. A ring must have only one writer.
     pub(crate) fn new(memory: Arc<SharedWords>, first: usize) -> Self {
         Self { place: Place { memory, first }, written: 0, read: 0 }
     }
 
-    /// Writes a frame of at most [`MAX_FRAME`] bytes; false when there is no room yet.
+    /// Writes a frame of at most [`MAX_FRAME`] bytes. False if there is not enough room yet.
     pub(crate) fn write(&mut self, frame: &[u8]) -> bool {
         let wanted = words_of(frame.len());
         if self.written - self.read + wanted > CAPACITY {
-            // Acquire: what the reader did with the words before is over when they are written again.
+            // Acquire: the reader has copied the words out before they are written again. Pairs with the
+            // Release in `read`.
             let read = self.place.word(READ).load(Ordering::Acquire);
-            // A reader that lies gets no more room than there is.
+            // An impossible position is ignored: a faulty reader must not make more room than the ring has.
             if read >= self.read && read <= self.written {
                 self.read = read;
             }
@@ -79,7 +82,7 @@ impl RingWriter {
                 return false;
             }
         }
-        // Relaxed: all of it becomes visible by the store below.
+        // Relaxed: the Release below makes the whole frame visible.
         self.place.frame_word(self.written).store(frame.len() as u64, Ordering::Relaxed);
         let (whole, rest) = frame.as_chunks();
         for (position, bytes) in (self.written + 1..).zip(whole) {
@@ -93,38 +96,38 @@ impl RingWriter {
                 .store(u64::from_le_bytes(last), Ordering::Relaxed);
         }
         self.written += wanted;
-        // Release: who sees the position sees the frame.
+        // Release: a reader that sees the position sees the frame.
         self.place.word(WRITTEN).store(self.written, Ordering::Release);
         true
     }
 }
 
 impl RingReader {
-    /// The ring that begins at word `first`; there must be one reader.
+    /// The reader's end of the ring that begins at word `first`. A ring must have only one reader.
     pub(crate) fn new(memory: Arc<SharedWords>, first: usize) -> Self {
-        Self { place: Place { memory, first }, read: 0, broken: false }
+        Self { place: Place { memory, first }, read: 0, is_broken: false }
     }
 
-    /// True when there is nothing to read.
+    /// True if there is nothing to read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.broken || self.written() == self.read
+        self.is_broken || self.written() == self.read
     }
 
-    /// Copies the next frame to `frame`, in place of what is there; false when there is none.
+    /// Replaces the contents of `frame` by the next frame. False if there is none.
     ///
     /// # Errors
-    /// [`Nonsense`], once; after that the ring is empty.
-    pub(crate) fn read(&mut self, frame: &mut Vec<u8>) -> Result<bool, Nonsense> {
+    /// [`InvalidFrame`], once; afterwards the ring reads as empty.
+    pub(crate) fn read(&mut self, frame: &mut Vec<u8>) -> Result<bool, InvalidFrame> {
         if self.is_empty() {
             return Ok(false);
         }
         let there = self.written().wrapping_sub(self.read);
-        // Relaxed: `written` was an Acquire.
+        // Relaxed: `written` loaded the position with Acquire.
         let len = self.place.frame_word(self.read).load(Ordering::Relaxed);
         let len = usize::try_from(len).ok().filter(|&len| len <= MAX_FRAME && words_of(len) <= there);
         let Some(len) = len.filter(|_| there <= CAPACITY) else {
-            self.broken = true;
-            return Err(Nonsense);
+            self.is_broken = true;
+            return Err(InvalidFrame);
         };
         frame.clear();
         for position in self.read + 1..self.read + words_of(len) {
@@ -133,14 +136,14 @@ impl RingReader {
         }
         frame.truncate(len);
         self.read += words_of(len);
-        // Release: the words are copied before the writer may use them again.
+        // Release: the words are copied out before the writer may write them again.
         self.place.word(READ).store(self.read, Ordering::Release);
         Ok(true)
     }
 
-    /// Reads nothing more: what was read is nonsense to whoever knows what frames mean.
-    pub(crate) fn give_up(&mut self) {
-        self.broken = true;
+    /// Reads nothing more. For callers that find that a frame's contents are invalid.
+    pub(crate) fn stop_reading(&mut self) {
+        self.is_broken = true;
     }
 
     fn written(&self) -> u64 {
@@ -155,12 +158,12 @@ impl Place {
     }
 
     fn frame_word(&self, position: u64) -> &AtomicU64 {
-        // The remainder is below the capacity, which is a `usize`.
+        // The cast is exact: the remainder is less than the capacity, which fits a `usize`.
         self.word(FRAMES + (position % CAPACITY) as usize)
     }
 }
 
-/// Words that a frame of `len` bytes takes, its length included.
+/// Words that a frame of `len` bytes takes, including its length.
 const fn words_of(len: usize) -> u64 {
     1 + len.div_ceil(size_of::<u64>()) as u64
 }
@@ -203,29 +206,29 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error_once() {
-        let lies: [fn(&Place, u64); 4] = [
+    fn an_invalid_frame_is_an_error_once() {
+        let corruptions: [fn(&Place, u64); 4] = [
             |place, _| place.frame_word(0).store(MAX_FRAME as u64 + 1, Ordering::Relaxed),
             |place, _| place.frame_word(0).store(u64::MAX, Ordering::Relaxed),
             |place, _| place.frame_word(0).store(17, Ordering::Relaxed),
             |place, _| place.word(WRITTEN).store(CAPACITY + 1, Ordering::Relaxed),
         ];
-        for lie in lies {
+        for corrupt in corruptions {
             let (mut writer, mut reader, memory) = ring();
             assert!(writer.write(b"sixteen bytes...."[..16].as_ref()));
-            lie(&Place { memory, first: 0 }, 0);
-            assert_eq!(reader.read(&mut Vec::new()), Err(Nonsense));
+            corrupt(&Place { memory, first: 0 }, 0);
+            assert_eq!(reader.read(&mut Vec::new()), Err(InvalidFrame));
             assert!(reader.is_empty());
             assert_eq!(reader.read(&mut Vec::new()), Ok(false));
         }
     }
 
     #[test]
-    fn a_reader_that_lies_gets_no_room_that_is_not_there() {
+    fn an_impossible_position_of_the_reader_makes_no_room() {
         let (mut writer, _reader, memory) = ring();
         while writer.write(&[7; 1000]) {}
-        for lie in [u64::MAX, CAPACITY * 2, 0] {
-            (Place { memory: Arc::clone(&memory), first: 0 }).word(READ).store(lie, Ordering::Relaxed);
+        for position in [u64::MAX, CAPACITY * 2, 0] {
+            (Place { memory: Arc::clone(&memory), first: 0 }).word(READ).store(position, Ordering::Relaxed);
             assert!(!writer.write(&[7; 1000]));
         }
     }

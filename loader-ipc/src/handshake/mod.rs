@@ -260,7 +260,7 @@ impl Invitation {
             Answer::Listening { server } => Address::check(server, socket)?,
         };
         let (bell, rung) = bell().map_err(HandshakeError::Queue)?;
-        let waker = wake.end_for_other().map_err(HandshakeError::Queue)?;
+        let waker = wake.new_remote_end().map_err(HandshakeError::Queue)?;
         lifeline.send(&WakeEnd, &[waker.as_fd()], deadline)?;
         server.greet(Welcome { nonce: self.nonce, bell: rung }, deadline)?;
         Ok(self.rings.of_main(bell))

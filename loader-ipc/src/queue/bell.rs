@@ -1,10 +1,12 @@
-//! The channel that wakes a worker: ipc-channel, behind what the loader needs of it, without its traps.
+//! A bell: the channel with which main wakes one worker. It wraps ipc-channel.
 //!
-//! - Only main sends, and so the worker may believe what comes: lengths, and that the rest of a message follows.
-//! - A message is a number: far below the packet (about 200 KiB) above which ipc-channel splits a message, so that a killed sender looks
-//!   like a closed channel.
-//! - Receiving has a deadline; a signal does not end it.
-//! - `send` blocks while the channel is full (about 270 small messages); `bells.rs` sees to it that it never is.
+//! - Only main sends, so the worker may trust the lengths in a message, and that the rest of a message
+//!   follows.
+//! - A message is one number. It is far smaller than the packet (about 200 KiB) above which ipc-channel
+//!   splits a message; a sender that is killed between the parts of a message looks like a closed channel.
+//! - Receiving has a deadline, and a signal does not end it.
+//! - Sending blocks while the channel is full (at about 270 small messages). `bells.rs` keeps at most one
+//!   message in it.
 
 use std::{
     io,
@@ -21,30 +23,30 @@ use crate::{
     held::without_sigpipe,
 };
 
-/// Main's end.
+/// Main's end of a bell.
 #[derive(Debug)]
-pub struct Ringer(IpcSender<u64>);
+pub struct BellSender(IpcSender<u64>);
 
-/// The worker's end.
+/// The worker's end of a bell.
 #[derive(Debug)]
-pub struct Ear(IpcReceiver<u64>);
+pub struct BellReceiver(IpcReceiver<u64>);
 
-/// Makes a bell; the worker's end is still what can be sent to it.
-pub(crate) fn bell() -> io::Result<(Ringer, IpcReceiver<u64>)> {
+/// Makes a bell. The worker's end is returned in the form that can be sent to the worker.
+pub(crate) fn bell() -> io::Result<(BellSender, IpcReceiver<u64>)> {
     let (sender, receiver) = ipc::channel()?;
-    Ok((Ringer(sender), receiver))
+    Ok((BellSender(sender), receiver))
 }
 
-/// Makes a bell, rings it and throws it away.
+/// Makes a bell, sends and receives one message, and drops the bell.
 pub(crate) fn try_one() -> io::Result<()> {
-    let (ringer, ear) = bell()?;
-    ringer.ring(0).map_err(io::Error::other)?;
-    Ear::new(ear).hear(Instant::now()).map(drop).map_err(io::Error::other)
+    let (sender, receiver) = bell()?;
+    sender.send(0).map_err(io::Error::other)?;
+    BellReceiver::new(receiver).receive(Instant::now()).map(drop).map_err(io::Error::other)
 }
 
-impl Ringer {
-    /// Rings; blocks while the channel is full.
-    pub(super) fn ring(&self, number: u64) -> Result<(), SendError> {
+impl BellSender {
+    /// Sends `number` to the worker. Blocks while the channel is full.
+    pub(super) fn send(&self, number: u64) -> Result<(), SendError> {
         without_sigpipe(|| self.0.send(number)).map_err(|error| match error {
             IpcError::Disconnected => SendError::Closed,
             IpcError::Io(error) if is_closed(&error) => SendError::Closed,
@@ -54,18 +56,21 @@ impl Ringer {
     }
 }
 
-impl Ear {
+impl BellReceiver {
     pub(crate) fn new(receiver: IpcReceiver<u64>) -> Self {
         Self(receiver)
     }
 
-    /// Waits asleep for the next bell until `deadline`, and at least looks once; gives its number.
+    /// Sleeps until a message arrives and returns its number; waits until `deadline`, and looks at least
+    /// once.
     ///
-    /// ipc-channel cuts a wait to whole milliseconds and ends it on any signal; both are undone here.
-    pub(super) fn hear(&self, deadline: Instant) -> Result<u64, ReceiveError> {
+    /// ipc-channel rounds a wait down to whole milliseconds and ends it at any signal. This method corrects
+    /// both.
+    pub(super) fn receive(&self, deadline: Instant) -> Result<u64, ReceiveError> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up: a cut one would spin through the last millisecond.
+            // At least 1 ms: a shorter wait is rounded down to 0, and the loop would spin through the last
+            // millisecond.
             let wait = if left.is_zero() { left } else { left.max(Duration::from_millis(1)) };
             match self.0.try_recv_timeout(wait) {
                 Ok(number) => return Ok(number),
@@ -87,7 +92,8 @@ impl Ear {
     }
 }
 
-/// A blocked sender is woken with ECONNRESET when the receiver closes; later ones get EPIPE.
+/// True if the error means that the receiver is closed: ECONNRESET ends a send that is blocked at that
+/// moment, EPIPE every later one.
 fn is_closed(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
@@ -101,22 +107,22 @@ mod tests {
     }
 
     #[test]
-    fn bells_are_heard_in_order_then_the_channel_is_closed() {
-        let (ringer, ear) = bell().unwrap();
-        let ear = Ear::new(ear);
-        assert!(matches!(ear.hear(Instant::now()), Err(ReceiveError::TimedOut)));
-        ringer.ring(1).unwrap();
-        ringer.ring(2).unwrap();
-        assert_eq!(ear.hear(Instant::now()).unwrap(), 1);
-        assert_eq!(ear.hear(soon()).unwrap(), 2);
-        drop(ringer);
-        assert!(matches!(ear.hear(soon()), Err(ReceiveError::Closed)));
+    fn bells_arrive_in_order_then_the_channel_is_closed() {
+        let (sender, receiver) = bell().unwrap();
+        let receiver = BellReceiver::new(receiver);
+        assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));
+        sender.send(1).unwrap();
+        sender.send(2).unwrap();
+        assert_eq!(receiver.receive(Instant::now()).unwrap(), 1);
+        assert_eq!(receiver.receive(soon()).unwrap(), 2);
+        drop(sender);
+        assert!(matches!(receiver.receive(soon()), Err(ReceiveError::Closed)));
     }
 
     #[test]
-    fn a_gone_worker_is_an_error() {
-        let (ringer, ear) = bell().unwrap();
-        drop(ear);
-        assert!(matches!(ringer.ring(1), Err(SendError::Closed)));
+    fn sending_to_a_worker_that_is_gone_is_an_error() {
+        let (sender, receiver) = bell().unwrap();
+        drop(receiver);
+        assert!(matches!(sender.send(1), Err(SendError::Closed)));
     }
 }

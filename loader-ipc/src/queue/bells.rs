@@ -1,33 +1,38 @@
-//! When a bell must be rung for a worker that sleeps: only when it has heard the last one.
+//! Decides when main sends a bell to a sleeping worker: only if the worker has received the previous bell.
 //!
-//! A bell that was not heard still lies in the channel, so a worker that is about to sleep will find it and look again; another one
-//! would say nothing more. So one bell at most is in the channel, and ringing, which has no deadline, never waits.
+//! A bell that the worker has not received is still in the channel. The worker finds it when it next goes to
+//! sleep, and looks at its ring again, so a second bell would add nothing. Therefore the channel holds at
+//! most one bell, and sending one, which has no deadline, never blocks.
 //!
-//! Two ways were weighed to keep main from waiting for a worker that says that it sleeps and hears nothing. A thread could notice that
-//! main has been ringing for long, and kill that worker: it would need the deadline that ringing lacks, and another thread. Instead the
-//! worker writes down which bell it heard. The number is not known to a worker before it has taken the bell out of the channel, so no
-//! worker can make main ring twice by what it happens to write: it hurts itself, since a worker that does not hear is one that is
-//! stuck, which `timeout` ends.
+//! A worker writes into shared memory the number of the last bell that it has received. The numbers are
+//! random, and a worker does not know a number before it has taken that bell out of the channel. Therefore a
+//! worker that writes other values there cannot make main send a second bell. It only harms itself: a worker
+//! that receives no bell is stuck, and `timeout` covers stuck workers.
+//!
+//! Alternative considered: a thread of main notices that main blocks while it sends a bell, and kills the
+//! worker. Rejected because it needs the deadline that sending lacks, and another thread.
 
 use std::{collections::hash_map::RandomState, hash::BuildHasher};
 
 use super::wait::is_asleep;
 use crate::atomic::{AtomicU64, Ordering};
 
-/// Main's side: the bells of one worker.
+/// Main's record of the bells that it has sent to one worker.
 #[derive(Debug, Default)]
 pub(super) struct Bells {
     numbers: RandomState,
     rung: u64,
-    /// The last bell's number; at first what the memory holds.
+    /// Number of the last bell; before the first one 0, which the shared memory contains at first.
     last: u64,
 }
 
 impl Bells {
-    /// The number to ring with for a frame that was just sent; `None` when the worker is awake, or has a bell that it has not heard.
+    /// Returns the number of the bell to send after a frame; `None` if the worker is awake, or has not
+    /// received the previous bell.
     pub(super) fn next(&mut self, asleep: &AtomicU64, heard: &AtomicU64) -> Option<u64> {
-        // Relaxed: behind the fence in `is_asleep`, so either the worker will see the frame before it sleeps, or what it had heard
-        // before it said so is seen here. What it hears later makes it look again.
+        // Relaxed: the fence in `is_asleep` comes before this load. Either the worker sees the frame before
+        // it sleeps, or this load sees every bell that the worker had received before it marked itself as
+        // asleep. After a bell that it receives later, the worker looks at its ring again.
         if !is_asleep(asleep) || heard.load(Ordering::Relaxed) != self.last {
             return None;
         }
@@ -37,8 +42,8 @@ impl Bells {
     }
 }
 
-/// The worker's side: it has taken the bell `number` out of the channel.
+/// The worker notes that it has received the bell `number`.
 pub(super) fn note_heard(heard: &AtomicU64, number: u64) {
-    // Relaxed: it becomes visible with the fence, when the worker says that it sleeps again.
+    // Relaxed: the fence that follows when the worker next marks itself as asleep makes it visible.
     heard.store(number, Ordering::Relaxed);
 }

@@ -1,12 +1,15 @@
-//! The two kinds of queue: to each worker one of orders, and from all workers together one of reports.
+//! The two kinds of queue: an index queue from main to each worker, and one result queue from all workers to
+//! main.
 //!
-//! Frames lie in shared memory, in a ring (`ring.rs`) for each worker and direction, so that a busy receiver takes them without
-//! a system call and a dead sender's last ones are not lost. A receiver that finds nothing looks for a moment, then says that it
-//! sleeps and waits on a channel; whoever sends it something next finds it asleep, and wakes it through that: a worker by its bell
-//! (`bell.rs`), main by a socket of each worker's ([`channel`](crate::channel)).
+//! Each worker has two rings in shared memory (`ring.rs`), one for each direction. A receiver that finds
+//! frames takes them without a system call, and the frames of a killed sender are not lost. A receiver that
+//! finds nothing spins for a moment, marks itself as asleep in shared memory, and blocks on a channel. A
+//! sender that sends a frame to a sleeping receiver wakes it: main wakes a worker with a *bell* (`bell.rs`),
+//! a worker wakes main over a socket of its own ([`channel`](crate::channel)).
 //!
-//! Main's own threads put notes into the result queue: the reaper exits, each behind everything that its worker had sent, and those
-//! who start a worker again that they have. Notes lie in this process's memory, where no worker can forge one.
+//! Main's own threads put notes into the result queue: the reaper puts in exits, each of which main receives
+//! after all events of that worker, and the threads that restart workers put in starts. Notes are in memory
+//! of the main process, where no worker can forge one.
 
 pub(crate) mod bell;
 mod bells;
@@ -29,24 +32,24 @@ use crate::{
 };
 
 pub use crate::ring::MAX_FRAME;
-pub use bell::{Ear, Ringer};
+pub use bell::{BellReceiver, BellSender};
 use bells::Bells;
 use claims::CLAIM_WORDS;
 pub use orders::{OrderReceiver, OrderSender};
 pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
 
-// Where things lie in a worker's shared memory, in words.
+// Offsets in a worker's shared memory, in words.
 const ORDERS: usize = 0;
 const REPORTS: usize = RING_WORDS;
 /// Nonzero while the worker sleeps.
 const ASLEEP: usize = 2 * RING_WORDS;
-/// The last bell that the worker has heard.
+/// Number of the last bell that the worker has received.
 const HEARD: usize = ASLEEP + 1;
-/// A word for each task that may be unanswered.
+/// One claim for each task that may be unanswered.
 const CLAIMS: usize = HEARD + 1;
 const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + CLAIM_WORDS).unwrap();
 
-/// Whom the [`channel`](crate::channel) of the result queue wakes: main.
+/// Marker type of the [`channel`](crate::channel) that wakes main when the result queue has a report.
 #[derive(Debug)]
 pub enum Wake {}
 
@@ -57,25 +60,26 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Makes the memory (128 KiB).
+    /// Creates the memory (about 128 KiB).
     ///
     /// # Errors
-    /// When the system is out of memory or descriptors.
+    /// If the system is out of memory or descriptors.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = memory::reserve_words(WORDS)?;
         Ok((Self { memory: Arc::new(words) }, fd))
     }
 
-    /// Maps the memory that main made.
+    /// Maps the memory that main has created.
     ///
     /// # Errors
-    /// When it is not such memory.
+    /// If the memory can still shrink, is too small, or cannot be mapped.
     pub fn map(fd: &OwnedFd) -> io::Result<Self> {
         Ok(Self { memory: Arc::new(SharedWords::map(fd, WORDS)?) })
     }
 
-    /// Main's ends.
-    pub fn of_main(self, bell: Ringer) -> (OrderSender, ReportReader) {
+    /// Returns main's ends: the sender of the index queue and the reader of the worker's part of the result
+    /// queue.
+    pub fn main_ends(self, bell: BellSender) -> (OrderSender, ReportReader) {
         let ring = RingWriter::new(Arc::clone(&self.memory), ORDERS);
         let orders = OrderSender {
             ring,
@@ -87,10 +91,10 @@ impl Rings {
         (orders, ReportReader(RingReader::new(self.memory, REPORTS)))
     }
 
-    /// The worker's ends.
-    pub fn of_worker(
+    /// Returns the worker's ends: the receiver of the index queue and the sender of the result queue.
+    pub fn worker_ends(
         self,
-        bell: Ear,
+        bell: BellReceiver,
         wake: Waker,
         control: Arc<ControlPage>,
     ) -> (OrderReceiver, ReportSender) {
@@ -107,13 +111,14 @@ fn encode_frame<T: Serialize>(value: &T, frame: &mut Vec<u8>) -> Result<(), Send
     if frame.len() > MAX_FRAME { Err(SendError::TooLarge { len: frame.len() }) } else { Ok(()) }
 }
 
-/// The next frame of a ring, if there is one; `frame` is room for its bytes. After an error nothing more is read from the ring.
+/// Decodes the next frame of a ring, if there is one; `frame` is a buffer for its bytes. After an error the
+/// ring reads as empty.
 fn read_frame<T: DeserializeOwned>(ring: &mut RingReader, frame: &mut Vec<u8>) -> Result<Option<T>, String> {
-    if !ring.read(frame).map_err(|nonsense| nonsense.to_string())? {
+    if !ring.read(frame).map_err(|invalid| invalid.to_string())? {
         return Ok(None);
     }
     codec::decode(frame).map(Some).map_err(|error| {
-        ring.give_up();
+        ring.stop_reading();
         error.to_string()
     })
 }
@@ -146,7 +151,7 @@ mod tests {
         sender: ReportSender,
     }
 
-    /// Queues between this thread and workers that are threads of this process.
+    /// Makes the queues between this thread and `workers` workers, which are threads of this process.
     fn queues(workers: usize) -> (Vec<Ends>, ReportReceiver, NoteSender) {
         let (control, control_fd) = ControlPage::create(workers).unwrap();
         let (wake, woken) = channel().unwrap();
@@ -154,10 +159,11 @@ mod tests {
         for _ in 0..workers {
             let (bell, rung) = bell::bell().unwrap();
             let (rings, fd) = Rings::create().unwrap();
-            let (orders, reader) = rings.of_main(bell);
-            let waker = Waker::from_socket(wake.end_for_other().unwrap());
+            let (orders, reader) = rings.main_ends(bell);
+            let waker = Waker::from_socket(wake.new_remote_end().unwrap());
             let control = Arc::new(ControlPage::map(&control_fd, workers).unwrap());
-            let (receiver, sender) = Rings::map(&fd).unwrap().of_worker(Ear::new(rung), waker, control);
+            let (receiver, sender) =
+                Rings::map(&fd).unwrap().worker_ends(BellReceiver::new(rung), waker, control);
             ends.push(Ends { orders, receiver, sender });
             readers.push(reader);
         }
@@ -165,8 +171,8 @@ mod tests {
         (ends, results, notes)
     }
 
-    /// A worker's number and what it said.
-    fn said(report: Result<Report, ReportError>) -> (usize, Event) {
+    /// Returns the number of the worker that sent the event, and the event.
+    fn event_of(report: Result<Report, ReportError>) -> (usize, Event) {
         match report {
             Ok(Report::Event { worker, event }) => (worker, event),
             other => panic!("{other:?}"),
@@ -190,14 +196,14 @@ mod tests {
             sender.send(&Event::Bye).unwrap();
         });
         for number in 0..200 {
-            // Now and then both sides are asleep.
+            // The delay grows, so that in some rounds both sides are asleep.
             thread::sleep(Duration::from_micros(number));
             orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
-            let (0, event) = said(results.receive(soon())) else { panic!("there is one worker") };
+            let (0, event) = event_of(results.receive(soon())) else { panic!("there is one worker") };
             assert!(matches!(event, Event::Skipped { task, .. } if task == number), "{event:?}");
         }
         orders.send(&None).unwrap();
-        assert_eq!(said(results.receive(soon())), (0, Event::Bye));
+        assert_eq!(event_of(results.receive(soon())), (0, Event::Bye));
         worker.join().unwrap();
     }
 
@@ -217,7 +223,7 @@ mod tests {
             .collect();
         let mut next = [0; 3];
         for _ in 0..3 * REPORTS {
-            let (worker, event) = said(results.receive(soon()));
+            let (worker, event) = event_of(results.receive(soon()));
             assert!(matches!(event, Event::Skipped { task, .. } if task == next[worker]));
             next[worker] += 1;
         }
@@ -233,16 +239,16 @@ mod tests {
         ends[1].sender.send(&Event::Bye).unwrap();
         let exited = Report::Exited { worker: 1, pid: 7, status: ExitStatus::Code(0) };
         notes.send(exited.clone());
-        // Nobody can wake main any more.
+        // Without senders, nothing wakes main any more: the reports must be there already.
         drop((notes, ends));
         let received: Vec<_> = iter::from_fn(|| results.receive(Instant::now()).ok()).collect();
-        let said = |worker, event| Report::Event { worker, event };
-        let of_1 = received.into_iter().filter(|report| *report != said(0, Event::Ready));
-        assert!(of_1.eq([said(1, Event::Ready), said(1, Event::Bye), exited]));
+        let event = |worker, event| Report::Event { worker, event };
+        let of_1 = received.into_iter().filter(|report| *report != event(0, Event::Ready));
+        assert!(of_1.eq([event(1, Event::Ready), event(1, Event::Bye), exited]));
     }
 
     #[test]
-    fn a_note_wakes_main_also_when_a_dead_worker_has_marked_it_as_awake() {
+    fn a_note_wakes_main_even_if_a_dead_worker_has_marked_it_as_awake() {
         let (ends, mut results, notes) = queues(1);
         let control = Arc::clone(&ends[0].sender.control);
         let noting = thread::spawn(move || {
@@ -257,18 +263,18 @@ mod tests {
             results.receive(started + Duration::from_secs(60)),
             Ok(Report::Started { worker: 0 })
         ));
-        // Without a wake-up, main sees it only at the deadline.
+        // A lost wake-up shows as a wait until the deadline.
         assert!(started.elapsed() < Duration::from_secs(20));
         noting.join().unwrap();
     }
 
     #[test]
-    fn what_may_be_unanswered_fits_a_task_queue() {
+    fn the_maximum_of_unanswered_tasks_fits_an_index_queue() {
         let (mut ends, _results, _notes) = queues(1);
         let Ends { orders, receiver, .. } = &mut ends[0];
         let (forget, known_bad) = (vec![0; MOST_FORGOTTEN], vec![0; MOST_KNOWN_BAD]);
         let largest = Task { forget, known_bad, ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
-        // The receiver says once that it sleeps, so that one bell lies in the channel too.
+        // The receiver marks itself as asleep once, so that a bell is sent too.
         receiver.asleep().store(1, Ordering::Relaxed);
         for _ in 0..MOST_UNANSWERED {
             let offer = Order::Offer { task: 0, lease: largest.lease };
@@ -279,27 +285,27 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_hears_no_bell_never_makes_main_wait() {
-        // What it claims to have heard: nothing, anything, and what main rang for it before.
-        let lies: [fn(u64) -> u64; 3] = [|_| 0, |turn| turn, |_| u64::MAX];
-        for lie in lies {
+    fn a_worker_that_receives_no_bell_never_makes_main_wait() {
+        // Numbers of bells that the worker falsely claims to have received.
+        let false_numbers: [fn(u64) -> u64; 3] = [|_| 0, |turn| turn, |_| u64::MAX];
+        for false_number in false_numbers {
             let (mut ends, _results, _notes) = queues(1);
             let Ends { mut orders, mut receiver, .. } = ends.remove(0);
-            let lying = thread::spawn(move || {
-                // Far more than a channel takes.
+            let worker = thread::spawn(move || {
+                // More bells than fit into the channel.
                 for turn in 0..2_000 {
                     receiver.asleep().store(1, Ordering::Relaxed);
                     orders.send(&Some(Order::Resume { epoch: turn })).unwrap();
                     assert!(receiver.look().unwrap().is_some());
-                    receiver.memory.words()[HEARD].store(lie(turn), Ordering::Relaxed);
+                    receiver.memory.words()[HEARD].store(false_number(turn), Ordering::Relaxed);
                 }
             });
             let deadline = soon();
-            while !lying.is_finished() && Instant::now() < deadline {
+            while !worker.is_finished() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert!(lying.is_finished(), "main waits for a worker that hears nothing");
-            lying.join().unwrap();
+            assert!(worker.is_finished(), "main waits for a worker that receives no bell");
+            worker.join().unwrap();
         }
     }
 
@@ -319,7 +325,7 @@ mod tests {
             assert!(by_worker != by_main);
             begun += u32::from(by_worker);
             withdrawn += u32::from(by_main);
-            // Nobody reads the orders here: start anew before the ring is full.
+            // No thread reads the commands here: restart the ring before it is full.
             if number % 500 == 499 {
                 orders.ring = RingWriter::new(Arc::clone(&orders.memory), ORDERS);
             }
@@ -328,17 +334,17 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_names_its_worker_and_others_go_on() {
+    fn an_invalid_frame_names_its_worker_and_other_workers_go_on() {
         let (mut ends, mut results, _notes) = queues(2);
         assert!(ends[1].sender.ring.write(&[255; 20]));
         ends[0].sender.send(&Event::Ready).unwrap();
-        assert_eq!(said(results.receive(soon())), (0, Event::Ready));
+        assert_eq!(event_of(results.receive(soon())), (0, Event::Ready));
         assert!(matches!(results.receive(soon()), Err(ReportError::Malformed { worker: 1, .. })));
         assert!(matches!(results.receive(Instant::now()), Err(ReportError::TimedOut)));
     }
 
     #[test]
-    fn the_last_orders_are_read_after_main_is_gone() {
+    fn the_last_commands_are_read_after_main_is_gone() {
         let (mut ends, _results, _notes) = queues(1);
         let Ends { mut orders, mut receiver, .. } = ends.remove(0);
         orders.send(&None).unwrap();

@@ -1,10 +1,10 @@
-//! The task queue: orders from main to one worker, and whose a task is.
+//! The index queue: commands from main to one worker, and the claims of the tasks among them.
 
 use std::{io, sync::Arc, time::Instant};
 
 use super::{
     ASLEEP, CLAIMS, HEARD,
-    bell::{Ear, Ringer},
+    bell::{BellReceiver, BellSender},
     bells::{Bells, note_heard},
     claims::Claims,
     encode_frame, read_frame,
@@ -18,60 +18,62 @@ use crate::{
     sys::SharedWords,
 };
 
-/// Main's end of a worker's task queue.
+/// Main's end of a worker's index queue.
 #[derive(Debug)]
 pub struct OrderSender {
     pub(super) ring: RingWriter,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: Ringer,
+    pub(super) bell: BellSender,
     pub(super) bells: Bells,
     pub(super) frame: Vec<u8>,
 }
 
-/// A worker's end of its task queue. `None` is the sentinel.
+/// A worker's end of its index queue. `None` is the sentinel.
 #[derive(Debug)]
 pub struct OrderReceiver {
     pub(super) ring: RingReader,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: Ear,
+    pub(super) bell: BellReceiver,
     pub(super) frame: Vec<u8>,
 }
 
 impl OrderSender {
-    /// Sends an order, or the sentinel. Never waits: what is unanswered is kept so small ([`MOST_UNANSWERED`]) that it fits,
-    /// and a worker that does not hear its bell is rung for once.
+    /// Sends a command, or the sentinel. Never blocks: at most [`MOST_UNANSWERED`] tasks are unanswered,
+    /// which fit the ring, and the channel holds at most one bell (`bells.rs`).
     ///
     /// # Errors
-    /// [`SendError`]; that there is no room is a defect of the loader. The frame was then not sent.
+    /// [`SendError`]; a ring without room is a defect of the loader. The command was then not sent.
     pub fn send(&mut self, order: &Option<Order>) -> Result<(), SendError> {
         encode_frame(order, &mut self.frame)?;
         if let Some(Order::Task(task)) = order {
             Claims::new(&self.memory, CLAIMS).open(task.claim);
         }
         if !self.ring.write(&self.frame) {
-            let problem = format!("more than {MOST_UNANSWERED} tasks do not fit");
+            let problem = format!(
+                "the index queue is full, although at most {MOST_UNANSWERED} tasks may be unanswered; this is a defect of the loader"
+            );
             return Err(SendError::Io(io::Error::other(problem)));
         }
         let words = self.memory.words();
-        self.bells.next(&words[ASLEEP], &words[HEARD]).map_or(Ok(()), |number| self.bell.ring(number))
+        self.bells.next(&words[ASLEEP], &words[HEARD]).map_or(Ok(()), |number| self.bell.send(number))
     }
 
-    /// Takes back the task that was sent with `claim`. False when the worker has begun it.
+    /// Withdraws the task that was sent with `claim`. False if the worker has begun it.
     pub fn withdraw(&self, claim: u32) -> bool {
         Claims::new(&self.memory, CLAIMS).withdraw(claim)
     }
 }
 
 impl OrderReceiver {
-    /// Waits for the next order until `deadline`, and at least looks once.
+    /// Waits for the next command until `deadline`; looks at least once.
     ///
     /// # Errors
-    /// [`ReceiveError`]; `Closed` when main has dropped its end, after the last order.
+    /// [`ReceiveError`]; `Closed` if main has dropped its end, after the last command.
     pub fn receive(&mut self, deadline: Instant) -> Result<Option<Order>, ReceiveError> {
         wait(self, deadline)
     }
 
-    /// Begins the task that came with `claim`. False when main has withdrawn it.
+    /// Begins the task that came with `claim`. False if main has withdrawn it.
     pub fn begin(&self, claim: u32) -> bool {
         Claims::new(&self.memory, CLAIMS).begin(claim)
     }
@@ -86,7 +88,7 @@ impl Receive for OrderReceiver {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {
-        let number = self.bell.hear(deadline)?;
+        let number = self.bell.receive(deadline)?;
         note_heard(&self.memory.words()[HEARD], number);
         Ok(())
     }

@@ -20,7 +20,7 @@ use crate::{
     ring::{RingReader, RingWriter},
 };
 
-/// How long a worker waits before it looks again for room in its ring.
+/// Time after which a worker looks again for room in its ring.
 const ROOM_INTERVAL: Duration = Duration::from_micros(200);
 
 /// A worker's end of the result queue.
@@ -32,26 +32,26 @@ pub struct ReportSender {
     pub(super) frame: Vec<u8>,
 }
 
-/// Main's end of one worker's part of the result queue.
+/// Main's end of one worker's ring of the result queue.
 #[derive(Debug)]
 pub struct ReportReader(pub(super) RingReader);
 
 /// Main's end of the result queue.
 #[derive(Debug)]
 pub struct ReportReceiver {
-    /// By worker.
+    /// One for each worker, by number.
     readers: Vec<ReportReader>,
-    /// The worker to look at first: each one gets its turn.
+    /// The worker whose ring is read next, so that all workers take turns.
     turn: usize,
     wake: channel::Receiver<Wake>,
     control: Arc<ControlPage>,
     notes: mpsc::Receiver<Report>,
-    /// Exits whose worker may have more to say.
+    /// Exits of workers whose rings may still hold events.
     exits: VecDeque<Report>,
     frame: Vec<u8>,
 }
 
-/// The end of the result queue that main's own threads have.
+/// The end of the result queue for threads of the main process.
 #[derive(Debug, Clone)]
 pub struct NoteSender {
     notes: mpsc::Sender<Report>,
@@ -59,10 +59,11 @@ pub struct NoteSender {
 }
 
 impl ReportSender {
-    /// Sends a report. Waits while the ring is full, until main reads: the watchdog is what notices a dead main.
+    /// Sends an event. Waits while the ring is full, until main reads; the watchdog ends the process if main
+    /// is gone.
     ///
     /// # Errors
-    /// [`SendError`]; the report was then not sent, or, with `Closed`, there is nobody to read it.
+    /// [`SendError`]. The event was not sent, or, with `Closed`, no process reads it.
     pub fn send(&mut self, event: &Event) -> Result<(), SendError> {
         encode_frame(event, &mut self.frame)?;
         while !self.ring.write(&self.frame) {
@@ -77,8 +78,8 @@ impl ReportSender {
 }
 
 impl ReportReceiver {
-    /// The result queue of workers whose parts are `readers`, by number. `wake` is the channel that they were given their ends
-    /// of; `control` their control page.
+    /// Makes the result queue from the workers' `readers`, by worker number. The workers wake main over
+    /// `sender`'s channel, and `control` is their control page.
     pub fn new(
         readers: Vec<ReportReader>,
         (sender, receiver): (channel::Sender<Wake>, channel::Receiver<Wake>),
@@ -90,25 +91,26 @@ impl ReportReceiver {
         (Self { readers, turn: 0, wake: receiver, control, notes: noted, exits, frame }, sender)
     }
 
-    /// Waits for the next report until `deadline`, and at least looks once.
+    /// Waits for the next report until `deadline`; looks at least once.
     ///
     /// # Errors
-    /// [`ReportError`]; for a worker that wrote nonsense once, after which nothing more is read from it.
+    /// [`ReportError`]. A worker whose ring is invalid is reported once; nothing more is read from it.
     pub fn receive(&mut self, deadline: Instant) -> Result<Report, ReportError> {
         wait(self, deadline)
     }
 
-    /// Reads from another process in a worker's place: its new one. What the old one wrote and was not read is lost.
+    /// Reads a worker's events from the ring of the process that replaces it. Drops what the old process had
+    /// sent and main has not read.
     pub fn replace(&mut self, worker: usize, reader: ReportReader) {
         self.readers[worker] = reader;
     }
 
-    /// Reads nothing more from a worker: it writes what it should not.
+    /// Reads nothing more from a worker, because it broke the protocol.
     pub fn give_up(&mut self, worker: usize) {
-        self.readers[worker].0.give_up();
+        self.readers[worker].0.stop_reading();
     }
 
-    /// A note that is due: an exit, when its worker has nothing more to say.
+    /// Returns a note that is due. The exit of a worker is due when its ring is empty.
     fn next_note(&mut self) -> Option<Report> {
         while let Ok(note) = self.notes.try_recv() {
             match note {
@@ -116,26 +118,26 @@ impl ReportReceiver {
                 other => return Some(other),
             }
         }
-        let said_all = |exit: &Report| match exit {
+        let is_due = |exit: &Report| match exit {
             Report::Exited { worker, .. } => self.readers[*worker].0.is_empty(),
             _ => true,
         };
-        let place = self.exits.iter().position(said_all)?;
-        self.exits.remove(place)
+        let position = self.exits.iter().position(is_due)?;
+        self.exits.remove(position)
     }
 }
 
 impl NoteSender {
-    /// Puts a note into the queue and wakes the receiver. Without a receiver, the note is dropped.
+    /// Puts a note into the queue and wakes main. If the receiver is gone, the note is dropped.
     pub fn send(&self, note: Report) {
-        // Wakes main in any case: notes are rare, and a dead worker may have marked main as awake on the
-        // control page without waking it.
+        // Main is woken even if it is marked as awake: a worker that was killed may have marked it so without
+        // waking it. Notes are rare, so this costs little.
         if self.notes.send(note).is_ok() {
             drop(self.wake.wake());
         }
     }
 
-    /// What a new worker wakes main with.
+    /// Returns the channel with which a new worker wakes main.
     pub fn wake(&self) -> &channel::Sender<Wake> {
         &self.wake
     }
@@ -145,15 +147,15 @@ impl NoteSender {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReportError {
-    /// The deadline passed.
+    /// The deadline has passed.
     #[error("no report within the deadline")]
     TimedOut,
-    /// A worker wrote what is no report.
-    #[error("worker {worker} wrote nonsense: {problem}")]
+    /// A worker wrote an invalid frame or event.
+    #[error("worker {worker} sent an invalid report: {problem}")]
     Malformed {
-        /// The worker.
+        /// Number of the worker.
         worker: usize,
-        /// What is wrong with it.
+        /// What is invalid.
         problem: String,
     },
     /// The channel that wakes main failed.

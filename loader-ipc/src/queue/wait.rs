@@ -1,4 +1,4 @@
-//! How a receiver waits, and how it is woken.
+//! How a receiver of frames waits, and how a sender decides whether to wake it.
 
 use std::{
     thread,
@@ -10,25 +10,27 @@ use crate::{
     channel::ReceiveError,
 };
 
-/// How long a receiver looks again and again before it sleeps: a sleeping processor takes longer to wake than a small batch takes
-/// to load. Not at all in a model, where no time passes.
-const LOOKING: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_micros(20) };
+/// How long a receiver spins before it sleeps. A sleeping processor takes longer to wake than a small batch
+/// takes to load. Zero in a loom model, where no time passes.
+const SPIN: Duration = if cfg!(loom) { Duration::ZERO } else { Duration::from_micros(20) };
 
-/// A receiver: what it looks at, and how it sleeps.
+/// A receiver of frames that can sleep.
 pub(super) trait Receive {
     type Frame;
     type Error: From<ReceiveError>;
 
+    /// Returns the next frame, if there is one; does not wait.
     fn look(&mut self) -> Result<Option<Self::Frame>, Self::Error>;
 
-    /// Sleeps until it is woken, at most until `deadline`.
+    /// Sleeps until a sender wakes the receiver, at most until `deadline`.
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError>;
 
-    /// Nonzero while it sleeps.
+    /// The word that is nonzero while the receiver sleeps.
     fn asleep(&self) -> &AtomicU64;
 }
 
-/// Looks again and again, giving way to others in between, then sleeps; at least looks once.
+/// Waits for a frame until `deadline`: spins, yielding the processor in between, then sleeps. Looks at least
+/// once.
 pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R::Frame, R::Error> {
     let mut started = None;
     loop {
@@ -39,11 +41,12 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
         if now >= deadline {
             return Err(ReceiveError::TimedOut.into());
         }
-        if now - *started.get_or_insert(now) < LOOKING {
+        if now - *started.get_or_insert(now) < SPIN {
             thread::yield_now();
             continue;
         }
-        // Relaxed, with the fence: either the sender sees this, and what we have heard before, or we see its frame.
+        // Relaxed, with the fence: either the sender sees this store and the bells that we have received
+        // before it, or we see the sender's frame.
         receiver.asleep().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let looked = receiver.look();
@@ -57,21 +60,23 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
         }
         match slept {
             Ok(()) | Err(ReceiveError::TimedOut) => {}
-            // What was sent before the end counts.
+            // Frames that were sent before the channel closed are still received.
             Err(error) => return receiver.look()?.ok_or_else(|| error.into()),
         }
     }
 }
 
-/// True when the receiver sleeps, or is about to, and may not have seen the frame that was sent last.
+/// True if the receiver sleeps, or is about to sleep, and may not have seen the last frame that was sent.
 pub(super) fn is_asleep(asleep: &AtomicU64) -> bool {
-    // Pairs with the fence in `wait`: either we see that it sleeps, or it sees our frame.
+    // Pairs with the fence in `wait`: either we see that the receiver sleeps, or it sees our frame.
     fence(Ordering::SeqCst);
     asleep.load(Ordering::Relaxed) != 0
 }
 
-/// True for the one of several senders that finds the receiver asleep.
+/// True if the receiver is asleep and the caller must wake it. Of several senders that find it asleep, only
+/// the first gets true.
 pub(super) fn must_wake(asleep: &AtomicU64) -> bool {
-    // Relaxed: it decides who wakes it. Not `swap`, which writes also when another sender was first, or the receiver woke up by itself.
+    // Relaxed: the exchange only decides which sender wakes the receiver. `swap` would write even if the word
+    // is 0 already, because another sender was first or the receiver woke up by itself.
     is_asleep(asleep) && asleep.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
