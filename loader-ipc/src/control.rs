@@ -1,5 +1,5 @@
-//! The control page: a small shared page per pool with the done flag and, for each worker, what it is doing and since when. It
-//! stays readable after a worker was killed.
+//! The control page: a small shared page for each pool of workers. It holds the done flag and, for each
+//! worker, what the worker is doing and since when. It stays readable after a worker was killed.
 
 use std::{
     io,
@@ -16,10 +16,11 @@ use nix::{
 
 use crate::{memory, sys::SharedWords};
 
-/// Words per worker: one cache line each, so that workers do not disturb each other.
+/// Words for each worker: one cache line, so that workers do not slow each other down.
 const LINE: usize = 8;
 
-// Word 0 of line 0 is the done flag, word 1 its likeness for one epoch, word 0 of line 1 says that main sleeps; worker `w` has line `2 + w`.
+// Line 0, word 0: done flag; word 1: cancel flag of the current epoch. Line 1, word 0: nonzero while main
+// sleeps. Line `2 + w`: worker `w`.
 const UNWANTED: usize = 1;
 const ASLEEP: usize = LINE;
 const FIRST_WORKER: usize = 2;
@@ -36,11 +37,11 @@ const BUSY: usize = 7;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkerState {
-    /// Not yet through its bootstrap.
+    /// Before it has opened the dataset.
     Starting,
     /// Waiting for a task.
     Idle,
-    /// In the dataset.
+    /// In the dataset, on one sample.
     Fetching,
     /// In collation.
     Collating,
@@ -50,30 +51,30 @@ pub enum WorkerState {
     FetchingMany,
 }
 
-/// A worker's line of the control page, read once.
+/// A worker's line of the control page, as read at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerSnapshot {
-    /// What it is doing.
+    /// What the worker is doing.
     pub state: WorkerState,
-    /// Number of the task it is on or was on last.
+    /// Number of its current or last task.
     pub task: u64,
-    /// Index of the sample it is on or was on last.
+    /// Index of its current or last sample.
     pub sample: u64,
-    /// How long it has been in this state on this sample; to a few milliseconds, since the clock is coarse and fast samples share a
-    /// look at it.
+    /// Time in this state on this sample, within a few milliseconds: the clock is coarse, and it is not read
+    /// for every fast sample.
     pub age: Duration,
-    /// Batches finished.
+    /// Number of batches finished.
     pub batches: u64,
-    /// Samples loaded.
+    /// Number of samples loaded.
     pub samples: u64,
-    /// Page faults served from memory (`ru_minflt`), as of a few batches ago.
+    /// Page faults served from memory (`ru_minflt`), counted every few batches.
     pub page_faults: u64,
-    /// Time spent in tasks.
+    /// Time spent on tasks.
     pub busy: Duration,
 }
 
-/// The page, mapped. Every access is atomic; all orderings are relaxed but for the done flag and main's sleep, since no other memory
-/// hangs on the counters.
+/// The mapped control page. All accesses are atomic. Those of the counters are relaxed, because no other
+/// memory depends on them; the flags and main's sleep state their orderings where they are accessed.
 #[derive(Debug)]
 pub struct ControlPage {
     words: SharedWords,
@@ -84,7 +85,7 @@ impl ControlPage {
     /// Makes a page for `workers` workers.
     ///
     /// # Errors
-    /// When the system is out of memory or descriptors.
+    /// If the system is out of memory or descriptors.
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = memory::reserve_words(words(workers))?;
         let page = Self { words, workers };
@@ -92,55 +93,56 @@ impl ControlPage {
         Ok((page, fd))
     }
 
-    /// Notes that another process begins to be the worker: it is starting since now, whenever it comes to say so. The counters go on.
+    /// Marks a worker as starting now, because another process takes its place. Its counters continue.
     pub fn reset(&self, worker: usize) {
         self.line(worker)[SINCE].store(now_nanos(), Ordering::Relaxed);
         self.line(worker)[STATE].store(WorkerState::Starting as u64, Ordering::Relaxed);
     }
 
-    /// Maps the page that another process made for `workers` workers.
+    /// Maps the page that another process has made for `workers` workers.
     ///
     /// # Errors
-    /// When it cannot be mapped.
+    /// If the page cannot be mapped.
     pub fn map(fd: impl AsFd, workers: usize) -> io::Result<Self> {
         Ok(Self { words: SharedWords::map(fd, words(workers))?, workers })
     }
 
-    /// Says that nothing is wanted any more: the sentinels follow.
+    /// Raises the done flag: no batch is wanted any more, and the sentinels follow.
     pub fn set_done(&self) {
-        // Release: who sees the flag sees what main did before.
+        // Release: a process that sees the flag sees what main did before.
         self.words.words()[0].store(1, Ordering::Release);
     }
 
-    /// True once [`set_done`](Self::set_done) was called in any process.
+    /// True if [`set_done`](Self::set_done) was called in any process.
     pub fn is_done(&self) -> bool {
         // Acquire: pairs with `set_done`.
         self.words.words()[0].load(Ordering::Acquire) == 1
     }
 
-    /// Says that what workers are loading is not wanted, until it is taken back: an epoch is abandoned whose workers stay.
+    /// Sets the cancel flag: while it is true, the current epoch is abandoned and persistent workers skip its
+    /// tasks.
     pub fn set_unwanted(&self, unwanted: bool) {
         // Release: as for the done flag.
         self.words.words()[UNWANTED].store(u64::from(unwanted), Ordering::Release);
     }
 
-    /// True while what workers are loading is not wanted, for a while or for good.
+    /// True if no batch is wanted: the done flag or the cancel flag is set.
     pub fn is_unwanted(&self) -> bool {
         // Acquire: pairs with `set_unwanted`.
         self.is_done() || self.words.words()[UNWANTED].load(Ordering::Acquire) == 1
     }
 
-    /// Nonzero while main sleeps and must be woken; for the queues, which say how it is read and written.
+    /// The word that is nonzero while main sleeps and must be woken. The queues state how they access it.
     pub(crate) fn main_asleep(&self) -> &AtomicU64 {
         &self.words.words()[ASLEEP]
     }
 
-    /// The line of a worker, for the worker itself to write.
+    /// Returns a worker's line, for that worker to write.
     pub fn line_of(&self, worker: usize) -> WorkerLine<'_> {
         WorkerLine { words: self.line(worker) }
     }
 
-    /// The worker's line. Its words are read one after the other, so they may be of two moments.
+    /// Reads a worker's line. The words are read one after the other, so they may be from different moments.
     pub fn read(&self, worker: usize) -> WorkerSnapshot {
         let line = self.line(worker);
         let word = |place: usize| line[place].load(Ordering::Relaxed);
@@ -167,7 +169,7 @@ impl ControlPage {
     fn line(&self, worker: usize) -> &[AtomicU64; LINE] {
         assert!(worker < self.workers, "worker {worker} of {}", self.workers);
         let line = &self.words.words()[(FIRST_WORKER + worker) * LINE..(FIRST_WORKER + 1 + worker) * LINE];
-        line.try_into().expect("as many words as a line has")
+        line.try_into().expect("a line has LINE words")
     }
 }
 
@@ -178,7 +180,7 @@ pub struct WorkerLine<'a> {
 }
 
 impl WorkerLine<'_> {
-    /// Enters a state. True when the clock has not moved since the last one.
+    /// Enters a state. True if the coarse clock shows the same time as at the last entry.
     pub fn enter(&self, state: WorkerState) -> bool {
         let now = now_nanos();
         let is_same_tick = self.words[SINCE].load(Ordering::Relaxed) == now;
@@ -187,19 +189,19 @@ impl WorkerLine<'_> {
         is_same_tick
     }
 
-    /// Notes the task that the worker is on.
+    /// Sets the number of the worker's current task.
     pub fn set_task(&self, task: u64) {
         self.words[TASK].store(task, Ordering::Relaxed);
     }
 
-    /// Enters a state on one sample; the clock of [`WorkerSnapshot::age`] starts anew. True when it has not moved since the last
-    /// time.
+    /// Enters a state on one sample, which restarts [`WorkerSnapshot::age`]. True if the coarse clock shows
+    /// the same time as at the last entry.
     pub fn progress(&self, state: WorkerState, sample: u64) -> bool {
         self.words[SAMPLE].store(sample, Ordering::Relaxed);
         self.enter(state)
     }
 
-    /// The same without the clock, which is what it would cost.
+    /// Like [`progress`](Self::progress), but does not read the clock, which is the larger part of the cost.
     pub fn progress_untimed(&self, state: WorkerState, sample: u64) {
         self.words[SAMPLE].store(sample, Ordering::Relaxed);
         self.words[STATE].store(state as u64, Ordering::Relaxed);
@@ -207,7 +209,7 @@ impl WorkerLine<'_> {
 
     /// Adds a finished batch to the worker's counters.
     pub fn count_batch(&self, samples: u64, busy: Duration) {
-        // Nobody else adds: no read-modify-write is needed.
+        // Only the worker writes its counters, so a load and a store are enough.
         let add = |place: usize, more| {
             self.words[place].store(self.words[place].load(Ordering::Relaxed) + more, Ordering::Relaxed);
         };
@@ -216,7 +218,7 @@ impl WorkerLine<'_> {
         add(BUSY, nanos(busy));
     }
 
-    /// Notes the worker's page faults so far.
+    /// Sets the number of the worker's page faults so far.
     pub fn set_page_faults(&self, page_faults: u64) {
         self.words[FAULTS].store(page_faults, Ordering::Relaxed);
     }
@@ -230,7 +232,8 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The monotonic clock, which is the same in every process, in its coarse form: quick to read, right to a few milliseconds.
+/// Returns the time of the coarse monotonic clock, which is the same in all processes. It is quick to read,
+/// and accurate to a few milliseconds.
 fn now_nanos() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).unwrap_or_else(|_| TimeSpec::new(0, 0));
     nanos(Duration::from(now))

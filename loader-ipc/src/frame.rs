@@ -403,7 +403,9 @@ impl std::fmt::Display for ExitStatus {
                 }
                 if *core_dumped { f.write_str(", core dumped") } else { Ok(()) }
             }
-            Self::Unknown => f.write_str("gone with unknown status (the host program reaped it)"),
+            Self::Unknown => {
+                f.write_str("gone with unknown status (the host program reaped it or ignores SIGCHLD)")
+            }
         }
     }
 }

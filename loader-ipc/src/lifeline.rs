@@ -1,6 +1,8 @@
-//! The socket pair between main and one worker: bootstrap, descriptor passing, and the sign that the other side lives.
+//! The lifeline: the socket pair of main and one worker. It carries the bootstrap and descriptors, and its
+//! end means that the other process is gone.
 //!
-//! A message is one packet: eight magic bytes, the protocol's number, an encoded body, and at most [`MAX_FDS`] descriptors.
+//! A message is one packet: eight magic bytes, the number of the protocol, an encoded body, and at most
+//! [`MAX_FDS`] descriptors.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -22,44 +24,46 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::codec;
 
-/// Number of this protocol; both sides must have the same.
+/// Number of this protocol. Main and worker must have the same.
 pub const PROTOCOL: u32 = 8;
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 64;
 
 const MAGIC: [u8; 8] = *b"LOADER\x00\x01";
 const HEADER: usize = MAGIC.len() + size_of::<u32>();
 const MAX_MESSAGE: usize = 64 * 1024;
 
-/// One end.
+/// One end of a lifeline.
 #[derive(Debug)]
 pub struct Lifeline {
     socket: OwnedFd,
 }
 
-/// Why a message did not cross.
+/// Why a message was not sent or received.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LifelineError {
-    /// The other side is gone.
+    /// The other process is gone.
     #[error("the other process is gone")]
     Closed,
-    /// The deadline passed.
+    /// The deadline has passed.
     #[error("no message within the deadline")]
     TimedOut,
-    /// What came is not of this protocol.
-    #[error("the other process does not speak the loader's protocol (its first bytes are {0:02x?})")]
+    /// The first bytes of the message are not those of the loader's protocol.
+    #[error("the other process does not use the loader's protocol (the first bytes are {0:02x?})")]
     NotOurs(Vec<u8>),
-    /// It is of another version of it.
-    #[error("the other process speaks protocol {theirs}, this one {PROTOCOL}")]
+    /// The message is of another version of the protocol.
+    #[error(
+        "the other process uses protocol {theirs}, this process {PROTOCOL}; build both from the same release"
+    )]
     OtherProtocol {
-        /// Number that the other side sent.
+        /// Number of the other process's protocol.
         theirs: u32,
     },
-    /// A message is too long, cut, or not what was expected here.
-    #[error("a malformed message: {0}")]
+    /// The message is too long, truncated, or not what was expected here.
+    #[error("malformed message: {0}")]
     Malformed(String),
-    /// The system refused.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -68,14 +72,14 @@ impl Lifeline {
     /// Makes a pair: main's end, and the end that becomes the worker's standard input.
     ///
     /// # Errors
-    /// When the process is out of descriptors.
+    /// If the process is out of descriptors.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self { socket: ours }, theirs))
     }
 
-    /// The end that this process inherited.
+    /// Wraps the end that this process has inherited.
     pub fn from_socket(socket: OwnedFd) -> Self {
         Self { socket }
     }
@@ -92,7 +96,7 @@ impl Lifeline {
     ) -> Result<(), LifelineError> {
         let body = codec::encode(body).map_err(|error| LifelineError::Malformed(error.to_string()))?;
         if body.len() + HEADER > MAX_MESSAGE || fds.len() > MAX_FDS {
-            let what = format!("{} bytes and {} descriptors are too many", body.len(), fds.len());
+            let what = format!("{} bytes and {} descriptors exceed the limits", body.len(), fds.len());
             return Err(LifelineError::Malformed(what));
         }
         let protocol = PROTOCOL.to_le_bytes();
@@ -113,7 +117,7 @@ impl Lifeline {
         }
     }
 
-    /// Waits for one message until `deadline`, and at least looks once.
+    /// Waits for one message until `deadline`; looks at least once.
     ///
     /// # Errors
     /// [`LifelineError`].
@@ -122,26 +126,26 @@ impl Lifeline {
         deadline: Instant,
     ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let what =
-            "a message or its descriptors were cut; this process may be out of descriptors (see `ulimit -n`)";
+        let what = "the message or its descriptors were truncated; this process may be out of descriptors (see `ulimit -n`)";
         self.receive_with(&mut space, what, deadline)
     }
 
-    /// As [`receive`](Self::receive), from whom one descriptor is taken at most: a message with more is malformed, and they are
-    /// closed.
+    /// As [`receive`](Self::receive), but accepts at most one descriptor: a message with more is malformed,
+    /// and its descriptors are closed.
     pub(crate) fn receive_with_one<T: DeserializeOwned>(
         &self,
         deadline: Instant,
     ) -> Result<(T, Option<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let what = "a message was cut, or came with more descriptors than one; or this process is out of them (see `ulimit -n`)";
+        let what = "the message was truncated, it came with more than one descriptor, or this process is out of descriptors (see `ulimit -n`)";
         let (body, mut fds) = self.receive_with(&mut space, what, deadline)?;
         let fd = fds.pop();
-        // The room for one is rounded up.
+        // The buffer may hold two descriptors, because its size is rounded up.
         if fds.is_empty() { Ok((body, fd)) } else { Err(LifelineError::Malformed(what.to_owned())) }
     }
 
-    /// `space` is room for descriptors, `cut` what it means that there was not enough.
+    /// Receives a message. `space` is the buffer for its descriptors; `cut` is the error text if the message
+    /// or its descriptors do not fit.
     fn receive_with<T: DeserializeOwned>(
         &self,
         space: &mut [MaybeUninit<u8>],
@@ -195,14 +199,14 @@ impl AsFd for Lifeline {
     }
 }
 
-/// Polls until something is ready (true) or `deadline` has passed (false). A signal does not end it.
+/// Polls until a descriptor is ready (true) or `deadline` has passed (false). A signal does not end the wait.
 ///
 /// # Errors
-/// What `poll` says, but for EINTR.
+/// Errors of `poll` other than EINTR.
 pub fn poll_until(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A day at most: `poll` refuses what does not fit its own types.
+        // At most a day: `poll` refuses a timeout that does not fit its types.
         let left = left.min(Duration::from_secs(24 * 3600));
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         match poll(fds, Some(&timeout)) {
@@ -256,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_within_the_deadline_is_an_error() {
+    fn no_message_within_the_deadline_is_an_error() {
         let (_ours, theirs) = pair();
         let result = theirs.receive::<String>(Instant::now() + Duration::from_millis(20));
         assert!(matches!(result, Err(LifelineError::TimedOut)));
     }
 
     #[test]
-    fn strangers_and_other_versions_are_named() {
+    fn other_programs_and_other_protocols_are_errors() {
         let (ours, theirs) = pair();
         rustix::io::write(&ours.socket, b"hello, is this the shell?").unwrap();
         assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::NotOurs(_))));

@@ -1,9 +1,9 @@
 //! The folder through which main and a new worker connect. It exists for a moment, and is the loader's only
 //! entry in the file system.
 //!
-//! ipc-channel makes a folder of its own, and a socket in it, in the folder for temporary files. Main names
-//! that folder for each worker beforehand. If the worker is killed at any moment, main can then remove what
-//! it left, without touching another program's files.
+//! ipc-channel makes a folder with a socket, inside the folder for temporary files. Main chooses in advance,
+//! for each worker, the name of a folder which the worker makes and uses in place of the latter. If the worker
+//! is killed at any moment, main can remove what the worker left, without touching another program's files.
 
 use std::{
     env, fs, io,
@@ -17,26 +17,26 @@ use nix::{
     sys::stat::Mode,
 };
 
-/// How the name of a worker's folder begins; 16 hexadecimal digits follow.
+/// First part of the name of a worker's folder; 16 hexadecimal digits follow.
 const PREFIX: &str = ".loader-";
-/// Longest path of a socket, without the zero behind it.
+/// Maximum length of a socket's path, without the terminating zero byte.
 const MAX_SOCKET_PATH: usize = 107;
 /// Length of what follows the chosen folder: `/.loader-0123456789abcdef/.tmpABCDEF/socket`.
-const BEHIND: usize = 1 + PREFIX.len() + 16 + "/.tmpABCDEF/socket".len();
-/// Longest path of a folder in which a worker's folder can be made.
-pub const MAX_FOLDER_PATH: usize = MAX_SOCKET_PATH - BEHIND;
+const SUFFIX_LEN: usize = 1 + PREFIX.len() + 16 + "/.tmpABCDEF/socket".len();
+/// Maximum length of the path of a folder in which a worker's folder can be made.
+pub const MAX_FOLDER_PATH: usize = MAX_SOCKET_PATH - SUFFIX_LEN;
 
-/// The name of one worker's folder, which the worker makes. Dropping it removes the folder and its contents;
-/// the worker must be connected or reaped by then.
+/// The name of one worker's folder, which the worker makes. Dropping this removes the folder and its
+/// contents; the worker must be connected or reaped by then.
 #[derive(Debug)]
 pub struct MeetingPlace(PathBuf);
 
 impl MeetingPlace {
-    /// Chooses a name in the first folder that can be used: that of `TMPDIR`, if that is set and not empty, that of `XDG_RUNTIME_DIR`,
-    /// `/dev/shm`, `/tmp`.
+    /// Chooses a name in the first usable of these folders: `TMPDIR` if it is set and not empty,
+    /// `XDG_RUNTIME_DIR` likewise, `/dev/shm`, `/tmp`.
     ///
     /// # Errors
-    /// If no folder can be used: a text for the user that says why.
+    /// If no folder can be used. The text tells the user why.
     pub fn choose(number: u64) -> Result<Self, String> {
         let mut problems = Vec::new();
         for folder in candidates() {
@@ -46,13 +46,13 @@ impl MeetingPlace {
             }
         }
         Err(format!(
-            "no socket can be made in {}; set TMPDIR to a folder that exists, can be written, and has a path of at most \
-             {MAX_FOLDER_PATH} bytes",
+            "no socket can be made in {}; set TMPDIR to an existing, writable folder whose path has at most {MAX_FOLDER_PATH} \
+             bytes",
             problems.join(", ")
         ))
     }
 
-    /// Its path.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -65,11 +65,11 @@ impl Drop for MeetingPlace {
     }
 }
 
-/// The same folder in the worker. Dropping it removes the folder if it is empty.
+/// The worker's side: the folder, which the worker has made. Dropping this removes the folder if it is empty.
 #[derive(Debug)]
-pub(crate) struct Made(PathBuf);
+pub(crate) struct MadeFolder(PathBuf);
 
-impl Made {
+impl MadeFolder {
     /// Makes a folder that only this user can access.
     pub(crate) fn at(path: PathBuf) -> io::Result<Self> {
         fs::DirBuilder::new().mode(0o700).create(&path)?;
@@ -81,7 +81,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for MadeFolder {
     fn drop(&mut self) {
         drop(fs::remove_dir(&self.0));
     }
@@ -92,19 +92,19 @@ pub(crate) fn is_meeting_place(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// The folders that a worker's folder may be made in, the preferred one first.
+/// The folders in which a worker's folder may be made, in order of preference.
 pub(crate) fn candidates() -> impl Iterator<Item = PathBuf> {
     let named = ["TMPDIR", "XDG_RUNTIME_DIR"].into_iter().filter_map(env::var_os);
     let named = named.filter(|folder| !folder.is_empty()).map(PathBuf::from);
     named.chain(["/dev/shm", "/tmp"].map(PathBuf::from))
 }
 
-/// The path of the folder that the worker will make in `folder`, if a folder can be made there.
+/// Returns the path of the folder that the worker will make in `folder`, if a folder can be made there.
 fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
     let path = absolute(folder).map_err(|error| error.to_string())?;
     let bytes = path.as_os_str().len();
     if bytes > MAX_FOLDER_PATH {
-        return Err(format!("its path has {bytes} bytes"));
+        return Err(format!("its path of {bytes} bytes is too long"));
     }
     if path.to_str().is_none() {
         return Err("its path is not Unicode".to_owned());
@@ -113,15 +113,17 @@ fn try_folder(folder: &Path, number: u64) -> Result<PathBuf, String> {
     Ok(path.join(format!("{PREFIX}{number:016x}")))
 }
 
-/// Checks that this process can make files in `folder`, with a file that never has a name.
+/// Checks that this process can make files in `folder`, by making a file without a name.
 ///
-/// Alternative considered: main makes the folder itself, or makes it and removes it again. Rejected because the folder is left behind if
-/// main is killed meanwhile, and because another user who sees the name can take it before the worker does.
+/// Alternative considered: main makes the worker's folder itself, or makes it and removes it again. Rejected
+/// because the folder stays behind if main is killed meanwhile, and because another user who sees the name
+/// can take it before the worker does.
 fn check_writable(folder: &Path) -> io::Result<()> {
     let unnamed = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
     match open(folder, unnamed, Mode::S_IRUSR | Mode::S_IWUSR) {
         Ok(_file) => Ok(()),
-        // The file system has no unnamed files: a folder is made and removed, whose name says nothing about the worker's.
+        // The file system has no unnamed files. A folder is made and removed instead; its random name does
+        // not reveal the name of the worker's folder.
         Err(Errno::EOPNOTSUPP | Errno::EISDIR) => {
             tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder).map(drop)
         }
@@ -140,20 +142,20 @@ mod tests {
         let longest = chosen.path().join(".tmpABCDEF/socket");
         assert!(longest.as_os_str().len() <= MAX_SOCKET_PATH);
         assert!(try_folder(Path::new("/nowhere"), 7).is_err());
-        assert!(try_folder(Path::new("/proc"), 7).is_err(), "also as root");
+        assert!(try_folder(Path::new("/proc"), 7).is_err(), "not even as root");
         let long = format!("/{}", "long/".repeat(20));
-        assert!(try_folder(Path::new(&long), 7).unwrap_err().contains("its path has"));
+        assert!(try_folder(Path::new(&long), 7).unwrap_err().contains("is too long"));
     }
 
     #[test]
-    fn what_a_worker_leaves_is_removed() {
+    fn dropping_the_meeting_place_removes_what_the_worker_left() {
         let chosen = MeetingPlace::choose(8).unwrap();
-        let made = Made::at(chosen.path().to_owned()).unwrap();
-        assert!(Made::at(chosen.path().to_owned()).is_err(), "another one's folder is not used");
+        let made = MadeFolder::at(chosen.path().to_owned()).unwrap();
+        assert!(MadeFolder::at(chosen.path().to_owned()).is_err(), "a folder that exists is not used");
         fs::create_dir(made.path().join(".tmpABCDEF")).unwrap();
         let path = made.path().to_owned();
         drop(made);
-        assert!(path.exists(), "the worker removes it only when it is empty");
+        assert!(path.exists(), "the worker removes the folder only if it is empty");
         drop(chosen);
         assert!(!path.exists());
     }

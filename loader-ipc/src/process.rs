@@ -1,4 +1,5 @@
-//! A worker's process as main sees it: started without `fork`, watched through a pidfd, reaped by nobody but us.
+//! A worker's process from main's side: main starts it without `fork`, watches it through a pidfd, and reaps
+//! it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -33,33 +34,35 @@ use crate::{
     lifeline::{Lifeline, poll_until},
 };
 
-/// Marks a process as a worker: the inode of the socket that is its standard input. A process that merely inherits the variable
-/// (a program that a dataset starts) has another standard input and is not taken for one.
+/// Environment variable that marks a process as a worker. Its value is the inode of the socket that is the
+/// worker's standard input. A process that merely inherits the variable (a program that a dataset starts) has
+/// another standard input, and is not taken for a worker.
 pub const MARKER: &str = "LOADER_WORKER_LIFELINE";
 
-/// The running program, also after its file was replaced on disk.
+/// Path of the running program, which works even after its file was replaced on disk.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// A started worker.
 #[derive(Debug)]
 pub struct WorkerProcess {
     pid: Pid,
-    /// None on kernels before 5.3 and in sandboxes that refuse it: then the pid is polled.
+    /// `None` on kernels before 5.3 and in sandboxes that refuse pidfds: then the pid is polled.
     pidfd: Option<OwnedFd>,
     status: Mutex<Option<ExitStatus>>,
 }
 
 impl WorkerProcess {
     /// Starts `program` with `args`, with `lifeline` as its standard input and `output` as its standard
-    /// output and error. Its argument 0 is `name`; for a program with arguments it is the program's path, by
-    /// which interpreters find their installation.
+    /// output and error. Its argument 0 is `name`. For a program with arguments it is the program's path
+    /// instead, by which interpreters find their installation.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// If the program cannot be started.
     ///
     /// # Implementation notes
-    /// `posix_spawn` (no `pre_exec`, which would force a real `fork`: 160 ms instead of 1 ms in a process with 4 GiB resident).
-    /// SIGTSTP is blocked meanwhile: a Ctrl-Z between `vfork` and `exec` would stop the child and with it this thread.
+    /// Uses `posix_spawn`. A `pre_exec` hook would force a real `fork`, which takes 160 ms instead of 1 ms in
+    /// a process with 4 GiB resident. SIGTSTP is blocked during the start: a Ctrl-Z between `vfork` and
+    /// `exec` would stop the child, and with it this thread.
     pub fn spawn(
         program: &Path,
         args: &[OsString],
@@ -83,23 +86,24 @@ impl WorkerProcess {
         mask.thread_set_mask()?;
         let id = child?.id();
         let pid = Pid::from_raw(id.cast_signed());
-        // Not reaped yet (nobody else waits for it by number), so the number still means this process.
+        // The process is not reaped yet, because nothing else waits for this pid, so the pid still names this
+        // process.
         let pidfd = rustix::process::Pid::from_raw(id.cast_signed())
             .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
         Ok(Self { pid, pidfd, status: Mutex::new(None) })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// Readable once the process has ended; `None` where the kernel has no pidfd.
+    /// The pidfd, which is readable once the process has ended; `None` if the system provides none.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Reaps the process if it has ended, and says how it did; `None` while it runs.
+    /// Reaps the process if it has ended, and returns how it ended; `None` while it runs.
     pub fn try_reap(&self) -> Option<ExitStatus> {
         let mut known = self.lock();
         if known.is_none() {
@@ -117,14 +121,14 @@ impl WorkerProcess {
                     return Some(ExitStatus::Signal { signal: signal as i32, core_dumped });
                 }
                 Err(Errno::EINTR) => {}
-                // Reaped by somebody else, or by the kernel because the host ignores SIGCHLD.
+                // The host has reaped it, or the kernel has, because the host ignores SIGCHLD.
                 Err(Errno::ECHILD) if !self.is_running() => return Some(ExitStatus::Unknown),
                 _ => return None,
             }
         }
     }
 
-    /// True once [`try_reap`](Self::try_reap) has seen the end.
+    /// True if [`try_reap`](Self::try_reap) has seen that the process ended.
     pub fn is_reaped(&self) -> bool {
         self.lock().is_some()
     }
@@ -133,26 +137,26 @@ impl WorkerProcess {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends `signal`; does nothing when the process has ended.
+    /// Sends `signal`. Does nothing if the process has ended.
     pub fn signal(&self, signal: Signal) {
         if self.is_reaped() {
             return;
         }
         match (&self.pidfd, rustix::process::Signal::from_named_raw(signal as i32)) {
-            // An error can only mean that it is gone already.
+            // An error can only mean that the process is gone already.
             (Some(pidfd), Some(signal)) => drop(pidfd_send_signal(pidfd, signal)),
             _ => drop(nix::sys::signal::kill(self.pid, signal)),
         }
     }
 
-    /// Why the process does not go on by itself, and the processor time that it had used by then; `None` when it may go on.
+    /// Returns why the process cannot continue by itself; `None` if it can.
     pub fn halt(&self) -> Option<Halt> {
         halt(&fs::read(format!("/proc/{}/stat", self.pid)).ok()?)
     }
 
     fn is_running(&self) -> bool {
         match &self.pidfd {
-            // Readable means ended; the number may be another process's by now.
+            // Readable means that it has ended. The pid may be another process's by now.
             Some(pidfd) => {
                 let fds = &mut [PollFd::new(pidfd, PollFlags::IN)];
                 !poll_until(fds, Instant::now()).unwrap_or(false)
@@ -162,20 +166,20 @@ impl WorkerProcess {
     }
 }
 
-/// Reasons why a process does not go on by itself.
+/// Why a process cannot continue by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
     /// A signal (SIGSTOP, or one from a terminal) stopped it.
     Stopped {
-        /// Processor time that it had used by then, in clock ticks.
+        /// Processor time that the process has used, in clock ticks.
         ticks: u64,
     },
     /// A debugger stopped it.
     Traced {
-        /// Processor time that it had used by then, in clock ticks.
+        /// Processor time that the process has used, in clock ticks.
         ticks: u64,
     },
-    /// Its main thread has ended, and other threads keep it from ending.
+    /// Its main thread has ended, and other threads keep the process alive.
     Headless,
 }
 
@@ -189,9 +193,10 @@ impl fmt::Display for Halt {
     }
 }
 
-/// Reads it out of what the system says of a process (proc_pid_stat(5)).
+/// Parses `/proc/PID/stat` (see proc_pid_stat(5)).
 fn halt(stat: &[u8]) -> Option<Halt> {
-    // Behind the program's name, which may hold anything, parentheses too, comes the state, and eleven and twelve words later the times.
+    // The state follows the program's name, which may contain any character, including parentheses. User and
+    // system time are 11 and 12 words after the state.
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     let mut words = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
     let state = words.next()?;
@@ -200,18 +205,18 @@ fn halt(stat: &[u8]) -> Option<Halt> {
     match state {
         "T" => Some(Halt::Stopped { ticks }),
         "t" => Some(Halt::Traced { ticks }),
-        // The state is that of the main thread. A process that is ending is in it for a moment too.
+        // The state is that of the main thread. A process that is ending also has it for a moment.
         "Z" => Some(Halt::Headless),
         _ => None,
     }
 }
 
-/// Set once the process has taken over its lifeline: from then on its standard input is something else.
+/// True once this process has taken over its lifeline. From then on its standard input is another file.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
-/// True when this process was started as a worker: its standard input is the socket that the environment names.
+/// True if this process was started as a worker: its standard input is the socket that the environment names.
 pub fn is_worker() -> bool {
-    // Relaxed: a flag alone, set before the worker runs anything else.
+    // Relaxed: the flag guards no other data, and it is set before the worker runs anything else.
     if IS_WORKER.load(Ordering::Relaxed) {
         return true;
     }
@@ -225,11 +230,11 @@ pub fn is_worker() -> bool {
     kind == SFlag::S_IFSOCK && marker == OsStr::new(&stdin.st_ino.to_string())
 }
 
-/// Takes over standard input as the lifeline, and puts an empty pipe in its place, so that user code that reads standard input
-/// reads nothing rather than the protocol. Not `/dev/null`, which is not there in every container.
+/// Takes over standard input as the lifeline, and replaces it by an empty pipe, so that user code that reads
+/// standard input does not read the protocol. Not by `/dev/null`, which does not exist in every container.
 ///
 /// # Errors
-/// When a descriptor cannot be made.
+/// If a descriptor cannot be made.
 pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let (empty, _) = io::pipe()?;
@@ -238,22 +243,23 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     Ok(Lifeline::from_socket(socket))
 }
 
-/// Numbers of the descriptors that this process has open.
+/// Returns the numbers of the descriptors that this process has open.
 ///
 /// # Errors
-/// When `/proc` is not there.
+/// If `/proc` is not available.
 pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
     let listing = fs::read_dir("/proc/self/fd")?;
-    // Collected, which closes the listing: its own descriptor is among them.
+    // Collecting closes the listing, whose own descriptor is one of the numbers.
     Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// `program` as an absolute path, because main's working directory may have changed when a worker is started.
-/// A name without a slash is looked up in `PATH`, and then in the working directory. Links are not resolved:
-/// the interpreter of a virtual environment is a link, and finds the environment by the link's path.
+/// Returns `program` as an absolute path, because main's working directory may have changed when a worker is
+/// started. A name without a slash is looked up in `PATH`, and then in the working directory. Links are not
+/// resolved: the interpreter of a virtual environment is a link, and finds the environment by the link's
+/// path.
 ///
 /// # Errors
-/// `NotFound` when there is no such file.
+/// `NotFound` if there is no such file.
 pub fn locate(program: &Path) -> io::Result<PathBuf> {
     let is_name = program.components().count() == 1 && !program.as_os_str().as_bytes().contains(&b'/');
     let folders = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The socket that main and a fresh worker meet at has a name in the file system, for a moment. It is the worker's, which removes it;
-//! these are for whoever sees that the worker cannot.
+//! The socket through which main and a new worker connect has a name in the file system for a moment. The
+//! worker removes it. The functions here remove it for a worker that cannot do so any more.
 
 use std::{
     env, fs, io, iter,
@@ -15,11 +15,11 @@ use rustix::{
     process::geteuid,
 };
 
-/// What ipc-channel calls its folders, and the sockets in them.
+/// Prefix of the names of ipc-channel's folders, and the name of the socket in each.
 const FOLDER: &str = ".tmp";
 const SOCKET: &str = "socket";
 
-/// Older ones are not of a start that has just failed.
+/// Maximum age of a socket that belongs to a start that has just failed.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Removes a one-shot server's socket and the folders made for it. Ignores files that are gone already or
@@ -31,15 +31,15 @@ pub fn remove_socket(socket: &Path) {
     drop(folder.parent().filter(|parent| is_meeting_place(parent)).map(fs::remove_dir));
 }
 
-/// Removes the sockets of workers with several threads that were killed before they could tell main the names of their sockets. Those
-/// sockets lie in the folder for temporary files itself, or in another folder that main may have chosen. Main must have reaped the
-/// workers: until then they may have the sockets open.
+/// Removes the sockets of workers that had several threads and were killed before they could tell main the
+/// names of their sockets. Such a socket is in the folder for temporary files itself, or in another folder
+/// that main may have chosen. Main must have reaped the workers: until then they may have the sockets open.
 pub fn remove_abandoned_sockets() {
     remove_abandoned_since(SystemTime::now() - RECENT);
 }
 
 fn remove_abandoned_since(since: SystemTime) {
-    // A worker takes one of the others only where it cannot use the first.
+    // A worker uses one of the other folders only if it cannot use the first.
     let folders = iter::once(env::temp_dir()).chain(candidates());
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     for entry in entries {
@@ -52,7 +52,7 @@ fn remove_abandoned_since(since: SystemTime) {
     }
 }
 
-/// True for a socket of this user, made since then, that no process has open.
+/// True for a socket of this user that was made after `since` and that no process has open.
 fn is_abandoned(path: &Path, since: SystemTime) -> io::Result<bool> {
     let metadata = fs::symlink_metadata(path)?;
     let is_new = metadata.modified()? >= since;
@@ -62,7 +62,8 @@ fn is_abandoned(path: &Path, since: SystemTime) -> io::Result<bool> {
     Ok(probe(path)? == Err(Errno::CONNREFUSED))
 }
 
-/// Connects with a socket of another type than the server's: one that is alive refuses that, and is not disturbed.
+/// Connects with a socket of another type than the server's. A live server refuses that, and is not
+/// disturbed.
 fn probe(path: &Path) -> io::Result<Result<(), Errno>> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(connect(&socket, &SocketAddrUnix::new(path)?))
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_new_socket_that_nobody_has_open_is_abandoned() {
+    fn only_a_new_socket_that_no_process_has_open_is_abandoned() {
         for folder in [env::temp_dir(), "/dev/shm".into()] {
             check_in(&folder.join(format!("{FOLDER}-{}", process::id())));
         }
@@ -87,7 +88,7 @@ mod tests {
         let server = UnixListener::bind(&path).unwrap();
         remove_abandoned_sockets();
         assert!(path.exists() && probe(&path).unwrap() != Err(Errno::CONNREFUSED));
-        // It leaves the name behind, as a killed process does.
+        // The name stays in the file system, as after a killed process.
         drop(server);
         assert_eq!(probe(&path).unwrap(), Err(Errno::CONNREFUSED));
         remove_abandoned_since(SystemTime::now() + RECENT);

@@ -40,7 +40,7 @@ use crate::{
     advice::advice,
     held::{uninterrupted, without_sigpipe},
     lifeline::LifelineError,
-    meeting::Made,
+    meeting::MadeFolder,
     socket_file::remove_socket,
     sys::{duplicate_sockets, with_variable},
 };
@@ -54,7 +54,7 @@ pub(super) struct Server<T> {
     pub(super) name: String,
     pub(super) socket: OwnedFd,
     /// Dropped after the server, which removes what lies in the folder.
-    pub(super) folder: Made,
+    pub(super) folder: MadeFolder,
 }
 
 /// Makes the folder `meeting`, which only this user can access, and a server in it.
@@ -70,7 +70,7 @@ where
     T: for<'de> Deserialize<'de> + Serialize,
 {
     let refused = |problem: &str| format!("no socket can be made at {}: {problem}", meeting.display());
-    let folder = Made::at(meeting.clone()).map_err(|error| refused(&error.to_string()))?;
+    let folder = MadeFolder::at(meeting.clone()).map_err(|error| refused(&error.to_string()))?;
     // ipc-channel makes folder and socket with the user's umask, and panics on some errors.
     let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let new = || catch_unwind(IpcOneShotServer::new);
