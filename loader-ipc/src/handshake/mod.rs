@@ -1,20 +1,20 @@
-//! How main and a fresh worker meet. Main's half is [`Invitation`], the worker's [`Bootstrap`].
+//! The handshake of main and a new worker. Main's side is [`Invitation`], the worker's side [`Bootstrap`].
 //!
 //! ```text
 //! main                                                worker
 //!   Bootstrap (lifeline, with descriptors)  ------->    compares protocol, version, build
 //!                                                       makes a one-shot server
 //!   <-------  Answer::Listening or ::Refused (lifeline)
-//!   WakeEnd (lifeline, with a descriptor) ---------->   accepts
+//!   WakeEnd (lifeline, with a descriptor) ---------->   waits for main to connect
 //!   connects there: Welcome, with the bell  -------->   checks the nonce; ready for tasks
 //! ```
 //!
-//! ipc-channel can neither make a channel over a socket that exists already nor wait for a connection until a deadline. So the
-//! socket, which has a name in the file system for a moment, is the worker's: when main dies, the worker's watchdog ends the
-//! waiting and removes the name.
+//! ipc-channel can neither make a channel over an existing socket nor wait for a connection until a deadline.
+//! Therefore the worker makes the socket, which has a name in the file system for a moment, and waits: if
+//! main dies, the worker's watchdog ends the process and removes the name.
 //!
-//! The answer is all that main ever reads from a lifeline, and of descriptors it takes only the server's socket with it, for the time of the
-//! handshake.
+//! The answer is the only message that main reads from a lifeline. The only descriptor that main takes from
+//! it is the server's socket, which main holds until the end of the handshake.
 
 mod server;
 
@@ -40,15 +40,15 @@ use crate::{
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     meeting::MeetingPlace,
     memory::SealedMemory,
-    queue::{Ear, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake, bell::bell},
+    queue::{BellReceiver, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake, bell::bell},
 };
 
 use server::{Address, Server};
 
-/// Version of this crate; both sides must have the same.
+/// Version of this crate. Main and worker must have the same.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What main sends first.
+/// The first message from main to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Bootstrap {
     /// Number of the worker, from 0.
@@ -59,44 +59,45 @@ pub struct Bootstrap {
     pub main_pid: u32,
     /// The loader's seed.
     pub seed: u64,
-    /// What the workers' own seeds begin with.
+    /// The base of the workers' own seeds.
     pub base_seed: u64,
-    /// Most bytes of its own that the worker may have in memory.
+    /// Maximum private memory of the worker in bytes.
     pub memory_limit: Option<u64>,
-    /// What to serve.
+    /// Which code opens the dataset.
     pub work: Work,
     /// Version of main's loader-ipc.
     version: String,
-    /// What main will show when it connects.
+    /// Random number that main repeats in its [`Welcome`], so that the worker recognises main.
     nonce: u64,
-    /// Number of attached memories that follow, in this message and in [`More`].
+    /// Number of attached memories. Their descriptors are in this message and in the [`More`] messages.
     attached: u32,
-    /// The folder that the worker makes, and its server in it.
+    /// The folder that the worker makes for its one-shot server.
     meeting: PathBuf,
 }
 
 /// Which code opens the dataset in the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Work {
-    /// Functions of the same program: the one that opens the dataset, and those that the dataset's encoding refers to.
+    /// Functions of the same program: the function that opens the dataset, and those that the dataset's
+    /// encoding refers to.
     Entries(Entries),
     /// A dataset that the worker program has registered under this name.
     Registered {
-        /// The name.
+        /// The name of the dataset.
         name: String,
-        /// The types that the dataset's encoding is of, which must be the registered ones.
+        /// The types of the dataset's encoding, which must be the registered types.
         types: String,
     },
 }
 
-/// Attached memories that did not fit the message before.
+/// Carries the descriptors of attached memories that did not fit the previous message.
 #[derive(Debug, Serialize, Deserialize)]
 struct More;
 
-/// What the worker says over the lifeline.
+/// The worker's answer to [`Bootstrap`].
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
-    /// Main may connect to the one-shot server of this name (one descriptor: its socket).
+    /// Main may connect to the one-shot server with this name (one descriptor: the server's socket).
     Listening {
         server: String,
     },
@@ -105,38 +106,39 @@ enum Answer {
     },
 }
 
-/// What the worker wakes main with (one descriptor).
+/// The socket with which the worker wakes main (one descriptor).
 #[derive(Debug, Serialize, Deserialize)]
 struct WakeEnd;
 
-/// What main sends to the one-shot server.
+/// What main sends to the worker's one-shot server.
 #[derive(Serialize, Deserialize)]
 struct Welcome {
     nonce: u64,
     bell: IpcReceiver<u64>,
 }
 
-/// Main to worker, over the lifeline, after the handshake.
+/// A message from main to a worker over the lifeline, after the handshake.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Notice {
-    /// Memory with room for slots of one size, one behind the other (one descriptor). Some of the slots may
-    /// not exist yet.
+    /// Memory with room for `count` adjacent slots of one size (one descriptor). Some of the slots may not
+    /// exist yet.
     Slots {
         /// Number of the first slot.
         first: u32,
         /// Number of slots.
         count: u32,
-        /// Size of each in bytes.
+        /// Size of each slot in bytes.
         slot_len: u64,
     },
-    /// The answer to `NeedSlot`.
+    /// The answer to [`Event::NeedSlot`](crate::frame::Event::NeedSlot).
     Grant {
         /// Number of the task.
         task: u64,
-        /// The larger slot, or why there is none.
+        /// The lease on the larger slot, or why there is none.
         lease: Result<Lease, String>,
     },
-    /// To a worker that waits for a larger slot: copy the batch to memory of your own, and give the slot back ([`Event::Vacated`]).
+    /// Asks a worker that waits for a larger slot to copy its batch to private memory, and to give its slot
+    /// back ([`Event::Vacated`]).
     ///
     /// [`Event::Vacated`]: crate::frame::Event::Vacated
     Vacate {
@@ -145,26 +147,26 @@ pub enum Notice {
     },
 }
 
-/// Why main and a worker did not come together.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// The lifeline failed.
     #[error(transparent)]
     Lifeline(#[from] LifelineError),
-    /// The worker refused, and says why.
+    /// The worker refused to serve, for the given reason.
     #[error("{0}")]
     Refused(String),
-    /// Somebody else connected in main's place.
-    #[error("a stranger connected in the main program's place")]
+    /// Another process connected in place of main.
+    #[error("another process connected in place of the main program")]
     WrongNonce,
-    /// The queues could not be made.
+    /// The queues could not be made or connected.
     #[error("the queues cannot be made: {0}{advice}", advice = advice(.0))]
     Queue(#[source] io::Error),
 }
 
 impl HandshakeError {
-    /// True when the other process is gone, or about to be: how it ended says more than this error.
+    /// True if the other process is gone or about to end. Its exit status then tells more than this error.
     pub fn is_gone(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
         match self {
@@ -177,28 +179,28 @@ impl HandshakeError {
     }
 }
 
-/// What a new worker is given, but for its number.
+/// What main gives to each new worker.
 #[derive(Debug, Clone)]
 pub struct Offer<'a> {
     /// Number of workers.
     pub workers: u32,
     /// The loader's seed.
     pub seed: u64,
-    /// What the workers' own seeds begin with.
+    /// The base of the workers' own seeds.
     pub base_seed: u64,
-    /// Most bytes of its own that a worker may have in memory.
+    /// Maximum private memory of a worker in bytes.
     pub memory_limit: Option<u64>,
-    /// What to serve.
+    /// Which code opens the dataset.
     pub work: &'a Work,
     /// Descriptor of the control page.
     pub control: BorrowedFd<'a>,
     /// The dataset's encoding.
     pub dataset: &'a SealedMemory,
-    /// What the encoding refers to.
+    /// The attached memories that the encoding refers to.
     pub attached: &'a [Arc<SealedMemory>],
 }
 
-/// Main's half: a worker that has been started and has not answered yet.
+/// Main's side: a worker that was started and has not answered yet.
 #[derive(Debug)]
 pub struct Invitation {
     nonce: u64,
@@ -229,7 +231,7 @@ impl Invitation {
             work: offer.work.clone(),
             version: VERSION.to_owned(),
             nonce,
-            attached: u32::try_from(offer.attached.len()).expect("fewer attachments than descriptors"),
+            attached: u32::try_from(offer.attached.len()).expect("fewer than 2^32 attachments"),
             meeting: meeting.path().to_owned(),
         };
         let fixed = [offer.control, rings_fd.as_fd(), offer.dataset.fd().as_fd()];
@@ -243,8 +245,8 @@ impl Invitation {
         Ok(Self { nonce, rings })
     }
 
-    /// Waits for the worker's answer and connects the queues; gives main's ends of the worker's task queue and of its part of the
-    /// result queue.
+    /// Waits for the worker's answer and connects the queues. Returns main's ends of the worker's index queue
+    /// and of its ring of the result queue.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -262,48 +264,50 @@ impl Invitation {
         let (bell, rung) = bell().map_err(HandshakeError::Queue)?;
         let waker = wake.new_remote_end().map_err(HandshakeError::Queue)?;
         lifeline.send(&WakeEnd, &[waker.as_fd()], deadline)?;
-        server.greet(Welcome { nonce: self.nonce, bell: rung }, deadline)?;
-        Ok(self.rings.of_main(bell))
+        server.send_welcome(Welcome { nonce: self.nonce, bell: rung }, deadline)?;
+        Ok(self.rings.main_ends(bell))
     }
 }
 
-/// What a worker has after the handshake.
+/// What a worker has received in the handshake.
 #[derive(Debug)]
 pub struct Connected {
-    /// Who it is and what to serve.
+    /// The worker's number and configuration.
     pub bootstrap: Bootstrap,
-    /// The shared page.
+    /// The control page.
     pub control: Arc<ControlPage>,
     /// The dataset's encoding.
     pub dataset: SealedMemory,
-    /// What the encoding refers to.
+    /// The attached memories that the encoding refers to.
     pub attached: Vec<Arc<SealedMemory>>,
-    /// Orders from main.
+    /// The index queue: commands from main.
     pub orders: OrderReceiver,
-    /// Reports to main.
+    /// The result queue: events to main.
     pub results: ReportSender,
 }
 
 impl Bootstrap {
-    /// The worker's half, first step: reads the bootstrap, with the descriptors that came with it.
+    /// First step of the worker: reads the bootstrap and the descriptors that came with it.
     ///
     /// # Errors
-    /// [`HandshakeError`], after main was told if it speaks another protocol.
+    /// [`HandshakeError`]. If main uses another protocol, main was told.
     pub fn receive(lifeline: &Lifeline, deadline: Instant) -> Result<(Self, Vec<OwnedFd>), HandshakeError> {
         match lifeline.receive::<Self>(deadline) {
             Err(LifelineError::OtherProtocol { theirs }) => {
-                let reason = format!("the worker program refuses protocol {theirs}; it speaks {PROTOCOL}");
+                let reason = format!(
+                    "the worker program uses protocol {PROTOCOL}, the main program {theirs}; build both from the same release"
+                );
                 Err(refuse(lifeline, reason, deadline))
             }
             received => Ok(received?),
         }
     }
 
-    /// Second step: makes the server that main connects to. `accepts` says whether this worker can serve the work; its error is
-    /// what main shows to the user.
+    /// Second step: makes the server to which main connects. `accepts` returns an error if this worker cannot
+    /// serve the work; main shows that error to the user.
     ///
     /// # Errors
-    /// [`HandshakeError`], after main was told.
+    /// [`HandshakeError`]. Main was told the reason.
     pub fn listen(
         &self,
         lifeline: &Lifeline,
@@ -325,17 +329,18 @@ impl Bootstrap {
     }
 }
 
-/// A worker that main may connect to.
+/// A worker to which main may connect.
 pub struct Listening(Server<Welcome>);
 
 impl Listening {
-    /// The socket. Whoever ends this process before [`accept`](Self::accept) returns should [remove](crate::socket_file::remove_socket) it.
+    /// Path of the socket. Code that ends this process before [`accept`](Self::accept) returns should
+    /// [remove](crate::socket_file::remove_socket) it.
     pub fn socket(&self) -> PathBuf {
         PathBuf::from(&self.0.name)
     }
 
-    /// Last step: tells main, waits until it has connected, and opens what came with the bootstrap. Nothing but the end of the
-    /// process ends the waiting: a watchdog must be running.
+    /// Last step: answers main, opens what came with the bootstrap, and waits until main has connected. Only
+    /// the end of the process ends this wait, so a watchdog must be running.
     ///
     /// # Errors
     /// [`HandshakeError`].
@@ -361,23 +366,24 @@ impl Listening {
             .map(|_| SealedMemory::open(next()?).map(Arc::new).map_err(io))
             .collect::<Result<_, HandshakeError>>()?;
 
-        // The folder first: it is dropped last.
+        // `_folder` comes first, so that it is dropped last.
         let Server { folder: _folder, server, name, socket } = self.0;
         lifeline.send(&Answer::Listening { server: name }, &[socket.as_fd()], deadline)?;
         drop(socket);
         let (WakeEnd, fds) = lifeline.receive(deadline)?;
-        let missing = || LifelineError::Malformed("what wakes main is missing".into());
+        let missing = || LifelineError::Malformed("the socket that wakes main is missing".into());
         let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);
-        // ipc-channel fails at EINTR instead of going on. A signal may only interrupt: for example, Rust's
-        // handler for stack overflows ignores the first SIGSEGV that another process sends. The watchdog
-        // still ends the wait, and receives the signals that may end the process.
+        // ipc-channel returns EINTR instead of continuing. But a signal may merely interrupt: for example,
+        // Rust's handler for stack overflows ignores the first SIGSEGV that another process sends. The thread
+        // of the watchdog can still end the process, and receives the signals that may end it.
         let accepted = uninterrupted(|| server.accept());
         let (_, welcome) =
             accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;
         if welcome.nonce != bootstrap.nonce {
             return Err(HandshakeError::WrongNonce);
         }
-        let (orders, results) = rings.of_worker(Ear::new(welcome.bell), waker, Arc::clone(&control));
+        let (orders, results) =
+            rings.worker_ends(BellReceiver::new(welcome.bell), waker, Arc::clone(&control));
         Ok(Connected { bootstrap, control, dataset, attached, orders, results })
     }
 }
@@ -388,7 +394,7 @@ impl std::fmt::Debug for Listening {
     }
 }
 
-/// Tells main why this worker cannot serve. The error to return is the refusal, or that it could not be said.
+/// Tells main why this worker cannot serve. Returns the refusal as an error, or the error of sending it.
 pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> HandshakeError {
     match lifeline.send(&Answer::Refused { reason: reason.clone() }, &[], deadline) {
         Ok(()) => HandshakeError::Refused(reason),
@@ -396,13 +402,13 @@ pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> Handsha
     }
 }
 
-/// A random number that other users cannot guess.
+/// Returns a random number that other users cannot guess.
 ///
 /// # Errors
-/// When the system has no random numbers.
+/// If the system provides no random numbers.
 pub fn fresh_nonce() -> io::Result<u64> {
     let mut bytes = [0; size_of::<u64>()];
-    // So few are never cut, and do not wait once the system is up.
+    // A request this small is never truncated, and does not block once the system has booted.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_le_bytes(bytes))
 }
@@ -423,7 +429,7 @@ mod tests {
         Instant::now() + Duration::from_secs(5)
     }
 
-    /// Invites a worker that is a thread, over a real socket pair.
+    /// Runs the handshake with a worker that is a thread, over a real socket pair.
     fn meet<R: Send + 'static>(
         worker: impl FnOnce(Lifeline) -> R + Send + 'static,
         deadline: Instant,
@@ -454,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn main_and_worker_come_together() {
+    fn main_and_worker_connect() {
         let worker = |lifeline: Lifeline| {
             let (bootstrap, fds) = read_bootstrap(&lifeline);
             let listening = bootstrap.listen(&lifeline, |_| Ok(()), soon()).unwrap();
@@ -468,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_are_none_are_errors_within_the_deadline() {
+    fn invalid_answers_are_errors_within_the_deadline() {
         let malformed =
             |error: &HandshakeError| matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_)));
         type Check = fn(&HandshakeError) -> bool;
@@ -513,9 +519,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_could_shrink_is_refused_by_a_worker() {
+    fn a_worker_refuses_memory_that_is_too_small_or_can_shrink() {
         let fd = memory::reserve(NonZeroUsize::new(4096).unwrap()).unwrap();
-        // Too small for a page of so many workers, or for rings.
+        // Too small for a control page of 1000 workers, and for rings.
         assert!(ControlPage::map(&fd, 1000).is_err());
         assert!(Rings::map(&fd).is_err());
         let plain = OwnedFd::from(File::open("/dev/zero").unwrap());

@@ -1,12 +1,17 @@
-//! The one-shot server that a worker makes and main connects to: the only thing of the loader with a name in the file system.
+//! The one-shot server that a worker makes and to which main connects. Its socket and folder are the loader's
+//! only entries in the file system.
 //!
-//! The name is what a worker says, so main looks first whether it can be true: connecting somewhere else would give a stranger the worker's
-//! queues, and afterwards the socket is removed. ipc-channel's `connect` has two traps. It waits without a deadline where a server does
-//! not accept, so it is done by a thread that can be left behind; it ends with the worker. And it loses a descriptor where nobody
-//! listens: the worker sends its socket along, and while main holds that, somebody does, even if the worker is dead by then.
+//! The worker tells main the name of its server, and main checks the name before it connects: main would
+//! otherwise give the worker's queues to another process, and afterwards remove that process's socket.
 //!
-//! Two ways were weighed for the waiting. A connection of our own could be made without waiting, but the server accepts one only, and
-//! ipc-channel does not take over a socket. The thread costs some tens of microseconds a worker.
+//! ipc-channel's `connect` has two defects. It waits without a deadline if the server does not accept;
+//! therefore a thread connects, which main can leave behind, and which ends when the worker ends. And it
+//! leaks a descriptor if no process listens; therefore the worker sends its socket along, and while main
+//! holds that socket, a process listens, even if the worker is dead by then.
+//!
+//! Alternative considered: main makes the connection itself, without blocking. Rejected because the server
+//! accepts only one connection, and ipc-channel cannot take over a socket. The thread costs some tens of
+//! microseconds for each worker.
 
 use std::{
     env, fs, io,
@@ -45,33 +50,34 @@ use crate::{
     sys::{duplicate_sockets, with_variable},
 };
 
-/// Longest name that fits a socket's address.
-const LONGEST_NAME: usize = 107;
+/// Maximum length of a name that fits a socket's address.
+const MAX_NAME_LEN: usize = 107;
 
-/// A one-shot server, and where it is.
+/// A one-shot server with its name, socket and folder.
 pub(super) struct Server<T> {
     pub(super) server: IpcOneShotServer<T>,
     pub(super) name: String,
     pub(super) socket: OwnedFd,
-    /// Dropped after the server, which removes what lies in the folder.
+    /// Dropped after the server, which removes the contents of the folder.
     pub(super) folder: MadeFolder,
 }
 
 /// Makes the folder `meeting`, which only this user can access, and a server in it.
 ///
-/// ipc-channel reads the folder from the environment. If other threads might use the environment at the same
-/// time, the server is made directly in the folder for temporary files. If that folder cannot be used, the folder
-/// that main has chosen replaces it, for all that the worker makes with the crate `tempfile` from then on.
+/// ipc-channel reads the folder from the environment, which can be changed only while no other thread may use
+/// it. If other threads may, the server is made directly in the folder for temporary files. If that folder
+/// cannot be used, the folder that main has chosen replaces it, for everything that the worker makes with the
+/// crate `tempfile` from then on.
 ///
-/// Alternative considered: to tell the crate `tempfile` that its default folder is `meeting`. Rejected because that cannot be taken back,
-/// and the user's code in the worker would make its temporary files there.
+/// Alternative considered: to tell the crate `tempfile` that its default folder is `meeting`. Rejected
+/// because that cannot be undone, and user code in the worker would make its temporary files there.
 pub(super) fn make<T>(meeting: PathBuf) -> Result<Server<T>, String>
 where
     T: for<'de> Deserialize<'de> + Serialize,
 {
     let refused = |problem: &str| format!("no socket can be made at {}: {problem}", meeting.display());
     let folder = MadeFolder::at(meeting.clone()).map_err(|error| refused(&error.to_string()))?;
-    // ipc-channel makes folder and socket with the user's umask, and panics on some errors.
+    // ipc-channel makes the folder and the socket with the user's umask, and panics on some errors.
     let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let new = || catch_unwind(IpcOneShotServer::new);
     let made = with_variable("TMPDIR", folder.path().as_os_str(), new).unwrap_or_else(|| {
@@ -79,7 +85,7 @@ where
         let is_usable = matches!(&made, Ok(Ok((_, name))) if Path::new(name).exists());
         match folder.path().parent() {
             Some(parent) if !is_usable && parent != env::temp_dir() => {
-                // It fails where the program has set its own folder.
+                // This fails if the program has set a folder of its own.
                 drop(tempfile::env::override_temp_dir(parent));
                 new()
             }
@@ -89,8 +95,9 @@ where
     umask(before);
     match made {
         Ok(Ok((server, name))) if Path::new(&name).exists() => {
-            let socket = socket_of(&name)
-                .map_err(|error| format!("its own socket cannot be found: {error}{}", advice(&error)))?;
+            let socket = socket_of(&name).map_err(|error| {
+                format!("the worker's own socket is not found: {error}{}", advice(&error))
+            })?;
             Ok(Server { server, name, socket, folder })
         }
         Ok(Ok((_, name))) => Err(refused(&format!("the path {name} is too long"))),
@@ -99,7 +106,7 @@ where
     }
 }
 
-/// The socket of this process that listens at `name`, which ipc-channel does not expose.
+/// Finds the socket of this process that listens at `name`. ipc-channel does not expose it.
 fn socket_of(name: &str) -> io::Result<OwnedFd> {
     for socket in duplicate_sockets()? {
         let socket = socket?;
@@ -107,7 +114,7 @@ fn socket_of(name: &str) -> io::Result<OwnedFd> {
             return Ok(socket);
         }
     }
-    Err(io::Error::new(io::ErrorKind::NotFound, "its socket is not found"))
+    Err(io::Error::new(io::ErrorKind::NotFound, "no open socket listens at its name"))
 }
 
 fn listens_at(socket: &OwnedFd, name: &str) -> bool {
@@ -117,58 +124,63 @@ fn listens_at(socket: &OwnedFd, name: &str) -> bool {
         && address().is_some_and(|address| address.path_bytes() == Some(name.as_bytes()))
 }
 
-/// A server's name that can be true.
+/// A server's name that main has checked.
 #[derive(Debug)]
 pub(super) struct Address {
     name: String,
-    /// Held while main connects, so that somebody listens there; no longer, so that whoever waits for an answer learns that there is none.
+    /// Held until [`send_welcome`](Self::send_welcome) returns: while main holds it, a process listens at the
+    /// name, even if the worker is dead. It is closed then, so that a thread that still waits for a dead
+    /// worker gets an error.
     socket: OwnedFd,
 }
 
 impl Address {
-    /// Believes `name`, unless it is anything but a socket of this user's in a folder that is this user's alone, and `socket` what
-    /// listens there.
+    /// Checks that `name` is the path of a socket of this user, in a folder that only this user can access,
+    /// and that `socket` is the socket that listens there.
     pub(super) fn check(name: String, socket: Option<OwnedFd>) -> Result<Self, HandshakeError> {
-        let refused = |what: &str| Err(LifelineError::Malformed(format!("{what} as its server")).into());
+        let refused = |what: &str| {
+            Err(LifelineError::Malformed(format!("the name of the worker's server {what}")).into())
+        };
         let path = Path::new(&name);
-        if name.len() > LONGEST_NAME || name.contains('\0') || !path.is_absolute() {
-            return refused("it names no path");
+        if name.len() > MAX_NAME_LEN || name.contains('\0') || !path.is_absolute() {
+            return refused("is not a valid path");
         }
-        let Some(folder) = path.parent() else { return refused("it names no file") };
-        // It may be gone, perhaps with its worker.
+        let Some(folder) = path.parent() else { return refused("is not the path of a file") };
+        // The file may be gone, perhaps because the worker is.
         let file = fs::symlink_metadata(path).map_err(HandshakeError::Queue)?;
         let folder = fs::symlink_metadata(folder).map_err(HandshakeError::Queue)?;
         let user = geteuid().as_raw();
         let others = (Mode::S_IRWXG | Mode::S_IRWXO).bits();
         if !file.file_type().is_socket() || file.uid() != user {
-            return refused("it names what is no socket of this user's");
+            return refused("is not the path of a socket of this user");
         }
         if !folder.is_dir() || folder.uid() != user || folder.mode() & others != 0 {
-            return refused("it names a socket where others have rights");
+            return refused("is the path of a socket in a folder that other users can access");
         }
         match socket.filter(|socket| listens_at(socket, &name)) {
             Some(socket) => Ok(Self { name, socket }),
-            None => refused("it names another socket than it has"),
+            None => refused("is not the name of the socket that came with it"),
         }
     }
 
-    /// Connects and sends `welcome`, until `deadline`. Nobody needs the name afterwards, and it is removed.
-    pub(super) fn greet<T>(self, welcome: T, deadline: Instant) -> Result<(), HandshakeError>
+    /// Connects and sends `welcome`, until `deadline`. Removes the socket's name, which is not needed
+    /// afterwards.
+    pub(super) fn send_welcome<T>(self, welcome: T, deadline: Instant) -> Result<(), HandshakeError>
     where
         T: Serialize + Send + 'static,
     {
         let Self { name, socket: _held } = self;
         let (done, outcome) = mpsc::channel();
-        let greeting = move || {
-            // Nobody listens when it took too long.
+        let connecting = move || {
+            // After the deadline there is no receiver.
             drop(done.send(connect(&name, welcome)));
         };
         thread::Builder::new()
             .name("loader-connect".into())
-            .spawn(greeting)
+            .spawn(connecting)
             .map_err(HandshakeError::Queue)?;
         match outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(greeted) => greeted,
+            Ok(sent) => sent,
             Err(mpsc::RecvTimeoutError::Timeout) => Err(LifelineError::TimedOut.into()),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(HandshakeError::Queue(io::Error::other("the thread that connects panicked")))
@@ -180,12 +192,13 @@ impl Address {
 fn connect<T: Serialize>(name: &str, welcome: T) -> Result<(), HandshakeError> {
     let connection = uninterrupted(|| IpcSender::connect(name.to_owned())).map_err(|error| {
         match error.raw_os_error() {
-            // ipc-channel does not look whether it got a socket: this is how it fails without descriptors.
+            // ipc-channel does not check whether it got a socket: without a free descriptor it fails with
+            // EBADF.
             Some(nix::libc::EBADF) => HandshakeError::Queue(io::Error::from_raw_os_error(nix::libc::EMFILE)),
             _ => HandshakeError::Queue(error),
         }
     })?;
-    // The worker might be killed before it removes it.
+    // Main removes the socket, because the worker may be killed before it does so.
     remove_socket(Path::new(name));
     without_sigpipe(|| connection.send(welcome)).map_err(|error| {
         HandshakeError::Queue(match error {
@@ -214,14 +227,14 @@ mod tests {
         Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.greet(7u64, deadline)
     }
 
-    /// A folder of this test's own.
+    /// A folder for one test.
     struct Folder(PathBuf);
 
     impl Folder {
         fn new(name: &str, mode: u32) -> Self {
             let path = env::temp_dir().join(format!("loader-{}-{name}", std::process::id()));
             fs::create_dir(&path).unwrap();
-            // Not with the folder: other tests change what the user gives new files.
+            // Set separately: other tests change the umask.
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             Self(path)
         }
@@ -245,7 +258,7 @@ mod tests {
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     }
 
-    /// A socket that listens there, like a one-shot server's, with no room for anybody who waits.
+    /// Makes a socket that listens at `name`, like that of a one-shot server, with a backlog of 0.
     fn server_at(name: &str) -> OwnedFd {
         let server = new_socket(SocketFlags::CLOEXEC);
         bind(&server, &SocketAddrUnix::new(name).unwrap()).unwrap();
@@ -254,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_this_users_alone() {
+    fn only_this_user_can_access_a_server() {
         let meeting = MeetingPlace::choose(1).unwrap();
         let Server { folder: _folder, server, name, socket } =
             make::<u64>(meeting.path().to_owned()).unwrap();
@@ -267,15 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn a_server_leaves_the_folder_for_temporary_files_as_it_is() {
+    fn making_a_server_does_not_change_the_folder_for_temporary_files() {
         let meeting = MeetingPlace::choose(2).unwrap();
-        // The other tests are threads of this process.
+        // The server is made in the folder for temporary files, because other tests are threads of this process.
         let _server = make::<u64>(meeting.path().to_owned()).unwrap();
         assert_eq!(tempfile::env::temp_dir(), env::temp_dir());
     }
 
     #[test]
-    fn what_is_no_socket_of_ours_is_refused_and_left() {
+    fn a_name_of_anything_but_the_workers_socket_is_refused_and_not_removed() {
         let (own, open) = (Folder::new("own", 0o700), Folder::new("open", 0o755));
         fs::write(own.join("file"), "kept").unwrap();
         let listener = UnixListener::bind(open.join("socket")).unwrap();
@@ -297,7 +310,8 @@ mod tests {
         assert!(Path::new(&open.join("socket")).exists());
         let error = greet(own.join("gone"), &listener, soon()).unwrap_err();
         assert!(error.is_gone(), "{error}");
-        // Of another kind, so that connecting would fail; and another one than it says.
+        // A socket of another type, to which main cannot connect; then a socket that does not listen at that
+        // name.
         let stream = UnixListener::bind(own.join("stream")).unwrap();
         for socket in [&stream, &listener] {
             let error = greet(own.join("stream"), socket, soon()).unwrap_err();
@@ -307,28 +321,28 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_costs_no_descriptor() {
+    fn connecting_to_a_server_that_is_gone_leaks_no_descriptor() {
         let open = || fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
         for number in 0..100 {
             let folder = Folder::new(&format!("dead-{number}"), 0o700);
             let name = folder.join("socket");
-            // Nobody has it open but main, to whom it was sent.
+            // Only main has the socket, as if the worker had sent it and died.
             let address = Address::check(name.clone(), Some(server_at(&name))).unwrap();
-            // It notices before it has sent something, or after.
-            drop(address.greet(7u64, soon()));
+            // The connect thread fails before or after it has sent the message.
+            drop(address.send_welcome(7u64, soon()));
         }
-        // Other tests open some meanwhile.
+        // Other tests may open some descriptors too.
         assert!(open() < before + 80);
     }
 
     #[test]
-    fn a_server_that_does_not_accept_ends_with_the_deadline() {
+    fn connecting_to_a_server_that_does_not_accept_times_out() {
         let folder = Folder::new("full", 0o700);
         let name = folder.join("socket");
         let server = server_at(&name);
         let address = SocketAddrUnix::new(&name).unwrap();
-        // Until its queue is full.
+        // Connects until the backlog is full.
         let waiting: Vec<_> = (0..8)
             .map(|_| new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK))
             .take_while(|client| rustix::net::connect(client, &address).is_ok())
