@@ -1,4 +1,4 @@
-//! From the start of the process to the first order.
+//! From the start of the worker process to the first command.
 
 use std::{
     ffi::CString,
@@ -32,16 +32,16 @@ use crate::{
     inherited::close_inherited, memory::limit_memory, orders, registry::Registry, watchdog::Watchdog,
 };
 
-/// How long the handshake may take, from the start of the process.
+/// Maximum time from the start of the process to the end of the handshake.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Serves as a worker to the end; gives the exit code.
+/// Serves as a worker until its end; returns the exit code.
 pub(crate) fn run(registry: &Registry) -> i32 {
     match serve(registry) {
         Ok(()) => 0,
         Err(error) => {
-            // A refusal has told main its reason already, and a main that has ended, or needs no worker any
-            // more, reads nothing. Other errors are written to main's standard error, after this worker's
+            // Main knows the reason of a refusal already, and reads nothing if it has ended or has no more
+            // use for this worker. Other errors reach main's standard error, prefixed with this worker's
             // number.
             if !matches!(
                 error.downcast_ref(),
@@ -58,47 +58,50 @@ fn serve(registry: &Registry) -> anyhow::Result<()> {
     prepare_process()?;
     let lifeline = Arc::new(take_lifeline_from_stdin()?);
     let deadline = Instant::now() + DEADLINE;
-    let (open, functions, connected) = match meet(registry, &lifeline, deadline) {
-        Ok(met) => met,
-        // Main is told already, or gone.
+    let (open, functions, connected) = match perform_handshake(registry, &lifeline, deadline) {
+        Ok(connected) => connected,
+        // Main was told already, or it is gone.
         Err(error @ HandshakeError::Refused(_)) => return Err(error.into()),
         Err(error) => return Err(refuse(&lifeline, error.to_string(), deadline).into()),
     };
     record_backtraces();
     let (fetch, session) = open_dataset(open, functions, connected);
-    orders::follow(fetch, session, &lifeline)
+    orders::run(fetch, session, &lifeline)
 }
 
-/// The handshake; gives the function that opens the dataset, and everything that it needs.
-fn meet(
+/// Performs the handshake. Returns the function that opens the dataset, and what it needs.
+fn perform_handshake(
     registry: &Registry,
     lifeline: &Arc<Lifeline>,
     deadline: Instant,
 ) -> Result<(OpenFn, Vec<AnyFunction>, Connected), HandshakeError> {
     let (bootstrap, fds) = Bootstrap::receive(lifeline, deadline)?;
-    take_name(bootstrap.worker);
+    set_process_name(bootstrap.worker);
     let mut chosen = None;
     let accepts = |work: &Work| {
         chosen = Some(find_open(registry, work)?);
         Ok(())
     };
     let listening = bootstrap.listen(lifeline, accepts, deadline)?;
-    // Only now, since it must know what to clean up; until here nothing waits for longer than a dead main lets it.
+    // The watchdog starts only now, because it must know which socket to remove. The steps before it end by
+    // themselves if main is gone, because they wait only on the lifeline.
     let watchdog = Watchdog::start(Arc::clone(lifeline), bootstrap.main_pid, listening.socket())
         .map_err(HandshakeError::Queue)?;
     let connected = listening.accept(bootstrap, fds, lifeline, deadline)?;
-    watchdog.nothing_to_clean_up();
-    let (open, functions) = chosen.expect("set by `accepts`, without which there is no connection");
+    watchdog.forget_socket();
+    let (open, functions) = chosen.expect("`accepts` has set it, or `listen` has failed");
     Ok((open, functions, connected))
 }
 
-/// Everything that user code in this process should find as in a fresh one, but for Ctrl-C, which is main's business.
+/// Gives this process the state that user code expects in a fresh process. Only Ctrl-C differs: it does not
+/// end a worker, because main handles it.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
     close_inherited();
-    // A mask is inherited through exec: the thread that started us may have had signals blocked.
+    // A signal mask is inherited across `exec`, and the thread that started this process may have blocked
+    // signals.
     SigSet::empty().thread_set_mask()?;
-    // A handler, not "ignore": programs that the dataset starts would inherit the latter.
+    // A handler instead of SIG_IGN, because programs that the dataset starts would inherit SIG_IGN.
     signal_hook::flag::register(SIGINT, Arc::new(AtomicBool::new(false)))?;
     default_sigchld();
     ignore_sigpipe();
@@ -106,21 +109,21 @@ fn prepare_process() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the name of this process in lists of processes. Otherwise it would be `exe`, from `/proc/self/exe`.
-fn take_name(worker: u32) {
+/// Sets the name of this process in process lists. It would otherwise be `exe`, from `/proc/self/exe`.
+fn set_process_name(worker: u32) {
     // The kernel keeps at most 15 bytes. A failure does no harm.
     if let Ok(name) = CString::new(format!("loader-wkr-{worker}")) {
         let _ = set_name(&name);
     }
 }
 
-/// The function that opens the dataset, and those that the dataset's encoding refers to.
+/// Finds the function that opens the dataset, and the functions that the dataset's encoding refers to.
 fn find_open(registry: &Registry, work: &Work) -> Result<(OpenFn, Vec<AnyFunction>), String> {
     match work {
         Work::Entries(entries) => {
             let functions = entries.resolve().map_err(|error| {
                 format!(
-                    "{error}: the worker program is not the running one; use the same build, or register the dataset in the \
+                    "{error}; the worker program is not the main program: use the same build, or register the dataset in the \
                      worker program and name it with `registered`"
                 )
             })?;
@@ -132,14 +135,14 @@ fn find_open(registry: &Registry, work: &Work) -> Result<(OpenFn, Vec<AnyFunctio
     }
 }
 
-/// What `follow` needs of the handshake once the dataset is open.
+/// What [`orders::run`] needs from the handshake, besides the dataset.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) worker: usize,
     pub(crate) control: Arc<ControlPage>,
     pub(crate) orders: OrderReceiver,
     pub(crate) results: ReportSender,
-    /// Most bytes of its own that this process may have in memory.
+    /// Maximum private memory of this process in bytes.
     pub(crate) memory_limit: Option<u64>,
 }
 
@@ -155,7 +158,7 @@ fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected)
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
     let attached = Attached { memories: attached, functions };
     let opening = Opening { dataset, attached, seed, worker: info };
-    // A failure, a panic included, is kept and answers every task.
+    // If opening fails or panics, the worker keeps the failure and answers every task with it.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     end_if_forked();
     let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));

@@ -1,4 +1,4 @@
-//! The orders that have been read and not yet followed.
+//! The commands that this worker has read and not yet carried out.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +14,8 @@ use loader_ipc::{
     queue::OrderReceiver,
 };
 
-/// How long to wait for an order before looking around; the watchdog is what notices a dead main.
+/// How long one wait for a command lasts; the worker then waits again. The watchdog ends the process if main
+/// is gone.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -23,72 +24,76 @@ pub(crate) struct Inbox {
     offers: BTreeMap<u64, Lease>,
     /// Leases of offers that came too late, each with its task.
     unused: Vec<(u64, Lease)>,
-    /// Another epoch begins behind the tasks.
+    /// Number of the next epoch, which begins after the tasks.
     resume: Option<u64>,
-    /// The first task is this worker's for good.
-    has_begun: bool,
-    ended: bool,
+    /// True if the worker has begun the first task, so that main cannot withdraw it any more.
+    is_first_begun: bool,
+    is_ended: bool,
 }
 
-/// What to do next.
+/// What the worker does next.
 #[derive(Debug)]
 pub(crate) enum Next {
     Load(Task),
-    /// Leave this one: main has withdrawn it.
+    /// Skip the task, which main has withdrawn.
     Withdrawn(Task),
-    /// Give back a lease that is not needed, at once: main may be waiting for it.
+    /// Give back a lease that is not needed. The worker does so at once, because main may be waiting for it.
     GiveBack {
         task: u64,
         lease: Lease,
     },
-    /// Another epoch begins.
+    /// Begin another epoch.
     Resume {
         epoch: u64,
     },
-    /// The sentinel was read, or main is gone.
+    /// End: the worker has read the sentinel, or main is gone.
     End,
 }
 
 impl Inbox {
-    /// What is next, waiting for it as long as it takes.
+    /// Returns what the worker does next. Waits for it without a deadline.
     pub(crate) fn next(&mut self, queue: &mut OrderReceiver) -> anyhow::Result<Next> {
-        while self.tasks.is_empty() && self.unused.is_empty() && self.resume.is_none() && !self.ended {
+        while self.tasks.is_empty() && self.unused.is_empty() && self.resume.is_none() && !self.is_ended {
             self.read(queue, Instant::now() + IDLE_INTERVAL)?;
         }
-        // An offer for a task may lie behind it.
+        // Further commands may contain an offer for a large task.
         let is_large = |task: &Task| task.lease.len >= LEAST_OFFERED;
-        while self.tasks.front().is_some_and(is_large) && !self.ended && self.read(queue, Instant::now())? {}
+        while self.tasks.front().is_some_and(is_large)
+            && !self.is_ended
+            && self.read(queue, Instant::now())?
+        {}
         if let Some((task, lease)) = self.unused.pop() {
             return Ok(Next::GiveBack { task, lease });
         }
         let Some(task) = self.tasks.front_mut() else {
             return Ok(self.resume.take().map_or(Next::End, |epoch| Next::Resume { epoch }));
         };
-        // Before one of its leases is given back: which one depends on whose the task is.
-        if !self.has_begun && !queue.begin(task.claim) {
+        // The task is begun before one of its leases is given back: if main has withdrawn the task, the
+        // worker gives back the offered lease, and else the lease that it does not use.
+        if !self.is_first_begun && !queue.begin(task.claim) {
             let offered = self.offers.remove(&task.number).map(|lease| (task.number, lease));
             self.unused.extend(offered);
             return Ok(self.tasks.pop_front().map_or(Next::End, Next::Withdrawn));
         }
-        self.has_begun = true;
-        // What lies in the first slot binds the task to it.
+        self.is_first_begun = true;
+        // The task's indices or snapshot are in its first slot, so the task must use that slot.
         let is_bound =
             matches!(task.indices, Indices::InSlot { .. } | Indices::NextOf { snapshot: Some(_), .. });
         match self.offers.remove(&task.number) {
             Some(offered) => {
                 fault::point(Point::WorkerGiveBack);
-                // The lease that is not used.
+                // Of the two leases, the one that the task does not use.
                 let lease = if is_bound { offered } else { mem::replace(&mut task.lease, offered) };
                 Ok(Next::GiveBack { task: task.number, lease })
             }
             None => {
-                self.has_begun = false;
+                self.is_first_begun = false;
                 Ok(self.tasks.pop_front().map_or(Next::End, Next::Load))
             }
         }
     }
 
-    /// Reads one order; false when there was none in time.
+    /// Reads one command. False if there was none before `deadline`.
     fn read(&mut self, queue: &mut OrderReceiver, deadline: Instant) -> anyhow::Result<bool> {
         match queue.receive(deadline) {
             Ok(Some(Order::Task(task))) => self.tasks.push_back(task),
@@ -100,11 +105,11 @@ impl Inbox {
                     self.unused.push((task, lease));
                 }
             }
-            // Main sends no tasks behind it before it is answered.
+            // Main sends no task behind it before the worker has answered it.
             Ok(Some(Order::Resume { epoch })) => self.resume = Some(epoch),
-            Ok(None) | Err(ReceiveError::Closed) => self.ended = true,
+            Ok(None) | Err(ReceiveError::Closed) => self.is_ended = true,
             Err(ReceiveError::TimedOut) => return Ok(false),
-            Err(error) => return Err(error).context("reading an order"),
+            Err(error) => return Err(error).context("reading a command"),
         }
         Ok(true)
     }

@@ -1,25 +1,27 @@
-//! Descriptors that this process inherited and that are not its business.
+//! Closes the descriptors that this process has inherited from the host by accident.
 
 use std::{fs, os::fd::RawFd};
 
 use loader_ipc::process::open_descriptors;
 use nix::{libc::O_CLOEXEC, unistd::close};
 
-/// The first one that is not a standard stream.
-const FIRST: RawFd = 3;
+/// The first descriptor after the standard streams.
+const FIRST_FD: RawFd = 3;
 
 /// Closes every descriptor from 3 on that is not close-on-exec.
 ///
-/// The host's C libraries open files without that flag, and so they come along into every program that the host starts: a listening
-/// socket whose port stays taken, the write end of a pipe whose reader waits for its end, a lock that is not released.
+/// C libraries of the host may open files without that flag, so that every program that the host starts
+/// inherits them: for example a listening socket, whose port stays in use; the write end of a pipe, whose
+/// reader never sees the end; or a lock, which is not released.
 ///
-/// Only those without the flag, because a descriptor with it cannot have come through an exec: this process has opened it itself, as
-/// the Rust standard library and the loader open everything. One without it that this process has opened already, before its `main`, is lost too;
-/// Python does the same to the programs that it starts, and so does PyTorch to its workers.
+/// Descriptors with the flag are kept: they cannot be inherited through `exec`, so this process has opened
+/// them. The Rust standard library and the loader set the flag on everything they open. A descriptor without
+/// the flag that this process has opened before its `main` is closed too; Python does the same to the
+/// programs that it starts, and PyTorch to its workers.
 pub(crate) fn close_inherited() {
     let Ok(numbers) = open_descriptors() else { return };
-    for fd in numbers.into_iter().filter(|&fd| fd >= FIRST && is_inherited(fd)) {
-        // A failure can only mean that it is closed.
+    for fd in numbers.into_iter().filter(|&fd| fd >= FIRST_FD && is_inherited(fd)) {
+        // `close` can only fail because the descriptor is closed already.
         let _ = close(fd);
     }
 }
@@ -29,7 +31,7 @@ fn is_inherited(fd: RawFd) -> bool {
         .is_ok_and(|info| is_close_on_exec(&info) == Some(false))
 }
 
-/// What the system says of a descriptor: a line with its flags, in octal.
+/// Reads the close-on-exec flag from `/proc/self/fdinfo/FD`, which has a line with the flags in octal.
 fn is_close_on_exec(info: &str) -> Option<bool> {
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
     let flags = i32::from_str_radix(flags.trim(), 8).ok()?;

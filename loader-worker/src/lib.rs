@@ -1,7 +1,7 @@
-//! What runs inside a loader's worker process.
+//! The part of the loader that runs in a worker process.
 //!
-//! The default worker program is your own program, started again: call [`init`] first in `main`, and everything else is done for
-//! you. Any dataset works, generic or composed, with no registration.
+//! The default worker program is your own program, which the loader starts again. Call [`init`] first in
+//! `main`. Then any dataset works, including generic and composed datasets, without registration.
 //!
 //! ```no_run
 //! fn main() -> anyhow::Result<()> {
@@ -11,10 +11,10 @@
 //! }
 //! ```
 //!
-//! In tests and benchmarks there is no `main` to put the line into: use [`init_before_main!`].
+//! Tests and benchmarks have no `main` of their own: use [`init_before_main!`] there.
 //!
-//! Where the loader does not run in a program of its own (an extension of an interpreter), or that program is too large to be started
-//! again for each worker, a worker program of its own serves a [`Registry`] of named datasets instead:
+//! A separate worker program can serve a [`Registry`] of named datasets instead. Use one if the loader runs
+//! as an extension of an interpreter, or if your program is too large to be started again for each worker:
 //!
 //! ```no_run
 //! # use loader_core::prelude::*;
@@ -45,11 +45,11 @@ pub use registry::Registry;
 #[doc(hidden)]
 pub use ctor as __ctor;
 
-/// Makes this process a worker if it was started as one, and never returns then. Call it first in `main`: what comes before it
-/// runs in every worker too.
+/// Turns this process into a worker if it was started as one, and then never returns. Call it first in
+/// `main`: code before it runs in every worker too.
 ///
-/// In a process that was not started as a worker it does next to nothing, and returns. If the call is in a
-/// shared library instead of the main program, `build()` returns an error that asks for a worker program.
+/// In any other process it only notes that it was called, and returns. If the call is in a shared library
+/// instead of the main program, `build()` returns an error that asks for a worker program.
 pub fn init() {
     if loader_ipc::process::is_worker() {
         let code = bootstrap::run(&Registry::new());
@@ -58,8 +58,8 @@ pub fn init() {
     loader_core::launch::note_init();
 }
 
-/// Calls [`init`] before `main`, for tests and benchmarks, whose `main` is not yours: put it once at the top level of the test
-/// crate, and plain `cargo test` works with workers.
+/// Calls [`init`] before `main`, for tests and benchmarks, whose `main` you do not write. Put it once at the
+/// top level of the test crate; `cargo test` then works with workers.
 ///
 /// # Examples
 /// ```

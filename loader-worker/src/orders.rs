@@ -1,4 +1,4 @@
-//! The worker's loop: takes orders until the sentinel.
+//! The worker's loop: carries out commands until the sentinel.
 
 use std::{
     cell::{Cell, RefCell},
@@ -34,23 +34,29 @@ use crate::{
     slots::{Grant, Slots},
 };
 
-/// Page faults and memory are looked at after each batch that takes this long,
+/// Minimum time of a batch after which page faults and memory are always measured.
 const LONG_BATCH: Duration = Duration::from_millis(1);
-/// and after every so many others.
-const FAULTS_INTERVAL: u64 = 16;
+/// Page faults and memory are also measured after each batch whose number is a multiple of this.
+const MEASURE_INTERVAL: u64 = 16;
 
-/// Follows orders until the sentinel comes or main is gone.
+/// Carries out commands until the sentinel arrives or main is gone.
 ///
 /// # Errors
-/// When the protocol is broken: main then sees this process end.
-pub(crate) fn follow(
+/// If main breaks the protocol, or a report cannot be sent. The process then ends, which main notices.
+pub(crate) fn run(
     fetch: Result<Box<dyn Fetch>, Failure>,
     session: Session,
     lifeline: &Lifeline,
 ) -> anyhow::Result<()> {
-    let mut worker =
-        Worker { fetch, session, slots: Slots::new(lifeline), batches: 0, told: false, resident: 0 };
-    // Before main is told, who must not find it starting afterwards.
+    let mut worker = Worker {
+        fetch,
+        session,
+        slots: Slots::new(lifeline),
+        batches: 0,
+        is_failure_reported: false,
+        resident: 0,
+    };
+    // Before the report: once main has received it, main must not see the state `Starting`.
     worker.enter(WorkerState::Idle);
     let ready = match &worker.fetch {
         Ok(_) => Event::Ready,
@@ -69,7 +75,7 @@ pub(crate) fn follow(
                 fault::point(Point::WorkerAcknowledge);
                 flow
             }
-            Next::Withdrawn(task) => worker.leave(task)?,
+            Next::Withdrawn(task) => worker.skip_withdrawn(task)?,
             Next::GiveBack { task, lease } => worker.report(Event::Unused { task, lease })?,
             Next::Resume { epoch } => worker.resume(epoch)?,
             Next::End => break,
@@ -78,11 +84,11 @@ pub(crate) fn follow(
             return Ok(());
         }
         if let Some(resident) = worker.oversize() {
-            // The next one begins small.
+            // This process ends, and the process that replaces it starts with little memory.
             return worker.report(Event::Oversized { resident }).map(drop);
         }
     }
-    // What comes behind the sentinel is for nobody.
+    // Commands behind the sentinel are ignored.
     worker.report(Event::Bye).map(drop)
 }
 
@@ -90,18 +96,18 @@ struct Worker<'a> {
     fetch: Result<Box<dyn Fetch>, Failure>,
     session: Session,
     slots: Slots<'a>,
-    /// Batches done.
+    /// Number of batches finished.
     batches: u64,
-    /// Main knows that the dataset could not be opened, in this epoch.
-    told: bool,
-    /// Bytes of its own that it had in memory when that was looked at last.
+    /// True if main was told in this epoch that the dataset could not be opened.
+    is_failure_reported: bool,
+    /// Private memory in bytes when last measured.
     resident: u64,
 }
 
-/// `Break` when main no longer listens.
+/// `Break` if main receives no reports any more.
 type Flow = ControlFlow<()>;
 
-/// What became of a task.
+/// The result of a task.
 enum Outcome {
     Done {
         lease: Lease,
@@ -111,7 +117,7 @@ enum Outcome {
         lease: Lease,
         failure: Failure,
     },
-    /// Its epoch is over or abandoned.
+    /// The epoch is over or abandoned.
     Unwanted {
         lease: Lease,
     },
@@ -124,7 +130,7 @@ enum Outcome {
         lease: Lease,
     },
     /// Main is gone.
-    Unheard,
+    MainGone,
 }
 
 /// Why a batch is not in its slot.
@@ -134,7 +140,7 @@ enum NotSent {
 }
 
 impl Worker<'_> {
-    /// Does one task and answers it.
+    /// Carries out one task and reports its result.
     fn load(&mut self, task: Task) -> anyhow::Result<Flow> {
         let Task { epoch, number, lease, indices, forget, known_bad, .. } = task;
         if self.session.control.is_done() {
@@ -157,7 +163,7 @@ impl Worker<'_> {
         let control = Arc::clone(&self.session.control);
         let watch = PageWatch::new(&control, self.session.worker, &known_bad);
         let outcome = self.fetch_and_send(epoch, number, lease, &work, &watch)?;
-        // Also where there is no batch: from here on the worker is in no sample.
+        // Without a batch the state is still that of a sample, which is over.
         if !matches!(outcome, Outcome::Done { .. }) {
             self.enter(WorkerState::Sending);
         }
@@ -190,35 +196,36 @@ impl Worker<'_> {
             Outcome::LeftOut { lease } => {
                 Event::LeftOut { task: number, lease, held: self.is_held(lease), position, bad }
             }
-            Outcome::Unheard => return Ok(Flow::Break(())),
+            Outcome::MainGone => return Ok(Flow::Break(())),
         };
         self.report(event)
     }
 
-    /// Leaves a task that was withdrawn. What came with it about slots counts all the same.
-    fn leave(&mut self, task: Task) -> anyhow::Result<Flow> {
+    /// Skips a task that main has withdrawn. What the task says about slots still applies.
+    fn skip_withdrawn(&mut self, task: Task) -> anyhow::Result<Flow> {
         self.slots.update(task.lease, task.forget)?;
         self.report(Event::Withdrawn { task: task.number })
     }
 
-    /// Begins another epoch.
+    /// Closes all shards and begins another epoch.
     fn resume(&mut self, epoch: u64) -> anyhow::Result<Flow> {
-        self.told = false;
+        self.is_failure_reported = false;
         if let Ok(fetch) = &mut self.fetch {
-            // Its iterators' destructors are user code.
+            // Dropping the shards' iterators runs user code.
             drop(catch_unwind(AssertUnwindSafe(|| fetch.rewind())));
         }
         self.report(Event::Resumed { epoch })
     }
 
-    /// Items taken so far from the shard that a task is of, or where it is to be opened; 0 for indices.
+    /// Returns how many items were taken from the task's shard, or where it will be opened; 0 for a task of
+    /// indices.
     fn position(&self, work: &Work) -> u64 {
         let Work::NextOf { shard, place } = work else { return 0 };
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)
     }
 
-    /// Loads a batch and encodes it into its slot. Nothing of the batch lives on when this returns, unless user code kept a
-    /// handle on one of its tensors.
+    /// Loads a batch and encodes it into its slot. When this returns, nothing of the batch is left in this
+    /// process, unless user code has kept one of its tensors.
     fn fetch_and_send(
         &mut self,
         epoch: u64,
@@ -229,12 +236,13 @@ impl Worker<'_> {
     ) -> anyhow::Result<Outcome> {
         let fetch = match &mut self.fetch {
             Ok(fetch) => fetch,
-            // The batches of a shard are not counted beforehand: saying it once ends the shard.
-            Err(_) if self.told && matches!(work, Work::NextOf { .. }) => {
+            // The number of a shard's batches is not known, so the failure is reported once, and then all
+            // shards are exhausted.
+            Err(_) if self.is_failure_reported && matches!(work, Work::NextOf { .. }) => {
                 return Ok(Outcome::Exhausted { lease });
             }
             Err(failure) => {
-                self.told = true;
+                self.is_failure_reported = true;
                 return Ok(Outcome::Failed { lease, failure: failure.clone() });
             }
         };
@@ -259,7 +267,7 @@ impl Worker<'_> {
     }
 
     /// Asks main for a larger slot and encodes the batch into it. Main may first ask for the slot that the
-    /// task has: then the batch waits in memory of this process.
+    /// task has; the batch then waits in private memory.
     fn send_in_larger_slot(
         &mut self,
         task: u64,
@@ -268,7 +276,7 @@ impl Worker<'_> {
         needed: usize,
     ) -> anyhow::Result<Outcome> {
         if self.report(Event::NeedSlot { task, lease, needed: needed as u64 })?.is_break() {
-            return Ok(Outcome::Unheard);
+            return Ok(Outcome::MainGone);
         }
         let failed = |failure| Ok(Outcome::Failed { lease, failure });
         let mut waiting = Waiting::Batch(batch);
@@ -276,7 +284,7 @@ impl Worker<'_> {
             match self.slots.wait_for_grant(task, &self.session.control)? {
                 Grant::Lease(larger) => break larger,
                 Grant::Refused(reason) => return failed(Failure::to_send(reason)),
-                Grant::Unwanted => return Ok(Outcome::Unwanted { lease }),
+                Grant::Done => return Ok(Outcome::Unwanted { lease }),
                 Grant::Vacate => {
                     waiting = match waiting.copy_out(needed) {
                         Ok(copied) => copied,
@@ -284,7 +292,7 @@ impl Worker<'_> {
                     };
                     let held = self.is_held(lease);
                     if self.report(Event::Vacated { task, lease, held })?.is_break() {
-                        return Ok(Outcome::Unheard);
+                        return Ok(Outcome::MainGone);
                     }
                 }
             }
@@ -295,7 +303,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Bytes that this process has in memory of its own, when they are more than it may have.
+    /// Returns the private memory of this process in bytes if it exceeds the limit.
     fn oversize(&self) -> Option<u64> {
         self.session.memory_limit.filter(|&limit| self.resident > limit).map(|_| self.resident)
     }
@@ -307,8 +315,8 @@ impl Worker<'_> {
     fn count(&mut self, samples: u64, started: Instant) {
         let busy = started.elapsed();
         self.batches += 1;
-        // A system call: not for every one of thousands of small batches a second.
-        if busy >= LONG_BATCH || self.batches.is_multiple_of(FAULTS_INTERVAL) {
+        // Both measurements take system calls, so they are not made for every small batch.
+        if busy >= LONG_BATCH || self.batches.is_multiple_of(MEASURE_INTERVAL) {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
             if self.session.memory_limit.is_some() {
@@ -324,7 +332,7 @@ impl Worker<'_> {
             Indices::List(list) => list,
             Indices::InSlot { len } => {
                 let bytes = len.checked_mul(size_of::<u64>() as u64);
-                let Some(bytes) = bytes else { bail!("{len} indices in a slot") };
+                let Some(bytes) = bytes else { bail!("a task has {len} indices, more than fit a slot") };
                 let bytes = self.read_slot(lease, bytes)?;
                 let (words, _) = bytes.as_chunks();
                 words.iter().map(|word| u64::from_le_bytes(*word)).collect()
@@ -342,12 +350,12 @@ impl Worker<'_> {
             }
         };
         let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();
-        narrow.map(Work::Samples).context("an index larger than memory")
+        narrow.map(Work::Samples).context("an index of a task exceeds the range of `usize`")
     }
 
-    /// The first bytes of a slot.
+    /// Returns the first `len` bytes of a slot.
     fn read_slot(&mut self, lease: Lease, len: u64) -> anyhow::Result<Vec<u8>> {
-        let len = usize::try_from(len).context("more bytes than memory has")?;
+        let len = usize::try_from(len).context("a task refers to more bytes than memory has")?;
         let mut loan = self.slots.lend(lease)?;
         Ok(loan.take(0..len)?.as_bytes().to_vec())
     }
@@ -365,8 +373,8 @@ impl Worker<'_> {
         self.line().enter(state);
     }
 
-    /// The worker's line of the control page. Checks for a fork first, because user code may have run since
-    /// the last access.
+    /// Returns the worker's line of the control page. Checks for a fork first, because user code may have run
+    /// since the last access.
     fn line(&self) -> WorkerLine<'_> {
         end_if_forked();
         self.session.control.line_of(self.session.worker)
@@ -376,30 +384,32 @@ impl Worker<'_> {
 /// A batch that waits for a larger slot.
 enum Waiting {
     Batch(Box<dyn Loaded>),
-    /// Encoded in memory of this process, as it will lie in the slot.
+    /// Encoded in private memory, exactly as it will be in the slot.
     Copied(Arc<SlotMemory>, Encoded),
 }
 
 impl Waiting {
-    /// Copies the batch, which takes `needed` bytes, out of the slot that it lies in.
+    /// Copies the batch, which takes `needed` bytes, out of its slot.
     fn copy_out(self, needed: usize) -> Result<Self, Failure> {
         let Self::Batch(batch) = &self else { return Ok(self) };
-        let no_memory = |error: io::Error| Failure::to_send(format!("no memory to copy the batch: {error}"));
+        let no_memory =
+            |error: io::Error| Failure::to_send(format!("there is no memory to copy the batch: {error}"));
         let len = NonZeroUsize::new(needed).ok_or_else(|| no_memory(io::ErrorKind::InvalidInput.into()))?;
         let memory = SlotMemory::of_this_process(len).map_err(no_memory)?;
-        let loan = memory.lend(()).expect("it is new");
+        let loan = memory.lend(()).expect("new memory is not lent");
         let encoded = encode_again(&**batch, &mut Arena::in_slot(loan), needed)?;
         Ok(Self::Copied(memory, encoded))
     }
 
-    /// Puts the batch into a slot.
+    /// Encodes or copies the batch into a slot.
     fn encode(self, mut slot: Loan, needed: usize) -> Result<Encoded, Failure> {
         match self {
             Self::Batch(batch) => encode_again(&*batch, &mut Arena::in_slot(slot), needed),
             Self::Copied(memory, encoded) => {
-                let not_copied = |error: ChunkError| Failure::to_send(format!("copying the batch: {error}"));
-                let mut copy = memory.lend(()).expect("its arena is gone");
-                let end = usize::try_from(encoded.start + encoded.len).expect("it lies in memory");
+                let not_copied =
+                    |error: ChunkError| Failure::to_send(format!("the batch cannot be copied: {error}"));
+                let mut copy = memory.lend(()).expect("the arena in it was dropped");
+                let end = usize::try_from(encoded.start + encoded.len).expect("the encoding is in memory");
                 let bytes = copy.take(0..end).map_err(not_copied)?;
                 slot.put(0, bytes.as_bytes()).map_err(not_copied)?;
                 Ok(encoded)
@@ -408,17 +418,17 @@ impl Waiting {
     }
 }
 
-/// Encodes a batch that needed `needed` bytes when it was encoded first.
+/// Encodes a batch that needed `needed` bytes when it was first encoded.
 fn encode_again(batch: &dyn Loaded, arena: &mut Arena, needed: usize) -> Result<Encoded, Failure> {
     encode(batch, arena).map_err(|error| match error {
         NotSent::Failed(failure) => failure,
         NotSent::TooLarge { needed: again } => Failure::to_send(format!(
-            "the batch needed {needed} bytes when it was encoded first and {again} the second time"
+            "the batch needed {needed} bytes when it was first encoded, but {again} bytes the second time"
         )),
     })
 }
 
-/// Encodes a batch; its `Serialize` is user code and may fail or panic.
+/// Encodes a batch. The batch's `Serialize` is user code and may fail or panic.
 fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
     match catch_unwind(AssertUnwindSafe(|| batch.encode(arena))) {
         Ok(Ok(encoded)) => Ok(encoded),
@@ -428,22 +438,27 @@ fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
     }
 }
 
-/// Writes a batch's progress to the control page, and gives up when the done flag is up.
+/// Publishes the progress of a batch on the control page, and tells the fetcher when the batch is not wanted
+/// any more.
 struct PageWatch<'a> {
     control: &'a ControlPage,
     line: WorkerLine<'a>,
-    /// Samples still to note without the time.
+    /// Number of following samples that are noted without the time.
     untimed: Cell<u32>,
-    /// How many at a time; `None` before the first sample, which is timed and says nothing about its own length.
+    /// Length of the current run of untimed samples. `None` before the first sample, whose timing says
+    /// nothing about how long a sample takes.
     run: Cell<Option<u32>>,
     known_bad: &'a [u64],
     bad: RefCell<Vec<BadSample>>,
 }
 
-/// Samples are timed one by one as long as each takes a tick of the coarse clock (some milliseconds). While it stands still, 1, 2, 4 and
-/// at last so many are noted without it: the clock is then not what a small sample costs, and the age of a slow one that comes after
-/// fast ones is wrong by no more than those took.
-const MOST_UNTIMED: u32 = 16;
+/// Maximum number of samples in a row that are noted without the time.
+///
+/// While each sample takes at least a tick of the coarse clock (some milliseconds), every sample is timed.
+/// While the clock does not advance, runs of 1, 2, 4 and more samples are noted without reading the clock, so
+/// that small samples do not pay for it. The age of a slow sample that follows fast ones is then too large by
+/// the time that those took.
+const MAX_UNTIMED: u32 = 16;
 
 impl<'a> PageWatch<'a> {
     fn new(control: &'a ControlPage, worker: usize, known_bad: &'a [u64]) -> Self {
@@ -462,7 +477,7 @@ impl Watch for PageWatch<'_> {
             0 => {
                 let is_same_tick = self.line.progress(state, index as u64);
                 let run = match self.run.get() {
-                    Some(run) if is_same_tick => (2 * run).clamp(1, MOST_UNTIMED),
+                    Some(run) if is_same_tick => (2 * run).clamp(1, MAX_UNTIMED),
                     _ => 0,
                 };
                 self.run.set(Some(run));

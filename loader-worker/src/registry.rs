@@ -12,7 +12,7 @@ use loader_ipc::process;
 
 use crate::bootstrap;
 
-/// The datasets that a worker program knows, by name. The main program names one with `registered`.
+/// The datasets that a worker program serves, by name. The main program selects one with `registered`.
 #[derive(Default)]
 pub struct Registry {
     entries: BTreeMap<String, Registered>,
@@ -25,24 +25,25 @@ pub(crate) struct Registered {
 }
 
 impl Registry {
-    /// No datasets.
+    /// An empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds the dataset `D` with default collation. A name that is given twice means the later dataset.
+    /// Adds the map-style dataset `D` with default collation. A later dataset with the same name replaces it.
     #[must_use]
     pub fn register<D: Dataset<Sample: Sample>>(self, name: impl Into<String>) -> Self {
         self.register_with::<D, DefaultCollate, NoWorkerInit>(name)
     }
 
-    /// Adds the iterable dataset `D` with default collation.
+    /// Adds the iterable dataset `D` with default collation. A later dataset with the same name replaces it.
     #[must_use]
     pub fn register_stream<D: IterableDataset<Sample: Sample>>(self, name: impl Into<String>) -> Self {
         self.register_kind::<Iterable<Plain<D>>, DefaultCollate, NoWorkerInit>(name)
     }
 
-    /// Adds the dataset `D` with a collation and a worker hook of its own.
+    /// Adds the map-style dataset `D` with a collation `C` and a `worker_init` hook `W`. A later dataset with
+    /// the same name replaces it.
     #[must_use]
     pub fn register_with<D, C, W>(self, name: impl Into<String>) -> Self
     where
@@ -53,8 +54,9 @@ impl Registry {
         self.register_kind::<MapStyle<D>, C, W>(name)
     }
 
-    /// Adds a dataset of either kind as a loader sends it: [`MapStyle<D>`](loader_core::MapStyle),
-    /// [`Iterable<Plain<D>>`](loader_core::Iterable), or `Iterable<Snapshots<D>>` for a loader with snapshots.
+    /// Adds a dataset of either kind, in the form in which a loader sends it:
+    /// [`MapStyle<D>`](loader_core::MapStyle), [`Iterable<Plain<D>>`](loader_core::Iterable), or
+    /// `Iterable<Snapshots<D>>` for a loader with snapshots.
     #[must_use]
     pub fn register_kind<K, C, W>(mut self, name: impl Into<String>) -> Self
     where
@@ -67,15 +69,16 @@ impl Registry {
         self
     }
 
-    /// Serves as a worker until the main process needs no more; the whole `main` of a worker program.
+    /// Serves as a worker until the main process needs it no more. Call it as the whole `main` of a worker
+    /// program.
     ///
-    /// Started by hand, it says what it is for and gives exit code 2.
+    /// In a process that no loader has started, it explains itself on standard error and returns exit code 2.
     pub fn serve(&self) -> ExitCode {
         if !process::is_worker() {
             let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
             eprintln!(
-                "this is a worker program of a data loader; the loader starts it by itself (`worker_program` or LOADER_WORKER \
-                 names it). It knows the datasets: {}",
+                "this is a worker program of a data loader, which the loader starts itself (set `worker_program` or \
+                 LOADER_WORKER to its path); it knows the datasets {}",
                 names.join(", ")
             );
             return ExitCode::from(2);
@@ -83,12 +86,14 @@ impl Registry {
         ExitCode::from(u8::try_from(bootstrap::run(self)).unwrap_or(1))
     }
 
-    /// The entry for `name`, if it is of `types`; else why not, for the user of the main program.
+    /// Finds the dataset `name`, which must be of `types`. The error is for the user of the main program.
     pub(crate) fn find(&self, name: &str, types: &str) -> Result<Registered, String> {
         let Some(entry) = self.entries.get(name) else {
             let known: Vec<&str> = self.entries.keys().map(String::as_str).collect();
             return Err(match known.is_empty() {
-                true => format!("the worker program serves no registered datasets, `{name}` neither"),
+                true => format!(
+                    "the worker program has no registered datasets, so it cannot serve `{name}`; register it there"
+                ),
                 false => {
                     format!("the worker program knows no dataset `{name}`; it knows {}", known.join(", "))
                 }
@@ -98,7 +103,7 @@ impl Registry {
             let ours = &entry.types;
             return Err(format!(
                 "the worker program has registered `{name}` as {ours}, the main program sends {types}; dataset, collation and \
-                 worker_init must be the same on both sides"
+                 worker_init must have the same types on both sides"
             ));
         }
         Ok(entry.clone())

@@ -1,4 +1,4 @@
-//! The slots that this worker has mapped, and its ear on the lifeline for new ones.
+//! The slots that this worker has mapped, and the notices on the lifeline that announce new ones.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -16,15 +16,16 @@ use loader_ipc::{
     lifeline::{Lifeline, LifelineError},
 };
 
-/// How long main may take to send a slot that it has announced.
+/// Maximum time that main may take to send the memory of a leased slot.
 const SLOT_DEADLINE: Duration = Duration::from_secs(30);
-/// How often the done flag is looked at while waiting for a grant, which comes when the user asks for a batch.
+/// Interval at which a worker that waits for a grant looks at the done flag. The grant comes when the user
+/// asks for a batch, so it has no deadline.
 const DONE_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Slots<'a> {
     lifeline: &'a Lifeline,
-    /// By number of the first slot.
+    /// By the number of the first slot.
     regions: BTreeMap<u32, Region>,
 }
 
@@ -33,23 +34,23 @@ pub(crate) struct Slots<'a> {
 struct Region {
     mapping: Arc<SlotRegion>,
     count: u32,
-    /// The slots that were used, by number.
+    /// The slots that were used so far, by number.
     slots: BTreeMap<u32, Arc<SlotMemory>>,
 }
 
-/// A task, and what main says about its slot.
+/// The number of a task, and main's answer for it.
 type Answer = (u64, Grant);
 
 /// Main's answer to `NeedSlot`.
 #[derive(Debug)]
 pub(crate) enum Grant {
     Lease(Lease),
-    /// There will be no larger slot, for the reason given.
+    /// There will be no larger slot, for this reason.
     Refused(String),
-    /// The slot is needed for an earlier batch. A larger one comes later.
+    /// The worker must give up its slot, which an earlier batch needs. A larger one comes later.
     Vacate,
-    /// The done flag went up meanwhile.
-    Unwanted,
+    /// Main has set the done flag.
+    Done,
 }
 
 impl<'a> Slots<'a> {
@@ -57,9 +58,8 @@ impl<'a> Slots<'a> {
         Self { lifeline, regions: BTreeMap::new() }
     }
 
-    /// Maps the memory of a task's slot, then unmaps the regions that the task says to forget. Called for
-    /// each task, including one that is not done; otherwise a region could be mapped after main had told the
-    /// worker to unmap it.
+    /// Maps the memory of a task's slot, then unmaps the regions in `forget`. Must be called for every task,
+    /// even a skipped one; otherwise a region could be mapped after main had told the worker to unmap it.
     pub(crate) fn update(&mut self, lease: Lease, forget: Vec<u32>) -> anyhow::Result<()> {
         self.map(lease)?;
         for first in forget {
@@ -68,30 +68,31 @@ impl<'a> Slots<'a> {
         Ok(())
     }
 
-    /// Main sends a slot's memory before the first task that uses it.
+    /// Receives notices until the slot's memory is mapped. Main sends it before the first task that uses it.
     fn map(&mut self, lease: Lease) -> anyhow::Result<()> {
         let deadline = Instant::now() + SLOT_DEADLINE;
         while self.region_of(lease.slot).is_none() {
-            self.receive(deadline).context("waiting for a slot's memory")?;
+            self.receive(deadline).context("waiting for the memory of a slot")?;
         }
         Ok(())
     }
 
-    /// The memory of a leased slot, to be written.
+    /// Returns the memory of a leased slot for writing.
     pub(crate) fn lend(&mut self, lease: Lease) -> anyhow::Result<Loan> {
         self.map(lease)?;
-        let (&first, region) = self.regions.range_mut(..=lease.slot).next_back().context("it was mapped")?;
+        let (&first, region) =
+            self.regions.range_mut(..=lease.slot).next_back().context("the slot is not mapped")?;
         let memory = match region.slots.entry(lease.slot) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let memory = region.mapping.slot((lease.slot - first) as usize, None);
-                new.insert(memory.context("a slot has two owners")?)
+                new.insert(memory.context("the slot is outside of its region or already mapped")?)
             }
         };
-        memory.lend(()).context("a slot was leased while a tensor in it is still held in this worker")
+        memory.lend(()).context("main leased a slot while this worker still holds a tensor in it")
     }
 
-    /// The memory of a slot that was used.
+    /// Returns the memory of a slot, if the slot was used in this worker.
     pub(crate) fn memory(&self, slot: u32) -> Option<&Arc<SlotMemory>> {
         self.region_of(slot)?.slots.get(&slot)
     }
@@ -101,22 +102,25 @@ impl<'a> Slots<'a> {
         (slot - first < region.count).then_some(region)
     }
 
-    /// Waits for the answer to `NeedSlot` for `task`. Main gives it when the user asks for a batch, which may be any time.
+    /// Waits for the answer to `NeedSlot` for `task`. Main gives it when the user asks for a batch, which may
+    /// be any time.
     pub(crate) fn wait_for_grant(&mut self, task: u64, control: &ControlPage) -> anyhow::Result<Grant> {
         loop {
             if control.is_done() {
-                return Ok(Grant::Unwanted);
+                return Ok(Grant::Done);
             }
             match self.receive(Instant::now() + DONE_INTERVAL) {
                 Ok(Some((answered, grant))) if answered == task => return Ok(grant),
-                Ok(Some((answered, _))) => bail!("main answered for task {answered}, not {task}"),
+                Ok(Some((answered, _))) => {
+                    bail!("main granted a slot for task {answered} instead of task {task}")
+                }
                 Ok(None) | Err(LifelineError::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Takes one notice: maps memory of slots (`None`), or gives main's answer.
+    /// Receives one notice. Maps the memory of slots (returns `None`), or returns main's answer.
     fn receive(&mut self, deadline: Instant) -> Result<Option<Answer>, LifelineError> {
         let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
         match notice {
@@ -126,11 +130,11 @@ impl<'a> Slots<'a> {
             Notice::Vacate { task } => Ok(Some((task, Grant::Vacate))),
             Notice::Slots { first, count, slot_len } => {
                 let malformed = |what: &str| LifelineError::Malformed(what.to_owned());
-                let fd = fds.into_iter().next().ok_or_else(|| malformed("slots without their memory"))?;
+                let fd = fds.into_iter().next().ok_or_else(|| malformed("the memory of slots is missing"))?;
                 let slot_len = usize::try_from(slot_len).ok().and_then(NonZeroUsize::new);
                 let places = usize::try_from(count).ok().and_then(NonZeroUsize::new);
                 let (Some(slot_len), Some(places)) = (slot_len, places) else {
-                    return Err(malformed("slots of an impossible size"));
+                    return Err(malformed("slots of an invalid number or size"));
                 };
                 let mapping = SlotRegion::map(fd, slot_len, places)?;
                 self.regions.insert(first, Region { mapping, count, slots: BTreeMap::new() });

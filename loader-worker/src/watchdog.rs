@@ -1,4 +1,4 @@
-//! The thread that ends this process when its main process is gone, whatever the other threads are stuck in.
+//! The watchdog: a thread that ends this process when main is gone, whatever the other threads are doing.
 
 use std::{
     io,
@@ -20,12 +20,13 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-/// The slow poll under the two descriptors: it notices a parent that died in a way that neither of them shows.
+/// Interval at which the parent's pid is compared as well. This notices a main that ended in a way that
+/// neither descriptor shows.
 const SLOW_POLL: Duration = Duration::from_millis(500);
-/// Exit code of a worker whose main process is gone; nobody is left to read it.
+/// Exit code of a worker whose main is gone. No process reads it.
 const ORPHANED: i32 = 1;
 
-/// The running thread.
+/// The running watchdog.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     /// A socket to remove before the process ends.
@@ -33,10 +34,12 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts watching. The process ends at once when the lifeline is closed (main died, exec'ed, or dropped it), or main's
-    /// pidfd says that it died (a forked child of it may hold the lifeline open). `socket` is removed then, with its folder.
+    /// Starts the watchdog. It ends the process when the lifeline is closed (main has ended, called `exec`,
+    /// or dropped it), or when main's pidfd becomes readable (main has ended, but a forked child of main may
+    /// hold the lifeline open). It removes `socket` with its folder first.
     ///
-    /// Not `PR_SET_PDEATHSIG`: it fires when the *thread* that started this process ends.
+    /// Alternative considered: `PR_SET_PDEATHSIG`. Rejected because it fires when the *thread* that started
+    /// this process ends.
     pub(crate) fn start(lifeline: Arc<Lifeline>, main_pid: u32, socket: PathBuf) -> io::Result<Self> {
         let main = Pid::from_raw(main_pid.cast_signed());
         let socket = Arc::new(Mutex::new(Some(socket)));
@@ -48,8 +51,8 @@ impl Watchdog {
         Ok(Self { socket })
     }
 
-    /// Says that the socket is gone already.
-    pub(crate) fn nothing_to_clean_up(&self) {
+    /// Tells the watchdog that the socket is removed already.
+    pub(crate) fn forget_socket(&self) {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
@@ -64,9 +67,9 @@ impl Thread {
     fn run(&self) {
         let pid = rustix::process::Pid::from_raw(self.main.as_raw());
         let pidfd = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // The parent is asked for after the pidfd is open: if it is still main, the pidfd is main's.
+        // `getppid` is called after the pidfd is opened: if the parent is still main, the pidfd is main's.
         while getppid() == self.main {
-            // POLLHUP is always reported; POLLIN is not asked for, since messages are the other thread's.
+            // POLLHUP is always reported. POLLIN is not requested, because another thread reads the messages.
             let mut fds = vec![PollFd::from_borrowed_fd(self.lifeline.as_fd(), PollFlags::RDHUP)];
             fds.extend(pidfd.as_ref().map(|pidfd| PollFd::new(pidfd, PollFlags::IN)));
             if poll_until(&mut fds, Instant::now() + SLOW_POLL).unwrap_or(true) {

@@ -1,5 +1,5 @@
-//! Which descriptors cross an exec: into workers, and from there and from the host into other programs. Alone in its process, since it
-//! counts what the process has.
+//! Tests which descriptors are inherited across `exec`: by workers, and by other programs that the host or a
+//! worker starts. The tests have a process of their own, because they count its descriptors.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
-/// Sample 0: what its process has open. Sample 1: what a program that it starts has. The others: nothing.
+/// Sample 0 lists the descriptors of the worker, and sample 1 those of a program that the worker starts. The
+/// other samples are empty.
 #[derive(Serialize, Deserialize)]
 struct Listing;
 
@@ -30,8 +31,8 @@ impl Dataset for Listing {
 
     fn get(&self, index: usize, _: &mut Context) -> anyhow::Result<String> {
         Ok(match index {
-            0 => own().values().map(|open| format!("{open:?}\n")).collect(),
-            1 => of_a_program().concat(),
+            0 => in_this_process().values().map(|open| format!("{open:?}\n")).collect(),
+            1 => in_a_new_program().concat(),
             _ => String::new(),
         })
     }
@@ -43,13 +44,13 @@ struct Open {
     close_on_exec: bool,
 }
 
-/// The descriptors of this process, but for the standard streams.
-fn own() -> BTreeMap<i32, Open> {
+/// Returns the descriptors of this process except the standard streams.
+fn in_this_process() -> BTreeMap<i32, Open> {
     let listing = fs::read_dir("/proc/self/fd").unwrap();
     let numbers: Vec<i32> =
         listing.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let look = |fd: i32| {
-        // That of the listing is closed by now.
+        // The descriptor of the listing itself is closed by now and is skipped.
         let target = fs::read_link(format!("/proc/self/fd/{fd}")).ok()?.display().to_string();
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
@@ -59,8 +60,8 @@ fn own() -> BTreeMap<i32, Open> {
     numbers.into_iter().filter(|&fd| fd > 2).filter_map(look).collect()
 }
 
-/// What a program that this process starts finds open, but for the standard streams and its own listing.
-fn of_a_program() -> Vec<String> {
+/// Returns what a program that this process starts has open, except the standard streams and its own listing.
+fn in_a_new_program() -> Vec<String> {
     let listing = Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
     let targets = listing.lines().filter_map(|line| {
@@ -72,36 +73,39 @@ fn of_a_program() -> Vec<String> {
 }
 
 #[test]
-fn nothing_of_the_loader_crosses_an_exec_and_nothing_of_the_host_reaches_a_worker() {
-    // As a C library leaves it.
+fn programs_inherit_nothing_from_the_loader_and_workers_nothing_from_the_host() {
+    // Without close-on-exec, as a C library may open it.
     let (_reader, leaked) = std::io::pipe().unwrap();
     fcntl(leaked.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
-    let (before, program_before) = (own(), of_a_program());
+    let (before, program_before) = (in_this_process(), in_a_new_program());
     let name = before[&leaked.as_raw_fd()].target.clone();
-    assert!(program_before.contains(&name), "the leak is none: {program_before:?}");
+    assert!(program_before.contains(&name), "a program does not inherit the pipe: {program_before:?}");
 
     let loader = DataLoader::builder(Listing).batch_size(1).num_workers(2).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let mut next = || -> String { batches.next().unwrap().unwrap().concat() };
     let (in_worker, in_its_program) = (next(), next());
-    // Queues, slots, processes and the reaper are open now; a program may be started from any thread.
-    let (meanwhile, program) = std::thread::spawn(|| (own(), of_a_program())).join().unwrap();
+    // Queues, slots, processes and the reaper are open now. Any thread may start a program.
+    let (meanwhile, program) = std::thread::spawn(|| (in_this_process(), in_a_new_program())).join().unwrap();
 
-    assert!(!in_worker.is_empty() && !in_worker.contains(&name), "a worker has the host's: {in_worker}");
+    assert!(
+        !in_worker.is_empty() && !in_worker.contains(&name),
+        "a worker has inherited from the host: {in_worker}"
+    );
     assert!(!in_worker.contains("close_on_exec: false"), "{in_worker}");
-    assert_eq!(in_its_program, "", "a program of the dataset has these of its worker");
+    assert_eq!(in_its_program, "", "a program that the worker starts has inherited from it");
     let ours: Vec<_> = meanwhile.iter().filter(|(fd, open)| before.get(fd) != Some(open)).collect();
-    assert!(ours.len() > 10, "the loader is open: {ours:?}");
+    assert!(ours.len() > 10, "the loader has opened too few: {ours:?}");
     assert!(ours.iter().all(|(_, open)| open.close_on_exec), "{ours:?}");
-    assert_eq!(program, program_before, "a program of the host has these of the loader");
+    assert_eq!(program, program_before, "a program that the host starts has inherited from the loader");
     drop(batches);
 }
 
 #[test]
 fn nothing_secret_is_in_arguments_or_environment() {
     #[derive(Serialize, Deserialize)]
-    struct Told;
-    impl Dataset for Told {
+    struct Environment;
+    impl Dataset for Environment {
         type Sample = Vec<String>;
         fn len(&self) -> usize {
             1
@@ -112,10 +116,10 @@ fn nothing_secret_is_in_arguments_or_environment() {
             Ok(vec![arguments, variables.map(|(name, value)| format!("{name}={value};")).collect()])
         }
     }
-    let loader = DataLoader::builder(Told).num_workers(1).build().unwrap();
-    let told: Vec<String> = loader.iter().unwrap().next().unwrap().unwrap().into_iter().flatten().collect();
-    assert_eq!(told[0], "loader-worker-0");
-    // The inode of its standard input, which everybody can see.
-    let marker = told[1].strip_prefix("LOADER_WORKER_LIFELINE=").unwrap();
+    let loader = DataLoader::builder(Environment).num_workers(1).build().unwrap();
+    let seen: Vec<String> = loader.iter().unwrap().next().unwrap().unwrap().into_iter().flatten().collect();
+    assert_eq!(seen[0], "loader-worker-0");
+    // The inode of its standard input, which is not secret.
+    let marker = seen[1].strip_prefix("LOADER_WORKER_LIFELINE=").unwrap();
     assert!(marker.trim_end_matches(';').chars().all(|digit| digit.is_ascii_digit()), "{marker}");
 }
