@@ -223,8 +223,8 @@ mod tests {
     use super::*;
     use crate::meeting::MeetingPlace;
 
-    fn greet(name: String, socket: impl AsFd, deadline: Instant) -> Result<(), HandshakeError> {
-        Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.greet(7u64, deadline)
+    fn connect_to(name: String, socket: impl AsFd, deadline: Instant) -> Result<(), HandshakeError> {
+        Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.send_welcome(7u64, deadline)
     }
 
     /// A folder for one test.
@@ -274,7 +274,7 @@ mod tests {
         let path = Path::new(&name);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o077, 0);
-        greet(name.clone(), socket, soon()).unwrap();
+        connect_to(name.clone(), socket, soon()).unwrap();
         assert_eq!(server.accept().unwrap().1, 7u64);
         assert!(!path.exists() && !path.parent().unwrap().exists());
     }
@@ -303,18 +303,18 @@ mod tests {
             open.join("socket"),
         ];
         for name in names {
-            let error = greet(name, &listener, soon()).unwrap_err();
+            let error = connect_to(name, &listener, soon()).unwrap_err();
             assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
         }
         assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "kept");
         assert!(Path::new(&open.join("socket")).exists());
-        let error = greet(own.join("gone"), &listener, soon()).unwrap_err();
+        let error = connect_to(own.join("gone"), &listener, soon()).unwrap_err();
         assert!(error.is_gone(), "{error}");
         // A socket of another type, to which main cannot connect; then a socket that does not listen at that
         // name.
         let stream = UnixListener::bind(own.join("stream")).unwrap();
         for socket in [&stream, &listener] {
-            let error = greet(own.join("stream"), socket, soon()).unwrap_err();
+            let error = connect_to(own.join("stream"), socket, soon()).unwrap_err();
             assert!(matches!(error, HandshakeError::Lifeline(LifelineError::Malformed(_))), "{error}");
         }
         assert!(Path::new(&own.join("stream")).exists());
@@ -349,7 +349,7 @@ mod tests {
             .collect();
         assert!(waiting.len() < 8);
         let started = Instant::now();
-        let error = greet(name, server, started + Duration::from_millis(50)).unwrap_err();
+        let error = connect_to(name, server, started + Duration::from_millis(50)).unwrap_err();
         assert!(matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)), "{error}");
         assert!(started.elapsed() < Duration::from_secs(3));
     }
