@@ -146,7 +146,7 @@ pub enum Event {
     Ready,
     /// One of those failed. The worker stays, and answers every task with this failure.
     NotReady {
-        /// Why.
+        /// The failure.
         failure: Failure,
     },
     /// The batch is in its slot.
@@ -180,14 +180,14 @@ pub enum Event {
         task: u64,
         /// The lease under which it was tried.
         lease: Lease,
-        /// Why.
+        /// The failure.
         failure: Failure,
         /// As in [`Done`](Self::Done).
         held: bool,
         /// As in [`Done`](Self::Done).
         position: u64,
         /// True if the failure, a panic, ended the task's shard: a loader that resumes after this batch must
-        /// not read the shard on.
+        /// not continue the shard.
         ended: bool,
     },
     /// The worker has skipped the task, because the epoch is over or abandoned.

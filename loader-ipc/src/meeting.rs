@@ -1,9 +1,10 @@
 //! The folder through which main and a new worker connect. It exists for a moment, and is the loader's only
 //! entry in the file system.
 //!
-//! ipc-channel makes a folder with a socket, inside the folder for temporary files. Main chooses in advance,
-//! for each worker, the name of a folder which the worker makes and uses in place of the latter. If the worker
-//! is killed at any moment, main can remove what the worker left, without touching another program's files.
+//! ipc-channel makes a folder and a socket inside the folder for temporary files. For each worker, main
+//! chooses the name of a folder in advance; the worker makes that folder, and ipc-channel uses it as the
+//! folder for temporary files. If the worker is killed at any moment, main can remove what the worker left,
+//! without touching another program's files.
 
 use std::{
     env, fs, io,

@@ -231,7 +231,7 @@ pub fn is_worker() -> bool {
 }
 
 /// Takes over standard input as the lifeline, and replaces it by an empty pipe, so that user code that reads
-/// standard input does not read the protocol. Not by `/dev/null`, which does not exist in every container.
+/// standard input does not read the protocol. `/dev/null` would not do, because some containers lack it.
 ///
 /// # Errors
 /// If a descriptor cannot be made.

@@ -4,8 +4,8 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Ratio of the hard limit to the limit at which a worker is replaced. A single batch may exceed the latter
-/// before it is checked.
+/// Ratio of the hard limit to the limit at which a worker is replaced. The latter is checked only after a
+/// batch, and a single batch may exceed it.
 const HARD_LIMIT_FACTOR: u64 = 2;
 
 /// Returns the private memory of this process in bytes: without shared memory, such as slots, and without

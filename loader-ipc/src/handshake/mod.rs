@@ -339,7 +339,7 @@ impl Listening {
         PathBuf::from(&self.0.name)
     }
 
-    /// Last step: answers main, opens what came with the bootstrap, and waits until main has connected. Only
+    /// Last step: opens what came with the bootstrap, answers main, and waits until main has connected. Only
     /// the end of the process ends this wait, so a watchdog must be running.
     ///
     /// # Errors
@@ -373,9 +373,9 @@ impl Listening {
         let (WakeEnd, fds) = lifeline.receive(deadline)?;
         let missing = || LifelineError::Malformed("the socket that wakes main is missing".into());
         let waker = Waker::from_socket(fds.into_iter().next().ok_or_else(missing)?);
-        // ipc-channel returns EINTR instead of continuing. But a signal may merely interrupt: for example,
-        // Rust's handler for stack overflows ignores the first SIGSEGV that another process sends. The thread
-        // of the watchdog can still end the process, and receives the signals that may end it.
+        // ipc-channel returns EINTR instead of continuing, so signals are blocked in this thread: some only
+        // interrupt (for example, Rust's handler for stack overflows ignores the first SIGSEGV that another
+        // process sends). The watchdog's thread receives the signals, and can still end the process.
         let accepted = uninterrupted(|| server.accept());
         let (_, welcome) =
             accepted.map_err(|error| HandshakeError::Queue(io::Error::other(error.to_string())))?;

@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn making_a_server_does_not_change_the_folder_for_temporary_files() {
         let meeting = MeetingPlace::choose(2).unwrap();
-        // The server is made in the folder for temporary files, because other tests are threads of this process.
+        // Other tests are threads of this process, so the server is made in the folder for temporary files.
         let _server = make::<u64>(meeting.path().to_owned()).unwrap();
         assert_eq!(tempfile::env::temp_dir(), env::temp_dir());
     }

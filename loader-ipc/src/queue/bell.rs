@@ -1,4 +1,4 @@
-//! A bell: the channel with which main wakes one worker. It wraps ipc-channel.
+//! A bell: the channel that carries main's wake-ups to one worker. It wraps ipc-channel.
 //!
 //! - Only main sends, so the worker may trust the lengths in a message, and that the rest of a message
 //!   follows.
@@ -37,7 +37,7 @@ pub(crate) fn bell() -> io::Result<(BellSender, IpcReceiver<u64>)> {
     Ok((BellSender(sender), receiver))
 }
 
-/// Makes a bell, sends and receives one message, and drops the bell.
+/// Makes a bell, sends and receives one wake-up, and drops the bell.
 pub(crate) fn try_one() -> io::Result<()> {
     let (sender, receiver) = bell()?;
     sender.send(0).map_err(io::Error::other)?;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn bells_arrive_in_order_then_the_channel_is_closed() {
+    fn wake_ups_arrive_in_order_then_the_channel_is_closed() {
         let (sender, receiver) = bell().unwrap();
         let receiver = BellReceiver::new(receiver);
         assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));

@@ -43,7 +43,7 @@ const ORDERS: usize = 0;
 const REPORTS: usize = RING_WORDS;
 /// Nonzero while the worker sleeps.
 const ASLEEP: usize = 2 * RING_WORDS;
-/// Number of the last bell that the worker has received.
+/// Number of the last wake-up that the worker has received.
 const HEARD: usize = ASLEEP + 1;
 /// One claim for each task that may be unanswered.
 const CLAIMS: usize = HEARD + 1;
@@ -274,7 +274,7 @@ mod tests {
         let Ends { orders, receiver, .. } = &mut ends[0];
         let (forget, known_bad) = (vec![0; MOST_FORGOTTEN], vec![0; MOST_KNOWN_BAD]);
         let largest = Task { forget, known_bad, ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
-        // The receiver marks itself as asleep once, so that a bell is sent too.
+        // The receiver marks itself as asleep once, so that a wake-up is sent too.
         receiver.asleep().store(1, Ordering::Relaxed);
         for _ in 0..MOST_UNANSWERED {
             let offer = Order::Offer { task: 0, lease: largest.lease };
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_receives_no_bell_never_makes_main_wait() {
-        // Numbers of bells that the worker falsely claims to have received.
+    fn a_worker_that_receives_no_wake_up_never_makes_main_wait() {
+        // Numbers of wake-ups that the worker falsely claims to have received.
         let false_numbers: [fn(u64) -> u64; 3] = [|_| 0, |turn| turn, |_| u64::MAX];
         for false_number in false_numbers {
             let (mut ends, _results, _notes) = queues(1);
             let Ends { mut orders, mut receiver, .. } = ends.remove(0);
             let worker = thread::spawn(move || {
-                // More bells than fit into the channel.
+                // More wake-ups than fit into the channel.
                 for turn in 0..2_000 {
                     receiver.asleep().store(1, Ordering::Relaxed);
                     orders.send(&Some(Order::Resume { epoch: turn })).unwrap();
@@ -304,7 +304,7 @@ mod tests {
             while !worker.is_finished() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(1));
             }
-            assert!(worker.is_finished(), "main waits for a worker that receives no bell");
+            assert!(worker.is_finished(), "main waits for a worker that receives no wake-up");
             worker.join().unwrap();
         }
     }

@@ -39,7 +39,7 @@ pub struct OrderReceiver {
 
 impl OrderSender {
     /// Sends a command, or the sentinel. Never blocks: at most [`MOST_UNANSWERED`] tasks are unanswered,
-    /// which fit the ring, and the channel holds at most one bell (`bells.rs`).
+    /// which fit the ring, and the bell holds at most one wake-up (`bells.rs`).
     ///
     /// # Errors
     /// [`SendError`]; a ring without room is a defect of the loader. The command was then not sent.

@@ -45,7 +45,7 @@ pub(super) fn wait<R: Receive>(receiver: &mut R, deadline: Instant) -> Result<R:
             thread::yield_now();
             continue;
         }
-        // Relaxed, with the fence: either the sender sees this store and the bells that we have received
+        // Relaxed, with the fence: either the sender sees this store and the wake-ups that we have received
         // before it, or we see the sender's frame.
         receiver.asleep().store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
