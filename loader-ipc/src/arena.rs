@@ -1,10 +1,10 @@
-//! The worker's half of a batch's way through a slot: tensors are made in the slot while the batch is collated, and what is
-//! not a tensor is encoded behind them. The main half is [`lent`](crate::lent).
+//! Writes a batch into its slot: the worker builds tensors in the slot while it collates the batch, and
+//! encodes everything else behind them. [`lent`](crate::lent) reads the batch in main.
 //!
-//! Two ways were weighed. An explicit arena argument would have to pass through every user's collation and every `Tensor`
-//! constructor; a thread-local one is invisible and lets `Tensor::zeros` in a closure land in shared memory. The second won;
-//! the price is that a tensor made outside of collation (a cached sample) must be told apart, which [`Arena::within`] does by
-//! being on only while collation runs.
+//! The arena is thread-local, so that `Tensor::zeros` in any collate function allocates in shared memory. It
+//! is active only while [`Arena::within`] runs; a tensor that is made outside of collation (a cached sample)
+//! is on the heap and is copied into the slot when the batch is encoded. Alternative considered: an arena
+//! argument. Rejected because every collate function and every `Tensor` constructor would have to pass it on.
 
 use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc};
 
@@ -17,22 +17,23 @@ use crate::{
     sys::{Chunk, Loan, end_if_forked},
 };
 
-/// Where a batch is put together: a slot, or the heap.
+/// The memory in which a batch is built: a slot, or the heap.
 #[derive(Debug)]
 pub struct Arena {
-    /// Moved to the thread while it collates, which happens for each sample; boxed, so that this is quick.
-    here: Option<Box<Room>>,
+    /// While [`Arena::within`] runs, the backing is in the thread-local, and this field holds the one that
+    /// was there before. Boxed, because it is moved for each sample.
+    backing: Option<Box<Backing>>,
 }
 
 #[derive(Debug)]
-enum Room {
+enum Backing {
     Slot(SlotArena),
     Heap(HeapPool),
 }
 
 /// Memory for one buffer.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Allocation {
     Slot(Chunk),
     Heap(Block, HeapPool),
 }
@@ -40,15 +41,18 @@ pub(crate) enum Place {
 #[derive(Debug)]
 struct SlotArena {
     loan: Loan,
-    /// Bytes handed out, counting on when the slot is full: then it says how large a slot must be.
+    /// Bytes allocated. While a batch is encoded, the count goes on beyond the end of a full slot: it then
+    /// says how large a slot the batch needs.
     used: usize,
+    /// True while a batch is encoded.
     encoding: bool,
-    /// Where the encoding has put buffers that did not lie in the slot, by their address and length: clones are copied once. Each
-    /// buffer is held until the batch is encoded, so that no other buffer can get its address.
+    /// Offsets of the buffers that the encoding has copied into the slot, by address and length of the
+    /// buffer, so that clones are copied once. The map holds each buffer until the batch is encoded, so that
+    /// no other buffer can get its address.
     copied: BTreeMap<(usize, usize), (u64, Arc<Buffer>)>,
 }
 
-/// Where in its slot the encoding of a batch lies, in bytes.
+/// Range of the slot that holds the encoding of its batch, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoded {
     /// First byte.
@@ -57,67 +61,73 @@ pub struct Encoded {
     pub len: u64,
 }
 
-/// Why a batch could not be encoded into its slot.
+/// Reasons why a batch cannot be encoded into its slot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The slot is too small; nothing of the batch is lost.
+    /// The slot is too small. The batch is intact.
     #[error("the batch needs a slot of {needed} bytes")]
     TooLarge {
-        /// Bytes that would do.
+        /// Sufficient size of a slot, in bytes.
         needed: usize,
     },
-    /// The batch's own `Serialize` failed.
+    /// The `Serialize` implementation of the batch failed.
     #[error("the batch cannot be encoded: {0}")]
     Codec(#[from] CodecError),
 }
 
 thread_local! {
-    static CURRENT: RefCell<Option<Box<Room>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Box<Backing>>> = const { RefCell::new(None) };
 }
 
 impl Arena {
-    /// An arena that fills one slot from its first byte.
+    /// Creates an arena that fills one slot from its first byte.
     pub fn in_slot(loan: Loan) -> Self {
         let slot = SlotArena { loan, used: 0, encoding: false, copied: BTreeMap::new() };
-        Self { here: Some(Box::new(Room::Slot(slot))) }
+        Self { backing: Some(Box::new(Backing::Slot(slot))) }
     }
 
-    /// No slot: tensors are made on the heap, in memory of `pool`. For loading without workers.
+    /// Creates an arena without slot, for loading without workers: tensors are on the heap, in memory of
+    /// `pool`.
     pub fn on_heap(pool: &HeapPool) -> Self {
-        Self { here: Some(Box::new(Room::Heap(pool.clone()))) }
+        Self { backing: Some(Box::new(Backing::Heap(pool.clone()))) }
     }
 
-    /// Runs `collate` with this arena as the place where this thread's new buffers go. What does not fit goes to the heap.
+    /// Runs `collate`. Until it returns, this thread allocates buffers in this arena. Buffers that do not fit
+    /// into its slot are allocated on the heap.
     pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
-        /// Takes the arena back, also when `collate` panics.
-        struct Restore<'a>(&'a mut Option<Box<Room>>);
+        /// Moves the backing back into the arena, also when `collate` panics.
+        struct Restore<'a>(&'a mut Option<Box<Backing>>);
         impl Drop for Restore<'_> {
             fn drop(&mut self) {
                 CURRENT.with_borrow_mut(|current| mem::swap(current, self.0));
             }
         }
-        CURRENT.with_borrow_mut(|current| mem::swap(current, &mut self.here));
-        let _restore = Restore(&mut self.here);
+        CURRENT.with_borrow_mut(|current| mem::swap(current, &mut self.backing));
+        let _restore = Restore(&mut self.backing);
         collate()
     }
 
-    /// Encodes `batch` into the slot: tensors that lie in it already by reference, the others copied in, the rest behind them. A tensor
-    /// and its clones take one place.
+    /// Encodes `batch` into the slot. Tensors that are in the slot already are encoded as references, the
+    /// others are copied into it, and the rest of the batch is encoded behind them. A tensor and its clones
+    /// are stored once.
     ///
     /// # Errors
-    /// [`EncodeError::TooLarge`] when the slot is too small: encode again into a slot of the size it names.
+    /// [`EncodeError::TooLarge`] if the slot is too small: encode the batch again into a slot of the size
+    /// that the error names. [`EncodeError::Codec`] if the batch cannot be serialised.
     ///
     /// # Panics
-    /// When this arena has no slot.
+    /// If this arena has no slot.
     pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
         let slot = self.slot();
-        // Before the encoding: a tensor that user code keeps must not change what main will read.
+        // Before the encoding: if user code keeps a tensor and changes it later, main must not see the
+        // change.
         slot.loan.freeze();
         slot.encoding = true;
         let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
-        // The batch's `Serialize` is user code, and its encoding is written into the slot.
+        // The batch's `Serialize` is user code, which may have forked. Only the worker itself may write to
+        // the slot.
         end_if_forked();
         let slot = self.slot();
         slot.encoding = false;
@@ -132,9 +142,9 @@ impl Arena {
 
 impl Arena {
     fn slot(&mut self) -> &mut SlotArena {
-        match self.here.as_deref_mut() {
-            Some(Room::Slot(slot)) => slot,
-            _ => panic!("only a batch in a slot is encoded"),
+        match self.backing.as_deref_mut() {
+            Some(Backing::Slot(slot)) => slot,
+            _ => panic!("an arena without slot cannot encode a batch"),
         }
     }
 }
@@ -146,7 +156,7 @@ impl SlotArena {
         self.loan.take(start..self.used).ok()
     }
 
-    /// Copies `bytes` behind what is there; gives their place.
+    /// Copies `bytes` behind the bytes used so far. Returns their offset; `None` if the slot is too small.
     fn put(&mut self, bytes: &[u8]) -> Option<u64> {
         let start = self.used.next_multiple_of(ALIGNMENT);
         self.used = start.checked_add(bytes.len())?;
@@ -155,27 +165,30 @@ impl SlotArena {
     }
 }
 
-/// Memory for a buffer of `len` bytes of the batch that this thread is collating; `None` when it collates none, or its slot is full.
-pub(crate) fn allocate(len: usize) -> Option<Place> {
+/// Allocates `len` bytes in the arena that is active on this thread. Returns `None` if no arena is active, if
+/// a batch is being encoded, or if there is no room.
+pub(crate) fn allocate(len: usize) -> Option<Allocation> {
     CURRENT.with_borrow_mut(|current| match current.as_deref_mut()? {
-        Room::Heap(pool) => Some(Place::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
-        Room::Slot(slot) if slot.encoding => None,
-        Room::Slot(slot) => {
+        Backing::Heap(pool) => Some(Allocation::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
+        Backing::Slot(slot) if slot.encoding => None,
+        Backing::Slot(slot) => {
             let before = slot.used;
             let chunk = slot.allocate(len);
             if chunk.is_none() {
-                slot.used = before; // it goes to the heap, and is counted when the batch is encoded
+                // The caller allocates on the heap, and the buffer is counted when the batch is encoded.
+                slot.used = before;
             }
-            chunk.map(Place::Slot)
+            chunk.map(Allocation::Slot)
         }
     })
 }
 
-/// The place of `buffer`'s first `len` bytes in the slot that this thread is encoding into. Copies them there, once per batch, if they lie
-/// elsewhere. `None` when no batch is being encoded, so that the bytes must be written out.
+/// Returns the offset of the first `len` bytes of `buffer` in the slot that this thread is encoding into. If
+/// they are not in the slot, copies them into it, once per batch. Returns `None` if this thread encodes no
+/// batch into a slot: the caller must then serialise the bytes themselves.
 pub fn place(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
-        let Some(Room::Slot(arena)) = current.as_deref_mut() else { return None };
+        let Some(Backing::Slot(arena)) = current.as_deref_mut() else { return None };
         if !arena.encoding {
             return None;
         }
@@ -186,7 +199,8 @@ pub fn place(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
         if let Some((offset, _)) = arena.copied.get(&key) {
             return Some(*offset);
         }
-        // When the slot is full, go on counting: the caller learns the size that is needed, and the offset is never used.
+        // If the slot is full, `put` only counts, so that `Arena::encode` reports the size that the batch
+        // needs. The offset is then never used.
         let offset = arena.used.next_multiple_of(ALIGNMENT) as u64;
         arena.put(&buffer.as_bytes()[..len]);
         arena.copied.insert(key, (offset, Arc::clone(buffer)));

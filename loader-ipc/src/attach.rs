@@ -1,8 +1,12 @@
-//! Large read-only content beside an encoded value: the value's bytes hold a number, the content travels as a descriptor and is
-//! mapped once by each process, whatever its size. What is in sealed memory already is attached as it is; other content, which may
-//! come in thousands of pieces, is copied into one more memory, so that it costs one descriptor.
+//! Attachments of an encoded value: the value's bytes hold the number of an attachment instead of its
+//! content.
 //!
-//! Functions are attached too: the bytes hold a number, so only a function that was encoded can be decoded.
+//! Large read-only content is attached as a descriptor of sealed memory, which each process maps. Content
+//! that is in sealed memory already is attached without a copy. Other content, which may come in thousands of
+//! pieces, is copied into one further memory, so that it costs one descriptor.
+//!
+//! Functions are attached too. The bytes hold only a number, so a process can decode only functions that were
+//! encoded.
 
 use std::{
     cell::RefCell,
@@ -36,10 +40,10 @@ impl From<Vec<Arc<SealedMemory>>> for Attached {
     }
 }
 
-/// What a value that is being encoded attaches.
+/// The attachments of a value that is being encoded.
 #[derive(Default)]
 struct Put {
-    /// `None` in the place of the memory that is still being written.
+    /// `None` for the memory of `pieces`, which is still being written.
     memories: Vec<Option<Arc<SealedMemory>>>,
     pieces: Option<Pieces>,
     functions: Vec<AnyFunction>,
@@ -48,16 +52,16 @@ struct Put {
 /// Content copied piece by piece into one memory.
 struct Pieces {
     writer: io::BufWriter<SealedWriter>,
-    /// The memory's number.
+    /// Number of the memory.
     number: usize,
     /// Bytes written.
     end: usize,
-    /// Where the content of a buffer lies, by the buffer's address and the length: clones are written once. The buffer is held, so
-    /// that no other can have its address.
+    /// Offsets of the buffers that were written, by address and length of the buffer, so that clones are
+    /// written once. The map holds each buffer, so that no other buffer can get its address.
     known: BTreeMap<(usize, usize), (usize, Arc<Buffer>)>,
 }
 
-/// Where a piece lies: the number of its memory and its first byte there.
+/// The place of a piece: the number of its memory, and the offset there in bytes.
 pub type Piece = (u32, u64);
 
 thread_local! {
@@ -65,7 +69,7 @@ thread_local! {
     static TAKE: RefCell<Option<Attached>> = const { RefCell::new(None) };
 }
 
-/// Goes back to what was there before, also when user code panics.
+/// Puts the previous value of a thread-local back on drop, also when user code panics.
 struct Restore<T: 'static>(&'static LocalKey<RefCell<Option<T>>>, Option<T>);
 
 impl<T> Drop for Restore<T> {
@@ -74,22 +78,22 @@ impl<T> Drop for Restore<T> {
     }
 }
 
-/// Why a value was not encoded.
+/// Reasons why a value cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// The value's own `Serialize` failed, or there was no memory for a piece of it.
+    /// The value's `Serialize` implementation failed, or the system has no memory for a piece.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// The system has no memory for what it attaches.
+    /// The system has no memory for the attachments.
     #[error("no shared memory for the value: {0}")]
     Memory(#[from] io::Error),
 }
 
-/// Encodes `value` and collects what it attaches.
+/// Encodes `value`. Returns its bytes and its attachments.
 ///
 /// # Errors
-/// [`AttachError`].
+/// If `value` cannot be serialised, or if the system is out of memory or descriptors.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), AttachError> {
     let _restore = Restore(&PUT, PUT.replace(Some(Put::default())));
     let bytes = codec::encode(value)?;
@@ -101,17 +105,18 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), A
     Ok((bytes, Attached { memories: memories.into_iter().flatten().collect(), functions }))
 }
 
-/// Decodes a value with what was attached to it.
+/// Decodes a value with its attachments.
 ///
 /// # Errors
-/// When the bytes are not such a value.
+/// If `bytes` do not encode a `T`.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Attached) -> Result<T, CodecError> {
     let _restore = Restore(&TAKE, TAKE.replace(Some(attached)));
     codec::decode(bytes)
 }
 
-/// Attaches `memory` to the value that this thread is encoding and gives the number to write in its place; `None` when nothing
-/// is being encoded for another process, so that the content itself must be written.
+/// Attaches `memory` to the value that this thread is encoding. Returns the number to serialise instead of
+/// the content; `None` if this thread is not encoding a value with attachments, so that the caller must
+/// serialise the content itself.
 pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
     PUT.with_borrow_mut(|put| {
         let list = &mut put.as_mut()?.memories;
@@ -125,7 +130,8 @@ pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
     })
 }
 
-/// Attaches `function` to the value that this thread is encoding and gives the number to write in its place; `None` as in [`put`].
+/// Attaches `function` to the value that this thread is encoding. Returns the number to serialise instead of
+/// it; `None` as in [`put`].
 pub fn put_function(function: AnyFunction) -> Option<u32> {
     PUT.with_borrow_mut(|put| {
         let list = &mut put.as_mut()?.functions;
@@ -138,11 +144,11 @@ pub fn put_function(function: AnyFunction) -> Option<u32> {
     })
 }
 
-/// Attaches the first `len` bytes of `buffer` to the value that this thread is encoding, as a piece of one memory for all such;
-/// `None` as in [`put`].
+/// Attaches the first `len` bytes of `buffer` to the value that this thread is encoding, as a piece of the
+/// one memory that holds all pieces. `None` as in [`put`].
 ///
 /// # Errors
-/// When the system is out of memory or descriptors.
+/// If the system is out of memory or descriptors.
 pub fn put_piece(buffer: &Arc<Buffer>, len: usize) -> Option<io::Result<Piece>> {
     PUT.with_borrow_mut(|put| Some(put.as_mut()?.piece(buffer, len)))
 }
@@ -166,7 +172,8 @@ impl Put {
                 pieces.writer.write_all(&[0; ALIGNMENT][..start - pieces.end])?;
                 pieces.writer.write_all(&buffer.as_bytes()[..len])?;
                 pieces.end = start + len;
-                // One that nobody else holds will not come again, and may be a large one that is made for this.
+                // Without other owners, the buffer cannot be attached again, and holding it could keep a
+                // large temporary buffer alive.
                 if Arc::strong_count(buffer) > 1 {
                     pieces.known.insert(key, (start, Arc::clone(buffer)));
                 }
@@ -181,7 +188,8 @@ fn to_number(place: usize) -> u32 {
     u32::try_from(place).expect("fewer attachments than descriptors")
 }
 
-/// Runs `call` as if this thread were encoding and decoding nothing: for values within a value that have an encoding of their own.
+/// Runs `call` as if this thread were not encoding or decoding a value with attachments: for a part of a
+/// value that is encoded separately.
 pub fn apart<R>(call: impl FnOnce() -> R) -> R {
     let _put = Restore(&PUT, PUT.take());
     let _take = Restore(&TAKE, TAKE.take());
@@ -193,17 +201,18 @@ pub fn is_taking() -> bool {
     TAKE.with_borrow(Option::is_some)
 }
 
-/// The content attached under `number`, if there is one.
+/// Returns the memory attached under `number` to the value that this thread is decoding.
 pub fn take(number: u32) -> Option<Arc<SealedMemory>> {
     TAKE.with_borrow(|take| take.as_ref()?.memories.get(usize::try_from(number).ok()?).map(Arc::clone))
 }
 
-/// The function attached under `number`, if there is one.
+/// Returns the function attached under `number` to the value that this thread is decoding.
 pub fn take_function(number: u32) -> Option<AnyFunction> {
     TAKE.with_borrow(|take| take.as_ref()?.functions.get(usize::try_from(number).ok()?).copied())
 }
 
-/// The `len` bytes attached as `piece`: `None` when there are no such.
+/// Returns the `len` bytes attached as `piece` to the value that this thread is decoding; `None` if they do
+/// not exist or are not aligned.
 pub fn take_piece((number, start): Piece, len: usize) -> Option<Buffer> {
     let start = usize::try_from(start).ok().filter(|start| start.is_multiple_of(ALIGNMENT))?;
     Buffer::in_sealed(take(number)?, start, len)

@@ -1,19 +1,19 @@
-//! The bytes behind a tensor: on the heap, in a slot, or in sealed memory.
+//! The bytes of a tensor: on the heap, in a slot, or in sealed memory.
 
 use std::{mem, sync::Arc};
 
 use crate::{
-    arena::{self, Place},
+    arena::{self, Allocation},
     heap::{Block, HeapPool},
     memory::SealedMemory,
     sys::{Chunk, Line},
 };
 
-/// Tensors start on a multiple of this many bytes, in a slot and on the heap: a cache line, and what SIMD kernels and Arrow ask
-/// for.
+/// Alignment of each tensor in a slot and on the heap, in bytes: a cache line, and the alignment that SIMD
+/// kernels and Arrow expect.
 pub const ALIGNMENT: usize = 64;
 
-/// Owned bytes whose first one lies on a multiple of [`ALIGNMENT`].
+/// Owned bytes that begin at a multiple of [`ALIGNMENT`].
 #[derive(Debug)]
 pub struct Buffer {
     storage: Storage,
@@ -23,19 +23,20 @@ pub struct Buffer {
 #[derive(Debug)]
 enum Storage {
     Heap(Vec<Line>),
-    /// Memory that goes back to where it came from.
+    /// Memory that is given back to its pool on drop.
     Pooled(Block, HeapPool),
     Slot(Chunk),
-    /// From this byte on, in memory that nobody can write; [`ALIGNMENT`] is kept by who made it.
+    /// Read-only memory, and the offset of the first byte, a multiple of [`ALIGNMENT`].
     Sealed(Arc<SealedMemory>, usize),
 }
 
 impl Buffer {
-    /// `len` zero bytes: in the slot whose batch this thread is collating, else on the heap; `None` when there is no memory.
+    /// Allocates `len` zero bytes: in the [arena](crate::arena) that is active on this thread, otherwise on
+    /// the heap. Returns `None` if there is no memory.
     pub fn zeroed(len: usize) -> Option<Self> {
         match arena::allocate(len) {
-            Some(place) => {
-                let mut buffer = Self::at(place, len);
+            Some(allocation) => {
+                let mut buffer = Self::from_allocation(allocation, len);
                 buffer.as_bytes_mut().fill(0);
                 Some(buffer)
             }
@@ -43,24 +44,24 @@ impl Buffer {
         }
     }
 
-    /// Like [`zeroed`](Self::zeroed) for a caller that writes every byte: used memory keeps its old content.
+    /// As [`zeroed`](Self::zeroed), for a caller that writes every byte: reused memory keeps its old content.
     pub fn for_overwrite(len: usize) -> Option<Self> {
         match arena::allocate(len) {
-            Some(place) => Some(Self::at(place, len)),
+            Some(allocation) => Some(Self::from_allocation(allocation, len)),
             None => Self::on_heap(len),
         }
     }
 
-    fn at(place: Place, len: usize) -> Self {
-        match place {
-            Place::Slot(chunk) => Self::in_slot(chunk),
-            Place::Heap(block, pool) => Self { storage: Storage::Pooled(block, pool), len },
+    fn from_allocation(allocation: Allocation, len: usize) -> Self {
+        match allocation {
+            Allocation::Slot(chunk) => Self::in_slot(chunk),
+            Allocation::Heap(block, pool) => Self { storage: Storage::Pooled(block, pool), len },
         }
     }
 
-    /// `len` zero bytes on the heap; `None` when there is no memory.
+    /// Allocates `len` zero bytes on the heap. Returns `None` if there is no memory.
     pub fn on_heap(len: usize) -> Option<Self> {
-        // Zeroed by the allocator: large ones are fresh pages and cost nothing here.
+        // The allocator zeroes them, which costs nothing for large buffers: their pages are fresh.
         let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(ALIGNMENT)).ok()?;
         Some(Self { storage: Storage::Heap(lines), len })
     }
@@ -70,12 +71,13 @@ impl Buffer {
         Self { storage: Storage::Slot(chunk), len }
     }
 
-    /// `len` bytes of sealed memory from `start` on, a multiple of [`ALIGNMENT`]; `None` when there are not so many.
+    /// Returns `len` bytes of sealed memory from `start` on, which is a multiple of [`ALIGNMENT`]; `None` if
+    /// the memory is too short.
     pub(crate) fn in_sealed(memory: Arc<SealedMemory>, start: usize, len: usize) -> Option<Self> {
         debug_assert_eq!(start % ALIGNMENT, 0);
         memory.bytes().get(start..start.checked_add(len)?)?;
         if len == 0 {
-            // Memory without bytes has no mapping, and so no aligned address.
+            // Empty memory has no mapping, and therefore no aligned address.
             return Some(Self::copy_of(&[]));
         }
         Some(Self { storage: Storage::Sealed(memory, start), len })
@@ -88,12 +90,12 @@ impl Buffer {
         }
     }
 
-    /// True when the bytes lie in a slot of shared memory.
+    /// True if the bytes are in a slot of shared memory.
     pub fn is_shared(&self) -> bool {
         self.chunk().is_some()
     }
 
-    /// True when the bytes lie in page-locked memory.
+    /// True if the bytes are in page-locked memory.
     pub fn is_pinned(&self) -> bool {
         match &self.storage {
             Storage::Slot(chunk) => chunk.is_pinned(),
@@ -102,8 +104,8 @@ impl Buffer {
         }
     }
 
-    /// The bytes.
-    #[inline] // for each sample of a batch
+    /// Returns the bytes.
+    #[inline] // called for each sample
     pub fn as_bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::Heap(lines) => &bytemuck::cast_slice(lines)[..self.len],
@@ -113,12 +115,13 @@ impl Buffer {
         }
     }
 
-    /// The bytes, for writing. Bytes that another process reads, in sealed memory or in a frozen slot, are
-    /// first copied to the heap.
+    /// Returns the bytes, for writing. Bytes that another process may read, in sealed memory or in a frozen
+    /// slot, are first copied to the heap.
     ///
     /// Alternative considered: an error, as for a tensor with several handles. Rejected because a program
     /// that changes its batches would then fail with workers, but not without.
-    #[inline(always)] // once per sample of a batch; left to the compiler, the call took a third of a small sample's time
+    // Called for each sample. When the compiler decided, the call took a third of the time of a small sample.
+    #[inline(always)]
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         let is_read_elsewhere = match &self.storage {
             Storage::Heap(_) | Storage::Pooled(..) => false,
@@ -132,7 +135,7 @@ impl Buffer {
             Storage::Heap(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
             Storage::Pooled(block, _) => &mut bytemuck::cast_slice_mut(block.lines_mut())[..self.len],
             Storage::Slot(chunk) => chunk.as_bytes_mut(),
-            Storage::Sealed(..) => unreachable!("it was copied to the heap"),
+            Storage::Sealed(..) => unreachable!("sealed bytes were copied to the heap"),
         }
     }
 
@@ -141,7 +144,7 @@ impl Buffer {
         *self = Self::copy_of(self.as_bytes());
     }
 
-    /// A copy of `bytes` on the heap.
+    /// Copies `bytes` to the heap.
     pub fn copy_of(bytes: &[u8]) -> Self {
         let mut lines = bytemuck::allocation::zeroed_vec::<Line>(bytes.len().div_ceil(ALIGNMENT));
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
@@ -172,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "its megabytes take minutes there")]
-    fn buffers_are_used_again_for_such_as_need_nearly_as_much() {
+    #[cfg_attr(miri, ignore = "filling megabytes takes minutes under Miri")]
+    fn buffers_are_reused_for_about_the_same_size() {
         let pool = HeapPool::default();
         let mut arena = arena::Arena::on_heap(&pool);
         let large = arena.within(|| Buffer::zeroed(1 << 20).unwrap());

@@ -1,5 +1,5 @@
-//! Identifies a build of a file of code. Addresses of functions are sent to another process of the same build
-//! only.
+//! Identifies a build of a program or shared library. Main sends addresses of functions only to processes of
+//! the same build.
 
 use std::{fmt, os::unix::fs::MetadataExt, sync::OnceLock};
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{entry::anchor_address, sys::LoadedObject};
 
-/// The identity of a build of a program or shared library. Equal ids mean the same machine code at the same offsets,
-/// unless two builds were linked with one fixed id and have segments of the same sizes.
+/// Identity of a build of a program or shared library. Equal ids mean the same machine code at the same
+/// offsets, unless two builds were linked with the same fixed build id and have segments of the same sizes.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BuildId(Vec<u8>);
 
 impl BuildId {
-    /// The id of the loaded object that this crate's code lies in: the linker's build id and the layout of the
-    /// segments, since a build id can be set by hand. Of a program in
-    /// which the linker wrote none, the file's identity (device, inode, size, time of change); of such a
-    /// library `None`, because the file at its path may have been replaced since it was loaded.
+    /// Returns the id of the loaded object that contains this crate's code: the linker's build id and the
+    /// layout of the segments, because a build id can be set by hand. For a program without build id, returns
+    /// the identity of its file (device, inode, size, modification time). For a library without build id,
+    /// returns `None`, because its file may have been replaced since it was loaded.
     pub fn of_this_code() -> Option<&'static Self> {
         static ID: OnceLock<Option<BuildId>> = OnceLock::new();
         let find = || match LoadedObject::containing(anchor_address()) {
@@ -31,7 +31,7 @@ impl BuildId {
     }
 }
 
-/// `/proc/self/exe` names the running file even after it was replaced on disk.
+/// Reads `/proc/self/exe`, which is the running file even after it was replaced on disk.
 fn identity_of_program() -> Option<Vec<u8>> {
     let file = std::fs::metadata("/proc/self/exe").ok()?;
     let words = [
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_knows_its_build() {
+    fn a_program_has_a_build_id() {
         let id = BuildId::of_this_code().unwrap();
         assert!(!id.0.is_empty());
         assert_eq!(id.to_string().len(), 2 * id.0.len());

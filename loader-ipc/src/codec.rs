@@ -1,18 +1,19 @@
-//! Bytes of frames, datasets and batches. The only file that names bincode.
+//! Encodes frames, datasets and batches with bincode; no other file uses bincode.
 //!
-//! Fixed-width integers, trailing bytes refused, lengths bounded by the input. Not self-describing: what one side writes, the
-//! other must read as the same type, which the handshake makes sure of. Types that need a self-describing format
-//! (`#[serde(untagged)]`, `#[serde(flatten)]`, `serde_json::Value`) do not survive it.
+//! Integers have a fixed width, trailing bytes are refused, and lengths are bounded by the input. The format
+//! is not self-describing: both sides must use the same type, which the handshake ensures. Types that need a
+//! self-describing format (`#[serde(untagged)]`, `#[serde(flatten)]`, `serde_json::Value`) cannot be decoded.
 
 use std::io::Write;
 
 use bincode::Options;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Enough for most batches without what lies in tensors, so that the bytes are not moved while they grow.
-const USUAL: usize = 128;
+/// Initial capacity for an encoding, in bytes. Most batches need no more besides their tensors, so that the
+/// vector need not grow.
+const INITIAL_CAPACITY: usize = 128;
 
-/// What went wrong with encoding or decoding, in words.
+/// An error of encoding or decoding.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CodecError(#[from] bincode::Error);
@@ -20,10 +21,10 @@ pub struct CodecError(#[from] bincode::Error);
 /// Encodes `value` to bytes.
 ///
 /// # Errors
-/// When the value's own `Serialize` fails, or it has a part of unknown length.
+/// If the value's `Serialize` implementation fails, or if the value has a sequence or map of unknown length.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
-    // Not `serialize`: it runs the value's `Serialize` twice, the first time only to learn the size.
-    let mut bytes = Vec::with_capacity(USUAL);
+    // Not bincode's `serialize`: it serialises the value twice, the first time only to compute the size.
+    let mut bytes = Vec::with_capacity(INITIAL_CAPACITY);
     encode_into(&mut bytes, value)?;
     Ok(bytes)
 }
@@ -31,17 +32,18 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
 /// Encodes `value` into `writer`.
 ///
 /// # Errors
-/// As [`encode`], or when the writer fails.
+/// As [`encode`], or if `writer` fails.
 pub fn encode_into<T: Serialize + ?Sized>(writer: impl Write, value: &T) -> Result<(), CodecError> {
     Ok(options().serialize_into(writer, value)?)
 }
 
-/// Decodes a value that fills all of `bytes`.
+/// Decodes a value from all of `bytes`.
 ///
 /// # Errors
-/// When the bytes are too few, too many, or not such a value.
+/// If `bytes` do not encode a `T`, or if bytes are missing or left over.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    // The limit makes a length that lies an error, not an allocation: no part of a value is longer than the whole.
+    // No part of a value is longer than the whole. The limit turns a false length into an error instead of an
+    // allocation.
     Ok(options().with_limit(bytes.len() as u64).deserialize(bytes)?)
 }
 
@@ -63,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_is_an_error() {
+    fn a_false_length_is_an_error() {
         assert!(decode::<Vec<u64>>(&u64::MAX.to_le_bytes()).is_err());
     }
 }

@@ -1,5 +1,6 @@
-//! Memory of heap buffers that is used again, for loading without workers: a fresh buffer of batch size costs a page fault for
-//! each of its pages, a fresh small one the allocator's slow way to aligned memory, a used one next to nothing.
+//! Reuses the memory of heap buffers, for loading without workers. A fresh buffer of the size of a batch
+//! costs a page fault for each of its pages, and a fresh small buffer takes the allocator's slow path for
+//! aligned memory; a reused buffer costs almost nothing.
 
 use std::{
     fmt,
@@ -11,40 +12,42 @@ use crate::{
     sys::{Line, Pages},
 };
 
-/// Larger buffers are large.
-const MOST_SMALL: usize = 64 * 1024 / size_of::<Line>();
-/// So many buffers of either size may wait to be used again, or as many as a batch or two needed lately. More come back only when the
-/// program drops batches that it had kept.
-const LEAST_WAITING: usize = 4;
+/// Maximum size of a buffer in the class of small buffers, in lines.
+const MAX_SMALL: usize = 64 * 1024 / size_of::<Line>();
+/// Number of free buffers that a class may always keep. It keeps more if more were in use at a time in this
+/// period or the previous one; a period ends when no buffer is in use. Loading uses the buffers of a batch or
+/// two at a time; more come back only when the program drops batches that it had kept.
+const MIN_FREE: usize = 4;
 
-/// Buffers on their way from one batch to the next. Clones share them; the last one frees them.
+/// Free buffers, which later batches use again. Clones share them, and the last clone frees them.
 #[derive(Clone, Default)]
 pub struct HeapPool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    waiting: Mutex<Waiting>,
+    classes: Mutex<Classes>,
     /// Page-locks the buffers.
     pinner: Option<Pinner>,
 }
 
-/// Apart, so that a batch's labels do not push out its images.
+/// The buffers by size class, so that a batch's labels do not displace its images.
 #[derive(Default)]
-struct Waiting {
+struct Classes {
     small: Class,
     large: Class,
 }
 
-/// Buffers of about one size.
+/// Buffers of one size class.
 #[derive(Default)]
 struct Class {
-    waiting: Vec<Block>,
-    /// In use now,
-    out: usize,
-    /// at most since all were here,
-    most_out: usize,
-    /// and at most the time before.
-    most_before: usize,
+    /// Free buffers, oldest first.
+    free: Vec<Block>,
+    /// Number of buffers in use.
+    in_use: usize,
+    /// Peak of `in_use` in this period. A period ends when no buffer is in use.
+    peak: usize,
+    /// Peak of `in_use` in the previous period.
+    previous_peak: usize,
 }
 
 /// Memory of a buffer.
@@ -55,57 +58,58 @@ pub(crate) enum Block {
 }
 
 impl HeapPool {
-    /// A pool of buffers that `pinner` page-locks when they are made, as far as it can.
+    /// Creates a pool whose buffers `pinner` page-locks when they are allocated. A buffer that it cannot
+    /// page-lock is ordinary memory.
     pub fn pinned(pinner: Option<Pinner>) -> Self {
-        Self(Arc::new(Shared { waiting: Mutex::default(), pinner }))
+        Self(Arc::new(Shared { classes: Mutex::default(), pinner }))
     }
 
-    /// Memory of at least `lines` lines with any content; `None` when there is none.
+    /// Returns memory of at least `lines` lines with arbitrary content; `None` if there is no memory.
     pub(crate) fn take(&self, lines: usize) -> Option<Block> {
-        let mut all = self.lock();
-        let class = all.of_size(lines);
-        // One that is far too large would be held by a small batch.
-        let fits = |other: &Block| (lines..=2 * lines).contains(&other.len()) && !other.is_stale();
-        let block = match class.waiting.iter().position(fits) {
-            Some(place) => class.waiting.swap_remove(place),
+        let mut classes = self.lock();
+        let class = classes.of_size(lines);
+        // A small batch must not hold a block of more than twice its size.
+        let fits = |block: &Block| (lines..=2 * lines).contains(&block.len()) && !block.is_stale();
+        let block = match class.free.iter().position(fits) {
+            Some(place) => class.free.swap_remove(place),
             None => {
-                drop(all);
+                drop(classes);
                 let block = Block::new(lines, self.0.pinner.as_ref())?;
-                all = self.lock();
+                classes = self.lock();
                 block
             }
         };
-        let class = all.of_size(lines);
-        class.out += 1;
-        class.most_out = class.most_out.max(class.out);
+        let class = classes.of_size(lines);
+        class.in_use += 1;
+        class.peak = class.peak.max(class.in_use);
         Some(block)
     }
 
-    pub(crate) fn give_back(&self, memory: Block) {
-        let mut all = self.lock();
-        let class = all.of_size(memory.len());
-        class.waiting.push(memory);
-        class.out = class.out.saturating_sub(1);
-        if class.out == 0 {
-            class.most_before = std::mem::take(&mut class.most_out);
+    pub(crate) fn give_back(&self, block: Block) {
+        let mut classes = self.lock();
+        let class = classes.of_size(block.len());
+        class.free.push(block);
+        class.in_use = class.in_use.saturating_sub(1);
+        if class.in_use == 0 {
+            class.previous_peak = std::mem::take(&mut class.peak);
         }
-        // The oldest are the least likely to be of the right size.
-        let most = LEAST_WAITING.max(class.most_out).max(class.most_before);
-        let too_many = class.waiting.len().saturating_sub(most);
-        let freed: Vec<Block> = class.waiting.drain(..too_many).collect();
-        // To free them, and to take them from the driver, takes time that nobody else should wait for.
-        drop(all);
+        // Frees the oldest buffers: they are the least likely to have a size that is needed.
+        let max_free = MIN_FREE.max(class.peak).max(class.previous_peak);
+        let excess = class.free.len().saturating_sub(max_free);
+        let freed: Vec<Block> = class.free.drain(..excess).collect();
+        // Freeing and unregistering them takes time, so no other thread should wait for it.
+        drop(classes);
         drop(freed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Classes> {
+        self.0.classes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Waiting {
+impl Classes {
     fn of_size(&mut self, lines: usize) -> &mut Class {
-        if lines > MOST_SMALL { &mut self.large } else { &mut self.small }
+        if lines > MAX_SMALL { &mut self.large } else { &mut self.small }
     }
 }
 
@@ -121,7 +125,7 @@ impl Block {
         matches!(self, Self::Pinned(pages) if pages.is_pinned())
     }
 
-    /// True for what a forked child has from its parent's pool.
+    /// True in a forked child for a page-locked block of the parent: it is not page-locked in the child.
     fn is_stale(&self) -> bool {
         matches!(self, Self::Pinned(pages) if !pages.is_pinned())
     }
@@ -155,8 +159,8 @@ impl Default for Block {
 
 impl fmt::Debug for HeapPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.lock();
-        let (small, large) = (waiting.small.waiting.len(), waiting.large.waiting.len());
+        let classes = self.lock();
+        let (small, large) = (classes.small.free.len(), classes.large.free.len());
         f.debug_struct("HeapPool").field("small", &small).field("large", &large).finish()
     }
 }

@@ -1,5 +1,5 @@
-//! The main process's half of a batch's way through a slot: the encoding is read and its tensors become views of the slot. The
-//! worker's half is [`arena`](crate::arena).
+//! Reads a batch from its slot in main: the tensors become views of the slot. [`arena`](crate::arena) writes
+//! the batch in the worker.
 
 use std::{cell::RefCell, collections::BTreeMap, ops::Range, sync::Arc};
 
@@ -12,21 +12,21 @@ use crate::{
     sys::{ChunkError, Loan},
 };
 
-/// Why a slot's bytes are not the batch that its worker said they are.
+/// Reasons why main cannot decode the batch that a worker has written to a slot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The encoding's place is wrong.
+    /// The range of the encoding is invalid.
     #[error("the batch's encoding: {0}")]
     Chunk(#[from] ChunkError),
-    /// The encoding is not such a batch, or a tensor in it is placed wrongly.
+    /// The bytes do not encode a batch of this type, or the range of a tensor is invalid.
     #[error("the batch cannot be decoded: {0}")]
     Codec(#[from] CodecError),
 }
 
 struct Lent {
     loan: Loan,
-    /// By first byte and length.
+    /// The tensors decoded so far, by offset and length.
     adopted: BTreeMap<(u64, u64), Arc<Buffer>>,
 }
 
@@ -34,29 +34,32 @@ thread_local! {
     static CURRENT: RefCell<Option<Lent>> = const { RefCell::new(None) };
 }
 
-/// Decodes the batch in a slot. Its tensors hold the slot's bytes until the last clone of the last one is dropped.
+/// Decodes the batch in a slot. Its tensors keep the slot lent until the last clone of the last tensor is
+/// dropped.
 ///
 /// # Errors
-/// [`DecodeError`]: nothing that a worker writes can make this process read outside the slot.
+/// If the worker has written invalid bytes. Whatever it writes, this process never reads outside the slot.
 pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B, DecodeError> {
-    /// Ends the decoding, also when a `Deserialize` panics, and goes back to the one around it.
+    /// Puts the previous value of [`CURRENT`] back on drop, also when a `Deserialize` implementation panics.
     struct Restore(Option<Lent>);
     impl Drop for Restore {
         fn drop(&mut self) {
             CURRENT.set(self.0.take());
         }
     }
-    // Copied: a worker that still writes there could change a text between the look whether it is one and its use.
-    let meta = loan.take(to_range(encoded.start, encoded.len)?)?.as_bytes().to_vec();
+    // Copied: a worker that still writes to the slot could otherwise change a string after it was checked to
+    // be UTF-8.
+    let bytes = loan.take(to_range(encoded.start, encoded.len)?)?.as_bytes().to_vec();
     let _restore = Restore(CURRENT.replace(Some(Lent { loan, adopted: BTreeMap::new() })));
-    Ok(codec::decode(&meta)?)
+    Ok(codec::decode(&bytes)?)
 }
 
-/// The buffer at `offset` of the slot that this thread is decoding; `None` when no slot is being decoded, so that the bytes
-/// follow in the encoding. The same place again gives the same buffer.
+/// Returns the buffer of `len` bytes at `offset` of the slot that this thread is decoding; the same range
+/// gives the same buffer. Returns `None` if this thread decodes no slot: the bytes are then in the encoding
+/// itself.
 ///
 /// # Errors
-/// When the place is outside the slot, overlaps another tensor, or is not aligned.
+/// If the range is outside the slot, overlaps another tensor, or is not aligned.
 pub fn adopt(offset: u64, len: u64) -> Option<Result<Arc<Buffer>, ChunkError>> {
     CURRENT.with_borrow_mut(|current| {
         let lent = current.as_mut()?;
@@ -64,7 +67,7 @@ pub fn adopt(offset: u64, len: u64) -> Option<Result<Arc<Buffer>, ChunkError>> {
     })
 }
 
-/// True while this thread decodes a slot.
+/// Returns true while this thread decodes a slot.
 pub fn is_decoding() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
@@ -100,19 +103,19 @@ mod tests {
     use super::*;
     use crate::sys::SlotMemory;
 
-    /// A tensor of one byte, encoded as its place.
+    /// A tensor of one byte, encoded as its offset.
     struct Byte(Arc<Buffer>);
 
     impl<'de> Deserialize<'de> for Byte {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            let place = u64::deserialize(deserializer)?;
-            adopt(place, 1).expect("a slot is being decoded").map(Self).map_err(D::Error::custom)
+            let offset = u64::deserialize(deserializer)?;
+            adopt(offset, 1).expect("a slot is being decoded").map(Self).map_err(D::Error::custom)
         }
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "its 200,000 tensors take minutes there")]
-    fn any_order_of_many_tensors_is_decoded_quickly() {
+    #[cfg_attr(miri, ignore = "200,000 tensors take minutes under Miri")]
+    fn many_tensors_in_any_order_are_decoded_quickly() {
         const TENSORS: usize = 200_000;
         let descending: Vec<u64> = (0..TENSORS).rev().map(|place| (place * ALIGNMENT) as u64).collect();
         let encoding = codec::encode(&descending).unwrap();
@@ -127,7 +130,8 @@ mod tests {
         assert!(tensors.iter().zip(&descending).all(|(tensor, &place)| {
             tensor.0.chunk().is_some_and(|chunk| chunk.offset() as u64 == place)
         }));
-        // 0.1 s with optimisation and 0.6 s without. The bound is five times that; an implementation in quadratic time took 16 s.
+        // 0.1 s with optimisation and 0.6 s without. The bound is five times that; an implementation in
+        // quadratic time took 16 s.
         assert!(took < Duration::from_secs(3), "{took:?}");
     }
 

@@ -1,14 +1,16 @@
-//! What crosses a process boundary in the loader: frames, the two kinds of queue, shared memory, worker processes, the
-//! handshake. Programs use `loader-core` and `loader-worker`; this crate is their common ground, and the only one with `unsafe`
-//! code (in `src/sys/` and `src/entry.rs`). Its interface is internal: it may change in any release, and its types keep their promises
-//! only when used as the two crates use them.
+//! What main and its workers share: frames, the two kinds of queue, shared memory, worker processes and the
+//! handshake.
 //!
-//! A batch's way: a [`frame::Task`] goes down a worker's task [`queue`], under a [`frame::Lease`] on a slot of
-//! [`slots::SlotPool`]; the worker puts the batch together in an [`arena::Arena`] over that slot and answers
-//! [`frame::Event::Done`]; main reads it as a [`lent`] slot, whose tensors are [`buffer::Buffer`]s that keep it until the last
-//! one is dropped.
+//! Programs use `loader-core` and `loader-worker`, which are built on this crate. It is the only library of
+//! the loader with `unsafe` code (in `src/sys/` and `src/entry.rs`). Its interface is internal: it may change
+//! in any release, and its types keep their guarantees only when they are used as those two crates use them.
 //!
-//! Linux only: memfd, pidfd, `/proc/self/exe`.
+//! How a batch travels: main leases a slot of [`slots::SlotPool`] and sends a [`frame::Task`] with the
+//! [`frame::Lease`] on a worker's index [`queue`]. The worker builds the batch in an [`arena::Arena`] over
+//! that slot and answers [`frame::Event::Done`]. Main [lends](lent) the slot to the user: the batch's tensors
+//! are [`buffer::Buffer`]s in the slot, which is free again when the last of them is dropped.
+//!
+//! The crate needs Linux: it uses memfd, pidfd and `/proc/self/exe`.
 
 mod advice;
 pub mod arena;
