@@ -1,18 +1,18 @@
-//! Functions that cross to another process running the same code.
+//! Sends functions to another process that runs the same code.
 //!
-//! Programs are loaded at a random address, so a function travels as its distance from an anchor in the same loaded object (the
-//! program, or a shared library). The distance means the same function only in the same build of that object, so [`Entries`] carry
-//! its build id and are refused elsewhere. (procspawn does the same.)
+//! The system loads programs at random addresses, so a function is sent as its distance from an anchor in the
+//! same loaded object (the program, or a shared library). A distance means the same function only in the same
+//! build of that object, so [`Entries`] carry its build id, and other builds refuse them. (procspawn does the
+//! same.)
 //!
 //! Safe code cannot make a function from bytes alone. A [`Function`](crate::function::Function) is encoded as
-//! a number in a table ([`attach`](crate::attach)); the table is sent beside the value, and a function can be
-//! taken out of it only as its exact type.
+//! a number in a table ([`attach`](crate::attach)). The table is sent beside the value, and gives a function
+//! only as its exact type.
 //!
-//! Alternative considered: sending the type of a zero-sized closure and making a value of it in the worker,
-//! with a check that the main process had one. Rejected because a closure may capture a zero-sized token that
-//! is valid in one process only, because the check that nothing is captured can only be made after `cargo
-//! check`, and because it excludes `fn` pointers. Its advantage, a direct call, saves about a nanosecond per
-//! sample.
+//! Alternative considered: to send the type of a zero-sized closure and to make a value of it in the worker,
+//! with a check that main had one. Rejected because a closure may capture a zero-sized token that is valid in
+//! one process only, because the check that nothing is captured can only be made after `cargo check`, and
+//! because it excludes `fn` pointers. Its advantage, a direct call, saves about a nanosecond per sample.
 #![allow(unsafe_code)]
 
 use std::{any::TypeId, marker::PhantomData, path::PathBuf};
@@ -21,19 +21,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{build_id::BuildId, sys::LoadedObject};
 
-/// The type of a function pointer, as a tag. (A trait for the pointer types themselves would have overlapping implementations:
-/// `fn(A)` and `for<'a> fn(&'a A)`.)
+/// Tag type that stands for a type of function pointers. (A trait for the pointer types themselves would have
+/// overlapping implementations: `fn(A)` and `for<'a> fn(&'a A)`.)
 pub trait Signature: sealed::Erase + 'static {}
 
 mod sealed {
-    /// Conversion to and from function pointers without their type. Implemented in this file only.
+    /// Converts between function pointers of one type and untyped ones. Implemented only in this file.
     pub trait Erase {
         type Pointer: Copy + Send + Sync + 'static;
 
         fn erase(pointer: Self::Pointer) -> fn();
 
         /// # Safety
-        /// `erased` comes from [`erase`](Self::erase) of the same `Self`, here or in another process of the same build.
+        /// `erased` comes from [`erase`](Self::erase) of the same `Self`, in this process or in another
+        /// process of the same build.
         unsafe fn restore(erased: fn()) -> Self::Pointer;
     }
 }
@@ -51,7 +52,8 @@ macro_rules! signatures {
                 type Pointer = $pointer;
 
                 fn erase(pointer: $pointer) -> fn() {
-                    // SAFETY: all function pointers have the same size and are never null; it is not called as this type.
+                    // SAFETY: all function pointers have the same size and are never null. The result is
+                    // never called as `fn()`.
                     unsafe { std::mem::transmute::<$pointer, fn()>(pointer) }
                 }
 
@@ -83,41 +85,43 @@ signatures! {
     SharedSharedMut<A, B, C, R> = fn(&A, &B, &mut C) -> R;
 }
 
-/// A function pointer whose type is known at run time.
+/// A function pointer whose type is checked at run time.
 #[derive(Debug, Clone, Copy)]
 pub struct AnyFunction {
     erased: fn(),
-    /// Gives the id of the pointer's [`Signature`]. A function, because an id cannot be sent to another process and a function can.
+    /// Returns the id of the pointer's [`Signature`]. A function, because a [`TypeId`] cannot be sent to
+    /// another process.
     signature: fn() -> TypeId,
 }
 
 impl AnyFunction {
-    /// Leaves out the type of `pointer`.
+    /// Wraps a pointer of the type that `G` stands for.
     pub fn new<G: Signature>(pointer: G::Pointer) -> Self {
         Self { erased: G::erase(pointer), signature: TypeId::of::<G> }
     }
 
-    /// The function, if it has the type that `G` stands for.
+    /// Returns the pointer if it has the type that `G` stands for.
     pub fn get<G: Signature>(self) -> Option<G::Pointer> {
         if (self.signature)() != TypeId::of::<G>() {
             return None;
         }
-        // SAFETY: both fields are private. They come from `new`, which was given a pointer of the type that `signature` names, or
-        // from `Entries::resolve`, which is given the distances of two such fields in the same build.
+        // SAFETY: both fields are private. They come from `new`, which got a pointer of the type that
+        // `signature` names, or from `Entries::resolve`, which gets the distances of two such fields in the
+        // same build.
         Some(unsafe { G::restore(self.erased) })
     }
 
-    /// True when both are one function of one type.
+    /// True if both are the same function of the same type.
     pub fn is_same(self, other: Self) -> bool {
         self.erased as usize == other.erased as usize && (self.signature)() == (other.signature)()
     }
 }
 
-/// Functions that can be sent to another process of the same build.
+/// Functions in a form that can be sent to another process of the same build.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entries {
     build: BuildId,
-    /// For each function the distances of `erased` and `signature` from the anchor.
+    /// The distances of `erased` and `signature` of each function from the anchor, in bytes.
     distances: Vec<(i64, i64)>,
 }
 
@@ -125,26 +129,26 @@ pub struct Entries {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// The functions are of another build.
+    /// The functions come from another build.
     #[error("the functions are of build {theirs}, this program is build {ours}")]
     OtherBuild {
         /// This program's build.
         ours: BuildId,
-        /// The build that the functions are of.
+        /// The build that sent the functions.
         theirs: BuildId,
     },
-    /// The function and the loader lie in different loaded objects.
+    /// The function and the loader are in different loaded objects.
     #[error(
-        "the function lies in {}, the loader in {}; they can be at other distances in a worker",
+        "the function is in {}, the loader in {}; link both into one file, because a worker may load two files at other distances",
         name(theirs.as_deref()), name(ours.as_deref())
     )]
     OtherObject {
-        /// The file that the loader's code is in.
+        /// The file that contains the loader's code.
         ours: Option<PathBuf>,
-        /// The file that the function is in.
+        /// The file that contains the function.
         theirs: Option<PathBuf>,
     },
-    /// The file with the loader's code has no build id, so another build of it cannot be recognised.
+    /// The file with the loader's code has no build id, so other builds of it cannot be detected.
     #[error("{} has no build id; link it with `-C link-arg=-Wl,--build-id`", name(object.as_deref()))]
     NoBuildId {
         /// The file.
@@ -160,8 +164,8 @@ impl Entries {
     /// Records the distances of `functions` from the anchor.
     ///
     /// # Errors
-    /// [`EntryError::OtherObject`] when a function lies in another loaded object than this code, [`EntryError::NoBuildId`] when that
-    /// object cannot be recognised in another process.
+    /// [`EntryError::OtherObject`] if a function is in another loaded object than this code,
+    /// [`EntryError::NoBuildId`] if this code's build cannot be identified.
     pub fn of(functions: &[AnyFunction]) -> Result<Self, EntryError> {
         let own = LoadedObject::containing(anchor_address());
         let path = |object: &Option<LoadedObject>| object.as_ref().map(|object| object.path().to_owned());
@@ -180,10 +184,11 @@ impl Entries {
         Ok(Self { build: build.ok_or_else(|| EntryError::NoBuildId { object: path(&own) })?, distances })
     }
 
-    /// The functions.
+    /// Returns the functions in this process.
     ///
     /// # Errors
-    /// [`EntryError::OtherBuild`] when they are of another build than this code.
+    /// [`EntryError::OtherBuild`] if they come from another build than this code, [`EntryError::NoBuildId`]
+    /// if this code's build cannot be identified.
     pub fn resolve(&self) -> Result<Vec<AnyFunction>, EntryError> {
         let own = LoadedObject::containing(anchor_address()).map(|object| object.path().to_owned());
         let ours = BuildId::of_this_code().ok_or(EntryError::NoBuildId { object: own })?;
@@ -192,12 +197,13 @@ impl Entries {
         }
         let address = |distance: i64| (anchor_address() as i64).wrapping_add(distance) as usize;
         let function = |&(erased, signature): &(i64, i64)| {
-            // SAFETY: `distances` is private and made by `of`, here or in the process that sent the bootstrap: our own main, over an
-            // inherited socket (that is what decoding `Entries` relies on, and why this crate is internal). `of` has made sure that
-            // the function lies in the same loaded object as the anchor, and in the same build of that object the distance of two
-            // functions is the same in every process.
+            // SAFETY: `distances` is private, and `of` computed it, in this process or in the one that sent
+            // the bootstrap. That is this worker's main, over an inherited socket: decoding `Entries` relies
+            // on this, which is why this crate is internal. `of` has checked that the function is in the same
+            // loaded object as the anchor, and the distance of two functions is the same in every process
+            // that runs the same build of that object.
             let erased = unsafe { std::mem::transmute::<usize, fn()>(address(erased)) };
-            // SAFETY: the same.
+            // SAFETY: as above.
             let signature = unsafe { std::mem::transmute::<usize, fn() -> TypeId>(address(signature)) };
             AnyFunction { erased, signature }
         };
@@ -205,7 +211,7 @@ impl Entries {
     }
 }
 
-/// The anchor: an address in the loaded object that contains this crate's code.
+/// Returns the anchor: an address in the loaded object that contains this crate's code.
 pub(crate) fn anchor_address() -> usize {
     anchor as fn() as usize
 }
@@ -228,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generic_function_comes_back() {
+    fn generic_functions_are_resolved() {
         let functions = [AnyFunction::new::<Name>(name_of::<u8>), AnyFunction::new::<Name>(name_of::<i64>)];
         let back = Entries::of(&functions).unwrap().resolve().unwrap();
         assert_eq!(back[0].get::<Name>().unwrap()(2), "u8u8");
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_given_as_its_own_type_only() {
+    fn a_function_has_only_its_own_type() {
         let function = AnyFunction::new::<Name>(name_of::<u8>);
         assert!(function.get::<Name>().is_some());
         assert!(function.get::<Owned<isize, String>>().is_none());
@@ -256,7 +262,7 @@ mod tests {
     #[test]
     fn a_function_of_another_loaded_object_is_refused() {
         let foreign = AnyFunction {
-            // SAFETY: function pointers of the same size; it is never called.
+            // SAFETY: a function pointer that is not null and is never called.
             erased: unsafe { std::mem::transmute::<usize, fn()>(nix::libc::getpid as *const () as usize) },
             signature: TypeId::of::<Name>,
         };

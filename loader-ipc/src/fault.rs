@@ -1,24 +1,27 @@
-//! Fault points: the steps of the protocol, at each of which a test can let the process that takes it die.
+//! Fault points: steps of the protocol at which a test can kill the process that takes the step.
 //!
-//! Without the feature `fault-points` they are nothing. With it, `FAULT_POINT=worker-send:3` in the environment says that the process which
-//! comes to that step for the third time kills itself, if it can remove the file that `FAULT_LIFE` names: one process dies, the first
-//! to come there, and those that are started in its place go on. With `FAULT_PAUSE=500` that process sleeps for 500 ms instead. Two ways were weighed: a crate for fail points, whose actions know
-//! no death and no count that outlives a process; and this, which is a page long.
+//! Without the feature `fault-points`, they do nothing. With it, `FAULT_POINT=worker-send:3` in the
+//! environment makes a process kill itself when it comes to that step for the third time, provided that it
+//! can remove the file that `FAULT_LIFE` names: only the first process to come there dies, and its
+//! replacements go on. With `FAULT_PAUSE=500`, that process sleeps for 500 ms instead.
+//!
+//! Alternative considered: a crate for fail points. Rejected because its actions cannot kill a process, and
+//! because it cannot count across processes.
 
 /// A step of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
-    /// A worker has read an order, and not begun it.
+    /// A worker has read a command and not begun it.
     WorkerReceive,
-    /// A worker is about to ask the dataset for a batch's first sample.
+    /// A worker is about to ask the dataset for the first sample of a batch.
     WorkerFetch,
-    /// A worker has a batch's samples and is about to put them together.
+    /// A worker has the samples of a batch and is about to collate them.
     WorkerCollate,
     /// A worker is about to encode a batch into its slot.
     WorkerWrite,
-    /// A worker's batch is in its slot, and main does not know.
+    /// A worker has encoded a batch into its slot and is about to send `Done`.
     WorkerSend,
-    /// A worker has said that its batch is there.
+    /// A worker has answered a task.
     WorkerAcknowledge,
     /// A worker has found main asleep and is about to wake it.
     WorkerWake,
@@ -26,7 +29,7 @@ pub enum Point {
     WorkerGiveBack,
     /// Main is about to give a task to a worker.
     MainDispatch,
-    /// Main has read a report.
+    /// Main has read an event.
     MainReceive,
     /// Main is about to return a batch to the user.
     MainReturn,
@@ -47,7 +50,7 @@ impl Point {
     /// The steps of main, in their order.
     pub const OF_MAIN: [Self; 4] = [Self::MainDispatch, Self::MainReceive, Self::MainReturn, Self::MainDrop];
 
-    /// Its name in the environment.
+    /// Returns the name of the step in `FAULT_POINT`.
     pub fn name(self) -> &'static str {
         match self {
             Self::WorkerReceive => "worker-receive",
@@ -66,7 +69,8 @@ impl Point {
     }
 }
 
-/// This process has come to `point`.
+/// Marks the place in the code where a process comes to `point`, and kills the process there if the test asks
+/// for it.
 #[inline]
 pub fn point(point: Point) {
     #[cfg(feature = "fault-points")]
@@ -94,8 +98,9 @@ mod armed {
 
     struct Fault {
         name: String,
-        /// Times that the process still comes to it alive.
+        /// The process dies when this count falls from 1 to 0.
         left: AtomicU64,
+        /// The file that a process must be able to remove in order to die.
         life: PathBuf,
         /// How long the process sleeps instead of dying, if `FAULT_PAUSE` is set.
         pause: Option<Duration>,

@@ -1,4 +1,4 @@
-//! A function inside a value that goes to other processes.
+//! A function that is part of a value that main sends to workers.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::{
     entry::{AnyFunction, Signature},
 };
 
-/// A function pointer of the type that `G` says, which can be encoded with the value that it is part of for another process of the
-/// same program. It has no other serialised form.
+/// A function pointer of type `G::Pointer`. It can be encoded only as part of a value [with
+/// attachments](attach), for another process of the same build.
 pub struct Function<G: Signature>(G::Pointer);
 
 impl<G: Signature> Function<G> {
@@ -19,7 +19,7 @@ impl<G: Signature> Function<G> {
         Self(pointer)
     }
 
-    /// The function.
+    /// Returns the pointer.
     pub fn get(&self) -> G::Pointer {
         self.0
     }
@@ -37,9 +37,9 @@ impl<G: Signature> Serialize for Function<G> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match attach::put_function(AnyFunction::new::<G>(self.0)) {
             Some(number) => serializer.serialize_u32(number),
-            None => {
-                Err(S::Error::custom("a function can only be sent to workers; it cannot be written down"))
-            }
+            None => Err(S::Error::custom(
+                "a function can only be sent to workers; it cannot be serialised otherwise",
+            )),
         }
     }
 }
@@ -47,10 +47,11 @@ impl<G: Signature> Serialize for Function<G> {
 impl<'de, G: Signature> Deserialize<'de> for Function<G> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = u32::deserialize(deserializer)?;
-        // Whatever number is decoded, the table holds only functions that were encoded, each with its exact type.
+        // A false number does no harm: the table holds only functions that were encoded, each with its exact
+        // type.
         let function = attach::take_function(number).and_then(AnyFunction::get::<G>);
         function.map(Self).ok_or_else(|| {
-            D::Error::custom(format_args!("function {number} of this type was not sent along with the value"))
+            D::Error::custom(format_args!("the value was sent without a function {number} of this type"))
         })
     }
 }
@@ -73,31 +74,34 @@ mod tests {
     }
 
     #[test]
-    fn functions_come_back_with_the_value() {
+    fn functions_are_decoded_with_the_value() {
         let closure: fn(u32) -> u32 = |number| number + 1;
         let first = Double::new(double);
         let value = (first, Double::new(closure), first);
         let (bytes, attached) = attach::encode(&value).unwrap();
-        assert_eq!(attached.functions.len(), 2, "one that comes twice is sent once");
+        assert_eq!(attached.functions.len(), 2, "a function that occurs twice is sent once");
         let (first, second, third): (Double, Double, Double) = attach::decode(&bytes, attached).unwrap();
         assert_eq!((first.get()(5), second.get()(5), third.get()(5)), (10, 6, 10));
     }
 
-    /// A type without values, captured by a closure type that therefore has none either.
+    /// A type without values: to make up a function that returns it would be unsound.
     #[derive(Clone, Copy)]
     enum Never {}
 
     #[test]
-    fn a_type_alone_makes_no_function() {
+    fn a_function_that_was_not_encoded_cannot_be_decoded() {
         type Impossible = Function<Owned<(), Never>>;
         let (_, attached) = attach::encode(&Double::new(double)).unwrap();
         for number in [0u32, 1, u32::MAX] {
             let bytes = number.to_le_bytes();
-            assert!(attach::decode::<Impossible>(&bytes, attached.clone()).is_err(), "none was ever encoded");
+            assert!(
+                attach::decode::<Impossible>(&bytes, attached.clone()).is_err(),
+                "its type was never encoded"
+            );
             assert!(crate::codec::decode::<Impossible>(&bytes).is_err());
         }
         assert!(attach::decode::<Double>(&0u32.to_le_bytes(), attached).is_ok());
-        assert!(crate::codec::decode::<Double>(&0u32.to_le_bytes()).is_err(), "nothing was sent along");
+        assert!(crate::codec::decode::<Double>(&0u32.to_le_bytes()).is_err(), "there are no attachments");
         assert!(crate::codec::encode(&Double::new(double)).is_err());
     }
 }

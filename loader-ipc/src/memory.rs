@@ -1,4 +1,5 @@
-//! Anonymous memory in a descriptor (memfd): no name in `/dev/shm`, nothing to clean up after a crash.
+//! Anonymous memory files (memfd). They have no name in `/dev/shm`, so nothing is left to clean up after a
+//! crash.
 
 use std::{fs::File, io, io::Write, num::NonZeroUsize, os::fd::OwnedFd};
 
@@ -16,7 +17,8 @@ use crate::{
     sys::{SealedMap, SharedWords},
 };
 
-/// Bytes written once and shared read-only by every process: a dataset's encoding, the rows of a shared vector.
+/// Bytes that are written once and that every process shares read-only: a dataset's encoding, the rows of a
+/// shared vector.
 #[derive(Debug)]
 pub struct SealedMemory {
     fd: OwnedFd,
@@ -27,17 +29,17 @@ impl SealedMemory {
     /// Copies `bytes` into sealed memory.
     ///
     /// # Errors
-    /// When the system is out of memory or descriptors.
+    /// If the system is out of memory or descriptors.
     pub fn new(bytes: &[u8]) -> io::Result<Self> {
         let mut writer = SealedWriter::create()?;
         writer.write_all(bytes)?;
         writer.seal()
     }
 
-    /// Maps memory that another process sealed.
+    /// Maps memory that another process has sealed.
     ///
     /// # Errors
-    /// When it is not sealed, or cannot be mapped.
+    /// If the memory is not sealed, or cannot be mapped.
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
         let len = nix::sys::stat::fstat(&fd)?.st_size;
         let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -45,36 +47,37 @@ impl SealedMemory {
         Ok(Self { fd, map })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// The descriptor, to be passed to another process.
+    /// Returns the descriptor, to be sent to another process.
     pub fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 }
 
-/// Writes what will be [`SealedMemory`], so that large content needs no second copy on the heap.
+/// Writes the content of a [`SealedMemory`] in parts, so that large content need not be collected on the heap
+/// first.
 #[derive(Debug)]
 pub struct SealedWriter {
     file: File,
 }
 
 impl SealedWriter {
-    /// Starts empty.
+    /// Creates empty memory.
     ///
     /// # Errors
-    /// When the system is out of memory or descriptors.
+    /// If the system is out of memory or descriptors.
     pub fn create() -> io::Result<Self> {
         Ok(Self { file: File::from(memfd(c"loader-sealed")?) })
     }
 
-    /// Ends writing, for good.
+    /// Seals the memory against every further change, and maps it.
     ///
     /// # Errors
-    /// When the memory cannot be sealed or mapped.
+    /// If the memory cannot be sealed or mapped.
     pub fn seal(self) -> io::Result<SealedMemory> {
         let fd = OwnedFd::from(self.file);
         seal(&fd, SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
@@ -92,21 +95,22 @@ impl Write for SealedWriter {
     }
 }
 
-/// Writable memory of a fixed size that every page is reserved for: touching it can neither fault (it cannot shrink) nor run
-/// out (`fallocate` did that, with an error instead of a signal).
+/// Creates writable memory of a fixed size, with all pages reserved. Accessing it can never raise a signal:
+/// the memory cannot shrink, and if the system is out of memory, `fallocate` reports an error here.
 ///
 /// # Errors
-/// `OutOfMemory` or `StorageFull` when the pages cannot be had; else what the system says.
+/// `OutOfMemory` or `StorageFull` if the system cannot reserve the pages; otherwise the error of the system
+/// call.
 pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
     let fd = unreserved(len)?;
     fill(&fd, 0, len)?;
     Ok(fd)
 }
 
-/// Writable memory of a fixed size for which no page is reserved yet: see [`fill`].
+/// Creates writable memory of a fixed size without reserving pages: see [`fill`].
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
     let fd = memfd(c"loader-slot")?;
     let size = to_offset(len.get())?;
@@ -119,11 +123,11 @@ pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
 /// Reserves the pages of `len` bytes from `start` on.
 ///
 /// # Errors
-/// As [`reserve`]; no page is reserved then.
+/// As [`reserve`]. No page is then reserved.
 pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
-    // The kernel drops all reserved pages when a signal interrupts the call: a profiler's timer could keep it
-    // from ever ending.
+    // If a signal interrupts the call, the kernel drops the pages reserved so far. With a profiler's timer,
+    // the call might never end.
     without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(fd, FallocateFlags::empty(), start, len)))?;
     Ok(())
 }
@@ -132,7 +136,7 @@ pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
 /// The bytes read as zeros afterwards.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the system call.
 pub fn empty(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
@@ -144,10 +148,11 @@ fn to_offset(bytes: usize) -> io::Result<i64> {
     i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// [Reserves](reserve) `len` shared 64-bit words, all 0, and maps them.
+/// [Reserves](reserve) `len` shared 64-bit words, all 0, and maps them. Returns them with the descriptor of
+/// their memory.
 ///
 /// # Errors
-/// As [`reserve`], or when the words cannot be mapped.
+/// As [`reserve`], or if the words cannot be mapped.
 pub fn reserve_words(len: NonZeroUsize) -> io::Result<(SharedWords, OwnedFd)> {
     let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
     let fd = reserve(bytes.ok_or(io::ErrorKind::InvalidInput)?)?;
@@ -168,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sealed_memory_holds_its_bytes_and_takes_no_more() {
+    fn sealed_memory_keeps_its_bytes_and_refuses_writes() {
         let memory = SealedMemory::new(b"rows").unwrap();
         assert_eq!(memory.bytes(), b"rows");
         let again = SealedMemory::open(memory.fd().try_clone().unwrap()).unwrap();
@@ -195,7 +200,7 @@ mod tests {
         assert_eq!(pages(), 2);
         empty(&fd, 4096, page).unwrap();
         assert_eq!(pages(), 1);
-        assert!(fill(&fd, 100 * 4096, page).is_err(), "behind its end");
+        assert!(fill(&fd, 100 * 4096, page).is_err(), "the range is behind the end");
     }
 
     #[test]

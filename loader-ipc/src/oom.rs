@@ -1,5 +1,5 @@
-//! Watches whether the kernel's OOM killer has ended a process, to distinguish its SIGKILL from one that a
-//! process sent.
+//! Detects whether the kernel's OOM killer has ended a process, to distinguish its SIGKILL from that of a
+//! process.
 
 use std::fs;
 
@@ -7,9 +7,10 @@ use std::fs;
 /// limit of a control group.
 const COUNTERS: &str = "/proc/vmstat";
 
-/// The kernel's count when it was read last.
+/// Watches the kernel's count of processes that its OOM killer has ended.
 #[derive(Debug)]
 pub struct OomWatch {
+    /// The count when it was read last; `None` if the kernel shows none.
     kills: Option<u64>,
 }
 
@@ -19,7 +20,8 @@ impl OomWatch {
         Self { kills: read() }
     }
 
-    /// True when the OOM killer has ended a process, anywhere on this machine, since the last call. The kernel counts before it kills.
+    /// Returns true if the OOM killer has ended a process, anywhere on this machine, since the last call. The
+    /// kernel raises the count before it kills.
     pub fn has_acted(&mut self) -> bool {
         let before = std::mem::replace(&mut self.kills, read());
         matches!((before, self.kills), (Some(before), Some(now)) if now > before)
@@ -39,13 +41,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_count_that_rises_means_that_it_has_acted() {
+    fn has_acted_only_if_the_count_rises() {
         assert_eq!(count("nr_free_pages 12\noom_kill 3\noom_kill_x 4\n"), Some(3));
         assert_eq!(count("nr_free_pages 12\n"), None);
         let mut watch = OomWatch { kills: read().map(|kills| kills + 1) };
-        assert!(!watch.has_acted(), "it counts from another machine");
+        assert!(!watch.has_acted(), "a count that has fallen");
         watch.kills = Some(0);
         assert_eq!(watch.has_acted(), read().is_some_and(|kills| kills > 0));
-        assert!(!watch.has_acted(), "nothing happened since");
+        assert!(!watch.has_acted(), "the same count again");
     }
 }

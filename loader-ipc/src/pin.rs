@@ -1,27 +1,27 @@
-//! Page-locked memory: what a device copies from by itself, while the program goes on.
+//! Page-locked memory, from which a device copies while the program goes on.
 //!
-//! A slot is registered with the CUDA driver where it lies, once, when this process maps it. No copy and no thread is needed, which is
-//! what PyTorch's pinning costs.
+//! Main registers a slot with the CUDA driver in place, once, when it maps the slot. This needs no copy and
+//! no thread, unlike PyTorch's pinning.
 //!
-//! Two ways were weighed. A crate of its own for the driver would keep its calls apart, but a registration must end before its mapping
-//! does, so the `unsafe` half of the promise would stay here, and be split. A feature of this crate won: `sys/driver.rs` has the calls,
-//! `sys/mapping.rs` the one place where a registered range is unmapped.
+//! The driver's calls are in `sys/driver.rs`. Alternative considered: a separate crate for them. Rejected
+//! because a registration must end before its memory is unmapped, and the `unsafe` code that guarantees this
+//! would be split between two crates.
 //!
-//! Two ways to call the driver were tried. `cudarc` declares all of it; but its features choose one version of CUDA, and a program in
-//! which two crates choose differently does not compile (263 errors), nor may one load the driver while another links it. A library
-//! must not choose for its users' candle or burn. The twelve calls that are needed have not changed since CUDA 11, so they are
-//! declared here and looked up in the driver by `libloading`, as `cudarc` does it. It also makes a missing call an error instead
-//! of a panic.
+//! `libloading` looks the twelve calls up in the driver; they have not changed since CUDA 11, and a missing
+//! call is an error. Alternative considered: the crate `cudarc`, which declares all calls. Rejected because
+//! its features select one version of CUDA: a program in which two crates select different versions does not
+//! compile (263 errors), and one crate must not load the driver while another links it. A library must not
+//! choose for its users' candle or burn. With `cudarc`, a missing call is a panic.
 
 use std::fmt;
 
 pub use crate::sys::Pinner;
 
-/// Why memory is not page-locked.
+/// Reasons why memory is not page-locked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinError {
-    /// The calls are not in this program.
+    /// The program was built without the feature `cuda`.
     #[error("this program was built without the feature `cuda` of loader-core; build it with the feature")]
     NotBuilt,
     /// The driver is not installed, or cannot be loaded.
@@ -30,7 +30,7 @@ pub enum PinError {
     )]
     NoDriver(String),
     /// The driver lacks a call.
-    #[error("the CUDA driver has no {0}; install one of CUDA 11 or newer")]
+    #[error("the CUDA driver has no {0}; install a driver for CUDA 11 or newer")]
     OldDriver(&'static str),
     /// The driver sees no device.
     #[error("the CUDA driver sees no device; look at `nvidia-smi` and CUDA_VISIBLE_DEVICES")]
@@ -38,29 +38,29 @@ pub enum PinError {
     /// A call failed.
     #[error("{call} failed: {error}{advice}", advice = .error.advice())]
     Refused {
-        /// The call's name.
+        /// Name of the call.
         call: &'static str,
-        /// What the driver said.
+        /// The driver's error.
         error: DriverError,
     },
     /// The driver was opened before this process was forked.
     #[error(
-        "this process was forked from the one that opened the CUDA driver, which does not work there; build the loader behind the fork"
+        "the CUDA driver was opened before this process was forked and does not work here; build the loader after the fork"
     )]
     Forked,
 }
 
-/// What the driver said.
+/// An error of the CUDA driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverError {
     /// The number in cuda.h.
     pub code: i32,
-    /// Its name, if the driver knows it.
+    /// The name in cuda.h, if the driver knows it.
     pub name: Option<String>,
 }
 
-/// Of cuda.h.
+// The constants are those of cuda.h.
 impl DriverError {
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]

@@ -1,20 +1,22 @@
-//! The slots of one loader, as main keeps them: shared memory that is made once and used for batch after batch.
+//! Main's slots of one loader: shared memory that is made once and reused for many batches.
 //!
 //! ```text
 //!          lease                 Done                    last tensor dropped
 //!   free ---------> leased ----------------> lent ------------------------------> free
-//!     ^               |  (lend)                |  (a worker kept a handle)
+//!     ^               |  (lend)                |  (a worker holds a tensor)
 //!     +---------------+                        +------------------------------> destroyed
 //!        release: failed, skipped, its worker died
 //! ```
 //!
-//! Small slots share memfds (`slots/regions.rs`), so that a program can hold many batches with few descriptors; a slot of a megabyte or more has
-//! one of its own. A slot is never resized: a batch that needs more gets another slot. Free slots beyond what workers have leased at a
-//! time are destroyed, so that memory and descriptors go back when the program drops batches that it has held.
+//! Small slots share memfds (`slots/regions.rs`), so that a program can hold many batches with few
+//! descriptors; a slot of 1 MiB or more has its own memfd. A slot is never resized: a batch that needs more
+//! gets another slot. The pool keeps only as many free slots as its workers may need and destroys the others,
+//! so that memory and descriptors go back to the system when the program drops batches that it has held.
 //!
-//! Alternative considered: one memfd for each slot. Rejected because a program that holds a thousand small batches then needs a thousand
-//! descriptors, as many as a process has by default. One memfd for all slots was rejected because its address space must be chosen
-//! beforehand, and because a stray write of a worker could then reach every slot.
+//! Alternative considered: one memfd for each slot. Rejected because a program that holds a thousand small
+//! batches then needs a thousand descriptors, as many as a process has by default. Alternative considered:
+//! one memfd for all slots. Rejected because its address space must be chosen beforehand, and because a stray
+//! write of a worker could then reach every slot.
 
 mod recent;
 mod regions;
@@ -40,15 +42,17 @@ use crate::{
 };
 
 const PAGE: usize = 4096;
-/// Size of the first slots, in bytes; no slot is smaller. They are small, because the size of a batch is not
-/// known yet.
+/// Size of the first slots, in bytes, and minimum size of every slot. It is small because the size of a batch
+/// is not known yet.
 pub const FIRST_LEN: usize = 64 * 1024;
-/// Number of free slots that are kept in addition to twice the largest number that was leased at a time.
+/// Number of free slots that the pool keeps in addition to twice the largest number that was leased at a
+/// time.
 const SPARE: usize = 8;
-/// Number of returned slots at which the thread that drops a batch puts them into the pool itself.
+/// Number of returned slots at which the thread that drops a batch puts them back into the pool itself.
 const MANY_RETURNS: usize = 64;
 
-/// All slots of a loader, shared by its iterators. Clones count as the same iterator, see [`of_iterator`](Self::of_iterator).
+/// All slots of a loader, shared by its iterators. A clone stands for the same iterator; for another
+/// iterator, see [`of_iterator`](Self::of_iterator).
 #[derive(Debug, Clone)]
 pub struct SlotPool {
     inner: Arc<Mutex<Inner>>,
@@ -56,8 +60,8 @@ pub struct SlotPool {
     owner: Arc<Owner>,
 }
 
-/// An iterator that leases slots, with the thread that leased its last slot. The iterator is alive as long as
-/// an [`Arc`] of it.
+/// An iterator that leases slots: holds the thread that leased a slot for it last. The iterator is alive as
+/// long as an [`Arc`] of this.
 #[derive(Debug)]
 struct Owner(Mutex<ThreadId>);
 
@@ -70,24 +74,27 @@ impl Owner {
 #[derive(Debug)]
 struct Inner {
     limit: u64,
-    /// A few: a tree finds them faster than a hash.
+    /// A tree, because there are few slots: it finds them faster than a hash map.
     slots: BTreeMap<u32, Slot>,
-    /// The memory that the slots lie in, by number of the first slot.
+    /// The memory of the slots, by number of the first slot.
     regions: BTreeMap<u32, Region>,
-    /// Those of them that are free: among hundreds, a few.
+    /// Numbers of the free slots. Kept separately, because there may be hundreds of slots and only a few free
+    /// ones.
     free: BTreeSet<u32>,
-    /// Bytes in those that are not.
+    /// Bytes in slots that are not free.
     in_use: u64,
     /// Number of slots that are leased.
     leased: usize,
     /// The largest number of slots that were leased at a time.
-    most_leased: usize,
-    /// Number of the first slot of the next region. Numbers are never used again for other memory.
+    max_leased: usize,
+    /// Number of the first slot of the next region. A number is never used again for other memory.
     next: u32,
-    /// Generation of the last lease. One count for all slots: a slot may be made again where one was destroyed.
+    /// Generation of the last lease. All slots share this count, because a slot may be made again in the
+    /// place of a destroyed one.
     generation: u32,
     /// The recent sizes, which decide how large new slots are.
     recent: RecentSizes,
+    /// Bytes in all slots.
     bytes: u64,
     /// Regions destroyed so far.
     destroyed: u64,
@@ -107,12 +114,13 @@ struct Slot {
     state: State,
     /// The iterator that leased it last.
     owner: Weak<Owner>,
+    /// Generation of its last lease.
     generation: u32,
-    /// Bytes that its task had to be given room for, whatever the size of its batch.
+    /// Bytes that main writes into the slot for its task, whatever the size of the batch.
     min_len: usize,
-    /// When it last held a batch: a count, 0 for never.
+    /// Value of [`Inner::lent`] when it last held a batch; 0 if it never did.
     last_used: u64,
-    /// A worker still holds a tensor of it: destroy it instead of using it again.
+    /// True if a worker still holds a tensor in it: the pool then destroys it instead of reusing it.
     spoilt: bool,
 }
 
@@ -123,13 +131,15 @@ enum State {
     Lent,
 }
 
-/// Slots that are returned to the pool. Any thread that drops the last tensor of a batch adds its slot here.
+/// Slots on their way back to the pool. A thread that drops the last tensor of a batch adds its slot here,
+/// and the next call of the pool takes them back.
 #[derive(Debug)]
 struct Returns {
     slots: Mutex<Vec<u32>>,
     pool: Weak<Mutex<Inner>>,
 }
 
+/// Returns its slot on drop. A loan holds it.
 #[derive(Debug)]
 struct Ticket {
     slot: u32,
@@ -143,7 +153,8 @@ impl Drop for Ticket {
             slots.push(self.slot);
             slots.len()
         };
-        // Otherwise the next call of the pool does it. If another thread is in one, that thread's next call does.
+        // With fewer returned slots, the next call of the pool takes them back. If another thread holds the
+        // lock, its next call does.
         if count >= MANY_RETURNS
             && let Some(pool) = self.returns.pool.upgrade()
             && let Ok(mut inner) = pool.try_lock()
@@ -153,84 +164,85 @@ impl Drop for Ticket {
     }
 }
 
-/// Why there is no slot.
+/// Reasons why a slot cannot be leased or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlotError {
-    /// The limit does not allow another one.
+    /// The limit does not allow another slot.
     #[error(
-        "a slot of {wanted} bytes does not fit the shared memory limit of {limit} bytes: {held} batches are held by the program, \
-         {leased} are being loaded; set shared_memory_limit to at least {sufficient} bytes"
+        "a slot of {wanted} bytes does not fit into the shared memory limit of {limit} bytes: {held} batches are \
+         held by the program and {leased} are being loaded; set shared_memory_limit to at least {sufficient} bytes"
     )]
     LimitReached {
-        /// Size of the slot that was wanted, in bytes.
+        /// Size of the requested slot, in bytes.
         wanted: u64,
         /// The limit, in bytes.
         limit: u64,
-        /// Batches that the program holds.
+        /// Number of batches that the program holds.
         held: usize,
-        /// Slots that workers are filling.
+        /// Number of slots that are leased.
         leased: usize,
-        /// A limit with which there would be room for it beside the batches that the program holds, in bytes.
+        /// Limit that has room for the slot and for the batches that the program holds, in bytes.
         sufficient: u64,
     },
     /// The system has no more memory, descriptors or mappings.
     #[error("no shared memory for a slot of {wanted} bytes: {source}{}", advice(source))]
     System {
-        /// Size of the slot that was wanted, in bytes.
+        /// Size of the requested slot, in bytes.
         wanted: u64,
-        /// Batches that the program holds.
+        /// Number of batches that the program holds.
         held: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The lease is over; a worker answered under an old one or made one up.
+    /// The lease has ended or never existed: the worker answered under an old or an invented lease.
     #[error("slot {} is not leased in generation {}", .0.slot, .0.generation)]
     NotLeased(Lease),
 }
 
 impl SlotPool {
-    /// A pool that never holds more than `limit` bytes.
+    /// Creates a pool whose slots never take more than `limit` bytes.
     pub fn new(limit: u64) -> Self {
         Self::pinned(limit, None)
     }
 
-    /// As [`new`](Self::new), with slots that `pinner` page-locks when they are made, as far as it can.
+    /// As [`new`](Self::new). `pinner` page-locks each slot when it is made; a slot that it cannot page-lock
+    /// is ordinary memory.
     pub fn pinned(limit: u64, pinner: Option<Pinner>) -> Self {
         let inner = Arc::new(Mutex::new(Inner::new(limit, pinner)));
         let returns = Returns { slots: Mutex::default(), pool: Arc::downgrade(&inner) };
         Self { inner, returns: Arc::new(returns), owner: Owner::new() }
     }
 
-    /// The same slots for another iterator.
+    /// Returns a handle to the same slots for another iterator.
     #[must_use]
     pub fn of_iterator(&self) -> Self {
         Self { owner: Owner::new(), ..self.clone() }
     }
 
-    /// Number of slots that other iterators lease, or have lent to the program.
+    /// Returns the number of slots that other iterators lease, or have lent to the program.
     pub fn used_elsewhere(&self) -> usize {
-        self.lock().used_beside(&self.owner).count()
+        self.lock().used_by_others(&self.owner).count()
     }
 
-    /// True when other iterators have slots that may come back while this thread waits. Slots of iterators
-    /// that this thread used last cannot come back: this thread cannot take their batches while it waits.
+    /// True if other iterators have slots that may come back while this thread waits. Slots of iterators that
+    /// this thread used last cannot come back: this thread cannot take their batches while it waits.
     pub fn may_come_back(&self) -> bool {
         let this = thread::current().id();
-        self.lock().used_beside(&self.owner).any(|owner| *lock(&owner.0) != this)
+        self.lock().used_by_others(&self.owner).any(|owner| *lock(&owner.0) != this)
     }
 
-    /// Number of times that a slot has become free so far.
+    /// Returns the number of times that a slot has become free so far.
     pub fn returned(&self) -> u64 {
         self.lock().returned
     }
 
-    /// Leases a slot of at least `min_len` bytes that also holds the largest of the recent batches; if
-    /// several fit, one that `preferred` accepts. `others` more such slots must still fit afterwards, for
-    /// earlier tasks that may yet ask for a larger slot.
+    /// Leases a slot that has room for `min_len` bytes and for the largest of the recent batches. Of several
+    /// free slots, prefers one that `preferred` accepts. `others` more slots of that size must still fit into
+    /// the limit afterwards, because earlier tasks may still ask for a larger slot.
     ///
     /// # Errors
-    /// [`SlotError`].
+    /// [`SlotError::LimitReached`] or [`SlotError::System`].
     pub fn lease(
         &self,
         min_len: usize,
@@ -245,20 +257,22 @@ impl SlotPool {
         Ok(lease)
     }
 
-    /// Leases a slot of at least `min_len` bytes, however large recent batches were. Its batch may ask for a larger one.
+    /// Leases a slot of at least `min_len` bytes, whatever the size of recent batches. The worker may ask for
+    /// a larger slot.
     ///
     /// # Errors
-    /// [`SlotError`].
+    /// [`SlotError::LimitReached`] or [`SlotError::System`].
     pub fn lease_small(&self, min_len: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         inner.start_anew_after_fork();
         inner.lease(min_len.max(FIRST_LEN), 0, |_| false, &self.owner)
     }
 
-    /// Gives `lease` back, if there is one, and leases a slot of at least `needed` bytes instead; `others` as in [`lease`](Self::lease).
+    /// Leases a slot of at least `needed` bytes in place of `lease`, if there is one, whose slot is
+    /// destroyed; `others` as in [`lease`](Self::lease).
     ///
     /// # Errors
-    /// [`SlotError`]; `lease` is then still what it was.
+    /// [`SlotError`]. `lease` is then unchanged.
     pub fn regrow(&self, lease: Option<Lease>, needed: usize, others: usize) -> Result<Lease, SlotError> {
         let mut inner = self.lock();
         if let Some(lease) = lease {
@@ -267,8 +281,9 @@ impl SlotPool {
         let old_len = lease.map_or(0, |lease| lease.len);
         // A worker that asks for less gets a slot of the first size.
         let needed = needed.max(FIRST_LEN);
-        // The limit holds for the state afterwards, without the old slot. The old slot is destroyed only when there is a new one: if
-        // there is none, the worker answers under the old lease, or its task is given to another worker with it.
+        // The limit applies to the state afterwards, without the old slot. The old slot is destroyed only
+        // after a new one was leased: if there is none, the worker answers under the old lease, or another
+        // worker gets the task with it.
         inner.bytes -= old_len;
         inner.in_use -= old_len;
         let grown = inner.lease(needed, others, |_| false, &self.owner);
@@ -276,14 +291,16 @@ impl SlotPool {
         inner.in_use += old_len;
         let grown = grown?;
         inner.recent.note(needed);
-        // The worker still copies the batch out of the old slot, and a slot that was too small is likely to be too small again.
+        // The worker still copies the batch out of the old slot, and a slot that was too small is likely to
+        // be too small again.
         if let Some(lease) = lease {
             inner.destroy(lease.slot, true);
         }
         Ok(grown)
     }
 
-    /// Leases a free slot that is at least as large as that of `lease`, was used more recently, and is `wanted`, if there is one.
+    /// Leases the most recently used free slot that `wanted` accepts, if it is at least as large as the slot
+    /// of `lease` and was used later. Returns `None` if there is no such slot.
     pub fn lease_warmer(&self, lease: Lease, wanted: impl Fn(u32) -> bool) -> Option<Lease> {
         let mut inner = self.lock();
         let last_used = inner.slots.get(&lease.slot)?.last_used;
@@ -294,17 +311,18 @@ impl SlotPool {
         Some(inner.start_lease(warmest, &self.owner))
     }
 
-    /// Size in bytes that the next batch is expected to need: that of the largest of the recent ones.
+    /// Returns the expected size of the next batch, in bytes: the largest of the recent sizes, at least
+    /// [`FIRST_LEN`].
     pub fn expected(&self) -> usize {
         self.lock().expected()
     }
 
-    /// The limit, in bytes.
+    /// Returns the limit, in bytes.
     pub fn limit(&self) -> u64 {
         self.lock().limit
     }
 
-    /// Gives a lease back unused; `spoilt` as in [`lend`](Self::lend). A lease that is over is ignored.
+    /// Gives a lease back unused; `spoilt` as in [`lend`](Self::lend). Ignores a lease that has ended.
     pub fn release(&self, lease: Lease, spoilt: bool) {
         let mut inner = self.lock();
         if let Ok(slot) = inner.leased(lease) {
@@ -313,12 +331,11 @@ impl SlotPool {
         }
     }
 
-    /// Turns a finished lease into a loan to the user. The batch takes the slot's first `used` bytes.
-    /// `spoilt`: the worker still holds a tensor in the slot, so main neither writes to the slot nor uses it
-    /// again.
+    /// Turns a lease into a loan to the user. The batch takes the slot's first `used` bytes. `spoilt` is true
+    /// if the worker still holds a tensor in the slot: main then neither writes to the slot nor reuses it.
     ///
     /// # Errors
-    /// [`SlotError::NotLeased`].
+    /// [`SlotError::NotLeased`] if `lease` has ended or never existed.
     pub fn lend(&self, lease: Lease, used: u64, spoilt: bool) -> Result<Loan, SlotError> {
         let mut inner = self.lock();
         let lent = inner.lent + 1;
@@ -331,7 +348,7 @@ impl SlotPool {
         slot.last_used = lent;
         inner.lent = lent;
         inner.leased -= 1;
-        // A worker may lie, but no batch is larger than its slot.
+        // `used` comes from the worker and may be false, but no batch is larger than its slot.
         inner.note_size((used.min(lease.len) as usize).max(min_len));
         if spoilt {
             loan.freeze();
@@ -339,10 +356,10 @@ impl SlotPool {
         Ok(loan)
     }
 
-    /// Writes what a task is told at length, such as the indices of a large batch, to the start of its leased slot.
+    /// Writes long parts of a task, such as the indices of a large batch, to the start of its leased slot.
     ///
     /// # Errors
-    /// [`SlotError::NotLeased`], also when the slot is too small.
+    /// [`SlotError::NotLeased`], also if the slot is too small.
     pub fn write(&self, lease: Lease, bytes: &[u8]) -> Result<(), SlotError> {
         let mut inner = self.lock();
         let slot = inner.leased(lease)?;
@@ -350,32 +367,34 @@ impl SlotPool {
         loan.put(0, bytes).map_err(|_| SlotError::NotLeased(lease))
     }
 
-    /// The region that a slot lies in, to be sent to a worker; `None` when there is no such slot.
+    /// Returns the region of a slot number, to be sent to a worker; `None` if there is no such region.
     pub fn region_of(&self, slot: u32) -> Option<SharedRegion> {
         self.lock().region_of(slot).map(Region::share)
     }
 
-    /// True while the slot exists.
+    /// True if the slot exists.
     pub fn exists(&self, slot: u32) -> bool {
         self.lock().slots.contains_key(&slot)
     }
 
-    /// True while the region with this first slot exists. Workers are told to forget those that do not.
+    /// True if the region with this first slot exists. Main tells workers to unmap regions that no longer
+    /// exist.
     pub fn has_region(&self, first: u32) -> bool {
         self.lock().regions.contains_key(&first)
     }
 
-    /// Number of regions destroyed so far: while it stays the same, there is nothing to forget.
+    /// Returns the number of regions destroyed so far. While it stays the same, workers have no region to
+    /// unmap.
     pub fn destroyed(&self) -> u64 {
         self.lock().destroyed
     }
 
-    /// Number of batches that the program holds.
+    /// Returns the number of batches that the program holds.
     pub fn held(&self) -> usize {
         self.lock().count(State::Lent)
     }
 
-    /// Bytes in all slots.
+    /// Returns the number of bytes in all slots.
     pub fn bytes(&self) -> u64 {
         self.lock().bytes
     }
@@ -388,7 +407,8 @@ impl SlotPool {
 }
 
 impl Inner {
-    /// In a forked child the slots are still the parent's, and its workers'. Whatever is done with a slot begins with a lease.
+    /// In a forked child, empties the pool: the slots belong to the parent and its workers. It is enough to
+    /// do this before each lease, because every use of a slot begins with a lease.
     fn start_anew_after_fork(&mut self) {
         let this = process::id();
         if self.owner != this {
@@ -405,7 +425,7 @@ impl Inner {
             free: BTreeSet::new(),
             in_use: 0,
             leased: 0,
-            most_leased: 0,
+            max_leased: 0,
             next: 0,
             generation: 0,
             recent: RecentSizes::default(),
@@ -422,7 +442,7 @@ impl Inner {
         self.recent.largest().max(FIRST_LEN)
     }
 
-    /// Notes the size of a batch. When batches have become smaller, free slots that are far larger are given back to the system.
+    /// Notes the size of a batch. If batches have become smaller, destroys free slots that are far larger.
     fn note_size(&mut self, used: usize) {
         let before = self.expected();
         self.recent.note(used);
@@ -433,12 +453,12 @@ impl Inner {
         }
     }
 
-    /// True for a slot of more than twice the size of a new one.
+    /// True if the slot is more than twice as large as a new one.
     fn is_too_large(&self, slot: &Slot) -> bool {
         slot.memory.len() / 2 > with_slack(self.expected())
     }
 
-    /// Leases a slot of at least `needed` bytes, so that `others` more would still fit.
+    /// Leases a slot of at least `needed` bytes if `others` more of that size would still fit.
     fn lease(
         &mut self,
         needed: usize,
@@ -453,18 +473,18 @@ impl Inner {
             return Err(self.limit_reached(needed));
         }
         let free = self.free.iter().copied().filter(|number| self.slots[number].memory.len() >= needed);
-        // The preferred ones first, then the lowest number: the same few slots stay in use, and in the caches.
+        // Preferred slots first, then the lowest number: the same few slots stay in use, and in the caches.
         let found = free.min_by_key(|&number| (!preferred(number), number));
         let number = match found {
             Some(number) => number,
-            // Slack only where it fits.
+            // With slack only if the limit allows it.
             None => self.create(Some(with_slack(needed)).filter(|&roomy| fits(roomy)).unwrap_or(needed))?,
         };
         Ok(self.start_lease(number, owner))
     }
 
     fn start_lease(&mut self, number: u32, owner: &Arc<Owner>) -> Lease {
-        let slot = self.slots.get_mut(&number).expect("the caller found or made it");
+        let slot = self.slots.get_mut(&number).expect("the caller has found or made the slot");
         slot.state = State::Leased;
         slot.owner = Arc::downgrade(owner);
         *lock(&owner.0) = thread::current().id();
@@ -475,10 +495,11 @@ impl Inner {
         self.free.remove(&number);
         self.in_use += lease.len;
         self.leased += 1;
-        self.most_leased = self.most_leased.max(self.leased);
+        self.max_leased = self.max_leased.max(self.leased);
         lease
     }
 
+    /// Returns the slot of a lease.
     fn leased(&mut self, lease: Lease) -> Result<&mut Slot, SlotError> {
         let slot = self.slots.get_mut(&lease.slot);
         let valid = |slot: &&mut Slot| {
@@ -507,8 +528,8 @@ impl Inner {
         if slot.spoilt || self.is_too_large(slot) {
             self.destroy(number, slot.spoilt);
         }
-        // The last ones: the first ones are leased again before them.
-        while self.free.len() > 2 * self.most_leased + SPARE
+        // Destroys the slots with the highest numbers, because `lease` prefers the lowest ones.
+        while self.free.len() > 2 * self.max_leased + SPARE
             && let Some(&last) = self.free.last()
         {
             self.destroy(last, false);
@@ -520,8 +541,8 @@ impl Inner {
         (slot < region.end()).then_some(region)
     }
 
-    /// The owners of slots that other iterators use.
-    fn used_beside<'a>(&'a self, owner: &'a Arc<Owner>) -> impl Iterator<Item = Arc<Owner>> + 'a {
+    /// Returns the owner of each slot that an iterator other than `owner` uses.
+    fn used_by_others<'a>(&'a self, owner: &'a Arc<Owner>) -> impl Iterator<Item = Arc<Owner>> + 'a {
         let used = self.slots.values().filter(|slot| slot.state != State::Free);
         used.filter_map(|slot| slot.owner.upgrade()).filter(|other| !Arc::ptr_eq(other, owner))
     }
@@ -537,7 +558,7 @@ impl Inner {
     }
 
     fn create(&mut self, len: usize) -> Result<u32, SlotError> {
-        // Free slots that are too small only stand in the way.
+        // Free slots that are too small take memory that the new slot may need.
         let is_small = |number: &u32| self.slots[number].memory.len() < len;
         let small: Vec<u32> = self.free.iter().copied().filter(is_small).collect();
         small.into_iter().for_each(|number| self.destroy(number, false));
@@ -571,7 +592,7 @@ impl Inner {
         Ok(made)
     }
 
-    /// Destroys a slot. `may_be_read`: a worker may still read what is in it.
+    /// Destroys a slot. `may_be_read` is true if a worker may still read its content.
     fn destroy(&mut self, number: u32, may_be_read: bool) {
         let Some(Slot { memory, state, .. }) = self.slots.remove(&number) else { return };
         let len = memory.len() as u64;
@@ -582,7 +603,7 @@ impl Inner {
         self.leased -= usize::from(state == State::Leased);
         drop(memory);
         let Some((&first, region)) = self.regions.range_mut(..=number).next_back() else { return };
-        // A forked child must not touch what its parent uses.
+        // A forked child must not give back pages that its parent uses.
         region.remove_slot(number, may_be_read || self.owner != process::id());
         if region.is_empty() {
             self.regions.remove(&first);
@@ -600,13 +621,15 @@ impl Inner {
     }
 }
 
-/// Up to an eighth more, so that batches whose sizes differ a little fit the same slots.
+/// Returns `needed` and up to an eighth more, so that batches whose sizes differ a little fit into the same
+/// slots.
 fn with_slack(needed: usize) -> usize {
     let step = (needed.checked_next_power_of_two().unwrap_or(needed) / 16).max(PAGE);
     needed.checked_next_multiple_of(step).unwrap_or(needed)
 }
 
-/// A poisoned lock only means that a thread panicked elsewhere: every change above leaves the table whole.
+/// Locks `mutex`, also if it is poisoned: a panic does not leave the table inconsistent, because no change
+/// above is left half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,11 +1,10 @@
 //! The sizes of recent batches, which decide how large new slots are.
 
-/// Number of batches that are remembered. One batch that is far larger than the others, or one worker that
-/// asks for far more than it needs, makes new slots that large only until this many further batches have
-/// come.
+/// Number of sizes that are remembered. A batch that is far larger than the others, or a worker that asks for
+/// far more than it needs, makes new slots that large only until this many further batches have come.
 ///
-/// Alternative considered: an average, or a quantile. Rejected because every batch above it would have to ask for a larger slot, which
-/// costs its worker a wait and a second copy.
+/// Alternative considered: an average, or a quantile. Rejected because every batch above it would have to ask
+/// for a larger slot, which costs its worker a wait and a second copy.
 pub(super) const RECENT: usize = 32;
 
 /// Sizes of the last [`RECENT`] batches and granted requests, in bytes; 0 where there have been fewer.

@@ -1,4 +1,4 @@
-//! The memory that slots lie in: each region is one memfd, cut into places of one size.
+//! The memory of slots: each region is one memfd, divided into places of one size.
 
 use std::{
     collections::BTreeSet,
@@ -14,14 +14,15 @@ use crate::{
     sys::{SlotMemory, SlotRegion},
 };
 
-/// Min size of a slot that has a region, and so a descriptor, of its own, in bytes.
-const LEAST_ALONE: usize = 1 << 20;
-/// Max size of a region of smaller slots, in bytes.
-const LARGEST: usize = 32 << 20;
-/// Min number of places in a region of smaller slots.
-const FEWEST: usize = 8;
+/// Minimum size of a slot that has a region, and therefore a descriptor, of its own, in bytes.
+const MIN_LEN_ALONE: usize = 1 << 20;
+/// Maximum size of a region of smaller slots, in bytes.
+const MAX_REGION_LEN: usize = 32 << 20;
+/// Minimum number of places in a region of smaller slots.
+const MIN_PLACES: usize = 8;
 
-/// Shared memory with room for `count` slots. Pages are reserved for a slot when it is made, and given back when it is destroyed.
+/// Shared memory with room for `count` slots. The pages of a slot are reserved when it is made, and given
+/// back when it is destroyed.
 #[derive(Debug)]
 pub(super) struct Region {
     first: u32,
@@ -29,11 +30,11 @@ pub(super) struct Region {
     slot_len: NonZeroUsize,
     fd: Arc<OwnedFd>,
     mapping: Arc<SlotRegion>,
-    /// Numbers of the places that a slot can be made in.
+    /// Numbers of the places in which a slot can be made.
     vacant: BTreeSet<u32>,
-    /// Slots in it.
+    /// Number of slots that exist in it.
     slots: usize,
-    /// Number of places that are not used again.
+    /// Number of places that are never used again.
     given_up: usize,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Region {
 pub struct SharedRegion {
     /// Number of its first slot.
     pub first: u32,
-    /// Number of slots that it has room for.
+    /// Number of slots for which it has room.
     pub count: u32,
     /// Size of each slot, in bytes.
     pub slot_len: u64,
@@ -56,14 +57,15 @@ impl AsFd for SharedRegion {
 }
 
 impl Region {
-    /// Makes a region for slots of `slot_len` bytes whose numbers begin at `first`: with as many places as there are `slots`, so that the
-    /// number of regions grows with the logarithm of the number of slots, until each is as large as a region may be.
+    /// Makes a region for slots of `slot_len` bytes whose numbers begin at `first`. It has as many places as
+    /// the loader has `slots`, so that the number of regions grows with the logarithm of the number of slots
+    /// until regions have their maximum size.
     ///
     /// # Errors
-    /// When the system has no descriptors, mappings or memory left.
+    /// If the system is out of descriptors, mappings or memory.
     pub(super) fn create(first: u32, slot_len: NonZeroUsize, slots: usize) -> io::Result<Self> {
-        let most = if slot_len.get() < LEAST_ALONE { LARGEST / slot_len } else { 1 };
-        let count = slots.max(FEWEST).min(most);
+        let max_places = if slot_len.get() < MIN_LEN_ALONE { MAX_REGION_LEN / slot_len } else { 1 };
+        let count = slots.max(MIN_PLACES).min(max_places);
         // A limit on address space or on the size of files may allow memory for one slot, but not for
         // several.
         Self::with_places(first, slot_len, count).or_else(|error| match count {
@@ -81,35 +83,37 @@ impl Region {
         Ok(Self { first, count, slot_len, fd: Arc::new(fd), mapping, vacant, slots: 0, given_up: 0 })
     }
 
-    /// Number of its first slot.
+    /// Returns the number of its first slot.
     pub(super) fn first(&self) -> u32 {
         self.first
     }
 
-    /// The number behind that of its last slot.
+    /// Returns the number after that of its last slot.
     pub(super) fn end(&self) -> u32 {
         self.first + self.count
     }
 
-    /// True when a slot of `len` bytes can be made in it.
+    /// True if a slot of `len` bytes can be made in it.
     pub(super) fn has_room(&self, len: usize) -> bool {
         self.slot_len.get() == len && !self.vacant.is_empty()
     }
 
-    /// True when there is no slot in it.
+    /// True if no slot exists in it.
     pub(super) fn is_empty(&self) -> bool {
         self.slots == 0
     }
 
-    /// Makes a slot, in the first vacant place; page-locked by `pinner`, as far as it can.
+    /// Makes a slot in the first vacant place. `pinner` page-locks it; if that fails, the slot is ordinary
+    /// memory.
     ///
     /// # Errors
-    /// When the system has no memory left.
+    /// If the system is out of memory.
     pub(super) fn make_slot(&mut self, pinner: Option<&Pinner>) -> io::Result<(u32, Arc<SlotMemory>)> {
         while let Some(&number) = self.vacant.first() {
             memory::fill(&self.fd, self.offset(number), self.slot_len)?;
             self.vacant.remove(&number);
-            // A place whose memory the CUDA driver still has registered is not used again.
+            // The CUDA driver may still have the memory of a destroyed slot registered. Such a place is never
+            // used again.
             if let Some(slot) = self.mapping.slot(self.place(number), pinner) {
                 self.slots += 1;
                 return Ok((number, slot));
@@ -120,7 +124,7 @@ impl Region {
     }
 
     /// Notes that a slot is destroyed. If a worker may still read it, its memory stays until the region is
-    /// destroyed and the worker has unmapped it; otherwise its pages go back to the system, and its place is
+    /// destroyed and the worker has unmapped it. Otherwise its pages go back to the system, and its place is
     /// vacant.
     pub(super) fn remove_slot(&mut self, number: u32, may_be_read: bool) {
         self.slots -= 1;
@@ -136,7 +140,7 @@ impl Region {
         SharedRegion { first, count, slot_len: slot_len.get() as u64, fd: Arc::clone(fd) }
     }
 
-    /// Slots in it, and places with those that are vacant or were given up.
+    /// Returns the number of slots, and the number of all places: with a slot, vacant, or never used again.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.slots, self.slots + self.vacant.len() + self.given_up)

@@ -1,4 +1,4 @@
-//! Tests of the slots: one by one, and as a state machine.
+//! Tests of the slots: single cases, and random steps of a state machine.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use super::{recent::RECENT, *};
 use crate::sys::{Chunk, SlotRegion};
 
-const ANY: fn(u32) -> bool = |_| false;
+const ANY_SLOT: fn(u32) -> bool = |_| false;
 
 #[test]
-fn a_slot_goes_round() {
+fn a_slot_is_used_again_when_its_last_tensor_is_dropped() {
     let pool = SlotPool::new(1 << 20);
-    let lease = pool.lease(100, 0, ANY).unwrap();
+    let lease = pool.lease(100, 0, ANY_SLOT).unwrap();
     let mut loan = pool.lend(lease, 8, false).unwrap();
     assert_eq!(pool.held(), 1);
     let chunk = loan.take(0..8).unwrap();
@@ -20,89 +20,93 @@ fn a_slot_goes_round() {
     assert_eq!(pool.held(), 1, "a chunk keeps the slot");
     drop(chunk);
     assert_eq!(pool.held(), 0);
-    let again = pool.lease(100, 0, ANY).unwrap();
+    let again = pool.lease(100, 0, ANY_SLOT).unwrap();
     assert_eq!((again.slot, again.generation), (lease.slot, lease.generation + 1));
 }
 
 #[test]
-fn old_and_made_up_leases_are_refused() {
+fn old_and_invented_leases_are_refused() {
     let pool = SlotPool::new(1 << 20);
-    let lease = pool.lease(100, 0, ANY).unwrap();
+    let lease = pool.lease(100, 0, ANY_SLOT).unwrap();
     pool.release(lease, false);
     assert!(matches!(pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
-    let made_up = Lease { slot: 99, generation: 1, len: 4096 };
-    assert!(matches!(pool.lend(made_up, 8, false), Err(SlotError::NotLeased(_))));
-    assert!(matches!(pool.regrow(Some(made_up), 1, 0), Err(SlotError::NotLeased(_))));
+    let invented = Lease { slot: 99, generation: 1, len: 4096 };
+    assert!(matches!(pool.lend(invented, 8, false), Err(SlotError::NotLeased(_))));
+    assert!(matches!(pool.regrow(Some(invented), 1, 0), Err(SlotError::NotLeased(_))));
 }
 
 #[test]
-fn the_limit_is_hard_and_names_what_is_held() {
+fn the_limit_is_never_exceeded_and_the_error_counts_batches() {
     let pool = SlotPool::new(2 * FIRST_LEN as u64);
-    let first = pool.lease(1, 0, ANY).unwrap();
+    let first = pool.lease(1, 0, ANY_SLOT).unwrap();
     let loan = pool.lend(first, 8, false).unwrap();
-    let _second = pool.lease(1, 0, ANY).unwrap();
-    let error = pool.lease(1, 0, ANY).unwrap_err();
+    let _second = pool.lease(1, 0, ANY_SLOT).unwrap();
+    let error = pool.lease(1, 0, ANY_SLOT).unwrap_err();
     assert!(matches!(error, SlotError::LimitReached { held: 1, leased: 1, .. }), "{error}");
     drop(loan);
-    pool.lease(1, 0, ANY).unwrap();
+    pool.lease(1, 0, ANY_SLOT).unwrap();
 }
 
 #[test]
-fn growing_replaces_the_small_slot() {
+fn regrowing_destroys_the_smaller_slot() {
     let pool = SlotPool::new(1 << 30);
-    let small = pool.lease(1, 0, ANY).unwrap();
+    let small = pool.lease(1, 0, ANY_SLOT).unwrap();
     let large = pool.regrow(Some(small), 1_000_000, 0).unwrap();
     assert!(large.len >= 1_000_000 && large.len < 1_200_000, "{large:?}");
     assert!(!pool.exists(small.slot));
     pool.release(large, false);
-    assert_eq!(pool.lease(1, 0, ANY).unwrap().slot, large.slot, "the next batch is expected to be as large");
+    assert_eq!(
+        pool.lease(1, 0, ANY_SLOT).unwrap().slot,
+        large.slot,
+        "the next batch is expected to be as large"
+    );
 }
 
 #[test]
 fn no_slot_is_smaller_than_the_first() {
     let pool = SlotPool::new(1 << 20);
-    let lease = pool.lease(1, 0, ANY).unwrap();
-    // A worker may ask for anything.
+    let lease = pool.lease(1, 0, ANY_SLOT).unwrap();
+    // A worker may ask for any size.
     let again = pool.regrow(Some(lease), 0, 0).unwrap();
     assert_eq!(again.len, FIRST_LEN as u64);
 }
 
 #[test]
-fn room_is_kept_for_those_that_are_ahead() {
+fn room_is_kept_for_earlier_tasks() {
     let pool = SlotPool::new(3 << 20);
-    let leases = [(); 3].map(|()| pool.lease(1, 0, ANY).unwrap());
+    let leases = [(); 3].map(|()| pool.lease(1, 0, ANY_SLOT).unwrap());
     assert!(matches!(pool.regrow(Some(leases[2]), 1 << 20, 2), Err(SlotError::LimitReached { .. })));
     let grown = pool.regrow(Some(leases[0]), 1 << 20, 1).unwrap();
-    assert_eq!(grown.len, 1 << 20, "no slack where it would take the others' room");
-    assert!(matches!(pool.lease(1, 1, ANY), Err(SlotError::LimitReached { .. })));
-    pool.lease(1, 0, ANY).unwrap();
+    assert_eq!(grown.len, 1 << 20, "no slack if it would take the room of the others");
+    assert!(matches!(pool.lease(1, 1, ANY_SLOT), Err(SlotError::LimitReached { .. })));
+    pool.lease(1, 0, ANY_SLOT).unwrap();
 }
 
 #[test]
-fn a_warmer_slot_is_one_that_was_used_later() {
+fn a_warmer_slot_was_used_later() {
     let pool = SlotPool::new(1 << 20);
-    let (first, second) = (pool.lease(1, 0, ANY).unwrap(), pool.lease(1, 0, ANY).unwrap());
-    assert_eq!(pool.lease_warmer(first, |_| true), None, "nothing is free");
+    let (first, second) = (pool.lease(1, 0, ANY_SLOT).unwrap(), pool.lease(1, 0, ANY_SLOT).unwrap());
+    assert_eq!(pool.lease_warmer(first, |_| true), None, "no slot is free");
     drop(pool.lend(second, 8, false).unwrap());
     assert_eq!(pool.lease_warmer(first, |_| true).unwrap().slot, second.slot);
-    assert_eq!(pool.lease_warmer(first, |_| true), None, "it is leased now");
+    assert_eq!(pool.lease_warmer(first, |_| true), None, "the warmer slot is leased now");
 }
 
 #[test]
-fn a_spoilt_slot_is_destroyed_when_it_comes_home() {
+fn a_spoilt_slot_is_destroyed_when_it_comes_back() {
     let pool = SlotPool::new(1 << 20);
-    let lease = pool.lease(1, 0, ANY).unwrap();
+    let lease = pool.lease(1, 0, ANY_SLOT).unwrap();
     let mut loan = pool.lend(lease, 8, true).unwrap();
-    assert!(loan.take(0..8).unwrap().is_frozen(), "the worker reads it");
+    assert!(loan.take(0..8).unwrap().is_frozen(), "the worker still reads it");
     drop(loan);
     assert!(!pool.exists(lease.slot));
     assert_eq!(pool.bytes(), 0);
 }
 
-/// Lends `count` batches of `used` bytes, one at a time.
+/// Lends and drops `count` batches of `used` bytes, one at a time.
 fn lend_and_drop(pool: &SlotPool, count: usize, used: usize) {
     for _ in 0..count {
-        let mut lease = pool.lease(1, 0, ANY).unwrap();
+        let mut lease = pool.lease(1, 0, ANY_SLOT).unwrap();
         if lease.len < used as u64 {
             lease = pool.regrow(Some(lease), used, 0).unwrap();
         }
@@ -111,21 +115,21 @@ fn lend_and_drop(pool: &SlotPool, count: usize, used: usize) {
 }
 
 #[test]
-fn one_large_batch_is_forgotten() {
+fn one_large_batch_makes_slots_large_for_a_while_only() {
     let pool = SlotPool::new(1 << 30);
     lend_and_drop(&pool, 10, 100_000);
     lend_and_drop(&pool, 1, 100_000_000);
-    assert!(pool.expected() >= 100_000_000 && pool.bytes() >= 100_000_000, "it may come again soon");
+    assert!(pool.expected() >= 100_000_000 && pool.bytes() >= 100_000_000, "another one may come soon");
     lend_and_drop(&pool, RECENT, 100_000);
     assert_eq!(pool.expected(), 100_000);
     assert!(pool.bytes() < 1_000_000, "its slot is given back: {}", pool.bytes());
-    assert!(pool.lease(1, 0, ANY).unwrap().len < 200_000);
+    assert!(pool.lease(1, 0, ANY_SLOT).unwrap().len < 200_000);
 }
 
 #[test]
-fn a_large_slot_that_comes_back_late_is_given_back() {
+fn a_large_slot_that_comes_back_late_is_destroyed() {
     let pool = SlotPool::new(1 << 30);
-    let first = pool.lease(1, 0, ANY).unwrap();
+    let first = pool.lease(1, 0, ANY_SLOT).unwrap();
     let large = pool.regrow(Some(first), 100_000_000, 0).unwrap();
     let held = pool.lend(large, 100_000_000, false).unwrap();
     lend_and_drop(&pool, RECENT, 100_000);
@@ -135,20 +139,20 @@ fn a_large_slot_that_comes_back_late_is_given_back() {
 }
 
 #[test]
-fn a_false_size_is_forgotten_too() {
+fn a_false_size_makes_slots_large_for_a_while_only() {
     let pool = SlotPool::new(1 << 30);
-    let lease = pool.lease(1, 0, ANY).unwrap();
+    let lease = pool.lease(1, 0, ANY_SLOT).unwrap();
     let large = pool.regrow(Some(lease), 500_000_000, 0).unwrap();
-    // The worker asked for much, and then says that it wrote even more.
+    // The worker has asked for a large slot, and then claims to have written even more.
     drop(pool.lend(large, u64::MAX, false).unwrap());
     assert!(pool.expected() as u64 <= large.len);
     lend_and_drop(&pool, RECENT, 1000);
-    assert_eq!((pool.expected(), pool.lease(1, 0, ANY).unwrap().len), (FIRST_LEN, FIRST_LEN as u64));
+    assert_eq!((pool.expected(), pool.lease(1, 0, ANY_SLOT).unwrap().len), (FIRST_LEN, FIRST_LEN as u64));
     assert!(pool.bytes() < 1_000_000, "{}", pool.bytes());
 }
 
 #[test]
-fn sizes_that_vary_settle_on_slots_that_stay() {
+fn slots_stay_when_batches_vary_in_size() {
     let pool = SlotPool::new(1 << 30);
     let sizes = [700_000, 2_000_000, 1_100_000, 1_900_000, 900_000];
     sizes.into_iter().cycle().take(2 * RECENT).for_each(|size| lend_and_drop(&pool, 1, size));
@@ -158,21 +162,21 @@ fn sizes_that_vary_settle_on_slots_that_stay() {
 }
 
 #[test]
-fn a_slot_of_the_first_size_fits_where_the_expected_one_does_not() {
+fn a_small_slot_can_be_leased_when_the_expected_size_does_not_fit() {
     let pool = SlotPool::new(100_000_000);
-    let first = pool.lease(1, 0, ANY).unwrap();
+    let first = pool.lease(1, 0, ANY_SLOT).unwrap();
     let large = pool.regrow(Some(first), 90_000_000, 0).unwrap();
     let _held = pool.lend(large, 90_000_000, false).unwrap();
-    assert!(matches!(pool.lease(1, 0, ANY), Err(SlotError::LimitReached { .. })));
+    assert!(matches!(pool.lease(1, 0, ANY_SLOT), Err(SlotError::LimitReached { .. })));
     let small = pool.lease_small(1).unwrap();
     assert_eq!(small.len, FIRST_LEN as u64);
     assert!(pool.regrow(Some(small), 5_000_000, 0).is_ok());
 }
 
 #[test]
-fn a_task_that_has_given_its_slot_back_gets_a_larger_one() {
+fn a_task_without_slot_can_lease_a_larger_one() {
     let pool = SlotPool::new(20 * FIRST_LEN as u64);
-    let [first, second] = [(); 2].map(|()| pool.lease(1, 0, ANY).unwrap());
+    let [first, second] = [(); 2].map(|()| pool.lease(1, 0, ANY_SLOT).unwrap());
     assert!(matches!(pool.regrow(Some(first), 19 * FIRST_LEN + 1, 0), Err(SlotError::LimitReached { .. })));
     pool.release(second, false);
     let grown = pool.regrow(Some(first), 19 * FIRST_LEN + 1, 0).unwrap();
@@ -184,27 +188,31 @@ fn a_task_that_has_given_its_slot_back_gets_a_larger_one() {
 fn slots_of_other_threads_iterators_may_come_back() {
     let pool = SlotPool::new(1 << 20);
     let (ours, theirs) = (pool.of_iterator(), pool.of_iterator());
-    let _own = ours.lease(1, 0, ANY).unwrap();
+    let _own = ours.lease(1, 0, ANY_SLOT).unwrap();
     assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (0, false));
-    let lease = theirs.lease(1, 0, ANY).unwrap();
-    assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (1, false), "this thread would have to act");
-    let theirs = thread::spawn(move || (theirs.lease(1, 0, ANY).unwrap(), theirs)).join().unwrap().1;
+    let lease = theirs.lease(1, 0, ANY_SLOT).unwrap();
+    assert_eq!(
+        (ours.used_elsewhere(), ours.may_come_back()),
+        (1, false),
+        "only this thread could give it back"
+    );
+    let theirs = thread::spawn(move || (theirs.lease(1, 0, ANY_SLOT).unwrap(), theirs)).join().unwrap().1;
     assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (2, true));
     let returned = ours.returned();
     drop(theirs.lend(lease, 1, false).unwrap());
     assert_eq!((ours.used_elsewhere(), ours.returned()), (1, returned + 1));
     drop(theirs);
-    assert_eq!(ours.used_elsewhere(), 0, "an iterator that is gone gives nothing back by itself");
+    assert_eq!(ours.used_elsewhere(), 0, "a dropped iterator gives nothing back by itself");
 }
 
-/// Descriptors of this process.
+/// Number of descriptors of this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Leases a slot and lends a batch of some bytes.
+/// Leases a slot and lends a batch of `used` bytes.
 fn lend_one(pool: &SlotPool, used: u64) -> Loan {
-    let lease = pool.lease(1, 0, ANY).unwrap();
+    let lease = pool.lease(1, 0, ANY_SLOT).unwrap();
     pool.lend(lease, used, false).unwrap()
 }
 
@@ -225,57 +233,57 @@ fn a_thread_that_drops_many_batches_gives_their_memory_back() {
     let pool = SlotPool::new(1 << 30);
     let held: Vec<Loan> = (0..1000).map(|_| lend_one(&pool, 8)).collect();
     drop(held);
-    // No call of the pool has happened since.
+    // Locks the inner mutex, because a call of the pool would take the slots back.
     let inner = lock(&pool.inner);
     assert!(inner.slots.len() < MANY_RETURNS + 20, "{}", inner.slots.len());
 }
 
 #[test]
-fn large_slots_lie_alone() {
+fn a_large_slot_has_a_region_of_its_own() {
     let pool = SlotPool::new(1 << 30);
     let before = descriptors();
-    let lease = pool.lease(1 << 20, 0, ANY).unwrap();
+    let lease = pool.lease(1 << 20, 0, ANY_SLOT).unwrap();
     let region = pool.region_of(lease.slot).unwrap();
     assert_eq!((region.count, region.slot_len), (1, lease.len));
     drop(region);
     pool.release(lease, true);
     assert!(!pool.has_region(lease.slot));
     for _ in 0..200 {
-        let lease = pool.lease(1 << 20, 0, ANY).unwrap();
+        let lease = pool.lease(1 << 20, 0, ANY_SLOT).unwrap();
         pool.release(lease, true);
     }
-    // The other tests of this process have descriptors too, but fewer than 200 slots that were never closed.
+    // The margin is for the other tests of this process. If regions stayed open, there would be 200 more.
     assert!(descriptors() <= before + 50);
 }
 
 #[test]
-fn slots_that_are_not_needed_take_no_pages() {
+fn only_existing_slots_have_reserved_pages() {
     let pool = SlotPool::new(1 << 30);
     let held: Vec<Loan> = (0..500).map(|_| lend_one(&pool, 8)).collect();
     let pages = |region: &SharedRegion| nix::sys::stat::fstat(region).unwrap().st_blocks as u64 * 512;
     let regions: Vec<SharedRegion> = lock(&pool.inner).regions.values().map(Region::share).collect();
     let all = || regions.iter().map(pages).sum::<u64>();
-    assert_eq!(all(), pool.bytes(), "each page of a slot is reserved, and no other");
+    assert_eq!(all(), pool.bytes(), "the pages of slots are reserved, and no others");
     drop(held);
     assert_eq!(pool.held(), 0);
     assert_eq!(all(), pool.bytes());
 }
 
 #[test]
-fn a_slot_that_is_made_again_has_other_leases() {
+fn a_slot_that_is_made_again_has_a_new_generation() {
     let pool = SlotPool::new(1 << 30);
-    let leases: Vec<Lease> = (0..3).map(|_| pool.lease(1, 0, ANY).unwrap()).collect();
+    let leases: Vec<Lease> = (0..3).map(|_| pool.lease(1, 0, ANY_SLOT).unwrap()).collect();
     let (first, last) = (leases[0], leases[2]);
     pool.release(last, false);
     pool.inner.lock().unwrap().destroy(last.slot, false);
     assert!(!pool.exists(last.slot) && pool.has_region(first.slot));
-    let again = pool.lease(1, 0, ANY).unwrap();
-    assert_eq!(again.slot, last.slot, "the place is used again, and no worker has to map anything");
+    let again = pool.lease(1, 0, ANY_SLOT).unwrap();
+    assert_eq!(again.slot, last.slot, "the place is used again, and workers need not map anything");
     assert_ne!(again.generation, last.generation);
     assert!(matches!(pool.lend(last, 8, false), Err(SlotError::NotLeased(_))));
 }
 
-/// What main, its workers and the program may do next. Whom it is done to is a number among those that there are.
+/// A step of main, of a worker or of the program. `which` selects a lease or a batch, modulo their number.
 #[derive(Debug, Clone)]
 enum Step {
     Lease {
@@ -299,12 +307,12 @@ enum Step {
         used: u64,
         spoilt: bool,
     },
-    /// The program drops a batch, or all of it but one tensor.
+    /// The program drops a batch (`all`), or all of it but one tensor.
     Drop {
         which: usize,
         all: bool,
     },
-    /// A worker answers under a lease that is over.
+    /// A worker answers under a lease that has ended.
     AnswerLate {
         which: usize,
     },
@@ -326,7 +334,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A batch that the program holds, with what its worker wrote.
+/// A batch that the program holds, with the number that its worker wrote.
 struct Held {
     lease: Lease,
     loan: Option<Loan>,
@@ -334,27 +342,30 @@ struct Held {
     written: u64,
 }
 
-/// The pool beside what must be true of it.
+/// The pool, and a model of its state.
 struct World {
     pool: SlotPool,
     leases: Vec<Lease>,
     held: Vec<Held>,
-    over: Vec<Lease>,
-    /// Every lease that there ever was.
+    /// Leases that have ended.
+    ended: Vec<Lease>,
+    /// Slot and generation of every lease so far.
     known: BTreeSet<(u32, u32)>,
+    /// The number that the worker wrote last.
     written: u64,
     /// Sizes of all batches and granted requests, oldest first.
     sizes: Vec<usize>,
-    /// What each lease was asked for, by slot and generation.
+    /// The `min_len` of each lease, by slot and generation.
     min_lens: BTreeMap<(u32, u32), usize>,
-    /// What the worker has mapped, by number of the first slot.
+    /// Regions that the worker has mapped, by number of the first slot.
     mapped: BTreeMap<u32, Arc<SlotRegion>>,
-    /// Tensors that the worker keeps, with what it wrote there.
+    /// Tensors that the worker keeps, with the numbers that it wrote.
     kept: Vec<(Chunk, u64)>,
 }
 
 impl World {
-    /// A tensor at the start of a leased slot, as the worker has it, with a number that no other has.
+    /// Writes a unique number to the start of a leased slot, as the worker does. Returns it as a tensor of
+    /// the worker.
     fn write_as_worker(&mut self, lease: Lease) -> Chunk {
         let region = self.pool.region_of(lease.slot).unwrap();
         let map = || {
@@ -377,13 +388,12 @@ const LIMIT: u64 = 8 * FIRST_LEN as u64;
 
 impl World {
     fn new() -> Self {
-        let (leases, held, over, known) = (Vec::new(), Vec::new(), Vec::new(), BTreeSet::new());
         Self {
             pool: SlotPool::new(LIMIT),
-            leases,
-            held,
-            over,
-            known,
+            leases: Vec::new(),
+            held: Vec::new(),
+            ended: Vec::new(),
+            known: BTreeSet::new(),
             written: 0,
             sizes: Vec::new(),
             min_lens: BTreeMap::new(),
@@ -394,7 +404,7 @@ impl World {
 
     fn take(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Lease { min_len, others } => match self.pool.lease(min_len, others, ANY) {
+            Step::Lease { min_len, others } => match self.pool.lease(min_len, others, ANY_SLOT) {
                 Ok(lease) => {
                     prop_assert!(lease.len >= min_len as u64);
                     self.min_lens.insert((lease.slot, lease.generation), min_len);
@@ -407,15 +417,15 @@ impl World {
                 let batch = self.write_as_worker(lease);
                 match self.pool.regrow(Some(lease), needed, others) {
                     Ok(larger) => {
-                        // The worker copies its batch from there.
+                        // The worker copies its batch from the smaller slot.
                         self.kept.push((batch, self.written));
                         prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
                         self.sizes.push(needed);
-                        self.over.push(lease);
+                        self.ended.push(lease);
                         self.start(larger)?;
                     }
                     Err(error) => {
-                        // Nothing has changed.
+                        // The lease is unchanged.
                         self.leases.push(lease);
                         self.is_full(&error)?;
                     }
@@ -436,10 +446,10 @@ impl World {
                 }
                 self.pool.release(lease, spoilt);
                 let is_too_large = lease.len as usize / 2 > with_slack(self.pool.expected());
-                // One that is not needed any more may be gone too.
+                // The pool may also have destroyed the slot because it needs fewer free slots.
                 let exists = self.pool.exists(lease.slot);
                 prop_assert!(!exists || (!spoilt && !is_too_large));
-                self.over.push(lease);
+                self.ended.push(lease);
             }
             Step::Lend { which, used, spoilt } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
@@ -457,17 +467,17 @@ impl World {
                 let Some(place) = which.checked_rem(self.held.len()) else { return Ok(()) };
                 self.held[place].loan = None;
                 if all {
-                    self.over.push(self.held.swap_remove(place).lease);
+                    self.ended.push(self.held.swap_remove(place).lease);
                 }
             }
             Step::AnswerLate { which } => {
-                let late = self.over.get(which % self.over.len().max(1)).copied();
+                let late = self.ended.get(which % self.ended.len().max(1)).copied();
                 let lent = self.held.get(which % self.held.len().max(1)).map(|held| held.lease);
-                let lies = self
+                let false_len = self
                     .leases
                     .get(which % self.leases.len().max(1))
                     .map(|lease| Lease { len: u64::MAX, ..*lease });
-                for lease in late.into_iter().chain(lent).chain(lies) {
+                for lease in late.into_iter().chain(lent).chain(false_len) {
                     prop_assert!(matches!(self.pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
                     prop_assert!(matches!(self.pool.regrow(Some(lease), 1, 0), Err(SlotError::NotLeased(_))));
                     prop_assert!(matches!(self.pool.write(lease, b"late"), Err(SlotError::NotLeased(_))));
@@ -478,16 +488,18 @@ impl World {
         Ok(())
     }
 
+    /// Checks a new lease, and writes to its slot.
     fn start(&mut self, lease: Lease) -> Result<(), TestCaseError> {
         prop_assert!(self.known.insert((lease.slot, lease.generation)), "leased twice: {:?}", lease);
         let in_use = self.leases.iter().chain(self.held.iter().map(|held| &held.lease));
-        prop_assert!(in_use.clone().all(|other| other.slot != lease.slot), "somebody else's: {:?}", lease);
-        // As its worker may, at once. Whoever holds a batch must not see it.
+        prop_assert!(in_use.clone().all(|other| other.slot != lease.slot), "in use: {:?}", lease);
+        // The worker may write at once. The program's batches and tensors that workers keep must not change.
         self.pool.write(lease, &[255; 64]).unwrap();
         self.leases.push(lease);
         Ok(())
     }
 
+    /// Checks the error of a request that did not fit.
     fn is_full(&self, error: &SlotError) -> Result<(), TestCaseError> {
         let SlotError::LimitReached { held, leased, limit, .. } = error else {
             return Err(TestCaseError::fail(error.to_string()));
@@ -496,12 +508,17 @@ impl World {
         Ok(())
     }
 
+    /// Checks the pool against the model.
     fn check(&self) -> Result<(), TestCaseError> {
         for held in &self.held {
             prop_assert_eq!(held.tensor.as_bytes(), held.written.to_le_bytes(), "a lent slot was written");
         }
         for (tensor, written) in &self.kept {
-            prop_assert_eq!(tensor.as_bytes(), written.to_le_bytes(), "what a worker keeps was written");
+            prop_assert_eq!(
+                tensor.as_bytes(),
+                written.to_le_bytes(),
+                "a tensor that a worker keeps was written"
+            );
         }
         let recent = self.sizes.iter().rev().take(RECENT).copied();
         prop_assert_eq!(self.pool.expected(), recent.max().unwrap_or(0).max(FIRST_LEN));
@@ -520,7 +537,7 @@ impl World {
         prop_assert_eq!(inner.count(State::Leased), self.leases.len());
         prop_assert_eq!(inner.count(State::Lent), self.held.len());
         prop_assert_eq!(inner.leased, self.leases.len());
-        prop_assert!(inner.free.len() <= 2 * inner.most_leased + SPARE);
+        prop_assert!(inner.free.len() <= 2 * inner.max_leased + SPARE);
         for (&first, region) in &inner.regions {
             prop_assert!(first == region.first() && !region.is_empty());
             let own = inner.slots.range(first..region.end()).count();
@@ -538,7 +555,7 @@ fn pick(leases: &mut Vec<Lease>, which: usize) -> Option<Lease> {
 
 proptest! {
     #[test]
-    fn whatever_is_done_no_slot_is_twos_and_no_byte_is_lost(steps in prop::collection::vec(step(), 1..80)) {
+    fn no_sequence_of_steps_leases_a_slot_twice_or_loses_a_byte(steps in prop::collection::vec(step(), 1..80)) {
         let mut world = World::new();
         for step in steps {
             world.take(step)?;
