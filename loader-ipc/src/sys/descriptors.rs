@@ -1,4 +1,4 @@
-//! Descriptors known by number only.
+//! Duplicates descriptors of which only the number is known.
 
 use std::{
     fs, io,
@@ -7,11 +7,12 @@ use std::{
 
 use crate::process::open_descriptors;
 
-/// A duplicate of each socket that this process has open, one at a time: for one that a library keeps to itself. Not of other
-/// descriptors, since closing a duplicate of a file gives up the process's locks on it.
+/// Duplicates each open socket of this process, one at a time, to find a socket that a library keeps private.
+/// Other descriptors are not duplicated, because closing a duplicate of a file releases the process's locks
+/// on the file.
 ///
 /// # Errors
-/// When `/proc` is not there; of each, when there are no descriptors left.
+/// If `/proc` is missing. The iterator gives an error for a socket if the process is out of descriptors.
 pub(crate) fn duplicate_sockets() -> io::Result<impl Iterator<Item = io::Result<OwnedFd>>> {
     let is_socket = |number: &RawFd| {
         fs::read_link(format!("/proc/self/fd/{number}"))
@@ -19,8 +20,9 @@ pub(crate) fn duplicate_sockets() -> io::Result<impl Iterator<Item = io::Result<
     };
     let numbers = open_descriptors()?.into_iter().filter(is_socket);
     Ok(numbers.filter_map(|number| {
-        // SAFETY: not -1, since it is the name of an open descriptor. It is used for one call, which duplicates it; if another thread
-        // has closed it meanwhile, that fails, or duplicates what has come to have the number.
+        // SAFETY: the number is not -1, because it was that of an open descriptor. It is used for one call,
+        // which duplicates it. If another thread has closed the descriptor meanwhile, the call fails or
+        // duplicates another descriptor with this number.
         let duplicate = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned();
         let is_closed = matches!(&duplicate, Err(error) if error.raw_os_error() == Some(nix::libc::EBADF));
         (!is_closed).then_some(duplicate)

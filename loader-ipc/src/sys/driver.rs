@@ -1,4 +1,4 @@
-//! The CUDA driver's calls.
+//! Calls the CUDA driver.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -12,27 +12,27 @@ use crate::pin::{DriverError, PinError};
 
 const LIBRARY: &str = "libcuda.so.1";
 const SUCCESS: c_int = 0;
-/// Page-locked for every context, whichever device the program copies to.
+/// Page-locks memory for every context, so that the program can copy to any device.
 const CU_MEMHOSTREGISTER_PORTABLE: c_uint = 1;
 
 type Device = c_int;
 type Context = *mut c_void;
 
-/// The driver, with a device's primary context.
+/// The driver, with the primary context of a device.
 pub(super) struct Driver {
     calls: Calls,
     device: Device,
     context: Context,
 }
 
-// SAFETY: the driver's calls may be made from any thread; a context is a name that is valid on each of them.
+// SAFETY: any thread may call the driver, and a context handle is valid on every thread.
 unsafe impl Send for Driver {}
-// SAFETY: as above; which context is current is kept by thread, and each call here puts back what was.
+// SAFETY: as above. The current context is a property of a thread, and each call here restores it.
 unsafe impl Sync for Driver {}
 
 macro_rules! calls {
     ($($name:ident($($argument:ty),*);)*) => {
-        /// By their names in cuda.h. Each returns 0 or an error's number.
+        /// The driver's functions, by their names in cuda.h. Each returns 0 or the number of an error.
         #[allow(non_snake_case)]
         struct Calls { $($name: unsafe extern "C" fn($($argument),*) -> c_int,)* }
 
@@ -67,26 +67,28 @@ calls! {
 impl Driver {
     pub(super) fn open() -> Result<Self, PinError> {
         let calls = Calls::load()?;
-        // SAFETY: may be called at any time and any number of times.
+        // SAFETY: `cuInit` may be called at any time and any number of times.
         match unsafe { (calls.cuInit)(0) } {
             DriverError::NO_DEVICE => return Err(PinError::NoDevice),
             code => calls.check("cuInit", code)?,
         }
         let device = calls.choose_device()?;
         let mut context = ptr::null_mut();
-        // SAFETY: the address is of a variable of the right type.
+        // SAFETY: the pointer is to a variable of the right type.
         let code = unsafe { (calls.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         calls.check("cuDevicePrimaryCtxRetain", code)?;
         Ok(Self { calls, device, context })
     }
 
-    /// Lets go of the context. Registrations made with it must have ended.
+    /// Releases the context. All registrations made with it must have ended.
     pub(super) fn close(&self) {
-        // SAFETY: retained once, when it was opened. It fails where the driver has been shut down, and then there is nothing to do.
+        // SAFETY: `open` has retained the context once. The call fails if the driver has been shut down;
+        // nothing is left to do then.
         unsafe { (self.calls.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 
-    /// Page-locks a range that is mapped for reading and writing, and stays so until [`unregister`](Self::unregister).
+    /// Page-locks a range. The caller keeps it mapped for reading and writing until
+    /// [`unregister`](Self::unregister) succeeds.
     pub(super) fn register(&self, start: NonNull<u8>, len: usize) -> Result<(), PinError> {
         let start = start.as_ptr().cast();
         // SAFETY: the range is mapped. The driver locks its pages and does not touch their bytes.
@@ -96,16 +98,17 @@ impl Driver {
         self.calls.check(call, code)
     }
 
-    /// False when the range is still registered.
+    /// Ends a registration. Returns false if the range is still registered.
     pub(super) fn unregister(&self, start: NonNull<u8>) -> bool {
-        // SAFETY: any address is allowed: the driver looks for it among those that it knows.
+        // SAFETY: any address is allowed: the driver looks it up among its registrations.
         let unregister = || unsafe { (self.calls.cuMemHostUnregister)(start.as_ptr().cast()) };
         let (_, code) = self.in_context("cuMemHostUnregister", unregister);
-        // A driver that has been shut down, as at the end of the process, has let go of everything.
+        // A driver that has been shut down, as at the end of the process, has ended all registrations.
         matches!(code, SUCCESS | DriverError::DEINITIALIZED)
     }
 
-    /// Makes a call in the driver's context, and puts back the one that was current on this thread. Gives the call that failed.
+    /// Makes `call`, whose name is `name`, in the driver's context, and restores the context that was current
+    /// on this thread. Returns the result, with the name of the call that it comes from.
     fn in_context(&self, name: &'static str, call: impl FnOnce() -> c_int) -> (&'static str, c_int) {
         // SAFETY: the context is retained.
         let pushed = unsafe { (self.calls.cuCtxPushCurrent_v2)(self.context) };
@@ -114,7 +117,7 @@ impl Driver {
         }
         let code = call();
         let mut popped = ptr::null_mut();
-        // SAFETY: takes off what was pushed above; the address is of a variable of the right type.
+        // SAFETY: pops the context that was pushed above; the pointer is to a variable of the right type.
         unsafe { (self.calls.cuCtxPopCurrent_v2)(&raw mut popped) };
         (name, code)
     }
@@ -122,11 +125,11 @@ impl Driver {
 
 impl Calls {
     fn load() -> Result<Self, PinError> {
-        // SAFETY: runs the driver's initialisers, as in every program that uses the driver.
+        // SAFETY: loading runs the driver's initialisers, as in every program that uses the driver.
         let library =
             unsafe { Library::new(LIBRARY) }.map_err(|error| PinError::NoDriver(error.to_string()))?;
         let calls = Self::find(&library)?;
-        // The driver has threads: it is never unloaded.
+        // The driver has threads, so it must never be unloaded.
         mem::forget(library);
         Ok(calls)
     }
@@ -140,20 +143,22 @@ impl Calls {
 
     fn name_of(&self, code: c_int) -> Option<String> {
         let mut name = ptr::null();
-        // SAFETY: the address is of a variable of the right type.
+        // SAFETY: the pointer is to a variable of the right type.
         let known = unsafe { (self.cuGetErrorName)(code, &raw mut name) };
         if known != SUCCESS || name.is_null() {
             return None;
         }
-        // SAFETY: a string constant in the driver.
+        // SAFETY: the name is a string constant in the driver, which is never unloaded.
         let name = unsafe { CStr::from_ptr(name) };
         Some(name.to_string_lossy().into_owned())
     }
 
-    /// Not simply the first one: a context on a device that the program does not use takes hundreds of megabytes of its memory.
+    /// Returns the device of the context that is current on this thread, otherwise the first device whose
+    /// primary context is in use, otherwise the first device. Not always the first device, because a context
+    /// on a device that the program does not use takes hundreds of megabytes of that device's memory.
     fn choose_device(&self) -> Result<Device, PinError> {
         let mut device = 0;
-        // SAFETY: the address is of a variable of the right type.
+        // SAFETY: the pointer is to a variable of the right type.
         if unsafe { (self.cuCtxGetDevice)(&raw mut device) } == SUCCESS {
             return Ok(device);
         }
@@ -176,7 +181,7 @@ impl Calls {
 
     fn is_in_use(&self, device: Device) -> bool {
         let (mut flags, mut active) = (0, 0);
-        // SAFETY: the addresses are of variables of the right types.
+        // SAFETY: the pointers are to variables of the right types.
         let code = unsafe { (self.cuDevicePrimaryCtxGetState)(device, &raw mut flags, &raw mut active) };
         code == SUCCESS && active != 0
     }

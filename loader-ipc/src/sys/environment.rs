@@ -1,4 +1,4 @@
-//! Sets an environment variable for the time of a call.
+//! Sets an environment variable during a call.
 
 use std::{
     env,
@@ -6,19 +6,20 @@ use std::{
     fs,
 };
 
-/// Runs `call` while the variable `name` is `value`. In a process with several threads, returns `None`
-/// without running `call`.
+/// Runs `call` while the variable `name` is `value`. `call` must not start a thread. In a process with
+/// several threads, returns `None` without running `call`.
 pub(crate) fn with_variable<R>(name: &str, value: &OsStr, call: impl FnOnce() -> R) -> Option<R> {
     if !is_only_thread() {
         return None;
     }
     let _restore = Restore { name, before: env::var_os(name) };
-    // SAFETY: no other thread exists that could use the environment meanwhile, and `call` starts none before this returns.
+    // SAFETY: no other thread exists that could use the environment, and `call` starts none before the
+    // variable is restored.
     unsafe { env::set_var(name, value) };
     Some(call())
 }
 
-/// Sets the variable back, also after a panic.
+/// Restores the variable on drop, also after a panic.
 struct Restore<'a> {
     name: &'a str,
     before: Option<OsString>,
@@ -27,7 +28,8 @@ struct Restore<'a> {
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
         match self.before.take() {
-            // SAFETY: made by `with_variable`, in a process without other threads.
+            // SAFETY: `with_variable` made this value in a process without other threads, and `call` has
+            // started none.
             Some(before) => unsafe { env::set_var(self.name, before) },
             // SAFETY: as above.
             None => unsafe { env::remove_var(self.name) },
@@ -46,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_changed_where_other_threads_are() {
+    fn nothing_is_changed_if_other_threads_exist() {
         let (end, ended) = mpsc::channel::<()>();
         let other = thread::spawn(move || ended.recv().is_ok());
         assert!(!is_only_thread());

@@ -1,23 +1,24 @@
-//! Ending the process, and telling the allocator that it will be busy.
+//! Ends the process at once, and configures the allocator.
 
 use nix::libc;
 
-/// Ends the process at once: no destructors, no exit handlers, no flushing. For a watchdog whose other threads may be stuck
-/// anywhere.
+/// Ends the process at once, without destructors, exit handlers or flushing. For a watchdog: other threads
+/// may be stuck anywhere.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` has no preconditions and does not return.
     unsafe { libc::_exit(status) }
 }
 
-/// Tells glibc's allocator to keep freed memory instead of giving it back. A loop that frees and allocates a sample's worth of
-/// memory again and again would otherwise fault every page of it in again.
+/// Tells glibc's allocator to keep freed memory. Otherwise, a loop that allocates and frees the memory of one
+/// sample would cause a page fault for each of its pages, each time.
 pub fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
     {
-        const LARGEST_KEPT: libc::c_int = 32 << 20; // glibc's own upper bound for the threshold
+        /// Maximum size of a block that is kept, in bytes: glibc's upper bound for this threshold.
+        const MAX_KEPT: libc::c_int = 32 << 20;
         // SAFETY: `mallopt` may be called at any time; it only changes when memory goes back to the system.
-        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_KEPT) };
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAX_KEPT) };
         // SAFETY: as above.
-        unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * LARGEST_KEPT) };
+        unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * MAX_KEPT) };
     }
 }

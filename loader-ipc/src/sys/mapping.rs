@@ -1,4 +1,5 @@
-//! A range of mapped memory, from a descriptor or anonymous, page-locked or not; unmapped on drop.
+//! A range of mapped memory, which is unmapped on drop. It is shared or private, and page-locked if the
+//! caller wants that.
 
 use std::{io, num::NonZeroUsize, os::fd::BorrowedFd, process, ptr::NonNull};
 
@@ -14,7 +15,7 @@ pub(super) struct Mapping {
     start: NonNull<u8>,
     len: NonZeroUsize,
     registration: Option<Registration>,
-    /// The process that made the mapping, if its forked children do not get it.
+    /// The process that made the mapping; `None` if its forked children get the mapping too.
     only_in: Option<u32>,
 }
 
@@ -23,21 +24,22 @@ pub(super) enum Access {
     Write,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; the value hands out addresses only, and the types built on it
-// say who may read or write what.
+// SAFETY: the mapping belongs to the process, not to a thread. The value gives only addresses; the types
+// built on it decide who may read or write which bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `&Mapping` gives an address and a length.
+// SAFETY: as above. `&Mapping` gives only an address and a length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd`, shared with every other process that maps it. A forked child of a process that is
-    /// [guarded against forks](super::guard_against_forks) does not get memory that can be written.
+    /// Maps the first `len` bytes of `fd`, shared with every other process that maps them. Forked children of
+    /// a process that is [guarded against forks](super::guard_against_forks) do not get memory that is mapped
+    /// for writing.
     pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, access: Access) -> io::Result<Self> {
         let protection = match access {
             Access::Read => ProtFlags::PROT_READ,
             Access::Write => ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
         };
-        // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
+        // SAFETY: the call names no address, so it replaces no existing mapping. The length is not zero.
         let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
         let mut mapping = Self { start: start.cast(), len, registration: None, only_in: None };
         if matches!(access, Access::Write) && is_guarded() {
@@ -47,29 +49,29 @@ impl Mapping {
     }
 
     fn keep_from_children(&mut self) -> io::Result<()> {
-        // SAFETY: exactly the range of the mapping, whose content in this process does not change.
+        // SAFETY: the range is exactly that of the mapping. Its content in this process does not change.
         unsafe { madvise(self.start.cast(), self.len.get(), MmapAdvise::MADV_DONTFORK) }?;
         self.only_in = Some(process::id());
         Ok(())
     }
 
-    /// Zeroed memory of this process alone.
+    /// Maps zeroed memory that only this process has.
     pub(super) fn anonymous(len: NonZeroUsize) -> io::Result<Self> {
-        // Private: in a forked child it is a copy.
+        // Private: a forked child gets a copy.
         let (protection, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
-        // SAFETY: no address is asked for, so no existing mapping is replaced; length is not zero.
+        // SAFETY: the call names no address, so it replaces no existing mapping. The length is not zero.
         let start = unsafe { mmap_anonymous(None, len, protection, flags) }?;
         Ok(Self { start: start.cast(), len, registration: None, only_in: None })
     }
 
-    /// Page-locks it until it is unmapped, if the driver does.
+    /// Page-locks the memory until it is unmapped, if the driver can.
     pub(super) fn pin(&mut self, pinner: &Pinner) {
         if self.registration.is_none() {
             self.registration = pinner.register(self.start, self.len.get());
         }
     }
 
-    /// True when it is page-locked in this process.
+    /// True if the memory is page-locked in this process.
     pub(super) fn is_pinned(&self) -> bool {
         self.registration.as_ref().is_some_and(Registration::is_valid)
     }
@@ -85,15 +87,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // The driver still has the range registered: it stays mapped, see `Registration::end`.
         if self.registration.take().is_some_and(|registration| !registration.end()) {
             return;
         }
-        // In a forked child the range is not mapped, or is something else by now.
+        // In a forked child, the range is not mapped, or another mapping has taken its place.
         if self.only_in.is_some_and(|owner| owner != process::id()) {
             return;
         }
-        // SAFETY: exactly the range that `mmap` gave; every type that hands out references into it holds this value.
-        // A failure can only mean a wrong range, which the first half rules out.
+        // SAFETY: the range is exactly the one that `mmap` returned, and every type that gives references
+        // into it holds this value. The call fails only for an invalid range, so its result can be ignored.
         let _ = unsafe { munmap(self.start.cast(), self.len.get()) };
     }
 }

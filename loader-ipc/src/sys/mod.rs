@@ -1,21 +1,22 @@
-//! The only place with `unsafe` in the loader (beside `entry.rs`). One mechanism per file; each gives a safe type.
+//! All `unsafe` code of the loader except that of `entry.rs`. Each file wraps one mechanism in a safe
+//! interface.
 //!
-//! | file | safe type | the invariant it keeps |
+//! | file | safe interface | invariant |
 //! |---|---|---|
-//! | `mapping.rs` | `Mapping` | the range stays mapped while the value lives, and while it is registered |
-//! | `sealed.rs` | [`SealedMap`] | nobody can write the bytes any more, so `&[u8]` is true |
-//! | `slot_memory.rs` | [`SlotRegion`], [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, every byte of a slot has one owner |
-//! | `words.rs` | [`SharedWords`] | shared counters are only reached as atomics |
-//! | `objects.rs` | [`LoadedObject`] | what the dynamic loader lists is read while it holds its lock |
+//! | `mapping.rs` | `Mapping` | the range stays mapped while the value exists, and while the range is registered |
+//! | `sealed.rs` | [`SealedMap`] | no process can write to the bytes any more, so `&[u8]` is sound |
+//! | `slot_memory.rs` | [`SlotRegion`], [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, each byte of a slot has one owner |
+//! | `words.rs` | [`SharedWords`] | shared words are accessed only as atomics |
+//! | `objects.rs` | [`LoadedObject`] | the list of loaded objects is read only while the dynamic loader holds its lock |
 //! | `line.rs` | `Line` | plain bytes without padding |
-//! | `pinner.rs` | [`Pinner`] | the driver is called in the process that opened it, and outlives its registrations |
-//! | `driver.rs` | `Driver` | calls have the types of cuda.h, and leave the thread's context as it was |
-//! | `pages.rs` | `Pages` | one owner |
-//! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no code is installed |
-//! | `descriptors.rs` | `duplicate_sockets` | a number is believed to be a descriptor for one call, which duplicates it |
-//! | `environment.rs` | `with_variable` | the environment changes only where no other thread exists |
-//! | `exit.rs` | [`exit_now`] | |
-//! | `forked.rs` | [`end_if_forked`] | what is advised is one mapping, whole |
+//! | `pinner.rs` | [`Pinner`] | only the process that opened the driver calls it, and the driver outlives its registrations |
+//! | `driver.rs` | `Driver` | calls have the types of cuda.h, and restore the thread's context |
+//! | `pages.rs` | `Pages` | the memory has one owner |
+//! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no signal handler is installed |
+//! | `descriptors.rs` | `duplicate_sockets` | a number is used as a descriptor for one call only, which duplicates it |
+//! | `environment.rs` | `with_variable` | the environment changes only while no other thread exists |
+//! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | |
+//! | `forked.rs` | [`end_if_forked`] | `madvise` is called only for one whole mapping |
 #![allow(unsafe_code)]
 
 mod descriptors;

@@ -1,10 +1,10 @@
-//! In place of `driver.rs` in a program without the feature `cuda`.
+//! Takes the place of `driver.rs` in a program without the feature `cuda`.
 
 use std::ptr::NonNull;
 
 use crate::pin::PinError;
 
-/// There is none.
+/// A type without values: [`open`](Self::open) always fails.
 #[derive(Debug)]
 pub(super) enum Driver {}
 

@@ -1,4 +1,4 @@
-//! Finds the file of code that an address of this process lies in.
+//! Finds the program or shared library that contains an address of this process.
 
 use std::{
     ffi::{CStr, OsStr, c_int, c_void},
@@ -12,42 +12,46 @@ use std::{
 use nix::libc::{PF_R, PT_LOAD, PT_NOTE, dl_iterate_phdr, dl_phdr_info, size_t};
 use object::{NativeEndian, elf, read::elf::NoteIterator};
 
-/// A file of code that is loaded into this process: the program itself or a shared library.
+/// A file of code that is loaded into this process: the program or a shared library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadedObject {
     path: PathBuf,
     is_program: bool,
-    /// Difference between the addresses in the file and in memory; it tells two loaded copies of one file apart.
+    /// Difference between the addresses in the file and in memory. It distinguishes two loaded copies of one
+    /// file.
     base: usize,
     build_id: Option<Vec<u8>>,
     layout: u64,
 }
 
 impl LoadedObject {
-    /// The object that `address` lies in; `None` for memory that no file of code was loaded to.
+    /// Returns the object that contains `address`; `None` if no file of code was loaded there.
     pub fn containing(address: usize) -> Option<Self> {
         let mut search = Search { address, visited: 0, found: None };
-        // SAFETY: `visit` is called during this call only, on this thread, and is given `search`, which outlives it.
+        // SAFETY: `visit` is called only during this call, on this thread, and gets `search`, which outlives
+        // the call.
         unsafe { dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
     }
 
-    /// Path of the file; for the main program, its path when it was started.
+    /// Returns the path of the file. For the program, this is the path of `/proc/self/exe`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// True for the main program, false for a shared library.
+    /// True for the program, false for a shared library.
     pub fn is_program(&self) -> bool {
         self.is_program
     }
 
-    /// The linker's build id, as it is in memory: the file may have been replaced since.
+    /// Returns the linker's build id. It is read from memory, because the file may have been replaced since
+    /// it was loaded.
     pub fn build_id(&self) -> Option<&[u8]> {
         self.build_id.as_deref()
     }
 
-    /// A hash of the offsets, sizes and flags of its loadable segments. The same in programs of the same Rust version only.
+    /// Returns a hash of the offsets, sizes and flags of the loadable segments. Programs built with another
+    /// Rust version may compute another hash.
     pub fn layout(&self) -> u64 {
         self.layout
     }
@@ -55,23 +59,24 @@ impl LoadedObject {
 
 struct Search {
     address: usize,
-    /// Objects seen so far; the first one is the main program (dl_iterate_phdr(3)).
+    /// Number of objects seen so far. The first one is the program (dl_iterate_phdr(3)).
     visited: usize,
     found: Option<LoadedObject>,
 }
 
-/// Looks at one object; ends the iteration by a value other than 0.
+/// Checks one object. Returns 0 to continue the iteration.
 ///
 /// # Safety
-/// `info` is what `dl_iterate_phdr` gives, `search` is a [`Search`] that nothing else uses meanwhile.
+/// `info` is the argument of `dl_iterate_phdr`, and `search` is a [`Search`] that nothing else uses during
+/// the call.
 unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, search: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     let search = unsafe { &mut *search.cast::<Search>() };
-    // SAFETY: the caller's promise; the loader holds its lock meanwhile.
+    // SAFETY: the caller's promise; the dynamic loader holds its lock during the call.
     let info = unsafe { &*info };
     let is_program = search.visited == 0;
     search.visited += 1;
-    // SAFETY: the dynamic loader gives this many headers, which stay in place while the object is loaded.
+    // SAFETY: the dynamic loader lists this many headers, which stay in place while the object is loaded.
     let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let base = info.dlpi_addr as usize;
     let holds = |address: usize, len: usize| {
@@ -88,14 +93,15 @@ unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: size_t, search: *mut 
     }
     let notes = headers.iter().filter(|header| header.p_type == PT_NOTE).filter_map(|header| {
         let (start, len) = (base.wrapping_add(header.p_vaddr as usize), header.p_memsz as usize);
-        // SAFETY: the bytes lie in a readable segment of the object, which is loaded, and notes are never written.
+        // SAFETY: the bytes are in a readable segment of the object, which is loaded, and notes are never
+        // written.
         let bytes = || unsafe { slice::from_raw_parts(start as *const u8, len) };
         holds(start, len).then(|| (bytes(), header.p_align))
     });
     let build_id = notes.filter_map(|(bytes, align)| build_id_in(bytes, align)).next();
     let path = match is_program || info.dlpi_name.is_null() {
         true => fs::read_link("/proc/self/exe").unwrap_or_default(),
-        // SAFETY: not null, and the loader ends names with a zero.
+        // SAFETY: the name is not null, and the dynamic loader ends names with a zero byte.
         false => OsStr::from_bytes(unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes()).into(),
     };
     let mut layout = DefaultHasher::new();
@@ -121,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_and_its_libraries_are_told_apart() {
+    fn the_program_and_its_libraries_are_distinguished() {
         let program = LoadedObject::containing(build_id_in as *const () as usize).unwrap();
         assert!(program.is_program());
         assert_eq!(program.path(), std::env::current_exe().unwrap());
@@ -134,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_build_id_is_that_of_the_file() {
+    fn the_build_id_in_memory_is_that_of_the_file() {
         use object::Object;
         let bytes = fs::read("/proc/self/exe").unwrap();
         let file = object::File::parse(&*bytes).unwrap();

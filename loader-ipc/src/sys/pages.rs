@@ -1,10 +1,11 @@
-//! Page-locked memory of this process alone.
+//! Page-locked memory that only this process has.
 
 use std::{num::NonZeroUsize, slice};
 
 use super::{Line, Mapping, Pinner};
 
-/// Lines in pages of their own, all registered with the driver: two registrations must not share a page.
+/// Lines in pages of their own, which are registered with the driver. Two registrations must not share a
+/// page.
 #[derive(Debug)]
 pub(crate) struct Pages {
     mapping: Mapping,
@@ -12,7 +13,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// So many zeroed lines; `None` when there is no memory for them or it cannot be registered.
+    /// Maps `lines` zeroed lines. Returns `None` if there is no memory, or if the driver cannot register it.
     pub(crate) fn pinned(lines: usize, pinner: &Pinner) -> Option<Self> {
         let len = NonZeroUsize::new(lines.checked_mul(size_of::<Line>())?)?;
         let mut mapping = Mapping::anonymous(len).ok()?;
@@ -20,14 +21,15 @@ impl Pages {
         mapping.is_pinned().then_some(Self { mapping, lines })
     }
 
-    /// False in a forked child.
+    /// True in the process that registered the memory, false in its forked children.
     pub(crate) fn is_pinned(&self) -> bool {
         self.mapping.is_pinned()
     }
 
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
-        // SAFETY: mapped while `self` lives, zeroed by the system, aligned to a page; written only through `&mut self`.
+        // SAFETY: the memory is mapped while `self` exists, zeroed by the system, aligned to a page, and
+        // written only through `&mut self`.
         unsafe { slice::from_raw_parts(self.mapping.start().cast().as_ptr(), self.lines) }
     }
 

@@ -1,4 +1,4 @@
-//! Who registers memory with the driver, and the registrations.
+//! Registers memory with the CUDA driver, which page-locks it.
 
 use std::{
     fmt, mem,
@@ -12,24 +12,27 @@ use std::{
 use super::driver::Driver;
 use crate::pin::PinError;
 
-/// An open driver. Clones share it; the last one, with the last registration, closes it.
+/// An open driver. Clones and registrations share it; the last of them closes it.
 #[derive(Clone)]
 pub struct Pinner(Arc<Shared>);
 
 struct Shared {
     driver: Driver,
-    /// The driver works in the process that opened it, and not in its forks.
+    /// The process that opened the driver. The driver does not work in its forked children.
     owner: u32,
+    /// True once a registration has failed.
     failed: AtomicBool,
+    /// The first failure, until [`Pinner::take_failure`] takes it.
     failure: Mutex<Option<PinError>>,
 }
 
 impl Pinner {
-    /// Opens the driver, for the device of the context that is current on this thread; else the first one whose primary context is in
-    /// use; else the first one. That device's primary context is kept until the last clone is dropped.
+    /// Opens the driver for the device of the context that is current on this thread, otherwise for the first
+    /// device whose primary context is in use, otherwise for the first device. Retains the primary context of
+    /// that device until the driver is closed.
     ///
     /// # Errors
-    /// When there is no driver or no device.
+    /// If there is no driver or no device, or if a call of the driver fails.
     pub fn open() -> Result<Self, PinError> {
         let shared = Shared {
             driver: Driver::open()?,
@@ -40,16 +43,18 @@ impl Pinner {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// The first failure to register memory, once.
+    /// Returns the first failure to register memory, once.
     pub fn take_failure(&self) -> Option<PinError> {
-        // Relaxed: the lock orders what is behind it, and a failure that is seen late is told late.
+        // Relaxed: the lock orders the access to `failure`. If this thread sees the flag late, it reports the
+        // failure late.
         if !self.0.failed.load(Ordering::Relaxed) {
             return None;
         }
         self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Registers a mapped range. When it cannot be, the failure is kept for [`take_failure`](Self::take_failure).
+    /// Registers a mapped range. Returns `None` if that fails; [`take_failure`](Self::take_failure) returns
+    /// the first failure.
     pub(super) fn register(&self, start: NonNull<u8>, len: usize) -> Option<Registration> {
         let registered = match self.0.owner == std::process::id() {
             true => self.0.driver.register(start, len),
@@ -81,7 +86,7 @@ impl Drop for Shared {
     }
 }
 
-/// A registered range. Its owner ends it before the range is unmapped.
+/// A registered range. The owner must end the registration before it unmaps the range.
 #[derive(Debug)]
 pub(super) struct Registration {
     pinner: Pinner,
@@ -89,19 +94,20 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// False in a forked child, where the mapping is a copy, or is its parent's to lock.
+    /// True in the process that made the registration. In a forked child, the range is a copy, or the
+    /// parent's shared memory.
     pub(super) fn is_valid(&self) -> bool {
         self.pinner.0.owner == std::process::id()
     }
 
-    /// Ends it. False when the driver still counts on the range: then it must stay mapped, for whatever were mapped at its place
-    /// later would be taken for it.
+    /// Ends the registration. Returns false if the driver still has the range registered. The range must then
+    /// stay mapped, because the driver would take other memory at the same address for it.
     #[must_use]
     pub(super) fn end(self) -> bool {
-        // In a forked child the registration is its parent's.
+        // In a forked child, the registration belongs to the parent.
         let ended = !self.is_valid() || self.pinner.0.driver.unregister(self.start);
         if !ended {
-            // The driver stays open for what it still holds.
+            // The driver stays open while a range is registered.
             mem::forget(self.pinner);
         }
         ended

@@ -1,4 +1,4 @@
-//! Read-only memory that nobody can change any more.
+//! Read-only memory that no process can change any more.
 
 use std::{
     io,
@@ -12,9 +12,11 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use super::{Access, Mapping};
 
-/// Bytes of a memfd that is sealed against writing, shrinking and growing: a plain `&[u8]`, shared by every process that maps it.
+/// Bytes of a memfd that is sealed against writing, shrinking and growing, shared by every process that maps
+/// them. It derefs to `[u8]`.
 #[derive(Debug)]
 pub struct SealedMap {
+    /// `None` if there are no bytes.
     mapping: Option<Mapping>,
 }
 
@@ -22,7 +24,8 @@ impl SealedMap {
     /// Maps the first `len` bytes of `fd`.
     ///
     /// # Errors
-    /// `InvalidInput` when `fd` is not sealed against writing, shrinking and growing, or shorter than `len`; else what `mmap` says.
+    /// `InvalidInput` if `fd` is not sealed against writing, shrinking and growing, or is shorter than `len`;
+    /// otherwise the error of the system call.
     pub fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
         require_seals(
             fd.as_fd(),
@@ -42,13 +45,14 @@ impl Deref for SealedMap {
 
     fn deref(&self) -> &[u8] {
         let Some(mapping) = &self.mapping else { return &[] };
-        // SAFETY: mapped for as long as `self` lives, and long enough (checked against the file's size, which is sealed). The
-        // kernel refuses every write to a memfd with F_SEAL_WRITE, in every process, so the bytes never change.
+        // SAFETY: the range is mapped while `self` exists, and is not longer than the file, whose size is
+        // sealed. The kernel refuses every write to a memfd with F_SEAL_WRITE, in every process, so the bytes
+        // never change.
         unsafe { slice::from_raw_parts(mapping.start().as_ptr(), mapping.len()) }
     }
 }
 
-/// Refuses memory that can still shrink, or is shorter than `len`: touching its mapping could fault.
+/// Refuses memory that can still shrink or is shorter than `len`: accessing its mapping could raise a signal.
 pub(super) fn require_fixed_size(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     require_seals(fd, len, SealFlag::F_SEAL_SHRINK)
 }
@@ -59,5 +63,8 @@ fn require_seals(fd: BorrowedFd<'_>, len: usize, wanted: SealFlag) -> io::Result
     if seals.contains(wanted) && usize::try_from(size).is_ok_and(|size| size >= len) {
         return Ok(());
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory is not sealed, or shorter than said"))
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the shared memory is not sealed, or is shorter than announced",
+    ))
 }

@@ -1,4 +1,4 @@
-//! Signal actions that a worker must not keep as it finds them, and a signal that is taken instead of delivered.
+//! Sets signal actions that a worker must not inherit, and removes pending signals.
 
 use std::ptr;
 
@@ -7,29 +7,31 @@ use nix::{
     sys::signal::{SigHandler, SigSet, Signal, signal},
 };
 
-/// Puts SIGCHLD back to its default. "Ignored" is inherited through exec, and a worker whose host ignores SIGCHLD could not wait for
-/// the programs that its dataset starts.
+/// Restores the default action of SIGCHLD. A process inherits an ignored signal through exec, and a worker
+/// whose host ignores SIGCHLD could not wait for the programs that its dataset starts.
 pub fn default_sigchld() {
-    // SAFETY: setting a default action installs no code, so nothing can be called at a wrong time.
+    // SAFETY: the default action installs no handler, so no code can run at a wrong time.
     let set = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
-    // It cannot fail for a valid signal, and if it did, all would be as before.
+    // The call cannot fail for a valid signal. If it did, the action would not change.
     let _ = set;
 }
 
-/// Ignores SIGPIPE, as Rust does before `main`: a worker may have begun before that, and user code that writes to a closed pipe must
-/// get an error there too.
+/// Ignores SIGPIPE, as Rust does before `main`. A worker may begin before that, and user code that writes to
+/// a closed pipe must get an error there too.
 pub(crate) fn ignore_sigpipe() {
-    // SAFETY: ignoring a signal installs no code, so nothing can be called at a wrong time.
+    // SAFETY: ignoring a signal installs no handler, so no code can run at a wrong time.
     let set = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
     // As above.
     let _ = set;
 }
 
-/// Takes one of `signals` that is pending, if this thread has them blocked, so that it is never delivered.
+/// Removes one pending signal of `signals`, which this thread must have blocked, so that the signal is never
+/// delivered.
 pub(crate) fn take_pending(signals: &SigSet) {
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: both pointers are to values that outlive the call; that nobody wants to know more of the signal may be null.
-    let taken = unsafe { libc::sigtimedwait(signals.as_ref(), ptr::null_mut(), &at_once) };
-    // None was pending, or one was taken: either is fine.
+    let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the set and the time outlive the call, and the pointer for details about the signal may be
+    // null.
+    let taken = unsafe { libc::sigtimedwait(signals.as_ref(), ptr::null_mut(), &no_wait) };
+    // An error only means that no such signal was pending.
     let _ = taken;
 }

@@ -1,8 +1,8 @@
-//! A slot's memory and who owns which byte of it.
+//! The memory of slots, and the ownership of its bytes.
 //!
-//! Between processes the protocol decides who may touch a slot: its worker while it is leased, the main process from the
-//! moment it has read `Done`. Within one process these types decide: a slot is lent at most once at a time ([`Loan`]), and a
-//! loan gives each byte to at most one [`Chunk`].
+//! Between processes, the protocol decides who may access a slot: its worker while the slot is leased, main
+//! from the moment when it has read `Done`. Within one process, these types decide: a slot has at most one
+//! [`Loan`] at a time, and a loan gives each byte to at most one [`Chunk`].
 
 use std::{
     any::Any,
@@ -21,21 +21,22 @@ use std::{
 
 use super::{Access, Mapping, Pinner, pinner::Registration, require_fixed_size};
 
-/// Shared memory of several slots of one size, mapped for reading and writing.
+/// Shared memory of one or more slots of the same size, mapped for reading and writing.
 #[derive(Debug)]
 pub struct SlotRegion {
     mapping: Mapping,
     slot_len: NonZeroUsize,
-    /// By place, whether its slot exists in this process.
+    /// True for each place whose [`SlotMemory`] exists in this process.
     taken: Box<[AtomicBool]>,
 }
 
 impl SlotRegion {
-    /// Maps `count` slots of `slot_len` bytes each, from the start of `fd` on. A process maps a region once: a second mapping would be a
-    /// second owner of its bytes.
+    /// Maps `count` slots of `slot_len` bytes each, from the start of `fd` on. A process must map a region
+    /// only once, because a second mapping would be a second owner of its bytes.
     ///
     /// # Errors
-    /// `InvalidInput` when `fd` can still shrink (touching it could then fault) or is too short; else what `mmap` says.
+    /// `InvalidInput` if `fd` is too short or can still shrink (accessing it could then raise a signal);
+    /// otherwise the error of the system call.
     pub fn map(fd: impl AsFd, slot_len: NonZeroUsize, count: NonZeroUsize) -> io::Result<Arc<Self>> {
         let len = slot_len.checked_mul(count).ok_or(io::ErrorKind::InvalidInput)?;
         require_fixed_size(fd.as_fd(), len.get())?;
@@ -47,14 +48,16 @@ impl SlotRegion {
         Arc::new(Self { mapping, slot_len, taken })
     }
 
-    /// The slot at a place, counted from 0, page-locked by `pinner` while it exists; where that fails, `pinner` knows why. `None` when
-    /// there is no such place, or its slot exists already.
+    /// Returns the slot at `place`, counted from 0. `pinner` page-locks it while it exists; if that fails,
+    /// the slot is ordinary memory and `pinner` keeps the error. Returns `None` if there is no such place, or
+    /// if its slot exists already.
     pub fn slot(self: &Arc<Self>, place: usize, pinner: Option<&Pinner>) -> Option<Arc<SlotMemory>> {
         // Acquire pairs with the Release in `SlotMemory::drop`. Only one caller can turn false into true.
         if self.taken.get(place)?.swap(true, Ordering::Acquire) {
             return None;
         }
-        // SAFETY: `taken` has as many places as there are whole slots in the mapping.
+        // SAFETY: the address is inside the mapping, because `taken` has as many places as the mapping has
+        // whole slots.
         let start = unsafe { self.mapping.start().add(place * self.slot_len.get()) };
         let registration = pinner.and_then(|pinner| pinner.register(start, self.slot_len.get()));
         let region = Arc::clone(self);
@@ -62,7 +65,7 @@ impl SlotRegion {
     }
 }
 
-/// One slot's memory.
+/// The memory of one slot.
 #[derive(Debug)]
 pub struct SlotMemory {
     region: Arc<SlotRegion>,
@@ -72,7 +75,7 @@ pub struct SlotMemory {
     lent: AtomicBool,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; the bytes are reached through loans only.
+// SAFETY: the mapping belongs to the process, not to a thread, and its bytes are accessed only through loans.
 unsafe impl Send for SlotMemory {}
 // SAFETY: as above.
 unsafe impl Sync for SlotMemory {}
@@ -80,37 +83,39 @@ unsafe impl Sync for SlotMemory {}
 impl Drop for SlotMemory {
     fn drop(&mut self) {
         if self.registration.take().is_some_and(|registration| !registration.end()) {
-            // The driver still has the range registered: it stays mapped, and is not used again.
+            // The driver still has the range registered: the region stays mapped, and the place is never used
+            // again.
             mem::forget(Arc::clone(&self.region));
             return;
         }
-        // Release pairs with the Acquire in `SlotRegion::slot`: the next owner sees every access through this one.
+        // Release pairs with the Acquire in `SlotRegion::slot`: accesses through this owner happen before
+        // those of the next.
         self.region.taken[self.place].store(false, Ordering::Release);
     }
 }
 
 impl SlotMemory {
-    /// A region of one slot, see [`SlotRegion::map`].
+    /// Maps a region of one slot, see [`SlotRegion::map`].
     ///
     /// # Errors
     /// As [`SlotRegion::map`].
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Arc<Self>> {
-        Ok(Self::alone(SlotRegion::map(fd, len, NonZeroUsize::MIN)?))
+        Ok(Self::only_slot(SlotRegion::map(fd, len, NonZeroUsize::MIN)?))
     }
 
-    /// Zeroed memory of this process alone.
+    /// Maps a slot of zeroed memory that only this process has.
     ///
     /// # Errors
-    /// What `mmap` says.
+    /// The error of `mmap`.
     pub fn of_this_process(len: NonZeroUsize) -> io::Result<Arc<Self>> {
-        Ok(Self::alone(SlotRegion::over(Mapping::anonymous(len)?, len)))
+        Ok(Self::only_slot(SlotRegion::over(Mapping::anonymous(len)?, len)))
     }
 
-    fn alone(region: Arc<SlotRegion>) -> Arc<Self> {
+    fn only_slot(region: Arc<SlotRegion>) -> Arc<Self> {
         region.slot(0, None).expect("the region is new")
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.region.slot_len.get()
@@ -118,12 +123,13 @@ impl SlotMemory {
 
     /// True from [`lend`](Self::lend) until the loan and its last chunk are dropped.
     pub fn is_lent(&self) -> bool {
-        // Acquire pairs with the Release in `LoanState::drop`: who sees "not lent" sees every write through the old chunks.
+        // Acquire pairs with the Release in `LoanState::drop`: a thread that sees false also sees every write
+        // through the old chunks.
         self.lent.load(Ordering::Acquire)
     }
 
-    /// The right to hand out this slot's bytes in this process; `None` while an earlier loan or a chunk of it lives.
-    /// `ticket` is dropped when the last chunk is, which is how a slot finds its way home.
+    /// Lends the slot. Returns `None` while an earlier loan or a chunk of it exists. `ticket` is dropped
+    /// after the loan and its last chunk; main's slots use it to return to the pool.
     pub fn lend(self: &Arc<Self>, ticket: impl Any + Send + Sync) -> Option<Loan> {
         // Acquire: see `is_lent`. Only one caller can turn false into true.
         if self.lent.swap(true, Ordering::Acquire) {
@@ -135,19 +141,21 @@ impl SlotMemory {
     }
 }
 
-/// Exclusive use of one slot within this process. Ends when it and every [`Chunk`] taken from it are dropped.
+/// Exclusive use of one slot within this process. It ends when the loan and every [`Chunk`] taken from it are
+/// dropped.
 #[derive(Debug)]
 pub struct Loan {
     state: Arc<LoanState>,
-    /// First byte of each range that was taken, and one past its last. They are disjoint.
+    /// Start and end of each range that was taken. The ranges are disjoint.
     taken: BTreeMap<usize, usize>,
 }
 
 struct LoanState {
     memory: Arc<SlotMemory>,
-    /// True when the other process reads the bytes too: no chunk, taken now or later, may be written.
+    /// True if the other process may read the bytes too: chunks, also those taken later, must not be written.
     frozen: AtomicBool,
-    _ticket: Box<dyn Any + Send + Sync>, // dropped after `lent` is cleared, by `Drop` below
+    /// Dropped after `Drop` below has cleared `lent`.
+    _ticket: Box<dyn Any + Send + Sync>,
 }
 
 impl fmt::Debug for LoanState {
@@ -163,12 +171,12 @@ impl Drop for LoanState {
     }
 }
 
-/// Why a range could not be taken from a [`Loan`].
+/// Reasons why a range cannot be taken from a [`Loan`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChunkError {
-    /// The range ends behind the slot's last byte.
-    #[error("bytes {start}..{end} lie outside the slot")]
+    /// The range is not inside the slot, or not aligned as a tensor must be.
+    #[error("bytes {start}..{end} are outside the slot or not aligned")]
     OutOfBounds {
         /// First byte.
         start: usize,
@@ -186,27 +194,29 @@ pub enum ChunkError {
 }
 
 impl Loan {
-    /// Size of the slot in bytes.
+    /// Returns the size of the slot in bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.state.memory.len()
     }
 
-    /// True when `chunk` was taken from this loan.
+    /// True if `chunk` was taken from this loan.
     pub fn owns(&self, chunk: &Chunk) -> bool {
         Arc::ptr_eq(&self.state, &chunk.state)
     }
 
     /// Makes all chunks of this loan read-only for good, including those that are taken later. A worker
-    /// freezes the loan of a batch before it sends the batch; main freezes its own when the worker still
+    /// freezes the loan of a batch before it encodes the batch. Main freezes its loan if the worker still
     /// holds a tensor of the batch.
     pub fn freeze(&self) {
-        // Release, with the Acquire in `is_frozen`. SeqCst is not needed: a thread that still has a `&mut` into a chunk of the batch
-        // must hand the tensor over to be encoded, which orders its writes before the encoding.
+        // Release pairs with the Acquire in `is_frozen`. SeqCst is not needed: a thread that still has a
+        // `&mut` into a chunk of the batch must pass the tensor on to be encoded, which orders its writes
+        // before the encoding.
         self.state.frozen.store(true, Ordering::Release);
     }
 
-    /// Takes `range` and fills it from its start with `bytes`, also when the loan is frozen: no other handle on it exists.
+    /// Takes the range of `bytes.len()` bytes from `start` on and writes `bytes` to it. This also works if
+    /// the loan is frozen, because no other chunk has these bytes.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -216,30 +226,32 @@ impl Loan {
         Ok(())
     }
 
-    /// Takes `range` out of the loan, for good.
+    /// Takes `range` from the loan. A range can be taken only once in a loan.
     ///
     /// # Errors
-    /// [`ChunkError`] when a byte of it does not exist or was taken before.
+    /// [`ChunkError`] if a byte of the range is outside the slot or was taken before.
     pub fn take(&mut self, range: Range<usize>) -> Result<Chunk, ChunkError> {
         let Range { start, end } = range;
         if start > end || end > self.len() {
             return Err(ChunkError::OutOfBounds { start, end });
         }
         if start < end {
-            // The last range that begins before `end`: no other one can reach beyond `start`.
+            // Checks only the last range that begins before `end`: taken ranges are disjoint, so earlier ones
+            // end before it.
             if self.taken.range(..end).next_back().is_some_and(|(_, &other_end)| other_end > start) {
                 return Err(ChunkError::Overlap { start, end });
             }
             self.taken.insert(start, end);
         }
         let base = self.state.memory.start;
-        // SAFETY: start <= end <= the slot's length, so the address is inside it (or one past its end for an empty chunk).
+        // SAFETY: start <= end <= the slot's length, so the address is inside the slot (or one past its end
+        // for an empty chunk).
         let first = unsafe { base.add(start) };
         Ok(Chunk { state: Arc::clone(&self.state), first, offset: start, len: end - start })
     }
 }
 
-/// A range of a slot that belongs to its holder alone (within this process).
+/// A range of a slot, of which it is the only owner within this process.
 #[derive(Debug)]
 pub struct Chunk {
     state: Arc<LoanState>,
@@ -248,42 +260,43 @@ pub struct Chunk {
     len: usize,
 }
 
-// SAFETY: a chunk owns its bytes as a `Box<[u8]>` would; no two chunks share one (kept by `Loan::take`).
+// SAFETY: a chunk owns its bytes as a `Box<[u8]>` does: `Loan::take` gives no byte to two chunks.
 unsafe impl Send for Chunk {}
 // SAFETY: `&Chunk` only reads.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
-    /// Place in the slot, in bytes.
+    /// Returns the offset in the slot, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// True when its slot is page-locked in this process.
+    /// True if its slot is page-locked in this process.
     pub fn is_pinned(&self) -> bool {
         self.state.memory.registration.as_ref().is_some_and(Registration::is_valid)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: (1) mapped: `state` holds the mapping, whose file is sealed against shrinking. (2) Initialised: pages of a
-        // memfd start as zeros. (3) Not written meanwhile: in this process `&mut` needs `&mut Chunk`, and no other chunk has
-        // these bytes; in other processes the protocol forbids it while the slot is lent here.
+        // SAFETY: (1) The bytes are mapped: `state` holds the mapping, whose file is sealed against
+        // shrinking. (2) They are initialised: pages of a memfd start as zeros. (3) Nothing writes to them
+        // while the slice exists: in this process, writing needs `&mut Chunk`, and no other chunk has these
+        // bytes; other processes must not write while the slot is lent here, according to the protocol.
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 
-    /// True once the loan is frozen: the bytes must be copied before they are changed.
+    /// True if the loan is frozen: the bytes must be copied before they are changed.
     #[inline]
     pub fn is_frozen(&self) -> bool {
-        // Acquire: pairs with the Release in `freeze`.
+        // Acquire pairs with the Release in `freeze`.
         self.state.frozen.load(Ordering::Acquire)
     }
 
-    /// The bytes, for writing. The caller must have seen that the loan [is not frozen](Self::is_frozen), or
-    /// know that no other process has read the bytes yet.
+    /// Returns the bytes, for writing. The caller must have checked that the loan [is not
+    /// frozen](Self::is_frozen), or know that no other process has read the bytes yet.
     #[inline]
     pub(crate) fn as_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_bytes`; `&mut self` makes the access unique in this process.
+        // SAFETY: as in `as_bytes`. `&mut self` makes the access unique in this process.
         unsafe { slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
     }
 }
@@ -299,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_a_region_has_one_slot() {
+    fn a_place_of_a_region_has_at_most_one_slot() {
         let page = NonZeroUsize::new(4096).unwrap();
         let region =
             SlotRegion::over(Mapping::anonymous(NonZeroUsize::new(3 * 4096).unwrap()).unwrap(), page);
@@ -313,7 +326,7 @@ mod tests {
         }
         let loan = slots[1].lend(()).unwrap();
         drop(slots);
-        assert!(region.slot(1, None).is_none(), "it is lent");
+        assert!(region.slot(1, None).is_none(), "the slot is lent");
         drop(loan);
         assert!(region.slot(1, None).is_some());
     }
@@ -322,7 +335,7 @@ mod tests {
     fn every_byte_has_one_owner() {
         let slot = slot();
         let mut loan = slot.lend(()).unwrap();
-        assert!(slot.lend(()).is_none(), "it is lent");
+        assert!(slot.lend(()).is_none(), "the slot is lent");
         let (mut first, mut second) = (loan.take(0..64).unwrap(), loan.take(64..128).unwrap());
         for (range, error) in [
             (63..65, ChunkError::Overlap { start: 63, end: 65 }),
@@ -343,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_frozen_can_be_read_and_put_beside() {
+    fn a_frozen_loan_can_be_read_and_extended() {
         let slot = slot();
         let mut loan = slot.lend(()).unwrap();
         let mut chunk = loan.take(0..8).unwrap();
@@ -353,7 +366,7 @@ mod tests {
         assert!(chunk.is_frozen() && loan.take(8..8).unwrap().is_frozen());
         loan.put(8, b"encoding").unwrap();
         drop(loan);
-        assert!(slot.is_lent(), "a chunk keeps it");
+        assert!(slot.is_lent(), "a chunk keeps the slot lent");
         assert_eq!(chunk.as_bytes(), b"content.");
         drop(chunk);
         let mut again = slot.lend(()).unwrap();

@@ -1,4 +1,4 @@
-//! A shared page of 64-bit words, reached as atomics only.
+//! Shared 64-bit words, which are accessed only as atomics.
 
 use std::{io, num::NonZeroUsize, os::fd::AsFd, slice, sync::atomic::AtomicU64};
 
@@ -14,7 +14,7 @@ impl SharedWords {
     /// Maps the first `len` words of `fd`.
     ///
     /// # Errors
-    /// `InvalidInput` when `fd` can still shrink or is shorter; else what `mmap` says.
+    /// `InvalidInput` if `fd` can still shrink or is too short; otherwise the error of the system call.
     pub fn map(fd: impl AsFd, len: NonZeroUsize) -> io::Result<Self> {
         let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
@@ -22,22 +22,23 @@ impl SharedWords {
         Ok(Self { mapping: Mapping::new(fd.as_fd(), bytes, Access::Write)? })
     }
 
-    /// The words of memory that is this process's alone.
+    /// Uses the words of `mapping`, which is private memory of this process.
     pub(super) fn over(mapping: Mapping) -> Self {
         Self { mapping }
     }
 
-    /// Words that only threads of this process share: what Miri can map.
+    /// Maps words that only the threads of this process share, which Miri supports.
     #[cfg(test)]
     pub(crate) fn of_this_process(len: NonZeroUsize) -> io::Result<Self> {
         let bytes = len.checked_mul(const { NonZeroUsize::new(size_of::<u64>()).unwrap() });
         Ok(Self::over(Mapping::anonymous(bytes.ok_or(io::ErrorKind::InvalidInput)?)?))
     }
 
-    /// The words.
+    /// Returns the words.
     pub fn words(&self) -> &[AtomicU64] {
         let first = self.mapping.start().cast::<AtomicU64>();
-        // SAFETY: mapped and page-aligned; atomics may be shared with other processes; every access anywhere is atomic.
+        // SAFETY: the memory is mapped while `self` exists, and page-aligned. Atomics may be shared with
+        // other processes, and every process accesses these words only as atomics.
         unsafe { slice::from_raw_parts(first.as_ptr(), self.mapping.len() / size_of::<u64>()) }
     }
 }
