@@ -1,6 +1,7 @@
-//! What is done with any bytes that the other process may write, for the fuzz targets and for `tests/corpus.rs`, which replays their
-//! corpus. A target fails by a panic, by memory that a length makes it ask for, or by taking forever.
-#![allow(dead_code)] // each target uses one
+//! Reads arbitrary bytes as the messages of the other process. The fuzz targets use this, and
+//! `tests/corpus.rs`, which replays their corpus. A target fails if it panics, if a false length makes it
+//! allocate too much memory, or if it does not end.
+#![allow(dead_code)] // each target uses one function
 
 use std::{collections::BTreeMap, num::NonZeroUsize, os::fd::AsFd, sync::Arc, time::Instant};
 
@@ -19,7 +20,7 @@ use loader_ipc::{
 use rustix::net::{SendFlags, send};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// A report's frame, which main reads. What is read can be written again, in the same bytes.
+/// Decodes the frame of an event, as main does. Encoding the event again must give the same bytes.
 pub(crate) fn report(bytes: &[u8]) {
     if let Ok(event) = codec::decode::<Event>(bytes) {
         assert_eq!(codec::encode(&event).unwrap(), bytes);
@@ -29,14 +30,15 @@ pub(crate) fn report(bytes: &[u8]) {
     }
 }
 
-/// An order's frame, which a worker reads.
+/// Decodes the frame of a command, as a worker does. Encoding the command again must give the same bytes.
 pub(crate) fn order(bytes: &[u8]) {
     if let Ok(order) = codec::decode::<Option<Order>>(bytes) {
         assert_eq!(codec::encode(&order).unwrap(), bytes);
     }
 }
 
-/// A whole message of a lifeline, header and all; and its body as each kind of message.
+/// Receives the bytes as a whole message of a lifeline, with its header; and decodes them as the body of each
+/// kind of message.
 pub(crate) fn lifeline(bytes: &[u8]) {
     if (1..=64 * 1024).contains(&bytes.len()) {
         let (ours, theirs) = Lifeline::pair().unwrap();
@@ -45,13 +47,14 @@ pub(crate) fn lifeline(bytes: &[u8]) {
     }
     drop(codec::decode::<Notice>(bytes));
     drop(codec::decode::<Bootstrap>(bytes));
-    // What a worker's answer is made of.
+    // The types in a worker's answer.
     drop(codec::decode::<Result<String, String>>(bytes));
 }
 
 const SLOT: usize = 4096;
 
-/// A batch in a slot of a page: two numbers say where its encoding lies, the rest is what lies in the slot.
+/// Decodes a batch from a slot of one page. The first two numbers are the range of its encoding, the rest is
+/// the content of the slot.
 pub(crate) fn batch(bytes: &[u8]) {
     let (numbers, content) = bytes
         .as_chunks::<8>()
@@ -65,7 +68,7 @@ pub(crate) fn batch(bytes: &[u8]) {
     loan.put(0, &content[..content.len().min(SLOT)]).unwrap();
     drop(loan);
     if let Ok(batch) = lent::decode::<Batch>(slot.lend(()).unwrap(), encoded) {
-        // Tensors lie in the slot, aligned, and none shares a byte with another one.
+        // Tensors are in the slot, aligned, and share no byte with each other.
         let all: Vec<_> = batch.tensors.iter().chain(batch.by_name.values()).chain(&batch.alone).collect();
         for (place, tensor) in all.iter().enumerate() {
             let bytes = tensor.0.as_bytes();
@@ -81,10 +84,11 @@ pub(crate) fn batch(bytes: &[u8]) {
         let sum: u64 = all.iter().flat_map(|tensor| tensor.0.as_bytes()).map(|&byte| u64::from(byte)).sum();
         std::hint::black_box(sum);
     }
-    assert!(!slot.is_lent(), "whatever was decoded, the slot comes back");
+    assert!(!slot.is_lent(), "the slot must be free again after every decoding");
 }
 
-/// A value with attachments: sealed memory of 256 bytes under number 0, of none under number 1.
+/// Decodes a value with attachments: sealed memory of 256 bytes under number 0, and empty memory under number
+/// 1.
 pub(crate) fn attached(bytes: &[u8]) {
     let memories = [vec![7; 256], Vec::new()].map(|bytes| Arc::new(SealedMemory::new(&bytes).unwrap()));
     if let Ok(pieces) = attach::decode::<Vec<Piece>>(bytes, Vec::from(memories).into()) {
@@ -93,7 +97,7 @@ pub(crate) fn attached(bytes: &[u8]) {
     assert!(!attach::is_taking());
 }
 
-/// Samples of what honest processes write, from which the corpus is made: a target's name, and the inputs.
+/// Returns the messages of well-behaved processes, with which the corpus begins, by name of the target.
 pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
     let lease = Lease { slot: 3, generation: 2, len: 65536 };
     let failure = Failure {
@@ -191,7 +195,7 @@ fn honest_attached() -> Vec<u8> {
     attach::encode(&pieces).unwrap().0
 }
 
-/// A batch with everything that is placed in a slot.
+/// A batch with every kind of content that a slot may hold.
 #[derive(Serialize, Deserialize)]
 struct Batch {
     tensors: Vec<Tensor>,
@@ -201,14 +205,14 @@ struct Batch {
     bytes: Vec<u8>,
 }
 
-/// Bytes that travel by their place in the slot, as a tensor's do.
+/// Bytes that are encoded as their offset in the slot, as those of a tensor are.
 #[derive(Clone)]
 struct Tensor(Arc<Buffer>);
 
 impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let len = self.0.as_bytes().len();
-        let place = loader_ipc::arena::place(&self.0, len).expect("it is encoded into a slot");
+        let place = loader_ipc::arena::place(&self.0, len).expect("the batch is encoded into a slot");
         (place, len as u64).serialize(serializer)
     }
 }
@@ -216,18 +220,18 @@ impl Serialize for Tensor {
 impl<'de> Deserialize<'de> for Tensor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (place, len) = Deserialize::deserialize(deserializer)?;
-        let buffer = lent::adopt(place, len).expect("it is decoded from a slot");
+        let buffer = lent::adopt(place, len).expect("the batch is decoded from a slot");
         buffer.map(Tensor).map_err(D::Error::custom)
     }
 }
 
-/// Bytes that travel as an attached piece.
+/// Bytes that are encoded as an attached piece.
 struct Piece(Arc<Buffer>);
 
 impl Serialize for Piece {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let len = self.0.as_bytes().len();
-        let piece = attach::put_piece(&self.0, len).expect("it is encoded for another process");
+        let piece = attach::put_piece(&self.0, len).expect("the value is encoded with attachments");
         (piece.map_err(serde::ser::Error::custom)?, len as u64).serialize(serializer)
     }
 }

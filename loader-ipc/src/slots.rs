@@ -268,7 +268,7 @@ impl SlotPool {
         inner.lease(min_len.max(FIRST_LEN), 0, |_| false, &self.owner)
     }
 
-    /// Leases a slot of at least `needed` bytes in place of `lease`, if there is one, whose slot is
+    /// Leases a slot of at least `needed` bytes. It replaces the slot of `lease`, if there is one, which is
     /// destroyed; `others` as in [`lease`](Self::lease).
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz targets (`fuzz/`), and mutations of it that are the same each time.
+//! Replays the corpus of the fuzz targets (`fuzz/`), with deterministic mutations.
 
 #[path = "../fuzz/harness.rs"]
 mod harness;
@@ -15,14 +15,15 @@ const TARGETS: [(&str, Target); 5] = [
     ("batch", harness::batch),
     ("attached", harness::attached),
 ];
-/// Mutations of each input.
+/// Number of mutations of each input.
 const MUTATIONS: u32 = 400;
-/// Far more than anything here needs, far less than a length that lies asks for.
-const MOST_MEMORY: u64 = 2 << 30;
+/// Limit on address space, in bytes: far more than the targets need, and far less than a false length asks
+/// for.
+const MAX_MEMORY: u64 = 2 << 30;
 
 #[test]
-fn nothing_that_was_found_is_found_again() {
-    setrlimit(Resource::RLIMIT_AS, MOST_MEMORY, MOST_MEMORY).unwrap();
+fn no_target_fails_on_the_corpus_or_its_mutations() {
+    setrlimit(Resource::RLIMIT_AS, MAX_MEMORY, MAX_MEMORY).unwrap();
     for (name, target) in TARGETS {
         let mut inputs = harness::seeds().remove(name).unwrap();
         let files = fs::read_dir(corpus(name)).unwrap();
@@ -35,9 +36,10 @@ fn nothing_that_was_found_is_found_again() {
     }
 }
 
-/// The corpus begins with what honest processes write: `LOADER_WRITE_CORPUS=1 cargo test -p loader-ipc --test corpus` writes it.
+/// The corpus contains the messages of well-behaved processes. `LOADER_WRITE_CORPUS=1 cargo test -p
+/// loader-ipc --test corpus` writes them.
 #[test]
-fn the_corpus_has_what_honest_processes_write() {
+fn the_corpus_contains_the_messages_of_well_behaved_processes() {
     for (name, seeds) in harness::seeds() {
         for (number, seed) in seeds.iter().enumerate() {
             let path = corpus(name).join(format!("honest-{number:02}"));
@@ -46,7 +48,12 @@ fn the_corpus_has_what_honest_processes_write() {
                 fs::write(&path, seed).unwrap();
             }
             let stored = fs::read(&path).unwrap_or_default();
-            assert_eq!(&stored, seed, "{} is of another version: write the corpus again", path.display());
+            assert_eq!(
+                &stored,
+                seed,
+                "{} is outdated: write the corpus again with LOADER_WRITE_CORPUS=1",
+                path.display()
+            );
         }
     }
 }
@@ -55,7 +62,7 @@ fn corpus(target: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "fuzz", "corpus", target].iter().collect()
 }
 
-/// Numbers that are the same each time (SplitMix64).
+/// A deterministic random number generator (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -78,7 +85,7 @@ impl Random {
                 0 => bytes.truncate(place),
                 1 => bytes.extend((0..self.below(40)).map(|byte| byte as u8)),
                 2 => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= 1 << (place % 8)),
-                // Numbers at the edges, where lengths and offsets lie.
+                // Writes a number at which lengths and offsets are likely to overflow or to leave a range.
                 kind => {
                     let edges = [0, 1, 63, 64, 4095, 4096, 4097, 1 << 32, 1 << 60, u64::MAX - 63, u64::MAX];
                     let number = edges[self.below(edges.len())].to_le_bytes();

@@ -38,7 +38,7 @@ pub(super) struct Region {
     given_up: usize,
 }
 
-/// What a worker needs to map a region.
+/// Description of a region, and its descriptor, with which a worker maps it.
 #[derive(Debug)]
 pub struct SharedRegion {
     /// Number of its first slot.

@@ -1,15 +1,16 @@
-//! Models of what processes share, run by [loom](https://docs.rs/loom): each is tried in every order of events that the memory model
-//! allows, up to a number of preemptions. What they check is the code itself: its files are compiled here a second time, with
-//! `crate::atomic` and `crate::sys` below in the place of the crate's own.
+//! Models of the memory that processes share. [loom](https://docs.rs/loom) runs each model in every order of
+//! events that the memory model allows, up to a number of preemptions. The models check the code of the crate
+//! itself: its files are compiled here a second time, with the modules `atomic`, `sys`, `frame` and `channel`
+//! below in the place of the crate's own.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p loader-ipc --release --test model
 //! ```
 //!
-//! Not `shuttle`: it tries orders of threads, by chance, and takes every ordering for the strictest one, so that a fence that is missing
-//! would never show.
+//! Alternative considered: `shuttle`. Rejected because it tries random schedules of threads and treats every
+//! memory ordering as sequentially consistent, so that it never finds a missing fence.
 #![cfg(loom)]
-#![allow(dead_code, unreachable_pub)] // the files are not all used, and are made for another place
+#![allow(dead_code, unreachable_pub)] // the models use only parts of the files, which are written for another crate
 
 use std::sync::{
     Arc,
@@ -19,7 +20,7 @@ use std::sync::{
 #[path = "../../src/ring.rs"]
 mod ring;
 
-/// As in `src/queue/mod.rs`, less what needs a system.
+/// The parts of `src/queue/mod.rs` that make no system calls.
 mod queue {
     #[path = "../../../src/queue/bells.rs"]
     mod bells;
@@ -41,7 +42,7 @@ mod atomic {
 mod sys {
     use super::atomic::AtomicU64;
 
-    /// Words that threads of a model share as processes share theirs.
+    /// Words that the threads of a model share, as processes share those of the crate.
     #[derive(Debug)]
     pub(crate) struct SharedWords(Vec<AtomicU64>);
 
@@ -68,7 +69,8 @@ mod channel {
     }
 }
 
-/// Tries `model` in every order of events with at most `preemptions` of them unforced, and says how many those were.
+/// Runs `model` in every order of events with at most `preemptions` preemptions, and prints the number of
+/// executions.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let executions = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&executions);

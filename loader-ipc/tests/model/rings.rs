@@ -1,4 +1,4 @@
-//! The ring: frames are seen at once, whole and in order, also where they go round its end.
+//! The ring: each frame becomes visible as a whole and in order, also if it wraps around the end.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ fn ring() -> (RingWriter, RingReader) {
     (RingWriter::new(Arc::clone(&memory), 0), RingReader::new(memory, 0))
 }
 
-/// Two words and a bit, all of which say which frame it is.
+/// A frame of one and a half words, in which each byte is `number`.
 fn frame(number: u8) -> [u8; 12] {
     [number; 12]
 }
 
 #[test]
-fn a_frame_is_seen_at_once_and_whole() {
+fn a_frame_becomes_visible_as_a_whole() {
     check(5, || {
         let (mut writer, mut reader) = ring();
         let writing = thread::spawn(move || assert!(writer.write(&frame(1))));
@@ -35,9 +35,10 @@ fn a_frame_is_seen_at_once_and_whole() {
     });
 }
 
-/// Three words a frame in a ring of four: the second waits for the first, and lies around the end.
+/// A frame takes three of the ring's four words: the second frame waits until the first was read, and wraps
+/// around the end.
 #[test]
-fn a_place_is_written_again_only_when_it_was_read() {
+fn a_word_is_overwritten_only_after_it_was_read() {
     check(5, || {
         let (mut writer, mut reader) = ring();
         assert!(writer.write(&frame(1)));

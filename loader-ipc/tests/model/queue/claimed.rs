@@ -1,4 +1,5 @@
-//! Claims: a task is begun or withdrawn, never both and never neither, also when its claim was another task's before.
+//! Claims: a task is begun or withdrawn, never both and never neither, also if an earlier task has used its
+//! claim.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ fn a_task_is_begun_or_withdrawn() {
         let memory = Arc::new(SharedWords::new(RING_WORDS + CLAIM_WORDS));
         let mut orders = RingWriter::new(Arc::clone(&memory), 0);
         let mut reader = RingReader::new(Arc::clone(&memory), 0);
-        // Of a task before.
+        // An earlier task has used the claim.
         assert!(Claims::new(&memory, RING_WORDS).begin(0));
         let at_worker = Arc::clone(&memory);
         let worker = thread::spawn(move || {
             let claims = Claims::new(&at_worker, RING_WORDS);
             let mut frame = Vec::new();
-            // Nobody can have withdrawn it yet, or it has; `None` when it has not come yet.
+            // `None` if the worker looks before the task has come.
             reader.read(&mut frame).unwrap().then(|| claims.begin(0))
         });
         let claims = Claims::new(&memory, RING_WORDS);

@@ -1,5 +1,5 @@
-//! Sleeping and waking: a frame that is sent to a receiver that goes to sleep is either seen or rung for. A wake-up that is lost shows
-//! as a deadlock, since no time passes in a model.
+//! Sleeping and waking: if a frame is sent while the receiver goes to sleep, either the receiver sees it, or
+//! the sender wakes the receiver. A lost wake-up shows as a deadlock, because no time passes in a model.
 
 use std::{
     sync::Arc,
@@ -22,11 +22,12 @@ use crate::{
 
 const ASLEEP: usize = RING_WORDS;
 const HEARD: usize = ASLEEP + 1;
-/// Where the ring of a second sender begins.
+/// First word of the ring of a second sender.
 const SECOND: usize = HEARD + 1;
 const WORDS: usize = SECOND + RING_WORDS;
 
-/// One that waits for frames of its rings. What wakes it is a bell with a number, as a worker's is, or 0 from anybody, as for main.
+/// A receiver that waits for frames of its rings. A wake-up is either the number of a bell, as for a worker,
+/// or 0, as for main.
 struct Sleeper {
     memory: Arc<SharedWords>,
     rings: Vec<RingReader>,
@@ -81,7 +82,7 @@ fn no_wake_up_is_lost() {
                     wake.send(0).unwrap();
                 }
             }
-            // Kept open: an end would wake as well.
+            // The channel stays open, because its end would wake the receiver too.
             wake
         });
         assert_eq!(wait(&mut sleeper, never()), Ok(1));
@@ -163,9 +164,10 @@ impl Drop for Ending {
     }
 }
 
-/// Main sends a worker three orders and rings only when the last bell was heard: none is lost, and no second bell lies in the channel.
+/// Main sends three commands to a worker, and sends a wake-up only if the worker has received the last one.
+/// No command is lost, and the channel never holds two wake-ups.
 #[test]
-fn an_unheard_bell_is_enough() {
+fn one_pending_wake_up_is_enough() {
     check(3, || {
         let memory = Arc::new(SharedWords::new(WORDS));
         let (ring, woken) = mpsc::channel();
