@@ -31,7 +31,7 @@ enum Storage {
 }
 
 impl Buffer {
-    /// Allocates `len` zero bytes: in the [arena](crate::arena) that is active on this thread, otherwise on
+    /// Allocates `len` zero bytes: in the [arena] that is active on this thread, otherwise on
     /// the heap. Returns `None` if there is no memory.
     pub fn zeroed(len: usize) -> Option<Self> {
         match arena::allocate(len) {
