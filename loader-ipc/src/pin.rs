@@ -3,9 +3,9 @@
 //! Main registers a slot with the CUDA driver in place, once, when it maps the slot. This needs no copy and
 //! no thread, unlike PyTorch's pinning.
 //!
-//! The driver's calls are in `sys/driver.rs`. Alternative considered: a separate crate for them. Rejected
-//! because a registration must end before its memory is unmapped, and the `unsafe` code that guarantees this
-//! would be split between two crates.
+//! The driver's calls are in `sys/driver.rs`, behind the feature `cuda`. Alternative considered: a separate
+//! crate. Rejected because a registration must end before its memory is unmapped, and the `unsafe` code that
+//! guarantees this would be split between two crates.
 //!
 //! `libloading` looks the twelve calls up in the driver; they have not changed since CUDA 11, and a missing
 //! call is an error. Alternative considered: the crate `cudarc`, which declares all calls. Rejected because

@@ -7,7 +7,7 @@
 /// for a larger slot, which costs its worker a wait and a second copy.
 pub(super) const RECENT: usize = 32;
 
-/// Sizes of the last [`RECENT`] batches and granted requests, in bytes; 0 where there have been fewer.
+/// Sizes of the last [`RECENT`] batches and granted requests, in bytes; unused entries are 0.
 #[derive(Debug, Default)]
 pub(super) struct RecentSizes {
     sizes: [usize; RECENT],
