@@ -41,8 +41,8 @@ pub(crate) enum Allocation {
 #[derive(Debug)]
 struct SlotArena {
     loan: Loan,
-    /// Bytes allocated. While a batch is encoded, the count goes on beyond the end of a full slot: it then
-    /// says how large a slot the batch needs.
+    /// Number of bytes allocated. While a batch is encoded, the number may exceed the length of the slot: it
+    /// is then the length that the batch needs.
     used: usize,
     /// True while a batch is encoded.
     encoding: bool,

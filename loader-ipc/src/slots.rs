@@ -1,4 +1,4 @@
-//! Main's slots of one loader: shared memory that is made once and reused for many batches.
+//! The slots of one loader, in main: shared memory that is made once and reused for many batches.
 //!
 //! ```text
 //!          lease                 Done                    last tensor dropped
@@ -73,8 +73,9 @@ impl Owner {
 
 #[derive(Debug)]
 struct Inner {
+    /// Maximum of `bytes`.
     limit: u64,
-    /// A tree, because there are few slots: it finds them faster than a hash map.
+    /// A tree: it finds a slot among few faster than a hash map.
     slots: BTreeMap<u32, Slot>,
     /// The memory of the slots, by number of the first slot.
     regions: BTreeMap<u32, Region>,
@@ -96,9 +97,9 @@ struct Inner {
     recent: RecentSizes,
     /// Bytes in all slots.
     bytes: u64,
-    /// Regions destroyed so far.
+    /// Number of regions destroyed so far.
     destroyed: u64,
-    /// Batches lent so far.
+    /// Number of batches lent so far.
     lent: u64,
     /// Number of times that a slot has become free so far.
     returned: u64,
@@ -121,7 +122,7 @@ struct Slot {
     /// Value of [`Inner::lent`] when it last held a batch; 0 if it never did.
     last_used: u64,
     /// True if a worker still holds a tensor in it: the pool then destroys it instead of reusing it.
-    spoilt: bool,
+    kept_by_worker: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -322,21 +323,23 @@ impl SlotPool {
         self.lock().limit
     }
 
-    /// Gives a lease back unused; `spoilt` as in [`lend`](Self::lend). Ignores a lease that has ended.
-    pub fn release(&self, lease: Lease, spoilt: bool) {
+    /// Gives a lease back unused; `kept_by_worker` as in [`lend`](Self::lend). Ignores a lease that has
+    /// ended.
+    pub fn release(&self, lease: Lease, kept_by_worker: bool) {
         let mut inner = self.lock();
         if let Ok(slot) = inner.leased(lease) {
-            slot.spoilt = spoilt;
+            slot.kept_by_worker = kept_by_worker;
             inner.take_back(lease.slot);
         }
     }
 
-    /// Turns a lease into a loan to the user. The batch takes the slot's first `used` bytes. `spoilt` is true
-    /// if the worker still holds a tensor in the slot: main then neither writes to the slot nor reuses it.
+    /// Turns a lease into a loan to the user. The batch takes the slot's first `used` bytes. `kept_by_worker`
+    /// is true if the worker still holds a tensor in the slot: main then neither writes to the slot nor
+    /// reuses it.
     ///
     /// # Errors
     /// [`SlotError::NotLeased`] if `lease` has ended or never existed.
-    pub fn lend(&self, lease: Lease, used: u64, spoilt: bool) -> Result<Loan, SlotError> {
+    pub fn lend(&self, lease: Lease, used: u64, kept_by_worker: bool) -> Result<Loan, SlotError> {
         let mut inner = self.lock();
         let lent = inner.lent + 1;
         let slot = inner.leased(lease)?;
@@ -344,13 +347,13 @@ impl SlotPool {
         let loan = slot.memory.lend(ticket).ok_or(SlotError::NotLeased(lease))?;
         let min_len = slot.min_len;
         slot.state = State::Lent;
-        slot.spoilt = spoilt;
+        slot.kept_by_worker = kept_by_worker;
         slot.last_used = lent;
         inner.lent = lent;
         inner.leased -= 1;
         // `used` comes from the worker and may be false, but no batch is larger than its slot.
         inner.note_size((used.min(lease.len) as usize).max(min_len));
-        if spoilt {
+        if kept_by_worker {
             loan.freeze();
         }
         Ok(loan)
@@ -525,8 +528,8 @@ impl Inner {
         self.returned += 1;
         self.free.insert(number);
         let slot = &self.slots[&number];
-        if slot.spoilt || self.is_too_large(slot) {
-            self.destroy(number, slot.spoilt);
+        if slot.kept_by_worker || self.is_too_large(slot) {
+            self.destroy(number, slot.kept_by_worker);
         }
         // Destroys the slots with the highest numbers, because `lease` prefers the lowest ones.
         while self.free.len() > 2 * self.max_leased + SPARE
@@ -572,7 +575,8 @@ impl Inner {
         })?;
         self.bytes += len as u64;
         let (state, owner) = (State::Free, Weak::new());
-        let slot = Slot { memory, state, owner, generation: 0, min_len: 0, last_used: 0, spoilt: false };
+        let slot =
+            Slot { memory, state, owner, generation: 0, min_len: 0, last_used: 0, kept_by_worker: false };
         self.slots.insert(number, slot);
         self.free.insert(number);
         Ok(number)

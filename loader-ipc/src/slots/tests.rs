@@ -93,7 +93,7 @@ fn a_warmer_slot_was_used_later() {
 }
 
 #[test]
-fn a_spoilt_slot_is_destroyed_when_it_comes_back() {
+fn a_slot_with_a_kept_tensor_is_destroyed_when_it_comes_back() {
     let pool = SlotPool::new(1 << 20);
     let lease = pool.lease(1, 0, ANY_SLOT).unwrap();
     let mut loan = pool.lend(lease, 8, true).unwrap();
@@ -300,12 +300,12 @@ enum Step {
     },
     Release {
         which: usize,
-        spoilt: bool,
+        kept_by_worker: bool,
     },
     Lend {
         which: usize,
         used: u64,
-        spoilt: bool,
+        kept_by_worker: bool,
     },
     /// The program drops a batch (`all`), or all of it but one tensor.
     Drop {
@@ -326,9 +326,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (which.clone(), len, 0usize..4)
             .prop_map(|(which, needed, others)| Step::Regrow { which, needed, others }),
         2 => which.clone().prop_map(|which| Step::LeaseWarmer { which }),
-        2 => (which.clone(), any::<bool>()).prop_map(|(which, spoilt)| Step::Release { which, spoilt }),
+        2 => (which.clone(), any::<bool>()).prop_map(|(which, kept_by_worker)| Step::Release { which, kept_by_worker }),
         4 => (which.clone(), prop_oneof![0u64..100_000, any::<u64>()], any::<bool>())
-            .prop_map(|(which, used, spoilt)| Step::Lend { which, used, spoilt }),
+            .prop_map(|(which, used, kept_by_worker)| Step::Lend { which, used, kept_by_worker }),
         4 => (which.clone(), any::<bool>()).prop_map(|(which, all)| Step::Drop { which, all }),
         1 => which.prop_map(|which| Step::AnswerLate { which }),
     ]
@@ -438,26 +438,26 @@ impl World {
                     self.start(warmer)?;
                 }
             }
-            Step::Release { which, spoilt } => {
+            Step::Release { which, kept_by_worker } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
-                if spoilt {
+                if kept_by_worker {
                     let tensor = self.write_as_worker(lease);
                     self.kept.push((tensor, self.written));
                 }
-                self.pool.release(lease, spoilt);
+                self.pool.release(lease, kept_by_worker);
                 let is_too_large = lease.len as usize / 2 > with_slack(self.pool.expected());
                 // The pool may also have destroyed the slot because it needs fewer free slots.
                 let exists = self.pool.exists(lease.slot);
-                prop_assert!(!exists || (!spoilt && !is_too_large));
+                prop_assert!(!exists || (!kept_by_worker && !is_too_large));
                 self.ended.push(lease);
             }
-            Step::Lend { which, used, spoilt } => {
+            Step::Lend { which, used, kept_by_worker } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
                 let kept = self.write_as_worker(lease);
-                if spoilt {
+                if kept_by_worker {
                     self.kept.push((kept, self.written));
                 }
-                let mut loan = self.pool.lend(lease, used, spoilt).unwrap();
+                let mut loan = self.pool.lend(lease, used, kept_by_worker).unwrap();
                 let min_len = self.min_lens.get(&(lease.slot, lease.generation)).copied().unwrap_or(0);
                 self.sizes.push((used.min(lease.len) as usize).max(min_len));
                 let tensor = loan.take(0..8).unwrap();
