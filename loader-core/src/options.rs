@@ -1,4 +1,5 @@
-//! The loader's options as plain values: what a config file, the environment and a command line set.
+//! The loader's options as plain values, which a config file, environment variables and a command line can
+//! set.
 
 use std::{fmt, num::NonZeroUsize, str::FromStr, thread};
 
@@ -9,25 +10,26 @@ pub(crate) const DEFAULT_PREFETCH_FACTOR: usize = 2;
 pub(crate) const DEFAULT_IN_ORDER: bool = true;
 pub(crate) const DEFAULT_MAX_WORKER_DEATHS: u32 = 10;
 pub(crate) const DEFAULT_MAX_BAD_SAMPLES: u64 = 10;
-/// Seconds.
+/// In seconds.
 pub(crate) const DEFAULT_WARN_AFTER: f64 = 30.0;
 
-/// How many worker processes load.
+/// Number of worker processes; [`Fixed(0)`](Self::Fixed) by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumWorkers {
-    /// That many; 0 loads in the main process.
+    /// This many workers. 0 loads in the main process.
     Fixed(usize),
-    /// One less than the CPUs that this process may use (affinity and cgroup quota count), and at least one.
+    /// One worker less than the number of CPUs that this process may use (by its affinity and its control
+    /// group's quota), but at least one.
     Auto,
 }
 
 impl NumWorkers {
-    /// The number.
+    /// Returns the number of workers.
     pub fn resolve(self) -> usize {
         match self {
             Self::Fixed(count) => count,
             Self::Auto => {
-                // Linux: sched_getaffinity and the cgroup's quota.
+                // On Linux, this respects `sched_getaffinity` and the control group's quota.
                 let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
                 (cpus - 1).max(1)
             }
@@ -109,18 +111,19 @@ impl<'de> Deserialize<'de> for NumWorkers {
     }
 }
 
-/// Whose random numbers say the order of the samples.
+/// Random number generator that determines the order of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Order {
-    /// This crate's own order. An epoch's order is computed without the epochs before it, and for 65,536
-    /// samples or more it takes constant memory.
+    /// This crate's own generator. The order of an epoch is computed without computing those of earlier
+    /// epochs. It takes constant memory for 65,536 samples or more, and 8 bytes a sample for fewer.
     #[default]
     Native,
-    /// PyTorch's, number for number: what `DataLoader` gives with one `torch.Generator`, seeded with the loader's seed, for itself
-    /// and its sampler. An epoch's order depends on how many numbers those before it took; they are left out at
-    /// about a third of a nanosecond each.
+    /// PyTorch's generator. The order is exactly that of a `DataLoader` which shares one `torch.Generator`,
+    /// seeded with the loader's seed, with its sampler. It takes 8 bytes a sample. To compute the order of an
+    /// epoch, the generator skips the numbers that earlier epochs used, at about a third of a nanosecond per
+    /// number.
     Torch,
 }
 
@@ -145,12 +148,13 @@ impl fmt::Display for Order {
     }
 }
 
-/// What happens when a worker's process ends while it has work.
+/// What happens when a worker process dies while it has work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnWorkerDeath {
-    /// Another one takes its place and does again what it had not finished: the batches are those of an undisturbed run.
+    /// Another process takes its place and loads its unfinished batches again. The loader returns the same
+    /// batches as without the death.
     #[default]
     Restart,
     /// The iterator ends with [`Error::WorkerExited`](crate::Error::WorkerExited), as in PyTorch.
@@ -178,19 +182,21 @@ impl fmt::Display for OnWorkerDeath {
     }
 }
 
-/// What happens with a sample that cannot be loaded: [`Dataset::get`](crate::Dataset::get) returns an error or panics, takes longer than
-/// `sample_timeout`, or ends its worker again and again.
+/// What happens with a bad sample. A sample is bad if [`Dataset::get`](crate::Dataset::get) returns an error
+/// or panics, takes longer than `sample_timeout`, or repeatedly ends its worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnBadSample {
-    /// Its batch fails, and the iterator goes on behind it.
+    /// The iterator returns an error in place of the sample's batch and goes on with the next batch.
     #[default]
     Error,
-    /// Its batch is a sample shorter. A batch without any sample left is left out.
+    /// The batch leaves the sample out and is shorter. A batch of which no sample is left is left out.
     Skip,
-    /// Another sample takes its place, drawn by seed, epoch and index: the same one in every run. Any sample of the dataset may be; with a
-    /// sampler or ranks, which leave samples out on purpose, one of its own batch. Of map-style datasets only.
+    /// Another sample takes its place. It is drawn from the seed, the epoch and the index, so it is the same
+    /// one in every run. It is drawn from the whole dataset, or from the bad sample's own batch if a sampler,
+    /// a batch sampler or a rank is set, because these may leave samples out on purpose. For map-style
+    /// datasets only.
     Replace,
 }
 
@@ -202,7 +208,7 @@ impl FromStr for OnBadSample {
             "error" => Ok(Self::Error),
             "skip" => Ok(Self::Skip),
             "replace" => Ok(Self::Replace),
-            _ => Err(format!("`{text}` is none of \"error\", \"skip\" and \"replace\"")),
+            _ => Err(format!("`{text}` is not one of \"error\", \"skip\" and \"replace\"")),
         }
     }
 }
@@ -217,8 +223,9 @@ impl fmt::Display for OnBadSample {
     }
 }
 
-/// The loader's options as a config file has them; what is `None` is left at its default. Given to the builder with
-/// [`options`](crate::Builder::options).
+/// The loader's options, as in the section `[loader]` of a config file. `None` stands for the default.
+/// [`Builder::options`](crate::Builder::options) applies them to a builder; each field means the same as the
+/// builder's method of its name.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -226,83 +233,88 @@ pub struct LoaderOptions {
     /// Samples per batch, at least 1; 1 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<usize>,
-    /// A new random order in each epoch; off by default.
+    /// True to load the samples in a new random order in each epoch; false by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle: Option<bool>,
-    /// Seed of order and augmentation; 0 by default.
+    /// Seed of the order and of [`Context::rng`](crate::Context::rng); 0 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Whose random numbers say the order; this crate's by default.
+    /// Random number generator that determines the order; [`Order::Native`] by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
-    /// Which of `world_size` processes this is, from 0: it loads its share of the samples only.
+    /// Rank of this process among `world_size` processes, from 0. Each process loads its own share of the
+    /// samples. Needs `world_size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<usize>,
-    /// How many processes load a share of the samples each, at least 1; needs `rank`.
+    /// Number of processes that each load a share of the samples, at least 1. Needs `rank`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub world_size: Option<usize>,
-    /// Worker processes; 0 by default.
+    /// Number of worker processes, at most 4096; 0 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_workers: Option<NumWorkers>,
-    /// Batches on their way per worker, at least 1; 2 by default. Needs workers.
+    /// Number of batches that the loader prefetches per worker, 1 to 65,536; 2 by default. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefetch_factor: Option<usize>,
-    /// Leave out a last batch that is not full; off by default.
+    /// True to leave out a last batch that is not full; false by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drop_last: Option<bool>,
-    /// Batches in order rather than as they arrive; on by default.
+    /// True to return batches in order, false to return them as they arrive; true by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_order: Option<bool>,
-    /// Longest wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
+    /// Max time to wait for a batch, in seconds; 0, the default, waits for ever. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<f64>,
-    /// Wait for a batch, in seconds, after which a warning names the awaited worker; 30 by default, 0 for
+    /// Time to wait for a batch, in seconds, before a warning names the awaited worker; 30 by default, 0 for
     /// never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warn_after: Option<f64>,
-    /// Number of shards in which this process reads an iterable dataset, at least 1; as many as workers by
-    /// default. Not for a map-style dataset.
+    /// Number of shards in which this process reads an iterable dataset, 1 to 65,536; by default the number
+    /// of workers, or 1 without workers. Not for a map-style dataset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shards: Option<usize>,
-    /// Keep the workers from one epoch to the next; off by default. Needs workers.
+    /// True to keep the workers from one epoch to the next; false by default. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_workers: Option<bool>,
-    /// Load batches into page-locked memory, from which a device copies by itself; off by default.
+    /// True to load batches into page-locked memory, from which a GPU can copy asynchronously; false by
+    /// default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin_memory: Option<bool>,
-    /// Most bytes of shared memory for batches, at least 65,536; half of the memory that the process may use by default.
+    /// Max bytes of shared memory for batches, at least 65,536; by default half of the memory that the
+    /// process may use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_memory_limit: Option<u64>,
-    /// What happens when a worker dies; it is started again by default.
+    /// What happens when a worker dies; [`OnWorkerDeath::Restart`] by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_worker_death: Option<OnWorkerDeath>,
     /// Max number of deaths of a worker in a row outside of batches after which it is started again; 10 by
     /// default. One more death ends the iterator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_worker_deaths: Option<u32>,
-    /// What happens with a sample that cannot be loaded; its batch fails by default.
+    /// What happens with a sample that cannot be loaded; [`OnBadSample::Error`] by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_bad_sample: Option<OnBadSample>,
-    /// How many samples may be skipped or replaced in an epoch; 10 by default. One more ends the iterator.
+    /// Max number of samples skipped or replaced in an epoch; 10 by default. One more ends the iterator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_bad_samples: Option<u64>,
-    /// Longest time for a sample, in seconds, after which it counts as bad and its worker is replaced; 0, the default, is none. Needs
-    /// workers.
+    /// Max time for one sample, in seconds; 0, the default, is no limit. A sample that takes longer is bad,
+    /// and its worker is replaced. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_timeout: Option<f64>,
-    /// Most bytes that a worker may have in memory of its own; none by default. A larger one is replaced between two batches. Needs workers.
+    /// Max bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that uses
+    /// more is replaced between two batches. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_memory_limit: Option<u64>,
-    /// Give a batch that is late to a second worker too, if one has nothing to do; off by default. Needs workers.
+    /// True to give a late batch to a second, idle worker too; false by default. Needs workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hedge: Option<bool>,
 }
 
 impl LoaderOptions {
-    /// These options, and where they say nothing, those of `below`.
+    /// Layers these options over `below`: each option that is `None` here is taken from `below`.
     ///
-    /// With `num_workers = 0` in these, `prefetch_factor`, `timeout`, `sample_timeout`, `persistent_workers`, `worker_memory_limit`
-    /// and `hedge` of `below` are left out: they need workers, and who switches workers off for a run must not have to take them out of the file.
+    /// If `num_workers` is 0 here, the options `prefetch_factor`, `timeout`, `sample_timeout`,
+    /// `persistent_workers`, `worker_memory_limit` and `hedge` of `below` are ignored. They need workers, and
+    /// a user who switches workers off for one run should not have to remove them from the config file.
     #[must_use]
     pub fn over(self, below: Self) -> Self {
         let below = match self.num_workers {
@@ -344,8 +356,12 @@ impl LoaderOptions {
         }
     }
 
-    /// These options with the defaults filled in and `"auto"` made a number: what a loader built from them does.
-    /// `shared_memory_limit`, whose default depends on the machine, and what needs workers, without them, stay `None`.
+    /// Returns the options that a loader built from these uses: defaults are filled in, and
+    /// [`NumWorkers::Auto`] becomes a number.
+    ///
+    /// `shared_memory_limit` stays `None` if it is not set, because its default depends on the machine.
+    /// Without workers, options that need workers stay `None`. So do options that have no default value:
+    /// `rank`, `world_size`, `shards` and `worker_memory_limit`.
     #[must_use]
     pub fn resolved(self) -> Self {
         let workers = self.num_workers.unwrap_or_default().resolve();

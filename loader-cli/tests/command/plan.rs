@@ -100,8 +100,8 @@ fn invalid_options_are_refused() {
     };
     let rank = "loader: rank: invalid rank 4, rank should be in the interval [0, 3]";
     refused(&["--rank", "4", "--world-size", "4"], rank);
-    refused(&["--rank", "1"], "loader: rank: of how many processes? set world_size too, or leave both out");
-    let alone = "loader: world_size: which of them is this process? set rank too, or leave both out";
+    refused(&["--rank", "1"], "loader: rank: requires world_size; set both, or leave both out");
+    let alone = "loader: world_size: requires rank; set both, or leave both out";
     refused(&["--world-size", "2"], alone);
     refused(&["--batch-size", "0"], "loader: batch_size: 0 samples do not make a batch; use 1 or more");
     let order = "loader: invalid value 'pytorch' for '--order <native|torch>': `pytorch` is neither \"native\" nor \"torch\"; \

@@ -1,4 +1,4 @@
-//! From a builder to a loader.
+//! `build()`: checks the builder's options and makes the loader.
 
 use std::{iter, sync::Arc};
 
@@ -30,15 +30,23 @@ use crate::{
     warning::Warning,
 };
 
-// The bounds are on the methods, and `B` is `C::Batch`, so that the compiler names the missing trait instead
+// The bounds are on the methods, and `B` is `C::Batch`: if a trait is missing, the compiler names it instead
 // of reporting that there is no method `build`.
 impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
-    /// Checks every option and makes the loader. No process is started yet.
+    /// Checks every option and makes the loader. It starts no process; [`DataLoader::iter`] starts the
+    /// workers.
     ///
     /// # Errors
-    /// [`Error`]: a value that makes no sense, options that exclude each other, an empty dataset, a dataset that cannot be sent
-    /// to workers, a function that cannot be sent to them, a `loader_worker::init()` that was forgotten or was called outside the
-    /// program, a worker program that is not there.
+    /// - [`Error::InvalidOption`], [`Error::ConflictingOptions`]: an option has an invalid value, or two
+    ///   options exclude each other.
+    /// - [`Error::EmptyDataset`]: the dataset has no samples.
+    /// - [`Error::DatasetNotEncodable`], [`Error::FunctionNotSendable`]: the dataset, or a function of the
+    ///   loader, cannot be sent to workers.
+    /// - [`Error::InitNotCalled`], [`Error::InitOutsideProgram`]: `num_workers` is not 0, and
+    ///   `loader_worker::init()` was not called or was called from a shared library.
+    /// - [`Error::WorkerProgramMissing`]: the worker program does not exist.
+    /// - [`Error::LoaderInWorker`]: this process is a worker.
+    /// - [`Error::System`]: the operating system refused a resource, such as shared memory.
     pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>, Error>
     where
         C: Collate<D::Sample, Batch = B>,
@@ -47,7 +55,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
         let epochs = self.check()?;
         let samples = self.kind.dataset.len();
         self.kind.draws_from_all = self.settings.loads_all();
-        // First what excludes each other.
+        // Options that exclude each other are reported before an empty dataset.
         let content = Content::Batches { sampler: self.settings.make_batch_sampler(samples)?, samples };
         if samples == 0 {
             return Err(Error::EmptyDataset);
@@ -59,10 +67,12 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
 }
 
 impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
-    /// Checks every option and makes the loader. No process is started yet.
+    /// Checks every option and makes the loader. It starts no process; [`DataLoader::iter`] starts the
+    /// workers.
     ///
     /// # Errors
-    /// As for a map-style dataset; but `shuffle` makes no sense here, and the dataset may be empty.
+    /// The errors of a map-style dataset's [`build`](Builder::build), except [`Error::EmptyDataset`].
+    /// [`Error::InvalidOption`] also if the options set `shuffle` or [`OnBadSample::Replace`].
     pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>, Error>
     where
         C: Collate<O::Sample, Batch = B>,
@@ -71,17 +81,15 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         let epochs = self.check()?;
         let shards = self.settings.count_shards(epochs.workers)?;
         if self.kind.snapshot_every == 0 {
-            return Err(Error::invalid_option(
-                "snapshot_every",
-                "use 1 for a snapshot behind every batch, or more",
-            ));
+            const PROBLEM: &str = "0 is too few; use 1 for a snapshot after every batch, or more";
+            return Err(Error::invalid_option("snapshot_every", PROBLEM));
         }
         let options = &self.settings.options;
         let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
         let drop_last = options.drop_last.unwrap_or(false);
         if options.on_bad_sample == Some(OnBadSample::Replace) {
             const PROBLEM: &str =
-                "an iterable dataset has no other sample to put in a bad one's place; use \"skip\"";
+                "samples of an iterable dataset have no index, so they cannot be replaced; use \"skip\"";
             return Err(Error::invalid_option("on_bad_sample", PROBLEM));
         }
         let (first_shard, all_shards) = options.place_shards(shards)?;
@@ -99,7 +107,7 @@ where
     C: Collate<K::Sample>,
     W: WorkerInit,
 {
-    /// What is checked for datasets of both kinds.
+    /// Checks the options that both kinds of datasets have.
     fn check(&self) -> Result<Epochs, Error> {
         if process::is_worker() {
             return Err(Error::LoaderInWorker);
@@ -115,7 +123,8 @@ where
         Ok(epochs)
     }
 
-    /// The loader of what was checked; `in_process` is how it loads without workers.
+    /// Makes the loader after the checks. `in_process` makes the source of batches of a loader without
+    /// workers.
     fn assemble(
         mut self,
         epochs: Epochs,
@@ -127,7 +136,8 @@ where
         let pinner = pinning::open(settings.options.pin_memory.unwrap_or(false), &settings.warn);
         let is_torch = settings.options.order == Some(Order::Torch);
         let batching = match &content {
-            // In PyTorch's order it gives other indices than the same sampler with a generator of its own.
+            // In PyTorch's order, a sampler that shares the loader's generator gives other indices than the
+            // same sampler with its own generator.
             Content::Batches { sampler, .. } if is_torch && sampler.torch_draws() > 0 => {
                 Batching::Sampler(format!("{} with the loader's generator", sampler.fingerprint()))
             }
@@ -148,8 +158,8 @@ where
             }
             Some(program) => load_by_workers(&mut settings, program, epochs, encoded, pinner.clone())?,
         };
-        let most_bad = settings.options.max_bad_samples.unwrap_or(DEFAULT_MAX_BAD_SAMPLES);
-        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, most_bad))
+        let max_bad_samples = settings.options.max_bad_samples.unwrap_or(DEFAULT_MAX_BAD_SAMPLES);
+        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, max_bad_samples))
     }
 }
 
@@ -173,16 +183,16 @@ where
     let RoundTrip { bytes, attached, decoded } = encoded;
     drop(decoded);
     let dataset = SealedMemory::new(&bytes)
-        .map_err(|source| Error::System { what: "shared memory for the dataset", source })?;
+        .map_err(|source| Error::System { what: "allocating shared memory for the dataset", source })?;
     let Attached { memories, functions } = attached;
     let unsendable = |problem| Error::FunctionNotSendable { problem };
     let work = match settings.registered.take() {
         Some(name) if !program.is_self() => {
             if !functions.is_empty() {
                 let problem = format!(
-                    "the dataset registered as `{name}` is loaded by another program, which does not have this program's \
-                     functions; write a type that does the same, implement `Dataset` (or `Sample`) for it, and use it in both \
-                     programs"
+                    "the dataset registered as `{name}` is loaded by another program, which does not have this \
+                     program's functions; write a type that does the same, implement `Dataset` (or `Sample`) \
+                     for it, and use it in both programs"
                 );
                 return Err(unsendable(problem));
             }

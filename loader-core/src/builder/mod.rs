@@ -1,4 +1,5 @@
-//! Putting a loader together. Every bad combination is an error of `build()`; none is a panic, none waits until `iter()`.
+//! Configures a loader. `build()` reports every invalid option or combination as an error; none panics, and
+//! none is first reported by `iter()`.
 
 mod build;
 mod order;
@@ -25,12 +26,12 @@ use settings::Settings;
 
 pub use worker_program::WorkerProgram;
 
-/// A loader in the making, from [`DataLoader::builder`](crate::DataLoader::builder) or
-/// [`DataLoader::stream`](crate::DataLoader::stream). The methods have the names and meanings of PyTorch's
-/// arguments.
+/// Configures a [`DataLoader`](crate::DataLoader). [`DataLoader::builder`](crate::DataLoader::builder) starts
+/// one for a map-style dataset, [`DataLoader::stream`](crate::DataLoader::stream) one for an iterable
+/// dataset. The methods have the names and meanings of the arguments of PyTorch's `DataLoader`.
 ///
-/// `K` is the dataset and its kind, `C` and `W` are the collation and the worker hook; [`collate`](Self::collate) and
-/// [`worker_init`](Self::worker_init) change them.
+/// `K` holds the dataset. `C` is the collation, which [`collate`](Self::collate) replaces. `W` is the worker
+/// hook, which [`worker_init`](Self::worker_init) sets.
 pub struct Builder<K, C = DefaultCollate, W = NoWorkerInit> {
     kind: K,
     collate: C,
@@ -62,32 +63,37 @@ impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
     }
 }
 
-/// What only a map-style dataset has.
+/// Options of map-style datasets only.
 impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
-    /// A new random order in each epoch; off by default. Excludes a sampler of your own.
+    /// Sets whether samples are loaded in a new random order in each epoch; false by default. True excludes
+    /// [`sampler`](Self::sampler) and [`batch_sampler`](Self::batch_sampler).
     #[must_use]
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.settings.options.shuffle = Some(shuffle);
         self
     }
 
-    /// Whose random numbers say the order of the samples: this crate's by default, or PyTorch's, so that a run that is moved over
-    /// sees the same batches. Augmentation is not part of it.
+    /// Sets the random number generator that determines the order of the samples; [`Order::Native`] by
+    /// default. With [`Order::Torch`], a run that is ported from PyTorch loads the same batches of indices.
+    /// The option does not affect the random numbers of augmentation ([`Context::rng`](crate::Context::rng)).
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.settings.options.order = Some(order);
         self
     }
 
-    /// The order of the samples; in order by default. Excludes [`shuffle`](Self::shuffle) and [`distributed`](Self::distributed).
+    /// Sets the sampler, which determines the order of the samples; sequential by default. Excludes
+    /// [`shuffle`](Self::shuffle), [`distributed`](Self::distributed) and
+    /// [`batch_sampler`](Self::batch_sampler).
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.settings.sampler = Some(Box::new(sampler));
         self
     }
 
-    /// The batches themselves. Excludes [`batch_size`](Self::batch_size), [`shuffle`](Self::shuffle),
-    /// [`sampler`](Self::sampler), [`drop_last`](Self::drop_last) and [`distributed`](Self::distributed).
+    /// Sets the batch sampler, which determines the indices of each batch. Excludes
+    /// [`batch_size`](Self::batch_size), [`shuffle`](Self::shuffle), [`sampler`](Self::sampler),
+    /// [`drop_last`](Self::drop_last) and [`distributed`](Self::distributed).
     #[must_use]
     pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
         self.settings.batch_sampler = Some(Box::new(batch_sampler));
@@ -95,11 +101,12 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     }
 }
 
-/// What only an iterable dataset has.
+/// Options of iterable datasets only.
 impl<O, C, W> Builder<Iterable<O>, C, W> {
-    /// Number of shards that this process reads the dataset in, at least 1; by default as many as workers, as in PyTorch. When it is said, the order
-    /// of the batches does not depend on the number of workers; workers beyond the number of shards have nothing to do. A worker has all of
-    /// its shards open at once.
+    /// Sets the number of shards in which this process reads the dataset, 1 to 65,536; by default the number
+    /// of workers, as in PyTorch, or 1 without workers. If it is set, the order of the batches does not
+    /// depend on the number of workers. A worker keeps all of its shards open at once; if there are more
+    /// workers than shards, the surplus workers have nothing to do.
     #[must_use]
     pub fn shards(mut self, shards: usize) -> Self {
         self.settings.options.shards = Some(shards);
@@ -108,8 +115,8 @@ impl<O, C, W> Builder<Iterable<O>, C, W> {
 }
 
 impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
-    /// Has the dataset write down its place behind each batch, so that [`resume`](crate::DataLoader::resume) finds it without reading what
-    /// comes before.
+    /// Asks the dataset for a snapshot after each batch, so that [`resume`](crate::DataLoader::resume)
+    /// continues there without reading the samples before it.
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
@@ -120,8 +127,9 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
 }
 
 impl<D, C, W> Builder<Iterable<Snapshots<D>>, C, W> {
-    /// Batches of a shard from one snapshot to the next, at least 1; 1 by default. Where writing one is expensive: what lies between is
-    /// read again when the loader is resumed.
+    /// Sets after how many batches of a shard the dataset writes a snapshot, at least 1; 1 by default. A
+    /// larger number helps if writing a snapshot is expensive. When the loader is resumed, it reads the
+    /// samples after the last snapshot again.
     #[must_use]
     pub fn snapshot_every(mut self, batches: u64) -> Self {
         self.kind.snapshot_every = batches;
@@ -130,26 +138,31 @@ impl<D, C, W> Builder<Iterable<Snapshots<D>>, C, W> {
 }
 
 impl<K: DatasetKind, C, W> Builder<K, C, W> {
-    /// Samples per batch, at least 1; 1 by default. The last batch may be smaller, see [`drop_last`](Self::drop_last).
+    /// Sets the number of samples per batch, at least 1; 1 by default. The last batch may be smaller; see
+    /// [`drop_last`](Self::drop_last).
     #[must_use]
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.settings.options.batch_size = Some(batch_size);
         self
     }
 
-    /// The seed of order and augmentation; 0 by default. The same seed gives the same batches, whatever the number of workers.
+    /// Sets the seed of the order and of [`Context::rng`](crate::Context::rng); 0 by default. The same seed
+    /// gives the same batches with any number of workers.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.options.seed = Some(seed);
         self
     }
 
-    /// Loads the share of process `rank`, from 0, where `world_size` processes train together.
+    /// Loads only the share of process `rank`, from 0, of `world_size` processes that train together.
     ///
-    /// Of a map-style dataset this is a [`DistributedSampler`](crate::sampler::DistributedSampler) with this loader's `shuffle`,
-    /// [`seed`](Self::seed) and [`drop_last`](Self::drop_last). Without the latter all processes get equally many samples, some of them
-    /// twice, where the number of samples does not divide; with it, those that are too many are left out. Excludes a sampler of your
-    /// own. Of an iterable dataset each process reads shards of its own, which may be of different lengths.
+    /// For a map-style dataset, this uses a [`DistributedSampler`](crate::sampler::DistributedSampler) with
+    /// this loader's `shuffle`, [`seed`](Self::seed) and [`drop_last`](Self::drop_last), which must be the
+    /// same in all processes. All processes get the same number of samples. If the number of samples is not
+    /// divisible by `world_size`, some samples are loaded twice, or with `drop_last` the surplus samples are
+    /// left out. Excludes [`sampler`](Builder::sampler) and [`batch_sampler`](Builder::batch_sampler).
+    ///
+    /// For an iterable dataset, each process reads its own shards, which may have different lengths.
     #[must_use]
     pub fn distributed(mut self, rank: usize, world_size: usize) -> Self {
         self.settings.options.rank = Some(rank);
@@ -157,76 +170,90 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Worker processes per iterator: a number, or [`NumWorkers::Auto`]. 0, the default, loads in this process.
+    /// Sets the number of worker processes per iterator: at most 4096, or [`NumWorkers::Auto`]. 0, the
+    /// default, loads in this process.
     ///
-    /// With any number of workers, 0 included, `build()` encodes the dataset and loads from the decoded copy: see
-    /// [`TensorDataset`](crate::TensorDataset) for the memory that this needs.
+    /// `build()` encodes the dataset, and the loader loads from a decoded copy, also without workers.
+    /// [`TensorDataset`](crate::TensorDataset) says how much memory this needs.
     #[must_use]
     pub fn num_workers(mut self, num_workers: impl Into<NumWorkers>) -> Self {
         self.settings.options.num_workers = Some(num_workers.into());
         self
     }
 
-    /// Batches on their way per worker, at least 1; 2 by default. Needs workers.
+    /// Sets the number of batches that the loader prefetches per worker, 1 to 65,536; 2 by default. Needs
+    /// workers.
     #[must_use]
     pub fn prefetch_factor(mut self, prefetch_factor: usize) -> Self {
         self.settings.options.prefetch_factor = Some(prefetch_factor);
         self
     }
 
-    /// Leaves out a last batch that is not full; off by default.
+    /// Sets whether a last batch that is not full is left out; false by default. For an iterable dataset,
+    /// this is the last batch of each shard.
     #[must_use]
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.settings.options.drop_last = Some(drop_last);
         self
     }
 
-    /// Batches in order (the default), or as they arrive: faster when some samples take much longer than others, but the order
-    /// then depends on timing.
+    /// Sets whether batches are returned in order; true by default. With false, the iterator returns batches
+    /// as they arrive. This is faster if some samples take much longer than others, but the order then
+    /// depends on timing.
     #[must_use]
     pub fn in_order(mut self, in_order: bool) -> Self {
         self.settings.options.in_order = Some(in_order);
         self
     }
 
-    /// Longest wait for a batch, after which `next` returns [`Error::TimedOut`](crate::Error::TimedOut);
-    /// zero, the default, waits for ever (not for a worker that died, which is noticed at once). `next` can
-    /// be called again after it, and then waits again. Ten such waits in a row end the iterator if they took
-    /// at least a minute together and the awaited worker made no progress. Needs workers.
+    /// Sets the max time that `next` waits for a batch before it returns
+    /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. After this error, call
+    /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator if they took at
+    /// least a minute together and the awaited worker made no progress. Needs workers.
+    ///
+    /// The loader notices the death of a worker at once, with or without a timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.timeout = Some(timeout.as_secs_f64());
         self
     }
 
-    /// Most bytes of shared memory for batches, over all iterators of the loader, at least 65,536; half of the memory that the process
-    /// may use (the machine's or the control group's) by default.
+    /// Sets the max bytes of shared memory for batches, at least 65,536. All iterators of the loader share
+    /// it, and batches that the program holds count. By default, it is half of the memory that the process
+    /// may use: the machine's, or its control group's limit if that is lower.
     #[must_use]
     pub fn shared_memory_limit(mut self, bytes: u64) -> Self {
         self.settings.options.shared_memory_limit = Some(bytes);
         self
     }
 
-    /// What happens when a worker's process ends while it has work; by default another one takes its place,
-    /// and the batches are those of an undisturbed run. A batch is given up, with an
-    /// [`Error::WorkerExited`](crate::Error::WorkerExited) in its place, when two workers have crashed on it,
-    /// when three have ended for lack of memory or were killed because they made no progress, when 32 workers
-    /// in a row were killed in the same sample of it, or when 100 workers have died on it; the epoch goes on.
-    /// Kills from outside that hit workers at random lose no batch.
+    /// Sets what happens when a worker process dies while it has work; [`OnWorkerDeath::Restart`] by default:
+    /// another process takes its place, and the loader returns the same batches as without the death.
     ///
-    /// While the program waits, main also kills and replaces a worker that has had work and could not go on
-    /// for 10 seconds (SIGSTOP or a debugger stopped it, or its main thread has ended), except with
-    /// [`OnWorkerDeath::Fail`].
+    /// The loader gives up a batch, returns [`Error::WorkerExited`](crate::Error::WorkerExited) in its place
+    /// and goes on with the epoch:
+    ///
+    /// - after two crashes on the batch,
+    /// - after three workers on the batch ran out of memory or were killed because they made no progress,
+    /// - after 32 workers in a row were killed by a signal in the same sample,
+    /// - after three deaths in a row in the same sample of which the host hides the cause,
+    /// - after 100 deaths on the batch.
+    ///
+    /// If another process kills workers at random, no batch is lost.
+    ///
+    /// While the program waits for a batch, the loader also kills and replaces a worker that has work and
+    /// cannot go on for 10 seconds, because SIGSTOP or a debugger stopped it or because its main thread has
+    /// ended. With [`OnWorkerDeath::Fail`] it does not.
     #[must_use]
     pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
         self.settings.options.on_worker_death = Some(on_worker_death);
         self
     }
 
-    /// Max number of deaths of a worker in a row outside of batches (while it starts, opens the dataset or
-    /// waits) after which it is started again; 10 by default. One more death ends the iterator with
-    /// [`Error::WorkerExited`](crate::Error::WorkerExited). The count starts again from zero when the worker
-    /// finishes a batch. A death on a batch counts for that batch; see
+    /// Sets the max number of deaths of a worker in a row outside of batches (while it starts, opens the
+    /// dataset or waits) after which it is started again; 10 by default. One more death ends the iterator
+    /// with [`Error::WorkerExited`](crate::Error::WorkerExited). When the worker finishes a batch, the count
+    /// starts again from zero. A death on a batch counts for that batch instead; see
     /// [`on_worker_death`](Self::on_worker_death).
     #[must_use]
     pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
@@ -234,138 +261,154 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// What happens with a sample that cannot be loaded (it returns an error or panics, takes longer than
-    /// [`sample_timeout`](Self::sample_timeout), or ends its worker again and again): its batch fails, by default, or it is skipped or
-    /// replaced. [`EpochReport::bad_samples`](crate::EpochReport::bad_samples) lists what was skipped or replaced, and a
-    /// [`Warning::BadSample`] tells of each.
+    /// Sets what happens with a sample that cannot be loaded, because the dataset returns an error or panics,
+    /// because it takes longer than [`sample_timeout`](Self::sample_timeout), or because it repeatedly ends
+    /// its worker. By default its batch fails; the sample can also be skipped or replaced.
+    /// [`EpochReport::bad_samples`](crate::EpochReport::bad_samples) lists the samples that were skipped or
+    /// replaced, and there is a [`Warning::BadSample`] for each.
     #[must_use]
     pub fn on_bad_sample(mut self, on_bad_sample: OnBadSample) -> Self {
         self.settings.options.on_bad_sample = Some(on_bad_sample);
         self
     }
 
-    /// How many samples may be skipped or replaced in an epoch; 10 by default. One more ends the iterator with
-    /// [`Error::TooManyBadSamples`](crate::Error::TooManyBadSamples).
+    /// Sets the max number of samples that may be skipped or replaced in an epoch; 10 by default. One more
+    /// ends the iterator with [`Error::TooManyBadSamples`](crate::Error::TooManyBadSamples).
     #[must_use]
     pub fn max_bad_samples(mut self, samples: u64) -> Self {
         self.settings.options.max_bad_samples = Some(samples);
         self
     }
 
-    /// Longest time for one sample, after which it counts as bad and its worker is replaced; zero, the default, is none. Noticed while
-    /// the program waits for a batch. Where a dataset has a `get_many`, it is the time for that. Needs workers.
+    /// Sets the max time for one sample, or for one call of [`get_many`](crate::Dataset::get_many) if the
+    /// dataset has it; zero, the default, is no limit. A sample that takes longer is bad, and its worker is
+    /// replaced. The loader checks this while the program waits for a batch. Needs workers.
     ///
-    /// With it, a worker that has work and does not move outside of samples, as in collation, is replaced too, after that time or 5
-    /// seconds, whichever is longer. This counts as a death ([`max_worker_deaths`](Self::max_worker_deaths)). The opening of the dataset
-    /// may take as long as it needs.
+    /// If it is set, the loader also replaces a worker that has work and makes no progress outside of
+    /// samples, for example in collation, for `timeout` or 5 seconds, whichever is longer. This counts as a
+    /// death (see [`on_worker_death`](Self::on_worker_death)). There is no limit on the time to open the
+    /// dataset.
     #[must_use]
     pub fn sample_timeout(mut self, timeout: Duration) -> Self {
         self.settings.options.sample_timeout = Some(timeout.as_secs_f64());
         self
     }
 
-    /// Most bytes of its own that a worker may have in memory; none by default. A worker looks after its batches, and one that has more
-    /// ends between two of them, so that another takes its place. Twice as much is a hard limit on what it allocates (`RLIMIT_DATA`).
+    /// Sets the max bytes of memory of a worker's own, at least 16,777,216 (16 MiB); no limit by default.
     /// Shared memory does not count. Needs workers.
+    ///
+    /// Each worker checks its memory after a batch. If it uses more, it ends before its next batch, and
+    /// another process takes its place. Twice `bytes` is a hard limit on the memory that a worker can
+    /// allocate (`RLIMIT_DATA`).
     #[must_use]
     pub fn worker_memory_limit(mut self, bytes: u64) -> Self {
         self.settings.options.worker_memory_limit = Some(bytes);
         self
     }
 
-    /// Gives a batch that is late (the program has waited for it four times as long as a batch takes, and 20 ms) to a second worker too,
-    /// if one has nothing to do; off by default. The first result is taken; order and content are the same. Of map-style datasets; needs
-    /// workers, and shared memory for one more batch.
+    /// Sets whether a late batch is given to a second, idle worker too; false by default. The first result is
+    /// used, so the order and the content of batches stay the same. A batch is late when the program has
+    /// waited for it for four times the mean time of a batch, and at least 20 ms. Has no effect for iterable
+    /// datasets. Needs workers, and shared memory for one more batch.
     #[must_use]
     pub fn hedge(mut self, hedge: bool) -> Self {
         self.settings.options.hedge = Some(hedge);
         self
     }
 
-    /// Sets every option that `options` has a value for.
+    /// Sets every option that is not `None` in `options`, as [`LoaderOptions::over`] does.
     #[must_use]
     pub fn options(mut self, options: LoaderOptions) -> Self {
         self.settings.options = options.over(self.settings.options);
         self
     }
 
-    /// Starts workers as `program` instead of starting this program again: a path, or a [`WorkerProgram`]
-    /// with arguments. Needed where the loader does not run in a program of its own, for example in an
-    /// extension of an interpreter.
+    /// Sets the program that workers run: a path, or a [`WorkerProgram`] with arguments. By default, workers
+    /// run this program, started again. Set it if the loader does not run in a program of its own, for
+    /// example in an extension of an interpreter.
     ///
-    /// A program that has loaded the same build of the same code (this executable, or the same shared library in another one) serves any
-    /// dataset. Any other one must know the dataset by the name given with [`registered`](Self::registered): see
-    /// `loader_worker::Registry`.
+    /// The program can load any dataset if it contains the same build of the loader's code: the same
+    /// executable, or another executable with the same shared library. Any other program must register the
+    /// dataset with `loader_worker::Registry`, under the name given to [`registered`](Self::registered).
     #[must_use]
     pub fn worker_program(mut self, program: impl Into<WorkerProgram>) -> Self {
         self.settings.worker_program = Some(program.into());
         self
     }
 
-    /// The name under which a worker program other than this one has registered the dataset. It has no effect while workers are
-    /// this same program, started again because neither `worker_program` nor `LOADER_WORKER` names one.
+    /// Sets the name under which another worker program has registered the dataset. It has no effect if
+    /// neither `worker_program` nor the environment variable `LOADER_WORKER` names a worker program.
     ///
-    /// Only data can be sent to a registered dataset, no functions: `build()` refuses one with [`map`](crate::Dataset::map),
-    /// [`collate`](Self::collate) or [`worker_init`](Self::worker_init). Write a type for the composed dataset and implement
-    /// [`Dataset`] for it; both programs use that type.
+    /// Functions cannot be sent to another program. `build()` therefore refuses a registered dataset that
+    /// uses [`map`](crate::Dataset::map), [`collate`](Self::collate) or [`worker_init`](Self::worker_init).
+    /// Instead, write a type for the composed dataset, implement [`Dataset`] for it, and use that type in
+    /// both programs.
     #[must_use]
     pub fn registered(mut self, name: impl Into<String>) -> Self {
         self.settings.registered = Some(name.into());
         self
     }
 
-    /// Keeps the workers, with their copies of the dataset, from one epoch to the next; off by default. Needs workers.
+    /// Sets whether workers, with their copies of the dataset, stay from one epoch to the next; false by
+    /// default. Needs workers.
     ///
-    /// An iterator that is dropped in mid-epoch leaves its workers too. `setup` and `worker_init` run once, not again for each epoch. Of
-    /// several iterators that live at once, the second starts workers of its own.
+    /// Workers stay even if the iterator is dropped in the middle of an epoch. `setup` and `worker_init` run
+    /// once, not in each epoch. If several iterators of the loader exist at once, each has its own workers.
     #[must_use]
     pub fn persistent_workers(mut self, persistent_workers: bool) -> Self {
         self.settings.options.persistent_workers = Some(persistent_workers);
         self
     }
 
-    /// Loads batches into page-locked memory, from which a device copies by itself while the program goes on; off by default.
+    /// Sets whether batches are loaded into page-locked memory, from which a GPU can copy asynchronously;
+    /// false by default.
     ///
-    /// Shared memory is registered with the CUDA driver where it lies, once, when it is mapped: batches from workers are page-locked
-    /// without a copy or a thread. Without workers it is the memory that collation takes for its tensors.
-    /// [`Tensor::is_pinned`](crate::Tensor::is_pinned) tells. Keep a batch until the device has copied it: memory that is given back
-    /// is written again.
+    /// The loader registers shared memory with the CUDA driver in place, once, when it maps it, so batches
+    /// from workers need neither a copy nor a thread. Without workers, it registers the memory in which
+    /// collation makes tensors. [`Tensor::is_pinned`](crate::Tensor::is_pinned) tells whether a tensor is
+    /// page-locked. Keep a batch until the GPU has copied it: the loader reuses the memory of a dropped
+    /// batch.
     ///
-    /// It needs the feature `cuda`, NVIDIA's driver and a device. `build()` opens the driver, for the device whose context is current
-    /// on the calling thread or in use. Without them there is a [`Warning::NotPinned`], and memory is ordinary.
+    /// It needs the feature `cuda`, NVIDIA's driver and a GPU. `build()` opens the driver for the device
+    /// whose context is current on the calling thread; if there is none, for the first device whose primary
+    /// context is in use, or else for the first device. If the feature, the driver or the GPU is missing,
+    /// there is a [`Warning::NotPinned`], and batches are loaded into ordinary memory.
     #[must_use]
     pub fn pin_memory(mut self, pin_memory: bool) -> Self {
         self.settings.options.pin_memory = Some(pin_memory);
         self
     }
 
-    /// How long `next` waits for a batch before a [`Warning::LongWait`] says for which worker, and what it is doing; 30 seconds by
-    /// default, zero for never. The wait goes on: see [`timeout`](Self::timeout) for one that ends.
+    /// Sets how long `next` waits for a batch before a [`Warning::LongWait`] names the awaited worker and
+    /// what it is doing; 30 seconds by default, zero for never. After the warning, `next` goes on waiting;
+    /// use [`timeout`](Self::timeout) to end the wait.
     #[must_use]
     pub fn warn_after(mut self, patience: Duration) -> Self {
         self.settings.options.warn_after = Some(patience.as_secs_f64());
         self
     }
 
-    /// Calls `function` with what is probably a mistake and no error; by default it is printed to standard error.
+    /// Calls `function` with each [`Warning`]. By default, warnings are printed to standard error.
     #[must_use]
     pub fn on_warning(mut self, function: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         self.settings.warn = Warn::with(function);
         self
     }
 
-    /// Whether a SIGCHLD handler is installed while workers run (the default; it chains to yours). Without it workers' deaths
-    /// are still noticed at once where the kernel has pidfds (Linux 5.3).
+    /// Sets whether the loader installs a SIGCHLD handler while workers run; true by default. The handler
+    /// calls the one that was installed before. Without it, the loader still notices the death of a worker at
+    /// once if the kernel has pidfds (Linux 5.3).
     #[must_use]
     pub fn handle_sigchld(mut self, handle_sigchld: bool) -> Self {
         self.settings.handle_sigchld = handle_sigchld;
         self
     }
 
-    /// Collates samples with `function`, which runs in the workers and captures nothing; see
-    /// [`collate_with`](Self::collate_with) for one that needs parameters. Tensors made in it lie in shared memory from the start.
+    /// Collates the samples of each batch with `function`, which runs in the workers. The function must not
+    /// capture anything; see [`collate_with`](Self::collate_with) for a function with parameters. Tensors
+    /// that it makes are allocated in shared memory.
     #[must_use]
-    // The compiler shows the next line where a closure captures something.
+    // If a closure captures something, the compiler's error shows the next line.
     pub fn collate<B: Batch /* to capture, use `collate_with` */>(
         self,
         function: fn(Vec<K::Sample>) -> anyhow::Result<B>,
@@ -373,8 +416,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_collate(CollateWith(Function::new(function)))
     }
 
-    /// Collates samples with `function` and `params`. The parameters are sent to the workers with the
-    /// dataset; they can be of any serde type that bincode can encode.
+    /// Collates the samples of each batch with `function`, which also gets `params`. The parameters are sent
+    /// to the workers with the dataset. Their type can be any serde type that bincode can encode.
     ///
     /// # Examples
     /// ```
@@ -411,15 +454,15 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         Builder { kind, collate, worker_init, settings }
     }
 
-    /// Runs `function` once in each worker, after the dataset's `setup` and before its first sample. It captures nothing; see
-    /// [`worker_init_with`](Self::worker_init_with) for one that needs parameters. Not called without workers.
+    /// Runs `function` once in each worker, after the dataset's `setup` and before its first sample. The
+    /// function must not capture anything; see [`worker_init_with`](Self::worker_init_with) for a function
+    /// with parameters. Without workers it is not called.
     ///
     /// Use it for what each process needs once: a `log` or `tracing` subscriber (one that `main` installs
     /// after `loader_worker::init()` exists in the main process only), a number of threads, the seed of a
-    /// library. The main process writes what a worker prints to its own standard error, after the worker's
-    /// number.
+    /// library. What a worker prints appears on the main process's standard error, after the worker's number.
     #[must_use]
-    // The compiler shows the next line where a closure captures something.
+    // If a closure captures something, the compiler's error shows the next line.
     #[rustfmt::skip]
     pub fn worker_init( // to capture, use `worker_init_with`
         self,
@@ -428,8 +471,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_worker_init(Function::new(function))
     }
 
-    /// Runs `function` with `params` once in each worker, as [`worker_init`](Self::worker_init). The
-    /// parameters are sent to the workers with the dataset; they can be of any serde type that bincode can
+    /// Runs `function` once in each worker, as [`worker_init`](Self::worker_init) does, with `params`. The
+    /// parameters are sent to the workers with the dataset. Their type can be any serde type that bincode can
     /// encode.
     #[must_use]
     pub fn worker_init_with<P: Params>(

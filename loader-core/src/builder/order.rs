@@ -1,4 +1,4 @@
-//! Which samples are in which batch, as the options alone say it.
+//! The batch sampler that the options describe if the user gives no sampler.
 
 use super::settings::machine_memory;
 use crate::{
@@ -8,12 +8,14 @@ use crate::{
 };
 
 impl LoaderOptions {
-    /// The batches that a loader with these options makes of a dataset with `samples` samples, where no sampler is given: what
-    /// `batch_size`, `shuffle`, `drop_last`, `rank` and `world_size` say.
+    /// Returns the batch sampler of a loader with these options, without a sampler of the user's, for a
+    /// dataset of `samples` samples. It depends on `batch_size`, `shuffle`, `drop_last`, `order`, `rank` and
+    /// `world_size`.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a batch size of 0, a rank that is not one of `world_size`, and an order or a batch that the machine's
-    /// memory cannot hold; [`Error::EmptyDataset`] where nothing is to be shuffled, as in PyTorch.
+    /// - [`Error::InvalidOption`]: the batch size is 0, `rank` is not below `world_size`, only one of these
+    ///   two is set, or the machine's memory cannot hold the order or a batch of indices.
+    /// - [`Error::EmptyDataset`]: `shuffle` is set and there are no samples, as in PyTorch.
     ///
     /// # Examples
     /// ```
@@ -35,7 +37,7 @@ impl LoaderOptions {
         Ok(self.in_batches(self.sampler(samples)?))
     }
 
-    /// What `sampler` says, in batches.
+    /// Groups the indices of `sampler` into batches.
     pub(super) fn in_batches(&self, sampler: Box<dyn Sampler>) -> Box<dyn BatchSampler> {
         let batch_size = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
         Box::new(FixedBatches::new(sampler, batch_size, self.drop_last.unwrap_or(false)))
@@ -48,7 +50,8 @@ impl LoaderOptions {
         }
     }
 
-    /// What is not there cannot be asked for: the allocator would end the process.
+    /// Checks that the machine has the memory for the order and for the indices of a batch. Without it, the
+    /// allocator would end the process.
     fn check_size(&self, samples: usize) -> Result<(), Error> {
         let memory = machine_memory().unwrap_or(u64::MAX >> 1);
         let is_too_large = |indices: usize| {
@@ -56,16 +59,17 @@ impl LoaderOptions {
             bytes.is_none_or(|bytes| bytes as u64 > memory)
         };
         let problem = |what: &str, indices: usize| {
-            format!("{what} of {indices} indices is larger than the machine's memory, {memory} bytes")
+            format!("{what} of {indices} indices is larger than the machine's memory of {memory} bytes")
         };
-        // The native order is computed index by index.
+        // The native order of a long dataset is computed index by index, in constant memory.
         let order_takes_memory = self.shuffle == Some(true) && self.order == Some(Order::Torch);
         if order_takes_memory && is_too_large(samples) {
-            return invalid("shuffle", problem("a random order", samples));
+            let problem = problem("a random order", samples);
+            return invalid("shuffle", format!("{problem}; use order \"native\""));
         }
         let batch = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE).min(samples);
         if is_too_large(batch) {
-            return invalid("batch_size", problem("a batch", batch));
+            return invalid("batch_size", format!("{}; use smaller batches", problem("a batch", batch)));
         }
         Ok(())
     }
@@ -79,7 +83,7 @@ impl LoaderOptions {
         })
     }
 
-    /// The share of this process, if several load together.
+    /// The sampler of this process's share, if `rank` and `world_size` are set.
     fn share(&self, samples: usize) -> Result<Option<DistributedSampler>, Error> {
         let Some((rank, world_size)) = self.rank_and_world_size()? else { return Ok(None) };
         let option = if world_size == 0 { "world_size" } else { "rank" };
@@ -92,23 +96,24 @@ impl LoaderOptions {
         match (self.rank, self.world_size) {
             (None, None) => Ok(None),
             (Some(rank), Some(world_size)) => Ok(Some((rank, world_size))),
-            (Some(_), None) => {
-                invalid("rank", "of how many processes? set world_size too, or leave both out")
-            }
-            (None, Some(_)) => {
-                invalid("world_size", "which of them is this process? set rank too, or leave both out")
-            }
+            (Some(_), None) => invalid("rank", "requires world_size; set both, or leave both out"),
+            (None, Some(_)) => invalid("world_size", "requires rank; set both, or leave both out"),
         }
     }
 
-    /// The process's first one of all processes' shards of an iterable dataset, and their number, where each process has `shards`.
+    /// Returns the number of this process's first shard of an iterable dataset among the shards of all
+    /// processes, and the number of all these shards. Each process has `shards` shards.
     pub(super) fn place_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
-        // Checks the rank.
+        // Only to check the rank.
         self.share(0)?;
         let (rank, world_size) = self.rank_and_world_size()?.unwrap_or((0, 1));
         match shards.checked_mul(world_size) {
             Some(all) => Ok((rank * shards, all)),
-            None => invalid("world_size", format!("{world_size} processes of {shards} shards are too many")),
+            None => {
+                let problem =
+                    format!("{world_size} processes with {shards} shards each are too many; use fewer");
+                invalid("world_size", problem)
+            }
         }
     }
 }
@@ -140,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn no_sample_comes_twice_where_the_last_are_dropped() {
+    fn with_drop_last_no_sample_comes_twice() {
         let shares =
             (0..4).map(|rank| LoaderOptions { drop_last: Some(true), ..options(Some(rank), Some(4)) });
         let mut all: Vec<usize> = shares.flat_map(|options| batches(&options, 9).concat()).collect();
@@ -149,21 +154,15 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_make_no_sense() {
+    fn invalid_options_are_refused() {
         let message = |rank, world_size| options(rank, world_size).batch_sampler(10).unwrap_err().to_string();
         assert_eq!(message(Some(4), Some(4)), "rank: invalid rank 4, rank should be in the interval [0, 3]");
         assert_eq!(
             message(Some(0), Some(0)),
             "world_size: the number of processes is 0; it includes this process and must be at least 1"
         );
-        assert_eq!(
-            message(Some(0), None),
-            "rank: of how many processes? set world_size too, or leave both out"
-        );
-        assert_eq!(
-            message(None, Some(2)),
-            "world_size: which of them is this process? set rank too, or leave both out"
-        );
+        assert_eq!(message(Some(0), None), "rank: requires world_size; set both, or leave both out");
+        assert_eq!(message(None, Some(2)), "world_size: requires rank; set both, or leave both out");
         let shuffled = LoaderOptions { shuffle: Some(true), ..LoaderOptions::default() };
         assert!(matches!(shuffled.batch_sampler(0), Err(Error::EmptyDataset)));
         assert!(

@@ -1,4 +1,4 @@
-//! The options of a loader that are not code, and what may be wrong with them.
+//! The builder's settings, without the code that is sent to workers, and their checks.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -17,19 +17,19 @@ use crate::{
     warning::Warn,
 };
 
-/// More workers than any machine has processors: a slip of the finger.
-const MOST_WORKERS: usize = 4096;
+/// Max number of workers. No machine has more processors, so a larger number is a mistake.
+const MAX_WORKERS: usize = 4096;
 
-/// Batches a worker that no memory holds.
-const MOST_PREFETCHED: usize = 1 << 16;
+/// Max `prefetch_factor`. No machine has memory for more batches per worker.
+const MAX_PREFETCH_FACTOR: usize = 1 << 16;
 
-/// What a worker needs for itself, with some room.
-const LEAST_WORKER_MEMORY: u64 = 16 << 20;
+/// Min `worker_memory_limit` in bytes: what a worker needs to start, with some room.
+const MIN_WORKER_MEMORY: u64 = 16 << 20;
 
-/// A place is kept for each shard, and sent with each state.
-const MOST_SHARDS: usize = 1 << 16;
+/// Max number of shards. Main keeps a place for each shard, and each state contains all of them.
+const MAX_SHARDS: usize = 1 << 16;
 
-/// Everything but the code that goes to the workers.
+/// All settings of a builder except the dataset, the collation and the worker hook.
 pub(super) struct Settings {
     pub(super) options: LoaderOptions,
     pub(super) sampler: Option<Box<dyn Sampler>>,
@@ -55,7 +55,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Most bytes of shared memory.
+    /// Max bytes of shared memory.
     pub(super) fn shared_memory_limit(&self) -> u64 {
         self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
     }
@@ -69,84 +69,62 @@ impl Settings {
         self.options.seed.unwrap_or(0)
     }
 
-    /// Number of shards of an iterable dataset, and that it is asked for nothing that needs indices.
+    /// Returns the number of shards of an iterable dataset. Fails if an option needs indices, which it does
+    /// not have.
     pub(super) fn count_shards(&self, workers: usize) -> Result<usize, Error> {
         if self.options.shuffle == Some(true) {
-            return invalid("shuffle", "an iterable dataset has no indices to shuffle; see `shuffle_buffer`");
+            const PROBLEM: &str = "an iterable dataset has no indices to shuffle; use its `shuffle_buffer`";
+            return invalid("shuffle", PROBLEM);
         }
         self.options.check_batch_size()?;
         match self.options.shards {
             None => Ok(workers.max(1)),
             Some(0) => invalid("shards", "a dataset is read in at least one shard; use 1 or more"),
-            Some(shards) if shards > MOST_SHARDS => {
-                invalid("shards", format!("{shards} is more than {MOST_SHARDS}"))
-            }
+            Some(shards) if shards > MAX_SHARDS => too_large("shards", shards, MAX_SHARDS),
             Some(shards) => Ok(shards),
         }
     }
 
-    /// Checks every option alone and against the others, but for the order's and the batches'. Where several are wrong, it names the one
-    /// that PyTorch does.
+    /// Checks every option alone and against the others, except those of the order and of the batches. If
+    /// several are wrong, it reports the one that PyTorch reports.
     pub(super) fn check_options(&self) -> Result<Epochs, Error> {
         let options = &self.options;
         let workers = options.num_workers.unwrap_or_default().resolve();
-        if workers > MOST_WORKERS {
-            return invalid("num_workers", format!("{workers} is more than {MOST_WORKERS}"));
+        let check_needs_workers = |option, is_set| match workers == 0 && is_set {
+            true => invalid(
+                option,
+                format!("has no effect without workers; set num_workers, or leave {option} out"),
+            ),
+            false => Ok(()),
+        };
+        if workers > MAX_WORKERS {
+            return too_large("num_workers", workers, MAX_WORKERS);
         }
-        let timeout = patience("timeout", options.timeout)?;
-        let sample_timeout = patience("sample_timeout", options.sample_timeout)?;
-        let warn_after = patience("warn_after", Some(options.warn_after.unwrap_or(DEFAULT_WARN_AFTER)))?;
-        if workers == 0 && options.prefetch_factor.is_some() {
-            return invalid(
-                "prefetch_factor",
-                "without workers nothing is prefetched; set num_workers, or leave it out",
-            );
+        let timeout = time_limit("timeout", options.timeout)?;
+        let sample_timeout = time_limit("sample_timeout", options.sample_timeout)?;
+        let warn_after = time_limit("warn_after", Some(options.warn_after.unwrap_or(DEFAULT_WARN_AFTER)))?;
+        check_needs_workers("prefetch_factor", options.prefetch_factor.is_some())?;
+        match options.prefetch_factor {
+            Some(0) => return invalid("prefetch_factor", "a worker needs at least one batch; use 1 or more"),
+            Some(factor) if factor > MAX_PREFETCH_FACTOR => {
+                return too_large("prefetch_factor", factor, MAX_PREFETCH_FACTOR);
+            }
+            _ => {}
         }
-        if options.prefetch_factor == Some(0) {
-            return invalid("prefetch_factor", "a worker needs at least one batch to work on; use 1 or more");
+        check_needs_workers("persistent_workers", options.persistent_workers == Some(true))?;
+        check_needs_workers("timeout", timeout.is_some())?;
+        check_needs_workers("hedge", options.hedge == Some(true))?;
+        check_needs_workers("sample_timeout", sample_timeout.is_some())?;
+        check_needs_workers("worker_memory_limit", options.worker_memory_limit.is_some())?;
+        if let Some(limit) = options.worker_memory_limit.filter(|&limit| limit < MIN_WORKER_MEMORY) {
+            let problem =
+                format!("a worker cannot start with {limit} bytes; use {MIN_WORKER_MEMORY} or more");
+            return invalid("worker_memory_limit", problem);
         }
-        if let Some(most) = options.prefetch_factor.filter(|&most| most > MOST_PREFETCHED) {
-            return invalid("prefetch_factor", format!("{most} is more than {MOST_PREFETCHED}"));
-        }
-        if workers == 0 && options.persistent_workers == Some(true) {
-            return invalid(
-                "persistent_workers",
-                "there are no workers to keep; set num_workers, or leave it out",
-            );
-        }
-        if workers == 0 && timeout.is_some() {
-            return invalid(
-                "timeout",
-                "without workers there is nobody to wait for; set num_workers, or leave it out",
-            );
-        }
-        if workers == 0 && options.hedge == Some(true) {
-            return invalid("hedge", "there is no second worker; set num_workers, or leave it out");
-        }
-        if workers == 0 && sample_timeout.is_some() {
-            return invalid(
-                "sample_timeout",
-                "without workers nobody can be stopped in a sample; set num_workers, or leave it out",
-            );
-        }
-        if workers == 0 && options.worker_memory_limit.is_some() {
-            return invalid(
-                "worker_memory_limit",
-                "there are no workers to limit; set num_workers, or leave it out",
-            );
-        }
-        if let Some(limit) = options.worker_memory_limit.filter(|&limit| limit < LEAST_WORKER_MEMORY) {
-            return invalid(
-                "worker_memory_limit",
-                format!("no worker starts within {limit} bytes; use {LEAST_WORKER_MEMORY} or more"),
-            );
-        }
-        let least = FIRST_LEN as u64;
-        if let Some(limit) = options.shared_memory_limit.filter(|&limit| limit < least) {
-            return invalid(
-                "shared_memory_limit",
-                format!("{limit} bytes hold no batch; use {least} or more"),
-            );
+        let min = FIRST_LEN as u64;
+        if let Some(limit) = options.shared_memory_limit.filter(|&limit| limit < min) {
+            let problem = format!("{limit} bytes are too few for a batch; use {min} or more");
+            return invalid("shared_memory_limit", problem);
         }
         Ok(Epochs {
             workers,
@@ -165,25 +143,27 @@ impl Settings {
         })
     }
 
-    /// True when an epoch is the whole dataset, as far as is known.
+    /// True if an epoch loads the whole dataset: no sampler, batch sampler or rank is set.
     pub(super) fn loads_all(&self) -> bool {
         self.sampler.is_none() && self.batch_sampler.is_none() && self.options.rank.is_none()
     }
 
-    /// The order that the options ask for.
+    /// Makes the batch sampler of a map-style dataset with `samples` samples.
     pub(super) fn make_batch_sampler(&mut self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
         let options = &self.options;
         let shuffle = options.shuffle.unwrap_or(false);
         let conflict = |first, second, reason| Err(Error::ConflictingOptions { first, second, reason });
         if options.shards.is_some() {
-            return invalid("shards", "only an iterable dataset is read in shards; leave it out");
+            return invalid("shards", "only an iterable dataset has shards; leave shards out");
         }
         if shuffle && self.sampler.is_some() {
-            const REASON: &str = "a sampler says the order; shuffle in it, or leave it out";
+            const REASON: &str =
+                "the sampler determines the order; use a sampler that shuffles, or leave the sampler out";
             return conflict("sampler", "shuffle", REASON);
         }
         if let Some(batch_sampler) = self.batch_sampler.take() {
-            const REASON: &str = "a batch sampler says which samples are in which batch";
+            const REASON: &str =
+                "the batch sampler determines the samples of each batch; leave one of the two out";
             let others = [
                 ("batch_size", options.batch_size.is_some_and(|size| size != 1)),
                 ("shuffle", shuffle),
@@ -200,8 +180,8 @@ impl Settings {
         }
         let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
         if options.rank.is_some() || options.world_size.is_some() {
-            const REASON: &str = "a sampler says which samples this process loads; give the rank to the sampler, or leave \
-                                  it out";
+            const REASON: &str = "the sampler determines which samples this process loads; give the rank to \
+                                  the sampler, or leave the sampler out";
             return conflict("sampler", if options.rank.is_some() { "rank" } else { "world_size" }, REASON);
         }
         options.check_batch_size()?;
@@ -210,47 +190,54 @@ impl Settings {
     }
 }
 
-/// Fails when a sampler's largest index is known and is not an index of the dataset. An empty dataset has an
-/// error of its own.
+/// Fails if a sampler's largest index is known and is not an index of the dataset. For an empty dataset,
+/// `build()` returns [`Error::EmptyDataset`] instead.
 fn check_indices(option: &'static str, max: Option<usize>, samples: usize) -> Result<(), Error> {
     match max {
         Some(index) if index >= samples && samples > 0 => invalid(
             option,
-            format!("it has index {index}, but the dataset has {samples} samples; use indices below that"),
+            format!("it gives index {index}, but the dataset has {samples} samples; use lower indices"),
         ),
         _ => Ok(()),
     }
 }
 
-/// A time to wait, in seconds; `None` for ever.
-fn patience(option: &'static str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
+fn too_large<T>(option: &'static str, value: usize, max: usize) -> Result<T, Error> {
+    invalid(option, format!("{value} is more than the maximum of {max}"))
+}
+
+/// Converts the seconds of an option into a time limit; `None` if there is no limit.
+fn time_limit(option: &'static str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
     match seconds.unwrap_or(0.0) {
         0.0 => Ok(None),
-        // Longer than all time, as `Duration::MAX` is: none.
+        // A time that a `Duration` cannot hold, or that was made from `Duration::MAX`, is no limit.
         seconds if seconds.is_finite() && seconds >= u64::MAX as f64 => Ok(None),
         seconds => match Duration::try_from_secs_f64(seconds) {
-            // So short that it rounds to nothing is not none.
-            Ok(patience) => Ok(Some(patience.max(Duration::from_nanos(1)))),
-            Err(_) => invalid(option, format!("{seconds} is not a number of seconds; use 0 or more")),
+            // A positive time that rounds to zero must not become "no limit".
+            Ok(limit) => Ok(Some(limit.max(Duration::from_nanos(1)))),
+            Err(_) => invalid(option, format!("{seconds} is not a valid number of seconds; use 0 or more")),
         },
     }
 }
 
-/// Half of the memory that this process may use, as for a tmpfs: the machine's, or its control group's if that is less.
+/// The default of `shared_memory_limit`: half of the memory that this process may use, as the kernel's
+/// default for a tmpfs. That is the machine's memory, or the limit of the process's control group if that is
+/// lower.
 fn default_memory_limit() -> u64 {
-    const UNKNOWN: u64 = 1 << 32;
+    /// In bytes, if neither is known.
+    const FALLBACK: u64 = 1 << 32;
     let memory = [machine_memory(), group_memory()].into_iter().flatten().min();
-    memory.unwrap_or(2 * UNKNOWN) / 2
+    memory.map_or(FALLBACK, |memory| memory / 2)
 }
 
-/// Bytes of memory that the machine has, if it says so.
+/// The machine's memory in bytes, or `None` if the kernel does not tell it.
 pub(super) fn machine_memory() -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"))?;
     Some(total.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// The tightest limit of the control group (version 2) and those above it.
+/// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
 fn group_memory() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -268,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_order_has_indices_of_the_dataset_only() {
+    fn an_index_outside_of_the_dataset_is_refused() {
         let with = |sampler: Box<dyn Sampler>| Settings { sampler: Some(sampler), ..Settings::default() };
-        let expected = "sampler: it has index 10, but the dataset has 10 samples; use indices below that";
+        let expected = "sampler: it gives index 10, but the dataset has 10 samples; use lower indices";
         for sampler in [
             Box::new(vec![3, 10, 0_usize]) as Box<dyn Sampler>,
             Box::new(SubsetRandomSampler::new([3, 10, 0])),
@@ -284,14 +271,14 @@ mod tests {
             ..Settings::default()
         };
         let message = refusal(&mut batches(vec![vec![0], vec![], vec![9, 11]]), 10).unwrap();
-        assert!(message.starts_with("batch_sampler: it has index 11"), "{message}");
+        assert!(message.starts_with("batch_sampler: it gives index 11"), "{message}");
         assert_eq!(refusal(&mut batches(vec![vec![0], vec![9]]), 10), None);
     }
 
     #[test]
-    fn only_an_iterable_dataset_has_shards() {
+    fn shards_are_refused_for_a_map_style_dataset() {
         let options = LoaderOptions { shards: Some(2), ..LoaderOptions::default() };
         let message = refusal(&mut Settings { options, ..Settings::default() }, 10).unwrap();
-        assert!(message.starts_with("shards: only an iterable dataset"), "{message}");
+        assert!(message.starts_with("shards: only iterable datasets"), "{message}");
     }
 }

@@ -12,12 +12,14 @@ use crate::{
 
 impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Loads without batches, as PyTorch does with `batch_size=None`: each item of the iterator is one
-    /// sample, converted by its type (see [`Convert`](crate::Convert)), and [`len`](crate::DataLoader::len)
-    /// is the number of samples. Replaces [`collate`](Self::collate); excludes
-    /// [`batch_size`](Self::batch_size), [`drop_last`](Self::drop_last) and
+    /// sample, which its [`Convert`](crate::Convert) implementation converts, and
+    /// [`len`](crate::DataLoader::len) is the number of samples. Replaces [`collate`](Self::collate).
+    /// Excludes [`batch_size`](Self::batch_size), [`drop_last`](Self::drop_last) and
     /// [`batch_sampler`](Self::batch_sampler).
     ///
-    /// For a dataset that reads whole batches, [`Dataset::get_many`](crate::Dataset::get_many) gets a batch's indices together, from any sampler.
+    /// It is not needed for a dataset that reads whole batches at once:
+    /// [`Dataset::get_many`](crate::Dataset::get_many) gets all indices of a batch together, from any
+    /// sampler.
     ///
     /// # Examples
     /// ```
@@ -35,11 +37,12 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_collate(DefaultConvert)
     }
 
-    /// Loads without batches, as [`unbatched`](Self::unbatched), and converts each sample with `function`, which runs in the workers
-    /// and captures nothing; see [`convert_with`](Self::convert_with) for one that needs parameters. Tensors made in it lie in shared
-    /// memory from the start. `.unbatched().convert(function)` is the same.
+    /// Loads without batches, as [`unbatched`](Self::unbatched) does, and converts each sample with
+    /// `function`, which runs in the workers. The function must not capture anything; see
+    /// [`convert_with`](Self::convert_with) for a function with parameters. Tensors that it makes are
+    /// allocated in shared memory. `.unbatched().convert(function)` is the same.
     #[must_use]
-    // The compiler shows the next line where a closure captures something.
+    // If a closure captures something, the compiler's error shows the next line.
     pub fn convert<B: Batch /* to capture, use `convert_with` */>(
         self,
         function: fn(K::Sample) -> anyhow::Result<B>,
@@ -47,8 +50,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.with_collate(ConvertWith(Function::new(function)))
     }
 
-    /// Loads without batches and converts each sample with `function` and `params`. The parameters are sent
-    /// to the workers with the dataset; they can be of any serde type that bincode can encode.
+    /// Loads without batches and converts each sample with `function`, which also gets `params`. The
+    /// parameters are sent to the workers with the dataset. Their type can be any serde type that bincode can
+    /// encode.
     #[must_use]
     pub fn convert_with<P: Params, B: Batch>(
         self,
@@ -60,7 +64,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
 }
 
 impl Settings {
-    /// Checks that no option speaks of batches.
+    /// Checks that no option is set that needs batches.
     pub(super) fn check_unbatched(&self) -> Result<(), Error> {
         self.options.check_batch_size()?;
         let options = &self.options;
@@ -73,7 +77,7 @@ impl Settings {
             Some((second, _)) => Err(Error::ConflictingOptions {
                 first: "unbatched",
                 second,
-                reason: "without batches there is nothing to size, drop or sample; leave one of them out",
+                reason: "without batches this option has no effect; leave one of the two out",
             }),
             None => Ok(()),
         }

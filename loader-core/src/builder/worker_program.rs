@@ -1,18 +1,19 @@
-//! A worker program and its arguments.
+//! The program that workers run.
 
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 
-/// A program that is started as a worker, with its arguments, for [`Builder::worker_program`](crate::Builder::worker_program). It must
-/// call `loader_worker::init()` or serve a `loader_worker::Registry`, whatever its arguments are.
+/// A program that workers run, with its arguments, for
+/// [`Builder::worker_program`](crate::Builder::worker_program). With these arguments, the program must call
+/// `loader_worker::init()` or serve a `loader_worker::Registry`.
 ///
 /// # Examples
 /// ```
 /// use loader_core::WorkerProgram;
 ///
-/// // An extension of Python, whose module `package.worker` calls into the extension.
+/// // For an extension of Python: the module `package.worker` calls into the extension.
 /// let program = WorkerProgram::new("python3").args(["-m", "package.worker"]);
 /// # let _ = program;
 /// ```
@@ -23,8 +24,8 @@ pub struct WorkerProgram {
 }
 
 impl WorkerProgram {
-    /// The program at `program`, without arguments. A name without a slash is looked up in `PATH`, then in
-    /// the working directory.
+    /// The program at the path `program`, without arguments. A name without a slash is looked up in `PATH`,
+    /// then in the working directory.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), args: Vec::new() }
     }
