@@ -1,4 +1,4 @@
-//! What can go wrong, named after who did what.
+//! The errors that the loader returns.
 
 use std::{fmt, io, path::PathBuf, time::Duration};
 
@@ -10,162 +10,174 @@ use loader_ipc::{
 
 use crate::{panic, report::BadSample};
 
-/// Everything that the loader reports. `build()` returns the errors of options, `iter()` those of starting workers, the
-/// iterator those of batches; an error of a batch loses that batch only, and the iterator goes on unless the variant says
-/// otherwise.
+/// An error of the loader. [`build`](crate::Builder::build) returns errors of options,
+/// [`DataLoader::iter`](crate::DataLoader::iter) errors of starting workers, and [`Iter`](crate::Iter) errors
+/// of batches.
+///
+/// An error of a batch loses this batch only: the next call of `next` returns the next batch.
+/// [`ends_iteration`](Self::ends_iteration) tells whether an error ends the iterator instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// `build()`: an option has a value that makes no sense.
+    /// `build()`: the value of an option is invalid.
     #[error("{option}: {problem}")]
     InvalidOption {
         /// The option's name.
         option: &'static str,
-        /// What is wrong, and what to do.
+        /// What is wrong and what to do.
         problem: String,
     },
     /// `build()`: two options exclude each other.
     #[error("{first} and {second} exclude each other: {reason}")]
     ConflictingOptions {
-        /// One option's name.
+        /// Name of one option.
         first: &'static str,
-        /// The other's.
+        /// Name of the other option.
         second: &'static str,
-        /// Why.
+        /// Why they exclude each other and what to do.
         reason: &'static str,
     },
     /// `build()`: the dataset has no samples.
-    #[error("the dataset is empty: there is nothing to load; check the path or the filter it was made from")]
+    #[error("the dataset is empty; check the path or the filter that it was made from")]
     EmptyDataset,
-    /// `build()`: workers were asked for and `loader_worker::init()` was not called.
+    /// `build()`: `num_workers` is not 0, and `loader_worker::init()` was not called.
     #[error(
-        "num_workers is {num_workers}, but loader_worker::init() was not called: make it the first line of main (in tests, \
-         `loader_worker::init_before_main!()`), or name a worker program"
+        "num_workers is {num_workers}, but loader_worker::init() was not called: make it the first line of \
+         main (in tests, `loader_worker::init_before_main!()`), or set `worker_program`"
     )]
     InitNotCalled {
-        /// Workers asked for.
+        /// The loader's `num_workers`.
         num_workers: usize,
     },
-    /// `build()`: `loader_worker::init()` was called from a shared library, such as an extension of an interpreter. The main program,
-    /// started again, would not become a worker.
+    /// `build()`: `loader_worker::init()` was called from a shared library, such as an extension of an
+    /// interpreter. If main started the program again, the new process would not become a worker.
     #[error(
-        "num_workers is {num_workers}, but loader_worker::init() was called from {}, which is not the main program: started \
-         again, the main program would not become a worker; name a program that does with `worker_program` (for an interpreter \
-         with arguments: `WorkerProgram::new(\"python3\").args([\"-m\", \"package.worker\"])`)",
+        "num_workers is {num_workers}, but loader_worker::init() was called from the shared library {}, so \
+         the main program would not become a worker if it was started again; set `worker_program` to a \
+         program that becomes one (for an interpreter with arguments: \
+         `WorkerProgram::new(\"python3\").args([\"-m\", \"package.worker\"])`)",
         library.display()
     )]
     InitOutsideProgram {
-        /// Workers asked for.
+        /// The loader's `num_workers`.
         num_workers: usize,
         /// The shared library.
         library: PathBuf,
     },
-    /// `build()`: a worker cannot call a function of the loader (one given to `map`, `filter`, `collate`,
-    /// `convert` or `worker_init`, or the loader's own code).
+    /// `build()`: workers cannot call a function of the loader. This is a function given to `map`, `filter`,
+    /// `collate`, `convert` or `worker_init`, or the loader's own code.
     #[error("a function cannot be sent to workers: {problem}")]
     FunctionNotSendable {
         /// Why, and what to do.
         problem: String,
     },
-    /// `build()`: this process is itself a worker.
+    /// `build()`: this process is a worker.
     #[error(
-        "a worker process tried to build a loader: loader_worker::init() must be the first line of main, so that a worker never \
-         gets further, and datasets must not build loaders"
+        "a worker process tried to build a loader: make loader_worker::init() the first line of main, so \
+         that workers run nothing after it, and do not build loaders in datasets"
     )]
     LoaderInWorker,
-    /// `build()`: the dataset, its collation or its worker hook does not survive encoding. Checked without
-    /// workers too, so that the same dataset loads with any number of workers.
+    /// `build()`: the dataset, its collation or its worker hook cannot be encoded, or loses data in the
+    /// encoding. This is checked without workers too, so that a dataset that loads without workers also loads
+    /// with them.
     #[error(
-        "the dataset cannot be sent to workers: {problem}; it is encoded with bincode, which does not support \
-         `#[serde(untagged)]`, `#[serde(flatten)]`, `skip_serializing_if` and `serde_json::Value`; keep its data in other types, \
-         or write `Serialize` and `Deserialize` for it by hand, and open files and connections in `setup`"
+        "the dataset cannot be sent to workers: {problem}; it is encoded with bincode, which does not \
+         support `#[serde(untagged)]`, `#[serde(flatten)]`, `skip_serializing_if` and `serde_json::Value`; \
+         keep its data in other types, or write `Serialize` and `Deserialize` for it by hand, and open files \
+         and connections in `setup`"
     )]
     DatasetNotEncodable {
-        /// What serde said.
+        /// The message of serde, or what the encoding loses.
         problem: String,
     },
-    /// `build()`: the worker program is not there.
+    /// `build()`: the worker program does not exist.
     #[error("no worker program at {}: {source}; build it, or check the path in {origin}", path.display())]
     WorkerProgramMissing {
-        /// Where it was looked for.
+        /// Path at which it is expected.
         path: PathBuf,
-        /// What named it.
+        /// The option or the environment variable that names it.
         origin: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// `iter()`: a worker could not be started, or was refused in the handshake.
+    /// `iter()`: a worker could not be started, or main or the worker refused the handshake.
     #[error("worker {worker} did not start: {problem}")]
     WorkerNotStarted {
         /// Number of the worker.
         worker: usize,
-        /// What happened, and what to do.
+        /// What happened and what to do.
         problem: String,
     },
-    /// The operating system refused something that the loader cannot do without.
-    #[error("{what}: {source}{}", advice(source))]
+    /// The operating system refused something that the loader needs. If the iterator returns it, the iterator
+    /// ends with this error.
+    #[error("{what} failed: {source}{}", advice(source))]
     System {
-        /// What was tried.
+        /// What the loader tried to do.
         what: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The dataset returned an error or panicked.
     #[error("{}", failed("the dataset", .index, .batch, .worker, .failure))]
     DatasetFailed {
-        /// Index of the sample, where one is to blame.
+        /// Index of the sample that failed, if it is known. For an iterable dataset, its position in the
+        /// shard.
         index: Option<usize>,
         /// Number of the batch in its epoch.
         batch: u64,
-        /// Number of the worker; `None` in the main process.
+        /// Number of the worker; `None` for the main process.
         worker: Option<usize>,
-        /// Causes and backtrace.
+        /// The error or panic of the dataset.
         failure: Box<UserFailure>,
     },
-    /// More samples were skipped or replaced in this epoch than `max_bad_samples` allows. The iterator ends with this error.
-    #[error(
-        "more than {most} bad samples in an epoch: {sample}; raise max_bad_samples if that is to be expected"
-    )]
+    /// More samples were skipped or replaced in this epoch than `max_bad_samples` allows. The iterator ends
+    /// with this error.
+    #[error("more than {most} bad samples in an epoch: {sample}; raise max_bad_samples if this is expected")]
     TooManyBadSamples {
         /// The loader's `max_bad_samples`.
         most: u64,
-        /// The one that was too many.
+        /// The bad sample that exceeded the limit.
         sample: Box<BadSample>,
     },
-    /// The samples did not form a batch, or the collation function failed.
+    /// The samples do not form a batch, or the collation function returned an error or panicked.
     #[error("{}", failed("collation", .index, .batch, .worker, .failure))]
     CollateFailed {
-        /// Index of the sample that does not fit, where one is to blame.
+        /// Index of the sample that does not fit, if it is known. For an iterable dataset, its position in
+        /// the shard.
         index: Option<usize>,
         /// Number of the batch in its epoch.
         batch: u64,
-        /// Number of the worker; `None` in the main process.
+        /// Number of the worker; `None` for the main process.
         worker: Option<usize>,
-        /// Causes and backtrace.
+        /// The error or panic of collation.
         failure: Box<UserFailure>,
     },
-    /// The dataset could not be opened in a process that loads: decoding it, `Dataset::setup` or the worker's init hook failed.
-    /// Every batch of that process fails with this.
+    /// A process could not open the dataset: decoding, [`Dataset::setup`](crate::Dataset::setup) or
+    /// `worker_init` failed, or a shard of an iterable dataset could not be opened.
+    ///
+    /// For a map-style dataset, each batch of the process fails with this error. For an iterable dataset, the
+    /// next batch of each shard that could not be opened fails, and the shard ends.
     #[error("{}", failed("opening the dataset", &None, .batch, .worker, .failure))]
     OpenFailed {
         /// Number of the batch in its epoch.
         batch: u64,
-        /// Number of the worker; `None` in the main process.
+        /// Number of the worker; `None` for the main process.
         worker: Option<usize>,
-        /// Causes and backtrace.
+        /// The error or panic.
         failure: Box<UserFailure>,
     },
-    /// The batch could not be put into shared memory: its `Serialize` failed, or there was no room.
+    /// A worker could not put the batch into shared memory: its `Serialize` implementation failed, or there
+    /// was no room.
     #[error("{}", failed("sending the batch", &None, .batch, .worker, .failure))]
     SendFailed {
         /// Number of the batch in its epoch.
         batch: u64,
-        /// Number of the worker.
+        /// Number of the worker; `None` if no worker had begun the batch.
         worker: Option<usize>,
-        /// Causes and backtrace.
+        /// The error or panic.
         failure: Box<UserFailure>,
     },
-    /// The batch that a worker sent is not what the main process expects.
+    /// The main process cannot decode a batch that a worker sent.
     #[error("batch {batch} from worker {worker} cannot be read: {problem}")]
     BatchNotReadable {
         /// Number of the batch in its epoch.
@@ -175,55 +187,62 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A sampler gave an index that the dataset does not have.
-    #[error("the sampler gave index {index} for batch {batch}, the dataset has {len} samples")]
+    /// The sampler gave an index that the dataset does not have.
+    #[error(
+        "the sampler gave index {index} for batch {batch}, but the dataset has {len} samples; correct the \
+         sampler"
+    )]
     IndexOutOfRange {
         /// The index.
         index: usize,
         /// Number of the batch in its epoch.
         batch: u64,
-        /// Number of samples.
+        /// Number of samples of the dataset.
         len: usize,
     },
-    /// The sampler panicked. The epoch ends behind this batch.
+    /// The sampler panicked. The epoch ends after this error.
     #[error("the sampler panicked at batch {batch}: {message}")]
     SamplerPanicked {
         /// Number of the batch in its epoch.
         batch: u64,
-        /// What it said.
+        /// Message of the panic.
         message: String,
     },
-    /// `resume()`: the state is of another loader, or of another version of this library.
+    /// `resume()`: the state was taken from a loader that was built differently, or by another version of
+    /// this library.
     #[error("the state does not fit the loader: its {part} is {state}, the loader's is {loader}")]
     StateMismatch {
-        /// What differs: "seed", "sampler", "dataset" and the like.
+        /// What differs, such as "seed", "sampler" or "dataset".
         part: &'static str,
         /// Its value in the state.
         state: String,
         /// Its value in the loader.
         loader: String,
     },
-    /// A worker died while it had work. Without `given_up`, no other process takes its place, because
-    /// `on_worker_death` is `Fail` or the worker has died more than `max_worker_deaths` times in a row
-    /// outside of batches; the iterator ends with this error. With `given_up`, one batch has ended its
-    /// workers again and again: that batch is lost, and the iterator goes on.
+    /// A worker died while it had work.
+    ///
+    /// If `given_up` is `None`, the worker is not replaced, because `on_worker_death` is `Fail` or the worker
+    /// has died more than `max_worker_deaths` times in a row outside of batches. The iterator ends with this
+    /// error. Otherwise, a batch has repeatedly ended its workers and is given up: that batch is lost, and
+    /// the iterator goes on.
     #[error("{}", exited(.doing, .status, .reason.as_deref(), .batches, *.deaths, .given_up.as_deref()))]
     WorkerExited {
         /// Number of the worker.
         worker: usize,
         /// Its process id.
         pid: u32,
-        /// How it ended.
+        /// How the process ended.
         status: ExitStatus,
-        /// Why, where the loader itself has ended it.
+        /// Why it ended, if the loader knows: the loader killed it, or the kernel did for lack of memory.
         reason: Option<String>,
-        /// Batches that it had been given.
+        /// Numbers of the batches that it had been given and had not finished.
         batches: Vec<u64>,
         /// What it was doing.
         doing: Box<Doing>,
-        /// How often this worker has died in a row outside of batches; with `given_up`, how many workers have died on that batch.
+        /// Number of deaths of this worker in a row outside of batches. With `given_up`, number of workers
+        /// that died on that batch.
         deaths: u32,
-        /// The batch that is to blame, if one is.
+        /// The batch that is given up, if any.
         given_up: Option<Box<GivenUp>>,
     },
     /// No batch came within `timeout`. No batch is lost: call `next` again, unless `is_final`. Ten such waits
@@ -233,20 +252,25 @@ pub enum Error {
     TimedOut {
         /// The loader's `timeout`.
         after: Duration,
-        /// Which worker, in what.
+        /// The awaited worker and what it is doing.
         waiting_for: Doing,
-        /// The iterator ends with this error. Its `state()` says where to go on.
+        /// True if the iterator ends with this error. [`Iter::state`](crate::Iter::state) still tells where
+        /// to resume.
         is_final: bool,
     },
     /// There is no shared memory for a batch: the program or other iterators of the loader hold it, or a
     /// limit of the system is reached. No batch is lost: drop batches and call `next` again.
-    #[error("{problem}; or drop batches you are done with, and copy what you keep (`to_owned_tensor`)")]
+    #[error(
+        "{problem}; or drop batches that you no longer need, and copy tensors that you keep \
+         (`to_owned_tensor`)"
+    )]
     SharedMemoryExhausted {
-        /// Sizes and counts.
+        /// Sizes, counts, and the limit to raise.
         problem: String,
     },
-    /// A worker broke the protocol and is not replaced: it has died more than `max_worker_deaths` times in a row without finishing a batch,
-    /// or `on_worker_death` is `Fail`. The iterator ends with this error.
+    /// A worker broke the protocol and is not replaced, because `on_worker_death` is `Fail` or the worker has
+    /// died more than `max_worker_deaths` times in a row without finishing a batch. The iterator ends with
+    /// this error.
     #[error("worker {worker} broke the protocol: {problem}")]
     WorkerMisbehaved {
         /// Number of the worker.
@@ -256,32 +280,32 @@ pub enum Error {
     },
 }
 
-/// An error of user code: what it said, wherever it ran.
+/// An error or a panic of user code, from the main process or a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UserFailure {
-    /// The error and its causes, outermost first; a panic's message. Before a failure of `get_many` stand the samples it was asked
-    /// for.
+    /// The error and its causes, outermost first, or the message of the panic. For a failure of `get_many`,
+    /// the first element names the samples that it was asked for.
     pub chain: Vec<String>,
-    /// True for a panic.
+    /// True for a panic, false for an error.
     pub panicked: bool,
-    /// Where it happened, if a backtrace was captured (for a panic in a worker always, for an error with `RUST_BACKTRACE=1`).
+    /// Backtrace, if one was captured: always for a panic in a worker, with `RUST_BACKTRACE=1` for an error.
     pub backtrace: Option<String>,
 }
 
-/// A batch that is not tried any more, for it has ended its worker again and again.
+/// A batch that is given up, because it has repeatedly ended its workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GivenUp {
-    /// Number of the batch.
+    /// Number of the batch in its epoch.
     pub batch: u64,
-    /// Its samples; empty for an iterable dataset, whose shard ends with this batch.
+    /// Indices of its samples. Empty for an iterable dataset, whose shard ends with this batch.
     pub indices: Vec<usize>,
-    /// How many workers it has ended.
+    /// Number of workers that died on it.
     pub deaths: u32,
 }
 
-/// What a worker was doing, from the control page.
+/// What a worker is doing, or was doing when it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Doing {
@@ -291,11 +315,12 @@ pub struct Doing {
     pub pid: u32,
     /// Its state.
     pub state: WorkerState,
-    /// Number of the batch it was on.
+    /// Number of the batch on which it works. Meaningless if it is starting or idle.
     pub batch: u64,
-    /// Index of the sample it was on.
+    /// Index of the sample that it loads. For an iterable dataset, its position in the shard. Meaningful only
+    /// if `state` is [`WorkerState::Fetching`].
     pub index: usize,
-    /// For how long.
+    /// Time since it entered this state or began this sample.
     pub age: Duration,
 }
 
@@ -315,7 +340,7 @@ impl Doing {
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { worker, pid, state, batch, index, .. } = self;
-        // The clock behind it ticks every few milliseconds.
+        // Two decimals: the clock that measures it has a resolution of some milliseconds.
         let age = format_args!("{:.2} s", self.age.as_secs_f64()).to_string();
         match state {
             WorkerState::Fetching => {
@@ -350,7 +375,7 @@ impl Error {
         }
     }
 
-    /// The error for an option whose value makes no sense.
+    /// The error for an option with an invalid value.
     pub(crate) fn invalid_option(option: &'static str, problem: impl Into<String>) -> Self {
         Self::InvalidOption { option, problem: problem.into() }
     }
@@ -360,7 +385,7 @@ impl Error {
         Self::WorkerMisbehaved { worker, problem: problem.into() }
     }
 
-    /// True when the iterator ends with this error.
+    /// True if the iterator ends with this error.
     pub fn ends_iteration(&self) -> bool {
         match self {
             Self::WorkerExited { given_up, .. } => given_up.is_none(),
@@ -373,7 +398,7 @@ impl Error {
         }
     }
 
-    /// The variant's name, for logs and machine-readable output.
+    /// Returns the variant's name, for logs and machine-readable output.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::InvalidOption { .. } => "InvalidOption",
@@ -430,11 +455,12 @@ fn failed(
 
 fn timed_out(after: &Duration, waiting_for: &Doing, is_final: bool) -> String {
     let rest = match is_final {
-        false => "nothing is lost, and the next call waits again",
-        true => "it has not moved in many such waits, so the iterator ends; its state() says where to go on",
+        false => "no batch is lost, and the next call waits again",
+        true => "it made no progress in many such waits, so the iterator ends; resume from its state()",
     };
     format!(
-        "no batch within {after:?}: waiting for {waiting_for}; {rest}; sample_timeout gives up a sample that takes too long"
+        "no batch within {after:?}: waiting for {waiting_for}; {rest}; set sample_timeout to give up samples \
+         that take too long"
     )
 }
 
@@ -458,7 +484,7 @@ fn exited(
         }
         None => {
             if !batches.is_empty() {
-                text.push_str(&format!("; it had batches {batches:?}"));
+                text.push_str(&format!("; it had been given batches {batches:?}"));
             }
             if deaths > 1 {
                 text.push_str(&format!("; it has died {deaths} times in a row without finishing a batch"));
@@ -466,11 +492,12 @@ fn exited(
         }
     }
     if matches!(status, ExitStatus::Signal { signal: 9, .. }) {
-        let is_known = reason.is_some_and(|reason| reason.contains("out of memory"));
-        match is_known {
+        let is_out_of_memory = reason.is_some_and(|reason| reason.contains("out of memory"));
+        match is_out_of_memory {
             true => text.push_str("; use fewer workers or smaller batches"),
             false if reason.is_none() => text.push_str(
-                "; a SIGKILL that no process sent comes from the kernel, for want of memory: use fewer workers or smaller batches",
+                "; if no other process sent this SIGKILL, the kernel sent it for lack of memory: use fewer \
+                 workers or smaller batches",
             ),
             false => {}
         }
@@ -491,7 +518,7 @@ pub(crate) fn while_doing(doing: &Doing) -> String {
     }
 }
 
-/// The first few samples.
+/// Lists the first samples only, if there are many.
 fn listed(indices: &[usize]) -> String {
     const SHOWN: usize = 64;
     match indices.len() {

@@ -1,4 +1,4 @@
-//! What is probably a mistake and no error.
+//! Warnings: probable mistakes that do not stop the loader.
 
 use std::{
     collections::BTreeSet,
@@ -13,119 +13,128 @@ use crate::{
     report::BadSample,
 };
 
-/// Something that is probably a mistake, and no reason to stop. Printed to standard error, each text once,
-/// or given to [`Builder::on_warning`](crate::Builder::on_warning).
+/// A probable mistake or a problem that does not stop the loader. The loader prints warnings to standard
+/// error, each text once per process, or calls the function given to
+/// [`Builder::on_warning`](crate::Builder::on_warning).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// `build()`: more workers than processors that this process may use (its affinity and its control group's quota count).
+    /// `build()`: there are more workers than processors that this process may use, by its affinity and its
+    /// control group's quota.
     #[error(
-        "num_workers is {workers}, but this process may use {cpus} processors: workers then take turns, and more of them may make \
-         loading slower; lower num_workers, or use \"auto\""
+        "num_workers is {workers}, but this process may use {cpus} processors: workers share processors, \
+         which may make loading slower; lower num_workers, or use \"auto\""
     )]
     MoreWorkersThanCpus {
-        /// Workers asked for.
+        /// The loader's `num_workers`.
         workers: usize,
-        /// Processors.
+        /// Number of processors.
         cpus: usize,
     },
-    /// `next()` waits for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after). Said once a wait, which goes on.
-    #[error("no batch for {after:?}: waiting for {waiting_for}; with a timeout this would be an error")]
+    /// `next()` has waited for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after)
+    /// and goes on waiting. There is one warning per wait.
+    #[error("no batch for {after:?}: waiting for {waiting_for}; set timeout to get an error instead")]
     LongWait {
         /// The loader's `warn_after`.
         after: Duration,
-        /// For which worker, and what it is doing.
+        /// The awaited worker and what it is doing.
         waiting_for: Doing,
     },
-    /// A worker's process has ended, and another one starts in its place. What it had not finished is done again; nothing is lost.
+    /// A worker process has ended, and another process takes its place. Its unfinished batches are loaded
+    /// again; no batch is lost.
     #[error("{}", replaced(*.worker, *.pid, .reason, .doing, .batches, *.deaths, *.most))]
     WorkerReplaced {
         /// Number of the worker.
         worker: usize,
-        /// Process id of the one that ended.
+        /// Process id of the process that ended.
         pid: u32,
-        /// How it ended, or what it was ended for.
+        /// How it ended, or why the loader ended it.
         reason: String,
         /// What it was doing.
         doing: Doing,
-        /// Batches that are done again.
+        /// Numbers of the batches that are loaded again.
         batches: Vec<u64>,
-        /// How often this worker has died in a row outside of batches; 0 when it died on a batch, because
-        /// such a death counts for the batch.
+        /// Number of deaths of this worker in a row outside of batches. 0 if it died on a batch, because such
+        /// a death counts for the batch.
         deaths: u32,
-        /// How often it may (`max_worker_deaths`).
+        /// The loader's `max_worker_deaths`.
         most: u32,
     },
-    /// The worker that was to take a dead one's place could not be started, which counts as a death. It is tried again.
+    /// The process that should replace a dead worker could not be started. This counts as a death, and the
+    /// loader tries again.
     #[error(
-        "{problem}; it is tried again (death {deaths} in a row without finishing a batch; max_worker_deaths is {most})"
+        "{problem}; trying again (death {deaths} in a row without finishing a batch; max_worker_deaths is \
+         {most})"
     )]
     WorkerNotReplaced {
         /// Number of the worker.
         worker: usize,
         /// Why it did not start.
         problem: String,
-        /// How often this worker has died in a row outside of batches.
+        /// Number of deaths of this worker in a row outside of batches.
         deaths: u32,
-        /// How often it may (`max_worker_deaths`).
+        /// The loader's `max_worker_deaths`.
         most: u32,
     },
     /// A sample could not be loaded, and was skipped or replaced.
     #[error("{0}")]
     BadSample(BadSample),
-    /// A worker had more memory of its own than `worker_memory_limit`, and another one starts in its place, between two batches.
+    /// A worker uses more memory of its own than `worker_memory_limit`. It ends before its next batch, and
+    /// another process takes its place.
     #[error(
-        "worker {worker} (pid {pid}) has {resident} bytes in memory, worker_memory_limit is {limit}: another one takes its place"
+        "worker {worker} (pid {pid}) uses {resident} bytes of memory, but worker_memory_limit is {limit}; \
+         another process takes its place"
     )]
     WorkerOversized {
         /// Number of the worker.
         worker: usize,
-        /// Process id of the one that ends.
+        /// Process id of the process that ends.
         pid: u32,
-        /// Bytes of its own that it has in memory.
+        /// Bytes of resident memory of its own.
         resident: u64,
-        /// The limit.
+        /// The loader's `worker_memory_limit`, in bytes.
         limit: u64,
     },
-    /// `iter()`: persistent workers could not go on with another epoch, and others were started.
-    #[error("persistent workers were replaced, with their copies of the dataset: {problem}")]
+    /// `iter()`: persistent workers could not go on with another epoch, so the loader started new ones.
+    #[error("persistent workers could not go on, so new workers were started: {problem}")]
     WorkersReplaced {
-        /// What happened to them.
+        /// Why they could not go on.
         problem: String,
     },
-    /// A batch sampler gave more or fewer batches in an epoch than its `len` said. Given at most once per
-    /// iterator, as soon as the loader notices.
+    /// The number of batches that the batch sampler gave in an epoch differs from its `len`. There is at most
+    /// one such warning per iterator, as soon as the loader notices.
     #[error(
-        "the batch sampler said that epoch {epoch} has {said} batches, and it has given {given}; correct its `len`, or that of the \
-         sampler that it cuts"
+        "the batch sampler said that epoch {epoch} has {said} batches, but it gave {given}; correct its \
+         `len`, or the `len` of the sampler in it"
     )]
     WrongBatchCount {
         /// Number of the epoch.
         epoch: u64,
         /// Number that its `len` returned.
         said: usize,
-        /// Number of batches that it gave: all of the epoch if it gave fewer than it said, otherwise one more
-        /// than it said.
+        /// Number of batches that it gave. If it gave more than it said, this is one more than it said,
+        /// because the loader warns at the first surplus batch.
         given: u64,
     },
-    /// An iterable dataset gave more samples than its `len`. Said once an iterator.
+    /// The iterable dataset gave more samples than its `len`. There is at most one such warning per iterator.
     #[error(
-        "the iterable dataset said that it has {said} samples, and {loaded} have come; either its `len` is wrong, or its shards \
-         overlap: `iter` must give each sample in one shard only"
+        "the iterable dataset said that it has {said} samples, but it gave {loaded} so far; either its `len` \
+         is wrong, or its shards overlap: `iter` must give each sample in one shard only"
     )]
     LongerThanSaid {
         /// Number that its `len` returned.
         said: usize,
-        /// Samples so far.
+        /// Number of samples so far.
         loaded: u64,
     },
-    /// `pin_memory` is on, and memory could not be page-locked: batches, or some of them, lie in ordinary memory. Said once a loader by
-    /// `build()` when there is no driver or device, and once by the iterator when the driver refuses memory.
+    /// `pin_memory` is set, but memory could not be page-locked: some or all batches are loaded into ordinary
+    /// memory. `build()` warns if there is no driver or device. The iterator warns, once per loader, if the
+    /// driver refuses memory.
     #[error(
         "pin_memory is on, but batches are loaded into ordinary memory: {reason}; or leave pin_memory out"
     )]
     NotPinned {
-        /// Why, and what can be done.
+        /// Why, and what to do.
         reason: String,
     },
 }
@@ -140,9 +149,9 @@ fn replaced(
     most: u32,
 ) -> String {
     let doing = while_doing(doing);
-    let mut text = format!("worker {worker} (pid {pid}) {reason}{doing}; another one takes its place");
+    let mut text = format!("worker {worker} (pid {pid}) {reason}{doing}; another process takes its place");
     if !batches.is_empty() {
-        text.push_str(&format!(" and does batches {batches:?} again"));
+        text.push_str(&format!(" and loads batches {batches:?} again"));
     }
     if deaths > 0 {
         text.push_str(&format!(
@@ -168,11 +177,11 @@ impl Warn {
 
 impl Default for Warn {
     fn default() -> Self {
-        /// What this process has printed: the same text is said once, as by Python's `warnings`.
+        /// What this process has printed. It prints each text once, as Python's `warnings` does.
         static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         Self::with(|warning| {
             let text = warning.to_string();
-            // Not `eprintln`, which panics when nobody reads standard error.
+            // Not `eprintln`, which panics if standard error is closed.
             let line = format!("loader: warning: {text}");
             if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(text) {
                 drop(writeln!(io::stderr(), "{line}"));

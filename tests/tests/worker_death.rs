@@ -288,7 +288,7 @@ fn it_is_said_once_for_each_death() {
     let text = heard[0].to_string();
     assert!(
         text.contains(
-            "killed by SIGKILL (9) while fetching sample 20 of batch 5; another one takes its place"
+            "killed by SIGKILL (9) while fetching sample 20 of batch 5; another process takes its place"
         ),
         "{text}"
     );

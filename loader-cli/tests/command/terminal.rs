@@ -53,5 +53,5 @@ fn a_warning_is_not_overwritten_by_the_bar() {
     // The line of the bar is cleared before the warning, and the bar is drawn on a new line after it.
     let before = before.trim_end_matches("\u{1b}[1A");
     assert!(before.ends_with("\u{1b}[2K"), "{written:?}");
-    assert!(warning.split_once("\r\n").unwrap().0.contains("another one takes its place"), "{written:?}");
+    assert!(warning.split_once("\r\n").unwrap().0.contains("another process takes its place"), "{written:?}");
 }
