@@ -1,4 +1,5 @@
-//! What a main program and its workers must agree on before there is a pool.
+//! Whether and where `loader_worker::init()` was called, and the type names that guard a separate worker
+//! program.
 
 use std::{any::type_name, path::PathBuf, sync::OnceLock};
 
@@ -7,17 +8,17 @@ use loader_ipc::LoadedObject;
 /// Where `loader_worker::init()` was called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Init {
-    /// Not yet.
+    /// It was not called yet.
     NotCalled,
-    /// In the main program, which becomes a worker when it is started again.
+    /// In the main program, which therefore becomes a worker when it is started again.
     InProgram,
-    /// In this shared library: the main program, started again, might not load it.
+    /// In this shared library. If the main program is started again, it may not load the library.
     InLibrary(PathBuf),
 }
 
 static INIT: OnceLock<Init> = OnceLock::new();
 
-/// Notes that `loader_worker::init()` has run.
+/// Notes that `loader_worker::init()` was called.
 #[doc(hidden)]
 pub fn note_init() {
     INIT.get_or_init(|| match LoadedObject::containing(note_init as fn() as usize) {
@@ -30,7 +31,8 @@ pub(crate) fn init() -> Init {
     INIT.get().cloned().unwrap_or(Init::NotCalled)
 }
 
-/// Names of the types that [`open`](crate::fetch::open) decodes: a worker program of other types is refused.
+/// Returns the names of the types that [`open`](crate::fetch::open) decodes. A worker program that registered
+/// the dataset with other types is refused.
 #[doc(hidden)]
 pub fn types<D, C, W>() -> String {
     type_name::<(D, C, W)>().to_owned()

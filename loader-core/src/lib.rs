@@ -1,8 +1,16 @@
-//! A data loader for training loops: PyTorch's `DataLoader` on operating-system worker processes.
+//! A data loader for training loops, with the semantics of PyTorch's `DataLoader`, on operating-system worker
+//! processes.
 //!
-//! The main process hands worker processes batches of indices, takes finished batches from them through shared memory, and gives
-//! them to the training loop in order. The way of the data through this crate: [`sampler`] -> plan -> schedule -> worker
-//! ([`Dataset`], [`collate`]) -> slot -> [`Iter`].
+//! The main process sends batches of indices to worker processes. Each worker loads the samples from its copy
+//! of the dataset, collates them into a batch, and writes the batch into shared memory. The main process
+//! returns the batches to the training loop in order, without a copy.
+//!
+//! - Implement [`Dataset`] for data that has a length and an index (map-style), or [`IterableDataset`] for
+//!   streams.
+//! - [`DataLoader::builder`] and [`DataLoader::stream`] configure a loader; [`Builder`] lists all options.
+//! - [`DataLoader::iter`] starts an epoch. [`Iter`] returns its batches.
+//! - [`sampler`] determines the order of samples, [`collate`] makes batches of samples.
+//! - [`Iter::state`] and [`DataLoader::resume`] save the position in an epoch and continue from it.
 //!
 //! ```no_run
 //! use loader_core::prelude::*;
@@ -22,24 +30,27 @@
 //! }
 //!
 //! fn main() -> anyhow::Result<()> {
-//!     // loader_worker::init();   // first line of main: a worker never returns from it
+//!     // loader_worker::init(); // With workers, this is the first line of main. It never returns in a worker.
 //!     let loader = DataLoader::builder(Squares).batch_size(64).shuffle(true).seed(7).num_workers(4).build()?;
 //!     for batch in loader.iter()? {
-//!         let (numbers, squares) = batch?; // Tensor<u64> [64], Tensor<f32> [64]: views into shared memory
+//!         // Views of shared memory: Tensor<u64> of shape [64], Tensor<f32> of shape [64].
+//!         let (numbers, squares) = batch?;
 //!         assert_eq!(numbers.len(), squares.len());
 //!     }
 //!     Ok(())
 //! }
 //! ```
 //!
-//! Workers need the crate `loader-worker` and one line in `main`; without workers (`num_workers(0)`) this crate is enough.
+//! Workers need the crate `loader-worker` and its call in `main`. Without workers (`num_workers(0)`), this
+//! crate is enough.
 //!
 //! # Features
-//! - `config`: [`Config`](config::Config), the loader's options from TOML and the environment.
-//! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. Nothing of CUDA is needed to build: NVIDIA's driver is looked for when
-//!   the program runs, and programs without it run as they are.
+//! - `config`: [`Config`](config::Config) reads the loader's options from TOML files and environment
+//!   variables.
+//! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. It needs no part of CUDA to build: the
+//!   program loads NVIDIA's driver at run time, and also runs without it.
 
-// The derive macro names this crate as its users do.
+// The derive macros refer to this crate by the name that its users write.
 extern crate self as loader_core;
 
 mod builder;
@@ -99,10 +110,10 @@ pub use state::State;
 pub use tensor::{DType, Element, Tensor, TensorError};
 pub use warning::Warning;
 
-// A trait and a derive macro may share a name; users import both with one `use`.
+// Each of these traits shares its name with a derive macro, so that one `use` imports both.
 pub use collate::{Convert, Sample};
 
-/// What a program needs, with one `use`.
+/// The types and traits that most programs need.
 pub mod prelude {
     pub use crate::{
         ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, OnBadSample,
@@ -115,8 +126,8 @@ pub mod prelude {
     };
 }
 
-// The generator of `Context::rng` implements the traits of this version; the program may depend on another
-// one.
+// The generator of `Context::rng` implements the traits of this version of rand. The program may depend on
+// another version.
 pub use rand;
 
 #[doc(hidden)]

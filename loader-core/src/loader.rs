@@ -1,4 +1,4 @@
-//! The loader itself.
+//! [`DataLoader`].
 
 use std::{
     fmt,
@@ -28,10 +28,12 @@ use crate::{
     warning::{Warn, Warning},
 };
 
-/// Loads batches of type `B`, epoch after epoch: PyTorch's `DataLoader`.
+/// Loads batches of type `B`, epoch after epoch, like PyTorch's `DataLoader`.
 ///
-/// It names the batch type and nothing else, so it fits into a struct. It is `Send` and `Sync`, and several iterators over one
-/// loader may be alive at once, each with its own workers. Shared memory is kept from one epoch to the next.
+/// [`builder`](DataLoader::builder) makes one for a map-style dataset, [`stream`](DataLoader::stream) one for
+/// an iterable dataset. The type has no parameter for the dataset, the sampler or the collation, so it is
+/// easy to store in a struct. It is `Send` and `Sync`. Several iterators of one loader may exist at once;
+/// each has its own workers. The loader keeps shared memory from one epoch to the next.
 ///
 /// See [`Dataset`] for an example.
 pub struct DataLoader<B> {
@@ -40,12 +42,11 @@ pub struct DataLoader<B> {
     origin: Origin,
     warn: Warn,
     pinner: Option<Pinner>,
-    /// Most samples that may be skipped or replaced in an epoch.
-    most_bad: u64,
+    max_bad_samples: u64,
     next_epoch: Mutex<u64>,
 }
 
-/// Where batches are loaded.
+/// Where batches are loaded: in this process or in workers.
 pub(crate) enum Loading<B> {
     Batches(Arc<dyn BatchSource<B>>),
     Shards(Arc<dyn ShardSource<B>>),
@@ -54,19 +55,19 @@ pub(crate) enum Loading<B> {
 
 /// What an epoch consists of.
 pub(crate) enum Content {
-    /// Of a map-style dataset with so many samples.
+    /// Batches of a map-style dataset, which has `samples` samples.
     Batches { sampler: Box<dyn BatchSampler>, samples: usize },
-    /// Of an iterable dataset.
+    /// Shards of an iterable dataset.
     Shards(Cut),
 }
 
 impl DataLoader<()> {
-    /// Starts putting a loader for the map-style `dataset` together.
+    /// Starts to configure a loader for a map-style dataset.
     pub fn builder<D: Dataset>(dataset: D) -> Builder<MapStyle<D>> {
         Builder::map_style(dataset)
     }
 
-    /// Starts putting a loader for the iterable `dataset` together.
+    /// Starts to configure a loader for an iterable dataset.
     pub fn stream<D: IterableDataset>(dataset: D) -> Builder<Iterable<Plain<D>>> {
         Builder::iterable(dataset)
     }
@@ -79,15 +80,20 @@ impl<B: Batch> DataLoader<B> {
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
-        most_bad: u64,
+        max_bad_samples: u64,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, most_bad, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, max_bad_samples, next_epoch: Mutex::new(0) }
     }
 
-    /// The next epoch: the first call gives epoch 0, and each call that succeeds a new one. Starts the workers.
+    /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
+    /// that fails does not count.
     ///
     /// # Errors
-    /// When a worker cannot be started (no process is left running then), or the program holds all shared memory.
+    /// - [`Error::WorkerNotStarted`]: a worker could not be started. No worker is left running.
+    /// - [`Error::System`]: the operating system refused a resource.
+    /// - [`Error::WorkerMisbehaved`]: a worker broke the protocol and may not be replaced.
+    /// - [`Error::InvalidOption`]: the number of the epoch is so large that PyTorch's order would take hours
+    ///   to compute.
     pub fn iter(&self) -> Result<Iter<B>, Error> {
         let number = {
             let mut next = self.next_epoch();
@@ -96,7 +102,7 @@ impl<B: Batch> DataLoader<B> {
             number
         };
         self.epoch(number).inspect_err(|_| {
-            // Given back, unless somebody else has taken the one behind it.
+            // The next call starts this epoch again, unless another thread has started a later one meanwhile.
             let mut next = self.next_epoch();
             if *next == number.saturating_add(1) {
                 *next = number;
@@ -104,33 +110,40 @@ impl<B: Batch> DataLoader<B> {
         })
     }
 
-    /// Epoch `number`, from 0; the count that [`iter`](Self::iter) goes by is left alone.
+    /// Starts epoch `number`, from 0. It does not change which epoch [`iter`](Self::iter) starts next.
     ///
     /// # Errors
-    /// As [`iter`](Self::iter).
+    /// The errors of [`iter`](Self::iter).
     pub fn epoch(&self, number: u64) -> Result<Iter<B>, Error> {
         self.start(number, &Place::Start)
     }
 
-    /// Where the next [`iter`](Self::iter) begins. Of an epoch that is being loaded see [`Iter::state`].
+    /// Returns the state at the beginning of the epoch that [`iter`](Self::iter) starts next. [`Iter::state`]
+    /// returns the state within an epoch.
     pub fn state(&self) -> State {
         State::start(&self.origin, *self.next_epoch())
     }
 
-    /// The rest of the epoch that `state` stands in, and then [`iter`](Self::iter) goes on behind it. The batches are those that the loader
-    /// that the state is of would have returned, with any number of workers (of an iterable dataset if [`shards`](Builder::shards) says their
-    /// number).
+    /// Starts the rest of the epoch from which `state` was taken. The next call of [`iter`](Self::iter)
+    /// starts the epoch after it. The batches are those that the original loader would have returned, with
+    /// any number of workers; for an iterable dataset, [`shards`](Builder::shards) must be set if the number
+    /// of workers differs.
     ///
-    /// No sample before the place is loaded for a map-style dataset, nor for an iterable one with snapshots; any other iterable dataset
-    /// is read from the beginning of each shard, without collation, and the first batch is waited for here.
+    /// For a map-style dataset, no sample before the state is loaded again, and neither for an iterable
+    /// dataset with [snapshots](Builder::snapshots) after each batch. Any other iterable dataset reads each
+    /// shard from its last snapshot or from its beginning, without collation, unless it implements
+    /// [`iter_at`](IterableDataset::iter_at). For an iterable dataset, this call waits for the first batch.
     ///
     /// # Errors
-    /// [`Error::StateMismatch`] when the state is of a loader that was built differently; else as [`iter`](Self::iter).
+    /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state.
+    /// - The errors of [`iter`](Self::iter).
+    /// - For an iterable dataset, an error of the iterator before its first batch, such as
+    ///   [`Error::TimedOut`].
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
         state.check(&self.origin)?;
         let mut iter = self.start(state.epoch(), state.place())?;
         if matches!(state.place(), Place::Shards(_)) && !iter.has_more()? {
-            // It was taken behind the last batch, before anybody knew that it was the last.
+            // The state was taken after the last batch, before the loader knew that it was the last one.
             drop(iter);
             iter = self.start(state.epoch().saturating_add(1), &Place::Start)?;
         }
@@ -174,15 +187,15 @@ impl<B: Batch> DataLoader<B> {
                     supply,
                 )?))
             }
-            _ => unreachable!("the builder makes both of one kind"),
+            _ => unreachable!("the builder makes `loading` and `content` for the same kind of dataset"),
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
-        Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.most_bad))
+        Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.max_bad_samples))
     }
 
-    /// What is to be loaded of epoch `number` from `place` on.
+    /// Returns what epoch `number` loads from `place` on.
     fn supply(&self, number: u64, place: &Place) -> Result<Supply, Error> {
-        // The check before has refused a state of the other kind; only a state made by hand gets here.
+        // `State::check` refuses a state of the other kind. Only a state that was edited by hand gets here.
         let wrong_kind = |state, loader| must_agree("kind of dataset", state, loader).unwrap_err();
         match (&self.content, place) {
             (Content::Batches { sampler, samples }, place) => {
@@ -204,27 +217,29 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// PyTorch's generator comes to an epoch through all before it.
+    /// Refuses an epoch whose order would take too long to compute: PyTorch's generator must skip the numbers
+    /// of all earlier epochs.
     fn check_epoch(&self, number: u64) -> Result<(), Error> {
-        /// Some hours of numbers that are left out.
-        const FARTHEST: u128 = 1 << 45;
+        /// Max count of numbers to skip. This takes some hours.
+        const MAX_SKIPPED: u128 = 1 << 45;
         let draws = u128::from(BASE_SEED_DRAWS) + u128::from(self.torch_draws());
         let is_drawn = matches!(self.content, Content::Batches { .. });
-        if is_drawn && self.origin.order == Order::Torch && u128::from(number) * draws > FARTHEST {
+        if is_drawn && self.origin.order == Order::Torch && u128::from(number) * draws > MAX_SKIPPED {
             let problem = format!(
-                "epoch {number} is out of reach: PyTorch's generator has to go through all epochs before it"
+                "epoch {number} is out of reach: PyTorch's generator must skip the numbers of all epochs \
+                 before it; use a lower epoch, or order \"native\""
             );
             return Err(Error::invalid_option("order", problem));
         }
         Ok(())
     }
 
-    /// What the workers that are started for an epoch get their seeds from.
+    /// Returns the base seed of an epoch, from which its workers derive their seeds.
     fn base_seed(&self, number: u64) -> u64 {
         base_seed(self.origin.epoch(number), self.torch_draws())
     }
 
-    /// What an epoch's order takes from the loader's generator, in PyTorch's order.
+    /// Returns how many numbers an epoch's order takes from the loader's generator, in PyTorch's order.
     fn torch_draws(&self) -> u64 {
         match &self.content {
             Content::Batches { sampler, .. } => sampler.torch_draws(),
@@ -236,14 +251,15 @@ impl<B: Batch> DataLoader<B> {
         self.next_epoch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of batches in the epoch that [`iter`](Self::iter) starts next; a batch sampler may have another
-    /// number in each epoch. For an iterable dataset an estimate from its length, as in PyTorch (each shard
-    /// may end with a batch that is not full), and `None` when it does not say its length.
+    /// Returns the number of batches in the epoch that [`iter`](Self::iter) starts next. With a batch
+    /// sampler, it may differ from epoch to epoch. For an iterable dataset, it is an estimate from the
+    /// dataset's length, as in PyTorch, because each shard may end with a batch that is not full; it is
+    /// `None` if the dataset does not know its length.
     pub fn len(&self) -> Option<usize> {
         match &self.content {
             Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),
             Content::Shards(Cut { shards, all_shards, batch_size, drop_last, .. }) => {
-                // Of the samples of all processes this one's share.
+                // This process's share of the samples.
                 let samples = self.origin.samples? as u128 * *shards as u128;
                 let samples = usize::try_from(samples.div_ceil(*all_shards as u128)).ok()?;
                 Some(if *drop_last { samples / batch_size } else { samples.div_ceil(*batch_size) })
@@ -251,17 +267,17 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// True when it is known that an epoch has no batches.
+    /// True if the epoch that [`iter`](Self::iter) starts next is known to have no batches.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
 
-    /// Number of samples in the dataset, if it is known.
+    /// Returns the number of samples in the dataset; `None` if it is not known.
     pub fn samples(&self) -> Option<usize> {
         self.origin.samples
     }
 
-    /// Number of worker processes of an iterator.
+    /// Returns the number of worker processes of an iterator; 0 if batches are loaded in this process.
     pub fn num_workers(&self) -> usize {
         match &self.loading {
             Loading::Batches(_) | Loading::Shards(_) => 0,
@@ -269,7 +285,7 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// The seed.
+    /// Returns the seed.
     pub fn seed(&self) -> u64 {
         self.origin.seed
     }

@@ -193,10 +193,12 @@ pub enum OnBadSample {
     Error,
     /// The batch leaves the sample out and is shorter. A batch of which no sample is left is left out.
     Skip,
-    /// Another sample takes its place. It is drawn from the seed, the epoch and the index, so it is the same
-    /// one in every run. It is drawn from the whole dataset, or from the bad sample's own batch if a sampler,
-    /// a batch sampler or a rank is set, because these may leave samples out on purpose. For map-style
-    /// datasets only.
+    /// Another sample takes its place. For map-style datasets only.
+    ///
+    /// The sample is drawn from the seed, the epoch and the index, so it is the same one in every run. It is
+    /// drawn from the whole dataset, or from the bad sample's own batch if a sampler, a batch sampler or a
+    /// rank is set, because these may leave samples out on purpose. If it is bad too, another one is drawn;
+    /// after 16 bad samples for one place, the batch leaves the place out.
     Replace,
 }
 

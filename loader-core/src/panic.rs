@@ -1,10 +1,10 @@
-//! Panics of user code, as failures with a message and a place.
+//! Turns panics and errors of user code into [`Failure`]s.
 
 use std::{any::Any, backtrace::Backtrace, cell::RefCell, io::Write, panic, thread};
 
 use loader_ipc::frame::{Failure, Stage};
 
-/// Beginnings of the messages of panics that the Rust runtime turns into an abort.
+/// Beginnings of the messages of panics after which the Rust runtime aborts the process.
 const ABORTING: [&str; 6] = [
     "panic in a function that cannot unwind",
     "panic in a destructor during cleanup",
@@ -18,17 +18,18 @@ thread_local! {
     static PANIC: RefCell<Option<Recorded>> = const { RefCell::new(None) };
 }
 
-/// A panic of this thread that was not printed when it happened.
+/// The last panic of this thread.
 struct Recorded {
-    /// Place and message, as they would have been printed.
+    /// Place and message, as the default hook prints them.
     text: String,
     /// Place and backtrace.
     backtrace: String,
     is_printed: bool,
 }
 
-/// Makes panics of this thread silent and remembers their backtraces: in a worker, the error that the main process returns says
-/// it all, and says it once. Panics of other threads are printed as ever.
+/// Installs a panic hook that records the panics of this thread instead of printing them. In a worker, the
+/// error that the main process returns contains the message and the backtrace, so printing them too would
+/// repeat them. The hook prints panics of other threads as before.
 ///
 /// The hook prints a panic that aborts the process, because no error can carry its message, and also the
 /// panic before it: a panic in a destructor during another panic aborts, and so does a panic that reaches an
@@ -46,7 +47,7 @@ pub fn record_backtraces() {
         let is_printed =
             before.is_some() || cfg!(panic = "abort") || message(info.payload()).is_some_and(aborts);
         if let Some(Recorded { text, is_printed: false, .. }) = before {
-            // Not `eprintln`, which panics when standard error is closed.
+            // Not `eprintln`, which panics if standard error is closed.
             drop(writeln!(std::io::stderr(), "{text}"));
         }
         if is_printed {
@@ -66,20 +67,20 @@ fn message(payload: &(dyn Any + Send)) -> Option<&str> {
     payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
-/// The text before the place in a recorded backtrace.
+/// Marks the first line of a recorded backtrace, which holds the place of the panic.
 const PLACE: &str = "at ";
 
-/// The file, line and column of a panic, from its recorded backtrace.
+/// Returns the file, line and column of a panic from its recorded backtrace.
 pub(crate) fn place(backtrace: &str) -> Option<&str> {
     backtrace.lines().next()?.strip_prefix(PLACE)
 }
 
-/// Forgets the backtrace of a panic that user code caught itself.
+/// Forgets a recorded panic that user code has caught itself.
 pub(crate) fn forget_backtrace() {
     PANIC.take();
 }
 
-/// A caught panic as a failure.
+/// Turns a caught panic into a failure.
 #[doc(hidden)]
 pub fn to_failure(payload: &(dyn Any + Send), stage: Stage, index: Option<u64>) -> Failure {
     let message = message(payload).unwrap_or("a panic without a message").to_owned();
@@ -87,7 +88,7 @@ pub fn to_failure(payload: &(dyn Any + Send), stage: Stage, index: Option<u64>) 
     Failure { stage, index, chain: vec![message], panicked: true, backtrace }
 }
 
-/// An error as a failure.
+/// Turns an error into a failure.
 pub(crate) fn error_to_failure(error: &anyhow::Error, stage: Stage, index: Option<u64>) -> Failure {
     let captured = error.backtrace().status() == std::backtrace::BacktraceStatus::Captured;
     Failure {

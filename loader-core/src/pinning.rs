@@ -1,10 +1,11 @@
-//! PyTorch's `pin_memory`: the driver, and what is said when it does not do what was asked.
+//! PyTorch's `pin_memory`: opens the driver, and warns if memory cannot be page-locked.
 
 use loader_ipc::pin::{PinError, Pinner};
 
 use crate::warning::{Warn, Warning};
 
-/// The driver, if memory is to be page-locked and can be. Else that is said, and loading goes on with ordinary memory, as in PyTorch.
+/// Opens the driver if `wanted`. If it cannot be opened, warns and returns `None`: as in PyTorch, batches are
+/// then loaded into ordinary memory.
 pub(crate) fn open(wanted: bool, warn: &Warn) -> Option<Pinner> {
     if !wanted {
         return None;
@@ -12,9 +13,10 @@ pub(crate) fn open(wanted: bool, warn: &Warn) -> Option<Pinner> {
     Pinner::open().map_err(|error| warn.warn(&not_pinned(&error))).ok()
 }
 
-/// Says, once a loader, that memory could not be page-locked after all.
+/// Warns, once per loader, if the driver has refused to page-lock memory.
 ///
-/// Not said where it fails: that is under a lock, and what the user does with a warning is not known.
+/// The code that page-locks memory does not warn itself, because it holds a lock while the user's warning
+/// function may do anything.
 pub(crate) fn tell_failure(pinner: Option<&Pinner>, warn: &Warn) {
     if let Some(error) = pinner.and_then(Pinner::take_failure) {
         warn.warn(&not_pinned(&error));

@@ -1,4 +1,4 @@
-//! An epoch's batches of indices, numbered and checked.
+//! The plan of an epoch of a map-style dataset: its batches of indices, numbered and checked.
 
 use std::{
     any::Any,
@@ -18,21 +18,22 @@ use crate::{
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
 
-/// The batches of one epoch that are still to be loaded. It is one batch ahead, and so knows its end.
+/// The batches of one epoch that are not yet planned. It takes one batch from the sampler in advance, so that
+/// it knows whether it is over.
 pub(crate) struct Plan {
     batches: Batches,
     epoch: u64,
-    /// The next batch.
+    /// The next batch, taken from the sampler in advance.
     upcoming: Option<Result<Vec<usize>, Error>>,
-    /// Its number.
+    /// Number of the next batch.
     next: u64,
-    /// Hash of the first batch's indices; 0 if there is none.
+    /// Hash of the indices of the epoch's first batch; 0 if there is none.
     fingerprint: u64,
-    /// Batches that the sampler said there would be.
+    /// Number of batches that the sampler's `len` returned.
     announced: usize,
-    /// Samples of the dataset.
+    /// Number of samples of the dataset.
     samples: usize,
-    /// The sampler panicked.
+    /// True if the sampler panicked.
     has_failed: bool,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Plan {
 pub(crate) struct Planned {
     pub(crate) number: u64,
     pub(crate) indices: Vec<usize>,
-    /// Set when the batch cannot be loaded: an index is not one of the dataset's, or the sampler panicked.
+    /// Set if the batch cannot be loaded, because an index is out of range or the sampler panicked.
     pub(crate) error: Option<Error>,
 }
 
@@ -69,17 +70,18 @@ impl Plan {
         self.epoch
     }
 
-    /// For a state: the first batch that was not returned, and those behind it that were.
+    /// Makes the place of a state. `next` is the first batch that was not returned, `ahead` the later batches
+    /// that were.
     pub(crate) fn place(&self, next: u64, ahead: Vec<u64>) -> Place {
         let batches = self.announced as u64;
         Place::Batches(BatchesPlace { next, ahead, batches, fingerprint: self.fingerprint })
     }
 
-    /// Checks that a state is of this plan.
+    /// Checks that a state was taken from an equal plan.
     pub(crate) fn check(&self, place: &BatchesPlace) -> Result<(), Error> {
         must_agree("number of batches", place.batches, self.announced as u64)?;
-        // A user's own sampler may give another order under the same fingerprint; the first batch of the
-        // epoch nearly always differs then.
+        // A user's own sampler may give another order although its fingerprint is the same. In that case, the
+        // first batch of the epoch nearly always differs.
         let hex = |hash: u64| format!("{hash:016x}");
         must_agree(
             "first batch of the epoch (hash of its indices)",
@@ -93,7 +95,7 @@ impl Plan {
         self.next
     }
 
-    /// Passes over the batches before number `next`.
+    /// Skips the batches before number `next`.
     pub(crate) fn skip_to(&mut self, next: u64) {
         if let Some(ahead) = next.checked_sub(self.next).filter(|&ahead| ahead > 0) {
             let ahead = usize::try_from(ahead - 1).unwrap_or(usize::MAX);
@@ -102,26 +104,27 @@ impl Plan {
         }
     }
 
-    /// True when there are no more batches.
+    /// True if there are no more batches.
     pub(crate) fn is_over(&self) -> bool {
         self.upcoming.is_none()
     }
 
-    /// The number of batches that the sampler said, and the number that it has given so far, once they are
-    /// known to differ.
+    /// Once the sampler's number of batches is known to differ from its `len`: returns its `len`, and the
+    /// number of batches that it has given so far.
     pub(crate) fn miscount(&self) -> Option<(usize, u64)> {
         let given = self.next + u64::from(self.upcoming.is_some());
         let is_wrong = given > self.announced as u64 || (self.is_over() && given < self.announced as u64);
         (is_wrong && !self.has_failed).then_some((self.announced, given))
     }
 
-    /// The batch after the next `ahead` ones. The sampler is user code.
+    /// Takes a batch from the sampler, after skipping `ahead` batches. The sampler is user code, so it may
+    /// panic.
     fn draw(&mut self, ahead: usize, number: u64) -> Option<Result<Vec<usize>, Error>> {
         let batches = &mut self.batches;
         match catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))) {
             Ok(drawn) => drawn.map(Ok),
             Err(payload) => {
-                // Not asked again: who knows what it would say.
+                // Not asked again: an iterator that has panicked may return anything.
                 self.batches = no_batches();
                 self.has_failed = true;
                 Some(Err(sampler_panicked(&*payload, number)))

@@ -1,4 +1,4 @@
-//! What an epoch took, and who was waiting for whom.
+//! Statistics of an epoch: what it loaded, how long it took, and which side waited.
 
 use std::{
     fmt,
@@ -7,47 +7,48 @@ use std::{
 
 use loader_ipc::control::WorkerSnapshot;
 
-/// An epoch's figures so far.
+/// Statistics of an epoch so far, from [`Iter::report`](crate::Iter::report). Its `Display` is one line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EpochReport {
     /// Number of the epoch.
     pub epoch: u64,
-    /// Batches returned.
+    /// Number of batches returned, without errors.
     pub batches: u64,
-    /// Samples in them.
+    /// Number of samples in these batches.
     pub samples: u64,
-    /// Batches that failed.
+    /// Number of errors returned.
     pub errors: u64,
-    /// How often a worker died and another one took its place.
+    /// Number of times that a worker ended and another process took its place.
     pub restarts: u64,
-    /// Samples that were skipped or replaced, in the order of the batches.
+    /// Samples that were skipped or replaced, in the order of their batches.
     pub bad_samples: Vec<BadSample>,
-    /// Time since `iter()` was called, up to the end of the epoch.
+    /// Time from the call of `iter()` until now, or until the end of the epoch.
     pub elapsed: Duration,
-    /// From `iter()` to the first batch.
+    /// Time from the call of `iter()` until the first batch or error was returned; `None` before that.
     pub first_batch: Option<Duration>,
-    /// Time that the program spent waiting for batches after the first.
+    /// Time that the program has waited in `next`, without the wait for the first batch.
     pub waiting: Duration,
-    /// By number of the worker; empty without workers.
+    /// Counters of each worker, by its number; empty without workers.
     pub workers: Vec<WorkerReport>,
-    /// Bytes in all slots.
+    /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
 }
 
-/// A sample that could not be loaded, and was skipped or replaced: see [`OnBadSample`](crate::OnBadSample).
+/// A sample that could not be loaded and was skipped or replaced; see [`OnBadSample`](crate::OnBadSample).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadSample {
     /// Number of the batch in its epoch.
     pub batch: u64,
-    /// Its index; of an iterable dataset its place in the shard.
+    /// Index of the sample. For an iterable dataset, its position in the shard.
     pub index: usize,
-    /// The shard of an iterable dataset, counted in this process.
+    /// Number of the shard among the shards of this process; `None` for a map-style dataset.
     pub shard: Option<usize>,
-    /// Index of the one that took its place.
+    /// Index of the sample that replaces it; `None` if it was skipped. If the replacement is bad too, it is
+    /// listed as well.
     pub replaced_by: Option<usize>,
-    /// What is wrong with it: the error and its causes, or a panic's message.
+    /// Why it could not be loaded: the error and its causes, or the message of the panic.
     pub reason: String,
 }
 
@@ -67,17 +68,18 @@ impl fmt::Display for BadSample {
     }
 }
 
-/// A worker's counters.
+/// Counters of a worker in this epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerReport {
-    /// Batches loaded.
+    /// Number of batches loaded.
     pub batches: u64,
-    /// Samples loaded.
+    /// Number of samples loaded.
     pub samples: u64,
-    /// Time spent loading.
+    /// Time spent loading batches.
     pub busy: Duration,
-    /// Page faults served from memory (`ru_minflt`), its start included if that was in this epoch.
+    /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
+    /// this epoch.
     pub page_faults: u64,
 }
 
@@ -87,7 +89,7 @@ impl WorkerReport {
         Self { batches, samples, busy, page_faults }
     }
 
-    /// What was added since `before`.
+    /// Returns the difference to an earlier report of the worker.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             batches: self.batches.saturating_sub(before.batches),
@@ -98,34 +100,35 @@ impl WorkerReport {
     }
 }
 
-/// Which side is the bottleneck.
+/// Whether the loader or the training step is the bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Too few batches to tell.
+    /// There are too few batches to tell.
     Unknown,
-    /// The program waits for batches: more workers, or less work per sample, would make it faster.
+    /// The program waits for batches. More workers or less work per sample make it faster.
     LoaderBound,
-    /// Batches wait for the program: the loader is fast enough.
+    /// Batches wait for the program. A faster loader would not help.
     StepBound,
 }
 
-/// Waiting less than this share of the time counts as not waiting.
-const NOISE: f64 = 0.05;
+/// The loader is the bottleneck if the program waits for more than this share of the time.
+const MAX_WAITING_SHARE: f64 = 0.05;
 
 impl EpochReport {
-    /// Samples per second, from `iter()` on.
+    /// Returns the number of samples per second since the call of `iter()`.
     pub fn samples_per_second(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
     }
 
-    /// Which side is the bottleneck, by the share of time spent waiting after the first batch.
+    /// Tells which side is the bottleneck: the loader, if the program has waited for more than 5 % of the
+    /// time after the first batch. Needs at least 3 batches.
     pub fn verdict(&self) -> Verdict {
         let steady = self.elapsed.saturating_sub(self.first_batch.unwrap_or_default()).as_secs_f64();
         if self.batches < 3 || steady <= 0.0 {
             Verdict::Unknown
-        } else if self.waiting.as_secs_f64() / steady > NOISE {
+        } else if self.waiting.as_secs_f64() / steady > MAX_WAITING_SHARE {
             Verdict::LoaderBound
         } else {
             Verdict::StepBound
@@ -144,7 +147,6 @@ impl fmt::Display for Verdict {
 }
 
 impl fmt::Display for EpochReport {
-    /// One line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { epoch, batches, samples, elapsed, waiting, .. } = self;
         let rate = self.samples_per_second();
@@ -164,7 +166,7 @@ fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Measures an epoch.
+/// Collects the statistics of an epoch.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     epoch: u64,
@@ -197,17 +199,18 @@ impl Stopwatch {
         self.epoch
     }
 
-    /// Samples that came.
+    /// Number of samples in the returned batches.
     pub(crate) fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Samples that were skipped or replaced.
+    /// Number of samples that were skipped or replaced.
     pub(crate) fn bad_samples(&self) -> u64 {
         self.bad_samples.len() as u64
     }
 
-    /// The program asked at `asked` and gets a batch of `samples`, or an error.
+    /// Notes that the program called `next` at `asked` and now gets a batch of `samples` samples, or an error
+    /// (`None`).
     pub(crate) fn waited(&mut self, asked: Instant, samples: Option<usize>) {
         let now = Instant::now();
         match samples {
@@ -224,15 +227,16 @@ impl Stopwatch {
         }
     }
 
-    /// Notes a batch's bad samples; gives the one that is one more than `most`, if there is one.
-    pub(crate) fn note_bad(&mut self, samples: &[BadSample], most: u64) -> Option<&BadSample> {
+    /// Notes the bad samples of a batch. Returns the first of them that exceeds `max` bad samples in the
+    /// epoch, if any.
+    pub(crate) fn note_bad(&mut self, samples: &[BadSample], max: u64) -> Option<&BadSample> {
         let before = self.bad_samples.len();
         self.bad_samples.extend_from_slice(samples);
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        self.bad_samples.get(most.max(before))
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        self.bad_samples.get(max.max(before))
     }
 
-    /// The program asked at `asked` and gets the end.
+    /// Notes that the program called `next` at `asked` and got `None`.
     pub(crate) fn ended(&mut self, asked: Instant) {
         self.ended.get_or_insert(asked);
     }
@@ -259,11 +263,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_of_an_epoch() {
+    fn a_report_is_displayed_as_one_line() {
         let mut report = Stopwatch::start_at(3, Instant::now()).report();
         report.elapsed = Duration::from_millis(1500);
         (report.batches, report.samples) = (1, 1);
-        let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: too few batches to tell";
+        let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: \
+                   too few batches to tell";
         assert_eq!(report.to_string(), one);
         (report.batches, report.samples) = (3, 300);
         report.waiting = Duration::from_millis(1);

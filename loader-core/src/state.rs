@@ -1,4 +1,4 @@
-//! Where the user stands, written down.
+//! The state of a loader: the user's position in an epoch, which a loader can resume from.
 
 use std::{fmt, sync::Arc};
 
@@ -12,24 +12,29 @@ use crate::{
     sampler::Epoch,
 };
 
-/// Version of the format. Version 1 had no fingerprints, and a random order that took memory.
+/// Version of the format. Version 1 had no fingerprints, and its random order was another one.
 const VERSION: u32 = 2;
 
-/// Max length of a fingerprint, in bytes; the end of a longer one is hashed.
-const MOST_FINGERPRINT: usize = 200;
+/// Max length of a fingerprint, in bytes. Of a longer one, the end is replaced by a hash.
+const MAX_FINGERPRINT: usize = 200;
 
-/// The part of a state that is the number of shards, in errors.
+/// How errors name the number of shards.
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 
-/// The position in a loader: which epoch, and which of its batches were returned. Any serde format can hold
-/// it. It is small: some numbers and the fingerprints of dataset and sampler, at most 200 bytes each; with
-/// `in_order` off a number for each batch that came before its turn; for an iterable dataset some numbers for
-/// each shard, and its snapshot. It does not depend on the workers, so their number may change (with an
-/// iterable dataset only if the number of shards is set with `shards`).
+/// The user's position in a loader: the epoch, and which of its batches were returned.
 ///
-/// Taken with [`Iter::state`](crate::Iter::state) or [`DataLoader::state`](crate::DataLoader::state), and given to
-/// [`DataLoader::resume`](crate::DataLoader::resume) of a loader built alike. Taken when the last batch of an epoch was returned, before
-/// or after the end was, it stands for the beginning of the next epoch.
+/// [`Iter::state`](crate::Iter::state) and [`DataLoader::state`](crate::DataLoader::state) take it.
+/// [`DataLoader::resume`](crate::DataLoader::resume) of a loader that was built with the same dataset and
+/// options goes on from it. Resuming from a state that was taken after the last batch of an epoch begins the
+/// next epoch, whether or not `next` has returned `None`.
+///
+/// It can be written with any serde format. It consists of some numbers and the fingerprints of the dataset
+/// and the sampler, at most 200 bytes each. With `in_order(false)`, it also has a number for each batch that
+/// was returned before its turn. For an iterable dataset, it also has some numbers and the snapshot of each
+/// shard.
+///
+/// It does not depend on the number of workers, so `resume` works with another number of workers; for an
+/// iterable dataset, only if [`shards`](crate::Builder::shards) is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
@@ -39,49 +44,51 @@ pub struct State {
     #[serde(default)]
     pipeline: Pipeline,
     epoch: u64,
-    /// In the epoch so far: they count towards `max_bad_samples`.
+    /// Number of bad samples in the epoch so far, which count towards `max_bad_samples`.
     #[serde(default)]
     bad_samples: u64,
     place: Place,
 }
 
-/// What of the epoch was returned.
+/// Which batches of the epoch were returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Place {
-    /// Nothing.
+    /// None.
     Start,
+    /// Those of a map-style dataset.
     Batches(BatchesPlace),
+    /// Those of an iterable dataset.
     Shards(ShardsPlace),
 }
 
-/// Of a map-style dataset.
+/// Which batches of a map-style dataset were returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BatchesPlace {
-    /// The first batch that was not returned.
+    /// Number of the first batch that was not returned.
     pub(crate) next: u64,
-    /// Batches behind it that were (with `in_order` off).
+    /// Numbers of the later batches that were returned, with `in_order(false)`.
     pub(crate) ahead: Vec<u64>,
-    /// Batches in the epoch.
+    /// Number of batches in the epoch.
     pub(crate) batches: u64,
-    /// Of the epoch's order.
+    /// Fingerprint of the epoch's order; see [`Plan`](crate::plan::Plan).
     pub(crate) fingerprint: u64,
 }
 
-/// Of an iterable dataset.
+/// Which batches of an iterable dataset were returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShardsPlace {
-    /// Batches returned.
+    /// Number of batches returned.
     pub(crate) batches: u64,
-    /// The shard whose turn it is.
+    /// Number of the shard whose turn is next.
     pub(crate) turn: usize,
     #[serde(with = "shards")]
     pub(crate) shards: Vec<ShardPlace>,
 }
 
-/// The fingerprints of what decides the order of the samples, which two loaders can compare: the kinds of
-/// stages and their parameters. They hold no encoded data and no type names, because those change from one
-/// build to the next.
+/// Fingerprints of everything that determines the order of the samples, to compare two loaders. They consist
+/// of the kinds of the stages and their parameters. They contain neither encoded data nor type names, because
+/// these change from one build to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pipeline {
     /// The dataset's fingerprint.
@@ -89,13 +96,13 @@ pub(crate) struct Pipeline {
     batching: Batching,
 }
 
-/// What decides which samples a batch consists of.
+/// What determines the samples of each batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Batching {
-    /// The batch sampler's fingerprint, of a map-style dataset.
+    /// For a map-style dataset: the fingerprint of the batch sampler.
     Sampler(String),
-    /// Of an iterable dataset.
+    /// For an iterable dataset.
     Shards(Cut),
 }
 
@@ -116,18 +123,18 @@ impl Pipeline {
     }
 }
 
-/// For states of version 1, which have no pipeline and are refused.
+/// Only to decode states of version 1, which have no pipeline, so that `check` can refuse them.
 impl Default for Batching {
     fn default() -> Self {
         Self::Sampler(String::new())
     }
 }
 
-/// A fingerprint of at most [`MOST_FINGERPRINT`] bytes.
+/// Shortens a fingerprint to at most [`MAX_FINGERPRINT`] bytes.
 fn shorten(mut fingerprint: String) -> String {
-    if fingerprint.len() > MOST_FINGERPRINT {
+    if fingerprint.len() > MAX_FINGERPRINT {
         let hash = format!("...#{:016x}", xxh3_64(fingerprint.as_bytes()));
-        let room = MOST_FINGERPRINT - hash.len();
+        let room = MAX_FINGERPRINT - hash.len();
         let end = (0..=room).rev().find(|&end| fingerprint.is_char_boundary(end)).unwrap_or(0);
         fingerprint.truncate(end);
         fingerprint.push_str(&hash);
@@ -135,7 +142,7 @@ fn shorten(mut fingerprint: String) -> String {
     fingerprint
 }
 
-/// What a state must agree on with its loader.
+/// The properties of a loader in which a state must agree with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) seed: u64,
@@ -145,19 +152,19 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Epoch `number` of the loader.
+    /// Returns epoch `number` of the loader.
     pub(crate) fn epoch(&self, number: u64) -> Epoch {
         Epoch::new(self.seed, number).order(self.order)
     }
 }
 
 impl State {
-    /// The beginning of an epoch.
+    /// The state at the beginning of an epoch.
     pub(crate) fn start(origin: &Origin, epoch: u64) -> Self {
         Self::new(origin, epoch, 0, Place::Start)
     }
 
-    /// A place in an epoch that has brought `bad_samples` so far.
+    /// The state at a place of an epoch that has had `bad_samples` bad samples so far.
     pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, place: Place) -> Self {
         let Origin { seed, order, samples, ref pipeline } = *origin;
         let samples = samples.map(|samples| samples as u64);
@@ -165,12 +172,12 @@ impl State {
         Self { version: VERSION, seed, order, samples, pipeline, epoch, bad_samples, place }
     }
 
-    /// The epoch that it stands in.
+    /// Returns the number of the epoch, from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Batches of the epoch that were returned, failed ones included.
+    /// Returns the number of batches of the epoch that were returned, including batches that failed.
     pub fn batches(&self) -> u64 {
         match &self.place {
             Place::Start => 0,
@@ -179,7 +186,7 @@ impl State {
         }
     }
 
-    /// Samples of the epoch that were skipped or replaced so far.
+    /// Number of samples of the epoch that were skipped or replaced so far.
     pub(crate) fn bad_samples(&self) -> u64 {
         self.bad_samples
     }
@@ -188,7 +195,7 @@ impl State {
         &self.place
     }
 
-    /// Checks that it is of a loader like `origin`.
+    /// Checks that the state agrees with a loader.
     pub(crate) fn check(&self, origin: &Origin) -> Result<(), Error> {
         let (theirs, ours) = (&self.pipeline, &*origin.pipeline);
         must_agree("version of the format", self.version, VERSION)?;
@@ -203,7 +210,7 @@ impl State {
         match (&theirs.batching, &ours.batching) {
             (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
             (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_cut(theirs, ours),
-            // The kinds agree.
+            // Not reached: the kinds agree.
             _ => Ok(()),
         }
     }
@@ -218,7 +225,7 @@ fn must_agree_on_cut(theirs: &Cut, ours: &Cut) -> Result<(), Error> {
     must_agree(part, theirs.all_shards, ours.all_shards)
 }
 
-/// The error for a state that says `theirs` where the loader says `ours`.
+/// Fails if a value of the state, `theirs`, differs from that of the loader, `ours`.
 pub(crate) fn must_agree<T: PartialEq + fmt::Display>(
     part: &'static str,
     theirs: T,
@@ -230,7 +237,8 @@ pub(crate) fn must_agree<T: PartialEq + fmt::Display>(
     Err(Error::StateMismatch { part, state: theirs.to_string(), loader: ours.to_string() })
 }
 
-/// Snapshots are bytes, which text formats would write as long lists of numbers: in hexadecimal here.
+/// The serde format of shards. It writes the bytes of snapshots in hexadecimal, because text formats would
+/// write them as long lists of numbers.
 mod shards {
     use super::*;
 
@@ -264,7 +272,7 @@ mod shards {
             Some(ShardPlace { position, snapshot, ended })
         };
         let places = written.into_iter().map(read).collect::<Option<_>>();
-        places.ok_or_else(|| D::Error::custom("a shard's snapshot is not one"))
+        places.ok_or_else(|| D::Error::custom("a shard's snapshot is invalid"))
     }
 
     fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -292,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_text_and_bytes() {
+    fn a_state_survives_text_and_binary_formats() {
         let json = serde_json::to_string(&state()).unwrap();
         assert!(json.contains(r#""snapshot":[3,"00ff10"]"#), "{json}");
         assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state());
@@ -301,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_state_is_refused() {
+    fn an_invalid_or_outdated_state_is_refused() {
         let json = serde_json::to_string(&state()).unwrap();
         for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
             assert!(serde_json::from_str::<State>(&broken).is_err());
@@ -312,16 +320,15 @@ mod tests {
             "the state does not fit the loader: its version of the format is 1, the loader's is 2"
         );
         let json = serde_json::to_value(other).unwrap();
-        let without: serde_json::Map<_, _> =
-            json.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "pipeline").collect();
-        let old: State = serde_json::from_value(without.into()).unwrap();
+        let fields = json.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "pipeline");
+        let old: State = serde_json::from_value(fields.collect::<serde_json::Map<_, _>>().into()).unwrap();
         assert!(old.check(&origin()).unwrap_err().to_string().contains("version of the format"));
     }
 
     #[test]
     fn long_fingerprints_are_cut_and_still_differ() {
         let long = |last: char| shorten("é".repeat(300) + &last.to_string());
-        assert!(long('a').len() <= MOST_FINGERPRINT && long('a') != long('b'));
+        assert!(long('a').len() <= MAX_FINGERPRINT && long('a') != long('b'));
         assert_eq!(shorten("stream".to_owned()), "stream");
     }
 }
