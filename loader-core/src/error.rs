@@ -152,11 +152,12 @@ pub enum Error {
         /// The error or panic of collation.
         failure: Box<UserFailure>,
     },
-    /// A process could not open the dataset: decoding, [`Dataset::setup`](crate::Dataset::setup) or
-    /// `worker_init` failed, or a shard of an iterable dataset could not be opened.
+    /// A process could not open the dataset, because decoding, [`Dataset::setup`](crate::Dataset::setup) or
+    /// `worker_init` failed; or it could not open a shard of an iterable dataset.
     ///
-    /// For a map-style dataset, each batch of the process fails with this error. For an iterable dataset, the
-    /// next batch of each shard that could not be opened fails, and the shard ends.
+    /// If a process could not open a map-style dataset, each of its batches fails with this error. If it
+    /// could not open an iterable dataset, it returns this error once, and all of its shards end. If a single
+    /// shard could not be opened, the shard's next batch fails, and the shard ends.
     #[error("{}", failed("opening the dataset", &None, .batch, .worker, .failure))]
     OpenFailed {
         /// Number of the batch in its epoch.

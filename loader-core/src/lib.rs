@@ -30,10 +30,10 @@
 //! }
 //!
 //! fn main() -> anyhow::Result<()> {
-//!     // loader_worker::init(); // With workers, this is the first line of main. It never returns in a worker.
-//!     let loader = DataLoader::builder(Squares).batch_size(64).shuffle(true).seed(7).num_workers(4).build()?;
+//!     // loader_worker::init(); // The first line of main, with workers. In a worker it never returns.
+//!     let loader = DataLoader::builder(Squares).batch_size(50).shuffle(true).num_workers(4).build()?;
 //!     for batch in loader.iter()? {
-//!         // Views of shared memory: Tensor<u64> of shape [64], Tensor<f32> of shape [64].
+//!         // Tensor<u64> and Tensor<f32> of shape [50], which are views of shared memory.
 //!         let (numbers, squares) = batch?;
 //!         assert_eq!(numbers.len(), squares.len());
 //!     }

@@ -1,19 +1,20 @@
-//! The hook that runs once in each worker before its first sample.
+//! The function that runs once in each worker before its first sample.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::context::WorkerInfo;
 
-/// What runs once in each worker, after the dataset's setup and before its first sample.
+/// A function that runs once in each worker, after the dataset's `setup` and before the worker's first
+/// sample.
 pub trait WorkerInit: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Runs it.
+    /// Runs the function.
     ///
     /// # Errors
-    /// Any error fails every batch of the worker.
+    /// Any error. Every batch of the worker then fails with [`Error::OpenFailed`](crate::Error::OpenFailed).
     fn call(&self, worker: &WorkerInfo) -> anyhow::Result<()>;
 }
 
-/// No hook.
+/// Does nothing: the default.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct NoWorkerInit;
 

@@ -1,4 +1,4 @@
-//! Batches of an iterable dataset, shard by shard.
+//! Loads batches of an iterable dataset, each from one shard.
 
 use std::{
     cell::Cell,
@@ -29,58 +29,60 @@ use crate::{
     panic::{error_to_failure, forget_backtrace, to_failure},
 };
 
-/// An iterable dataset and how it is cut: what it is sent to workers as.
+/// An iterable dataset with the options that workers need.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Iterable<O> {
     pub(crate) dataset: O,
-    /// Nothing yet while the loader is put together.
+    /// Set by `build()`; the default before.
     pub(crate) cut: Cut,
-    /// Batches from one snapshot to the next.
+    /// Number of batches of a shard from one snapshot to the next.
     pub(crate) snapshot_every: u64,
     pub(crate) on_bad_sample: OnBadSample,
 }
 
-/// How an iterable dataset is cut into batches.
+/// How an iterable dataset is cut into shards and batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cut {
-    /// Shards that this process reads.
+    /// Number of shards that this process (a rank, not a worker) reads.
     pub(crate) shards: usize,
-    /// The first of them among those of all processes.
+    /// Number of the first of these shards among the shards of all processes.
     pub(crate) first_shard: usize,
+    /// Number of shards of all processes.
     pub(crate) all_shards: usize,
     pub(crate) batch_size: usize,
     pub(crate) drop_last: bool,
 }
 
 impl Cut {
-    /// Max number of items that a batch takes from its shard: the samples, and the bad ones that it may leave out.
+    /// Max number of items that a batch takes from its shard: its samples, and the bad ones that it may leave
+    /// out.
     pub(crate) fn max_items(&self) -> usize {
         self.batch_size.saturating_add(MOST_BAD_SAMPLES)
     }
 }
 
-/// An iterable dataset, opened with snapshots or without.
+/// An iterable dataset whose shards are opened with or without snapshots.
 pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample.
     type Sample: Send + 'static;
 
-    /// Whether it writes snapshots, and opens a shard at one.
+    /// True if it writes snapshots and opens shards at them.
     const SNAPSHOTS: bool;
 
-    /// Number of samples, if it is known.
+    /// Returns the number of samples, if it is known.
     fn samples(&self) -> Option<usize>;
 
-    /// The dataset's fingerprint.
+    /// Returns the dataset's fingerprint.
     fn fingerprint(&self) -> String;
 
     /// Sets the dataset up.
     ///
     /// # Errors
-    /// Its own.
+    /// The error of the dataset's `setup`.
     fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
 
-    /// Opens a shard at a snapshot, and passes over the `skip` items behind it if it can do that without
-    /// reading them. While the flag is up, each item comes with a snapshot.
+    /// Opens a shard at a snapshot. If the dataset can skip the next `skip` items without reading them, skips
+    /// them. While `wants_snapshot` is set, each item comes with a snapshot.
     #[doc(hidden)]
     fn open(
         self: Arc<Self>,
@@ -92,11 +94,12 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     ) -> Items<Self::Sample>;
 }
 
-/// A dataset that is resumed by passing over what comes before.
+/// A dataset without snapshots. A shard is resumed at a position, by [`IterableDataset::iter_at`] or by
+/// reading from its beginning.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plain<D>(pub(crate) D);
 
-/// A dataset that is resumed from its own snapshots.
+/// A dataset with snapshots. A shard is resumed at its last snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Snapshots<D>(pub(crate) D);
 
@@ -104,13 +107,14 @@ pub struct Snapshots<D>(pub(crate) D);
 #[doc(hidden)]
 pub struct Items<S>(Generator<'static, Given<S>>);
 
-/// What an open shard gives.
+/// What the iterator of a shard gives: first `Opened` or `NotOpen`, then only `Item`.
 enum Given<S> {
-    /// The shard is open, this many items behind the snapshot. Errors from now on belong to its samples.
+    /// The shard is open, and `skipped` items after the snapshot were skipped. Later errors are errors of
+    /// samples.
     Opened { skipped: u64 },
-    /// A sample, and the snapshot behind it if it was asked for and the dataset has any.
+    /// A sample, and the encoded snapshot after it if one was wanted and the dataset writes snapshots.
     Item(anyhow::Result<S>, Option<Vec<u8>>),
-    /// It cannot be opened.
+    /// The shard cannot be opened.
     NotOpen(anyhow::Error),
 }
 
@@ -203,7 +207,7 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
             };
             giver.give(Given::Opened { skipped: 0 }).await;
             while let Some(item) = items.next() {
-                // Relaxed: both sides are the same thread.
+                // Relaxed: the same thread writes the flag.
                 let snapshot = match wants_snapshot.load(Ordering::Relaxed) && item.is_ok() {
                     true => encode_snapshot(&items).map(Some),
                     false => Ok(None),
@@ -223,52 +227,53 @@ fn encode_snapshot<S: Serialize>(items: &impl SnapshotIterator<Snapshot = S>) ->
     codec::encode(&snapshot).context("encoding a snapshot")
 }
 
-/// Where a shard is read from.
+/// A place in a shard, at which it can be opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardPlace {
-    /// Items taken.
+    /// Number of items taken from the shard.
     pub position: u64,
-    /// The last snapshot before that.
+    /// The last snapshot up to this position.
     pub snapshot: Option<Snapshot>,
-    /// There is nothing behind it.
+    /// True if the shard has no more items.
     pub ended: bool,
 }
 
-/// What an iterator wrote down.
+/// A snapshot that the iterator of a shard wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Items taken when it was written.
+    /// Number of items taken from the shard when it was written.
     pub position: u64,
-    /// What it wrote.
+    /// The encoded snapshot.
     pub bytes: Vec<u8>,
 }
 
 impl ShardPlace {
-    /// Items to pass over behind the snapshot.
+    /// Returns the number of items between the snapshot and the position, which must be skipped.
     pub(crate) fn skip(&self) -> u64 {
-        // A snapshot behind the place can come from a worker that cannot be trusted only.
+        // Saturating: a faulty worker may send a snapshot that lies after the position.
         self.position.saturating_sub(self.snapshot.as_ref().map_or(0, |snapshot| snapshot.position))
     }
 }
 
-/// A batch of a shard, and the snapshot behind its last sample.
+/// A batch of a shard, preceded by the snapshot after its last sample, if one was written.
 pub(crate) type ShardBatch<B> = (Option<Vec<u8>>, B);
 
-/// The shards that are open.
+/// The cursors of the shards from which this process has read, by number of the shard.
 pub(crate) struct Cursors<S>(BTreeMap<usize, Cursor<S>>);
 
 struct Cursor<S> {
-    /// `None` at the end.
+    /// `None` once the shard has ended.
     items: Option<Items<S>>,
+    /// Set to ask for a snapshot with the next item.
     wants_snapshot: Arc<AtomicBool>,
     is_open: bool,
-    /// Items taken.
+    /// Number of items taken.
     position: u64,
-    /// Items to pass over.
+    /// Number of items still to skip before the first batch.
     skip: u64,
-    /// Ended by a panic: whoever resumes behind it must not go on either.
+    /// True if a panic has ended the shard. A loader that resumes after it must not read on either.
     is_broken: bool,
-    /// Batches since the last snapshot.
+    /// Number of batches since the last snapshot.
     batches: u64,
 }
 
@@ -279,18 +284,20 @@ impl<S> Default for Cursors<S> {
 }
 
 impl<S> Cursors<S> {
-    /// Items taken from a shard so far, those included that are still to be passed over; 0 if it is not open.
+    /// Returns the number of items taken from a shard so far, including items still to skip; 0 if no batch of
+    /// it was asked for.
     pub(crate) fn position(&self, shard: usize) -> u64 {
         self.0.get(&shard).map_or(0, |cursor| cursor.position.saturating_add(cursor.skip))
     }
 
-    /// True when a shard was ended by a panic. One that could not be opened was not: it is tried again by whoever resumes.
+    /// True if a panic has ended the shard. It is false if opening the shard failed, because a loader that
+    /// resumes tries to open it again.
     pub(crate) fn is_broken(&self, shard: usize) -> bool {
         self.0.get(&shard).is_some_and(|cursor| cursor.is_broken)
     }
 }
 
-/// An iterable dataset and its collation, set up in one process.
+/// An iterable dataset and its collation, opened in this process.
 #[derive(Debug)]
 pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
@@ -303,7 +310,7 @@ pub(crate) struct ShardFetcher<O, C> {
 }
 
 impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
-    /// Sets the dataset up and runs the worker's hook.
+    /// Sets the dataset up and, in a worker, runs `worker_init`.
     pub(crate) fn open(
         iterable: Iterable<O>,
         collate: C,
@@ -316,7 +323,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         Ok(Self { dataset: Arc::new(dataset), cut, snapshot_every, on_bad_sample, collate, seed, worker })
     }
 
-    /// Loads the next batch of `shard`, which is opened at `place` if it is not open. After a panic the shard is over.
+    /// Loads the next batch of `shard`, and opens the shard at `place` if it is not open. A panic of user
+    /// code ends the shard.
     pub(crate) fn batch(
         &self,
         cursors: &mut Cursors<O::Sample>,
@@ -331,18 +339,18 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, watch, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let items = cursors.0.get_mut(&shard).and_then(|cursor| {
-                // Before that it has not come to its place: whoever resumes tries again.
+                // Before the cursor has reached its place, a loader that resumes may try again.
                 cursor.is_broken = cursor.is_open && cursor.skip == 0;
                 cursor.items.take()
             });
-            // Destructors are user code too, and one panic is enough.
+            // The iterator's destructor is user code too. A second panic must not unwind from here.
             drop(catch_unwind(AssertUnwindSafe(|| drop(items))));
             let (stage, index) = at.get();
             Err(NoBatch::Failed(to_failure(&*payload, stage, index)))
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // those of `batch`, and where it is
+    #[allow(clippy::too_many_arguments)] // The arguments of `batch`, and `at`.
     fn load(
         &self,
         cursors: &mut Cursors<O::Sample>,
@@ -359,7 +367,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         };
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
         if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
-            // The control page shows where reading begins, which may be before the batch.
+            // The control page shows where reading begins, which may be before the first sample of the batch.
             watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
             match items.0.next() {
                 Some(Given::NotOpen(error)) => {
@@ -378,16 +386,17 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let Cut { batch_size, drop_last, .. } = self.cut;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
-        // A batch with too many bad samples is left out: reading on would only lose more good ones.
+        // A batch with too many bad samples is left out as a whole, so reading on would only lose good
+        // samples.
         while count < batch_size && bad <= MOST_BAD_SAMPLES {
             if !watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX))
             {
                 return Err(NoBatch::Unwanted);
             }
             let ends_batch = cursor.skip == 0 && count + 1 == batch_size;
-            let is_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
-            // Relaxed: both sides are the same thread.
-            cursor.wants_snapshot.store(is_due, Ordering::Relaxed);
+            let is_snapshot_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
+            // Relaxed: the same thread reads the flag.
+            cursor.wants_snapshot.store(is_snapshot_due, Ordering::Relaxed);
             let Some(items) = &mut cursor.items else { break };
             let index = Some(cursor.position);
             at.set((Stage::Fetch, index));
@@ -404,13 +413,15 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             if let Err(error) = &item
                 && error.is::<NotOpened>()
             {
-                // The shard is over for now and keeps the place at which the batch begins: a resumed run opens the stream again.
+                // A stream inside of the dataset could not be opened. The shard ends, but its position stays
+                // at the beginning of this batch, so that a resumed run opens the stream again.
                 (cursor.items, cursor.position, cursor.skip) = (None, place, 0);
                 return Err(failed(error));
             }
             cursor.position = cursor.position.saturating_add(1);
             if cursor.skip > 0 {
-                // Its error was reported when it was read first.
+                // If the item is an error, the loader has reported it when it read the item for the first
+                // time.
                 cursor.skip -= 1;
                 continue;
             }
@@ -429,14 +440,15 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 continue;
             }
             at.set((Stage::Collate, index));
-            // The batch is read to its end all the same, so that the next one begins where it would have.
+            // After a sample that does not fit, the batch is still read to its end, so that the next batch
+            // begins at the same sample as without the error.
             misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
         }
         if bad > MOST_BAD_SAMPLES {
             return Err(NoBatch::LeftOut);
         }
         if count == 0 || (count < batch_size && drop_last) {
-            // What was bad is to be told before the end.
+            // `LeftOut` reports the bad samples; the next call returns `Exhausted`.
             return Err(if bad > 0 { NoBatch::LeftOut } else { NoBatch::Exhausted });
         }
         if let Some(failed) = misfit {
@@ -450,7 +462,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
     }
 
     fn cursor(&self, epoch: u64, shard: usize, place: &ShardPlace) -> Cursor<O::Sample> {
-        // A dataset without snapshots does not understand those of a loader that had them.
+        // The state may come from a loader with snapshots while this one has none.
         let snapshot = place.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
         let skip = place.position.saturating_sub(position);
@@ -471,7 +483,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
     }
 }
 
-/// In a worker.
+/// The fetcher of a worker, with its cursors.
 struct WorkerShards<O: OpenShard, C> {
     fetcher: ShardFetcher<O, C>,
     cursors: Cursors<O::Sample>,

@@ -1,4 +1,4 @@
-//! Batches of a map-style dataset.
+//! Loads batches of a map-style dataset.
 
 use std::{
     cell::Cell,
@@ -23,15 +23,15 @@ use crate::{
     random::{self, Purpose},
 };
 
-/// So many samples are tried for one place in a batch.
-const MOST_DRAWS: usize = 16;
+/// Max number of samples tried for one place in a batch, with [`OnBadSample::Replace`].
+const MAX_TRIES: usize = 16;
 
-/// A map-style dataset: what it is sent to workers as.
+/// A map-style dataset with the options that workers need.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MapStyle<D> {
     pub(crate) dataset: D,
     pub(crate) on_bad_sample: OnBadSample,
-    /// A bad sample's place may be taken by any other; only by those of its batch otherwise.
+    /// True if any sample of the dataset may replace a bad one; false if only samples of its batch may.
     pub(crate) draws_from_all: bool,
 }
 
@@ -61,7 +61,7 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
     }
 }
 
-/// A dataset and its collation, open in one process.
+/// A dataset and its collation, opened in this process.
 #[derive(Debug)]
 pub(crate) struct Fetcher<D, C> {
     dataset: D,
@@ -70,12 +70,12 @@ pub(crate) struct Fetcher<D, C> {
     collate: C,
     seed: u64,
     worker: Option<WorkerInfo>,
-    /// False once the dataset has turned out to have no `get_many`.
+    /// False once the dataset has declined `get_many`.
     has_many: AtomicBool,
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
-    /// Sets the dataset up and runs the worker's hook.
+    /// Sets the dataset up and, in a worker, runs `worker_init`.
     pub(crate) fn open(
         kind: MapStyle<D>,
         collate: C,
@@ -96,7 +96,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         })
     }
 
-    /// Loads the batch of the samples `indices`.
+    /// Loads the batch of the samples `indices`. Catches panics of user code.
     pub(crate) fn batch(
         &self,
         epoch: u64,
@@ -128,7 +128,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             NoBatch::Failed(name_samples(error_to_failure(error, stage, index), indices))
         };
         let mut stack = self.collate.stack(indices.len());
-        // Relaxed: a hint that saves a call; nothing else depends on it.
+        // Relaxed: the flag only saves a call of `get_many`; no other memory depends on it.
         if self.has_many.load(Ordering::Relaxed)
             && !watch.progress(WorkerState::FetchingMany, indices.first().copied().unwrap_or(0))
         {
@@ -146,7 +146,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 return Err(NoBatch::Unwanted);
             }
             let sample = match (&mut many, self.on_bad_sample) {
-                (Some(samples), _) => samples.next().expect("as many as indices, checked"),
+                (Some(samples), _) => samples.next().expect("`many::ask` checks the number"),
                 (None, OnBadSample::Error) => {
                     cx.set_index(index);
                     self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
@@ -170,7 +170,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
     }
 
-    /// All samples at once, if the dataset can and none of them is bad.
+    /// Loads all samples with `get_many`. Returns `None` if the dataset does not have it, if a sample is
+    /// known to be bad, or if it fails.
     fn get_many_good(
         &self,
         indices: &[usize],
@@ -180,11 +181,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         if watch.is_one_by_one() || indices.iter().any(|&index| watch.is_known_bad(index)) {
             return None;
         }
-        // Which one is bad is found out one by one.
+        // If `get_many` fails, the caller loads the samples one by one to find the bad one.
         self.caught(cx, |cx| self.get_many(indices, cx)).ok()?.ok()?
     }
 
-    /// Runs user code that may panic. What it was doing to the context is then undone.
+    /// Runs user code. If it panics, returns the panic and resets the context.
     fn caught<R>(
         &self,
         cx: &mut Context,
@@ -197,7 +198,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         result
     }
 
-    /// The sample of an index, or the one that takes its place if it is bad; `None` when it is left out.
+    /// Loads the sample for `place` in the batch, or another one that replaces it if it is bad. Returns
+    /// `None` if the place is left out.
     fn get_good(
         &self,
         place: usize,
@@ -208,18 +210,18 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         let index = indices[place];
         let mut draws = None;
         let mut asked = index;
-        for draws_left in (0..MOST_DRAWS).rev() {
+        for tries_left in (0..MAX_TRIES).rev() {
             let reason = match self.try_one(asked, cx, watch) {
                 Ok(sample) => return Ok(Some(sample)),
                 Err(reason) => reason,
             };
             let other = match self.on_bad_sample {
-                OnBadSample::Replace if draws_left > 0 => {
+                OnBadSample::Replace if tries_left > 0 => {
                     let key = random::key(Purpose::Replacement, self.seed, cx.epoch());
                     let draws = draws.get_or_insert_with(|| random::generator(key, index as u64));
                     let choices = if self.draws_from_all { self.dataset.len() } else { indices.len() };
                     let choice = random::below(draws, choices as u64) as usize;
-                    // A sampler may have left others out on purpose.
+                    // Only samples of this batch if a sampler may have left others out on purpose.
                     Some(if self.draws_from_all { choice } else { indices[choice] })
                 }
                 _ => None,
@@ -235,7 +237,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         Ok(None)
     }
 
-    /// A sample, or what is wrong with it.
+    /// Loads one sample. The error says what is wrong with it. It is empty if the sample is known to be bad:
+    /// main knows the reason.
     fn try_one(
         &self,
         index: usize,
@@ -261,7 +264,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         Err(failure.chain.join(": "))
     }
 
-    /// All samples at once, if the dataset can.
+    /// Loads all samples with `get_many`; `None` if the dataset does not have it.
     fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<D::Sample>>> {
         if !self.has_many.load(Ordering::Relaxed) {
             return Ok(None);
@@ -287,7 +290,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
     }
 }
 
-/// A dataset that fails in `get_many` cannot be held to one sample: the error names them all.
+/// If `get_many` failed, it is not known at which sample, so the failure names all of them.
 fn name_samples(mut failure: Failure, indices: &[usize]) -> Failure {
     const SHOWN: usize = 16;
     if failure.stage == Stage::Fetch && failure.index.is_none() {

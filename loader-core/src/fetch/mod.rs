@@ -1,5 +1,5 @@
-//! Loading one batch: the dataset is asked for each sample, and the samples are stacked. The same code runs in the main process
-//! and in workers; only where the batch ends up differs.
+//! Loads one batch: asks the dataset for each sample, and stacks the samples. The same code runs in the main
+//! process and in workers. In a worker, the batch is written into a slot; in the main process, onto the heap.
 
 mod hook;
 mod iterable;
@@ -34,24 +34,25 @@ pub use iterable::{Iterable, OpenShard, Plain, ShardPlace, Snapshot, Snapshots};
 pub(crate) use map_style::Fetcher;
 pub use map_style::MapStyle;
 
-/// A dataset of either kind, with what its loader adds to it: what is sent to workers. PyTorch's `_DatasetKind`.
+/// A dataset of either kind, with the options of its loader that workers need. This is what main sends to
+/// workers. Like PyTorch's `_DatasetKind`.
 pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample.
     type Sample: Send + 'static;
 
-    /// Number of samples, if it is known.
+    /// Returns the number of samples, if it is known.
     fn samples(&self) -> Option<usize>;
 
-    /// The dataset's fingerprint.
+    /// Returns the dataset's fingerprint.
     fn fingerprint(&self) -> String;
 
-    /// Says what happens with samples that cannot be loaded.
+    /// Sets what happens with samples that cannot be loaded.
     fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample);
 
-    /// Sets the dataset up in a worker and runs the worker's hook.
+    /// Sets the dataset up in a worker and runs `worker_init`.
     ///
     /// # Errors
-    /// What either of them said.
+    /// The failure of either of them.
     fn open<C: Collate<Self::Sample>>(
         self,
         collate: C,
@@ -61,30 +62,31 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     ) -> Result<Box<dyn Fetch>, Failure>;
 }
 
-/// Who wants to know how far a batch is: in a worker, the control page.
+/// Receives the progress of a batch. In a worker, this is the control page.
 pub trait Watch {
-    /// The batch is now at sample `index`, in `state`. False when the batch is no longer wanted.
+    /// Notes that the batch is at sample `index` now, in `state`. Returns false if the batch is no longer
+    /// wanted.
     fn progress(&self, state: WorkerState, index: usize) -> bool;
 
-    /// A sample could not be loaded, and is left out or replaced.
+    /// Notes that a sample could not be loaded, and is left out or replaced.
     fn bad(&self, sample: BadSample);
 
-    /// How many samples were bad so far.
+    /// Returns the number of bad samples in the batch so far.
     fn bad_samples(&self) -> usize;
 
-    /// True when samples are not to be loaded many at once.
+    /// True if samples must be loaded one by one, not with `get_many`, to find the one that ends its worker.
     fn is_one_by_one(&self) -> bool {
         false
     }
 
-    /// True when sample `index` counts as bad without being tried.
+    /// True if sample `index` is known to be bad and must not be tried again.
     fn is_known_bad(&self, index: usize) -> bool {
         let _ = index;
         false
     }
 }
 
-/// Nobody watches how far a batch is; what is bad in it is noted.
+/// The [`Watch`] of a loader without workers. It only collects the bad samples.
 #[derive(Debug, Default)]
 pub(crate) struct Unwatched {
     pub(crate) bad: RefCell<Vec<BadSample>>,
@@ -105,7 +107,7 @@ impl Watch for Unwatched {
 }
 
 impl Unwatched {
-    /// What was bad in the batch, as far as a worker could have told.
+    /// Returns the bad samples of the batch, but at most as many as a worker could report.
     pub(crate) fn into_bad(self) -> Vec<BadSample> {
         let mut bad = self.bad.into_inner();
         bad.truncate(MOST_BAD_SAMPLES);
@@ -118,11 +120,11 @@ impl Unwatched {
 pub enum NoBatch {
     /// User code failed.
     Failed(Failure),
-    /// It was given up on the watcher's word.
+    /// [`Watch::progress`] said that it is no longer wanted.
     Unwanted,
     /// The shard has no more samples.
     Exhausted,
-    /// Every sample of it is bad and was left out.
+    /// Every sample of it is bad and was left out, or it had more bad samples than a worker can report.
     LeftOut,
 }
 
@@ -131,21 +133,21 @@ pub enum NoBatch {
 pub enum Work {
     /// The samples of these indices.
     Samples(Vec<usize>),
-    /// The next ones of a shard.
+    /// The next samples of a shard.
     NextOf {
         /// Number of the shard.
         shard: usize,
-        /// Where to begin if it is not open yet.
+        /// Where to open the shard if it is not open yet.
         place: ShardPlace,
     },
 }
 
-/// A dataset and its collation of any types, open, as the worker's loop sees them.
+/// An open dataset with its collation, of any types, as the worker's loop uses it.
 pub trait Fetch {
     /// Loads a batch.
     ///
     /// # Errors
-    /// [`NoBatch`].
+    /// [`NoBatch`] says why there is none.
     fn fetch(
         &mut self,
         epoch: u64,
@@ -154,28 +156,28 @@ pub trait Fetch {
         watch: &dyn Watch,
     ) -> Result<Box<dyn Loaded>, NoBatch>;
 
-    /// Items taken so far from `shard`; 0 for a map-style dataset.
+    /// Returns the number of items taken from `shard` so far; 0 for a map-style dataset.
     fn position(&self, shard: usize) -> u64 {
         let _ = shard;
         0
     }
 
-    /// True when `shard` was ended by a panic.
+    /// True if a panic has ended `shard`.
     fn is_broken(&self, shard: usize) -> bool {
         let _ = shard;
         false
     }
 
-    /// Another epoch begins: shards are read from their beginning again.
+    /// Begins another epoch: closes all shards, so that they are opened again.
     fn rewind(&mut self) {}
 }
 
 /// A batch of any type, ready to be sent.
 pub trait Loaded {
-    /// Encodes it into the arena's slot.
+    /// Encodes the batch into the arena's slot.
     ///
     /// # Errors
-    /// [`EncodeError`].
+    /// [`EncodeError`]: the batch does not fit, or its `Serialize` implementation failed.
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError>;
 }
 
@@ -185,29 +187,29 @@ impl<B: Batch> Loaded for B {
     }
 }
 
-/// What a worker opens its dataset from.
+/// Everything from which a worker opens its dataset.
 #[derive(Debug)]
 pub struct Opening {
-    /// The dataset, its collation and its hook, encoded.
+    /// The encoded dataset, collation and `worker_init`.
     pub dataset: SealedMemory,
-    /// What the encoding refers to.
+    /// The memories and functions to which the encoding refers.
     pub attached: Attached,
     /// The loader's seed.
     pub seed: u64,
-    /// The worker.
+    /// Number and seed of the worker.
     pub worker: WorkerInfo,
 }
 
-/// A function that opens a dataset in a worker: [`open`] for some types.
+/// A function that opens a dataset in a worker: [`open`] for certain types.
 pub type OpenFn = fn(Opening) -> Result<Box<dyn Fetch>, Failure>;
 
-/// The type of [`OpenFn`] as it is sent to a worker.
+/// The type of [`OpenFn`] when main sends it to a worker.
 pub type OpenSignature = Owned<Opening, Result<Box<dyn Fetch>, Failure>>;
 
-/// Opens a dataset in a worker. Its address is what main sends to workers of the same program.
+/// Opens a dataset in a worker. Main sends the address of this function to workers of the same program.
 ///
 /// # Errors
-/// When the dataset cannot be decoded, or its `setup` or the worker's hook fails.
+/// The dataset cannot be decoded, or its `setup` or `worker_init` fails.
 pub fn open<K, C, W>(opening: Opening) -> Result<Box<dyn Fetch>, Failure>
 where
     K: DatasetKind,
@@ -220,21 +222,22 @@ where
     kind.open(collate, seed, worker, &hook)
 }
 
-/// A dataset, its collation and its hook after a round trip through their encoding, and that encoding.
+/// The encoding of a dataset, its collation and its `worker_init`, and their decoded copies.
 pub(crate) struct RoundTrip<K, C, W> {
-    /// What [`open`] decodes.
+    /// The encoding, which [`open`] decodes in a worker.
     pub(crate) bytes: Vec<u8>,
-    /// What `bytes` refers to.
+    /// The memories and functions to which `bytes` refers.
     pub(crate) attached: Attached,
-    /// The encoding, from which every process that loads starts.
+    /// The decoded copies, which a loader without workers uses.
     pub(crate) decoded: (K, C, W),
 }
 
-/// Encodes what [`open`] decodes, and decodes it: data that encoding loses is then missing in the main
-/// process too, so that a loader without workers gives the samples that workers would give. Tensors are moved
-/// into sealed memory, and the originals are dropped before anything is decoded.
+/// Encodes what [`open`] decodes in a worker, and decodes it again. If the encoding loses data, it is then
+/// missing in the main process too, so a loader without workers gives the same samples as one with workers.
+/// Tensors are moved into sealed memory, and the originals are dropped before anything is decoded.
 ///
-/// Alternative considered: comparing samples before and after. Rejected because `get` may be expensive or random.
+/// Alternative considered: compare samples before and after. Rejected because `get` may be expensive or
+/// random.
 pub(crate) fn encode<K, C, W>(kind: K, collate: C, hook: W) -> Result<RoundTrip<K, C, W>, crate::Error>
 where
     K: DatasetKind,
@@ -259,7 +262,7 @@ where
     Ok(RoundTrip { bytes, attached, decoded })
 }
 
-/// A custom function's own error keeps its chain.
+/// Turns a collation error into an `anyhow::Error`. The error of a custom function keeps its chain of causes.
 fn collate_error(error: CollateError) -> anyhow::Error {
     match error {
         CollateError { problem: CollateProblem::Custom(error), .. } => error,
@@ -267,7 +270,8 @@ fn collate_error(error: CollateError) -> anyhow::Error {
     }
 }
 
-/// Sets a dataset up, and runs the hook if this is a worker: what comes before the first sample.
+/// Runs the user code that comes before the first sample: the dataset's `setup` and, in a worker,
+/// `worker_init`.
 fn set_up(
     setup: impl FnOnce(&mut Context) -> anyhow::Result<()>,
     seed: u64,
@@ -279,10 +283,10 @@ fn set_up(
     worker.map_or(Ok(()), |worker| guarded(Stage::WorkerInit, || hook.call(worker)))
 }
 
-/// Adds a sample to a batch, whose tensors then lie where the batch does.
+/// Adds a sample to a batch. Tensors that the stack makes are allocated in `arena`.
 #[inline]
 fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow::Result<()> {
-    // The dataset made the sample, and the stack writes it into the slot.
+    // User code has just made the sample, and may have forked. A forked child must not write into the slot.
     end_if_forked();
     let pushed = match stack.makes_tensors() {
         true => push_within(stack, sample, arena),
@@ -291,13 +295,14 @@ fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow
     pushed.map_err(collate_error)
 }
 
-/// Adds a sample whose tensors are to lie in the arena: mostly the first one of a batch.
+/// Pushes a sample whose tensors must be allocated in `arena`: in most batches only the first one. Not
+/// inlined, to keep [`push`] small.
 #[inline(never)]
 fn push_within<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> Result<(), CollateError> {
     arena.within(|| stack.push(sample))
 }
 
-/// Runs user code that comes before the first sample.
+/// Runs user code, and turns an error or a panic into a failure at `stage`.
 fn guarded(stage: Stage, call: impl FnOnce() -> anyhow::Result<()>) -> Result<(), Failure> {
     let result = catch_unwind(AssertUnwindSafe(call));
     end_if_forked();
