@@ -1,4 +1,4 @@
-//! The layer of environment variables.
+//! Reads the options from environment variables.
 
 use std::{env, ffi::OsString, str::FromStr};
 
@@ -6,21 +6,23 @@ use super::{ConfigError, OPTIONS, nearest};
 use crate::options::{LoaderOptions, NumWorkers};
 
 const PREFIX: &str = "LOADER_";
-/// Variables of the same prefix that are not options: the worker program, and what tells a process that it is a worker.
+/// Variables with this prefix that are not options: the path of the worker program, and the variable that
+/// main sets for workers.
 const NOT_OPTIONS: [&str; 2] = ["LOADER_WORKER", "LOADER_WORKER_LIFELINE"];
-/// How like an option's name the rest of a variable's must be to be a misspelling: an error must not hit what others use.
-const ALIKE: f64 = 0.8;
+/// Min similarity to an option's name at which an unknown variable counts as misspelt, which is an error.
+/// High, because other programs may use variables with this prefix.
+const MIN_SIMILARITY: f64 = 0.8;
 
 impl LoaderOptions {
-    /// The options that environment variables set: `LOADER_BATCH_SIZE`, `LOADER_SHUFFLE`, `LOADER_SEED`, `LOADER_ORDER`,
-    /// `LOADER_RANK`, `LOADER_WORLD_SIZE`, `LOADER_NUM_WORKERS`, `LOADER_PREFETCH_FACTOR`, `LOADER_DROP_LAST`, `LOADER_IN_ORDER`,
-    /// `LOADER_TIMEOUT`, `LOADER_WARN_AFTER`, `LOADER_SHARDS`, `LOADER_PERSISTENT_WORKERS`, `LOADER_PIN_MEMORY`, `LOADER_SHARED_MEMORY_LIMIT`, `LOADER_ON_WORKER_DEATH`,
-    /// `LOADER_MAX_WORKER_DEATHS`, `LOADER_ON_BAD_SAMPLE`, `LOADER_MAX_BAD_SAMPLES`, `LOADER_SAMPLE_TIMEOUT`,
-    /// `LOADER_WORKER_MEMORY_LIMIT`, `LOADER_HEDGE`. Values are
-    /// written as in TOML, but strings without quotes and numbers without underscores; 1 and 0 are true and false too.
+    /// Reads the options from environment variables. The variable of an option is its name in upper case with
+    /// the prefix `LOADER_`, such as `LOADER_BATCH_SIZE`.
+    ///
+    /// Values are written as in TOML, but strings without quotes and numbers without underscores. `1` and `0`
+    /// also stand for true and false. An empty value is an error.
     ///
     /// # Errors
-    /// [`ConfigError`]: a value that cannot be read, or a variable whose name is almost one of these.
+    /// - [`ConfigError::WrongVariable`]: a value cannot be read.
+    /// - [`ConfigError::UnknownVariable`]: the name of a variable is almost that of an option.
     ///
     /// # Examples
     /// ```no_run
@@ -39,7 +41,7 @@ fn from_variables(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<LoaderOptions, ConfigError> {
     let mut options = LoaderOptions::default();
-    // In the order of names, so that of two errors it is always the same one.
+    // Sorted by name, so that the same error is reported every time if there are several.
     let mut ours: Vec<(String, OsString)> = variables
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with(PREFIX) && !NOT_OPTIONS.contains(&name.as_str()))
@@ -104,7 +106,7 @@ fn set(options: &mut LoaderOptions, name: &str, value: &str) -> Result<(), Confi
             options.worker_memory_limit = Some(parsed(value).ok_or_else(|| wrong("a number of bytes"))?);
         }
         _ => {
-            if let Some(likely) = nearest(&option, OPTIONS, ALIKE) {
+            if let Some(likely) = nearest(&option, OPTIONS, MIN_SIMILARITY) {
                 let nearest = format!("{PREFIX}{}", likely.to_uppercase());
                 return Err(ConfigError::UnknownVariable { name: name.to_owned(), nearest });
             }
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_of_others_are_left_alone() {
+    fn variables_of_other_programs_are_ignored() {
         let others = [
             ("LOADER_WORKER", "/bin/worker"),
             ("LOADER_WORKER_LIFELINE", "1"),

@@ -1,90 +1,90 @@
-//! What can be wrong with a config.
+//! The errors of configs.
 
 use std::{
     fmt, io,
     path::{Path, PathBuf},
 };
 
-/// Why a config cannot be read.
+/// An error of a config file or of an environment variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The text is not TOML.
     #[error("{place}: not TOML: {problem}")]
     NotToml {
-        /// Where.
+        /// Line of the error.
         place: Place,
-        /// What the parser said.
+        /// Message of the parser.
         problem: String,
     },
-    /// A key, or a section, that nobody knows.
+    /// A key or a section is unknown.
     #[error("{0}")]
     UnknownKey(Box<UnknownKey>),
-    /// A value of the wrong type, or out of the type's bounds.
+    /// A value has the wrong type, or is out of the type's bounds.
     #[error("{place}: {}: {problem}", name(key, section))]
     WrongValue {
-        /// Where.
+        /// Line of the value.
         place: Place,
-        /// The key; empty where there is none to name.
+        /// The key; empty if the error is not about a key.
         key: String,
-        /// The section it is in; empty outside all sections.
+        /// The section that the key is in; empty outside all sections.
         section: String,
-        /// What was expected, and what was found.
+        /// What was expected and what was found.
         problem: String,
     },
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("{place}: {} is missing{}", quoted(key), within(section))]
     MissingKey {
-        /// Where: the section's first line, or line 1 if there is no such section.
+        /// First line of the section, or line 1 if the section is missing.
         place: Place,
         /// The key.
         key: String,
-        /// The section it belongs in; empty outside all sections.
+        /// The section that the key belongs to; empty outside all sections.
         section: String,
     },
-    /// An environment variable has a value that cannot be read.
+    /// The value of an environment variable cannot be read.
     #[error("the environment variable {name} is `{value}`; expected {expected}")]
     WrongVariable {
-        /// Its name.
+        /// Name of the variable.
         name: String,
         /// Its value.
         value: String,
-        /// What it may be.
+        /// What was expected.
         expected: String,
     },
-    /// An environment variable has a name that is almost one of the loader's.
+    /// The name of an environment variable is almost that of an option.
     #[error("unknown environment variable {name}; did you mean {nearest}?")]
     UnknownVariable {
-        /// Its name.
+        /// Name of the variable.
         name: String,
-        /// The known variable that is most like it.
+        /// The most similar known variable.
         nearest: String,
     },
 }
 
-/// A key, or a section, that nobody knows.
+/// An unknown key or section.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct UnknownKey {
-    /// Where.
+    /// Line of the key.
     pub place: Place,
     /// The key, or the name of the section.
     pub key: String,
     /// The section that the key is in, such as `loader`; empty outside all sections.
     pub section: String,
-    /// True when `key` is itself a section.
+    /// True if `key` is the name of a section.
     pub is_section: bool,
-    /// The known key that is most like it.
+    /// The most similar known key, if there is a similar one.
     pub nearest: Option<String>,
-    /// All keys that are known there.
+    /// All keys that are known at this place.
     pub known: Vec<String>,
 }
 
@@ -109,14 +109,14 @@ impl fmt::Display for UnknownKey {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The file; `None` for a text that came from elsewhere.
+    /// Path of the file; `None` for a text that was not read from a file.
     pub path: Option<PathBuf>,
-    /// The line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
 }
 
 impl Place {
-    /// The line of `text` that the byte at `offset` is in.
+    /// The line of `text` that contains the byte at `offset`.
     pub(super) fn of(text: &str, offset: usize, path: Option<&Path>) -> Self {
         let before = text.bytes().take(offset);
         let line = 1 + before.filter(|&byte| byte == b'\n').count();
@@ -133,20 +133,20 @@ impl fmt::Display for Place {
     }
 }
 
-/// "; did you mean ...?", or the list of what there is.
+/// "; did you mean ...?" if there is a nearest name, or else the list of known names.
 pub(super) fn hint(nearest: Option<&str>, known: &[String], quote: impl Fn(&str) -> String) -> String {
     match nearest {
         Some(nearest) => format!("; did you mean {}?", quote(nearest)),
         None if known.is_empty() => String::new(),
         None => {
             let known: Vec<_> = known.iter().map(|name| quote(name)).collect();
-            format!("; there are {}", known.join(", "))
+            format!("; expected one of {}", known.join(", "))
         }
     }
 }
 
 pub(super) fn quoted(key: &str) -> String {
-    // A quoted key may contain anything, and the message is one line.
+    // Escaped, because a quoted key may contain any character and the message must stay on one line.
     format!("`{}`", key.escape_debug())
 }
 

@@ -1,4 +1,4 @@
-//! Turns what the TOML reader says into errors that name the key, the line and the nearest known key.
+//! Turns errors of the TOML reader into errors that name the key, the line and the nearest known key.
 
 use std::path::Path;
 
@@ -10,10 +10,11 @@ use super::{
     nearest,
 };
 
-/// How like a key must be to be suggested: a hint may well be wrong, so rather more than less.
-const ALIKE: f64 = 0.7;
+/// Min similarity at which a known key is suggested. Lower than for environment variables, because the key is
+/// an error in any case and a wrong hint does little harm.
+const MIN_SIMILARITY: f64 = 0.7;
 
-/// What `error`, from reading `text`, means.
+/// Explains an error from reading `text`.
 pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) -> ConfigError {
     let span = error.span().unwrap_or(0..0);
     let place = Place::of(text, span.start, path);
@@ -26,13 +27,14 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
         return ConfigError::NotToml { place, problem };
     };
     let (keys, is_table) = find(document.get_ref(), span.start);
-    let Said { what, names } = Said::new(error.message());
-    match what {
-        What::UnknownField => {
+    let Message { kind, names } = Message::new(error.message());
+    match kind {
+        Kind::UnknownField => {
             let key = names.first().cloned().unwrap_or_default();
             let section = keys[..keys.len().saturating_sub(1)].join(".");
             let known = names.get(1..).unwrap_or_default().to_vec();
-            let mut likely = nearest(&key, known.iter().map(String::as_str), ALIKE).map(str::to_owned);
+            let mut likely =
+                nearest(&key, known.iter().map(String::as_str), MIN_SIMILARITY).map(str::to_owned);
             if section.is_empty() && OPTIONS.contains(&key.as_str()) {
                 likely = Some(format!("loader.{key}"));
             }
@@ -40,33 +42,33 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
             let unknown = UnknownKey { place, key, section, is_section, nearest: likely, known };
             ConfigError::UnknownKey(Box::new(unknown))
         }
-        What::MissingField => {
+        Kind::MissingField => {
             let key = names.into_iter().next().unwrap_or_default();
             ConfigError::MissingKey { place, key, section: keys.join(".") }
         }
-        What::UnknownVariant => {
+        Kind::UnknownVariant => {
             let found = names.first().cloned().unwrap_or_default();
             let known = names.get(1..).unwrap_or_default();
-            let likely = nearest(&found, known.iter().map(String::as_str), ALIKE);
+            let likely = nearest(&found, known.iter().map(String::as_str), MIN_SIMILARITY);
             wrong_value(
                 place,
                 keys,
                 format!("unknown value {}{}", quoted(&found), hint(likely, known, quoted)),
             )
         }
-        What::WrongType { found, expected } => {
+        Kind::WrongType { found, expected } => {
             wrong_value(place, keys, format!("expected {expected}, found {found}"))
         }
-        What::Other => wrong_value(place, keys, error.message().to_owned()),
+        Kind::Other => wrong_value(place, keys, error.message().to_owned()),
     }
 }
 
-/// What `error` means, from reading the section `section` that is not there, as if it were empty.
+/// Explains an error from reading a missing section as an empty one.
 pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Option<&Path>) -> ConfigError {
     let place = Place::of("", 0, path);
-    let Said { what, names } = Said::new(error.message());
-    match what {
-        What::MissingField => {
+    let Message { kind, names } = Message::new(error.message());
+    match kind {
+        Kind::MissingField => {
             let key = names.into_iter().next().unwrap_or_default();
             ConfigError::MissingKey { place, key, section: section.to_owned() }
         }
@@ -79,10 +81,11 @@ fn wrong_value(place: Place, mut keys: Vec<String>, problem: String) -> ConfigEr
     ConfigError::WrongValue { place, key, section: keys.join("."), problem }
 }
 
-/// The keys that lead to the key or value at `offset`, outermost first, and whether a table is there.
+/// Returns the keys that lead to the key or value at `offset`, outermost first, and whether it is a table.
 fn find(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
-    // A header is the span of the innermost table that it opens, and the names in it are keys: keys first, values last. What is
-    // under a header lies outside of its span.
+    // A header such as `[a.b]` is the span of the innermost table that it opens, here `b`. The keys in the
+    // header are inside of this span, so keys are searched before values. The content under the header is
+    // outside of it, so every table is searched.
     if let Some((key, value)) = table.iter().find(|(key, _)| key.span().contains(&offset)) {
         return (vec![key.get_ref().to_string()], value.get_ref().is_table());
     }
@@ -101,14 +104,15 @@ fn find(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     (Vec::new(), false)
 }
 
-/// What serde said. It says it in words alone: there is no other way through a `Deserialize` that is not ours.
-struct Said {
-    what: What,
-    /// What stands in backquotes, in order.
+/// A parsed error message of serde. `Deserialize` implementations of the program report errors only as text,
+/// so the text must be parsed.
+struct Message {
+    kind: Kind,
+    /// The names in backquotes, in order.
     names: Vec<String>,
 }
 
-enum What {
+enum Kind {
     UnknownField,
     UnknownVariant,
     MissingField,
@@ -116,22 +120,22 @@ enum What {
     Other,
 }
 
-impl Said {
+impl Message {
     fn new(message: &str) -> Self {
         let starts = |start: &str| message.starts_with(start);
-        let what = if starts("unknown field `") {
-            What::UnknownField
+        let kind = if starts("unknown field `") {
+            Kind::UnknownField
         } else if starts("unknown variant `") {
-            What::UnknownVariant
+            Kind::UnknownVariant
         } else if starts("missing field `") {
-            What::MissingField
+            Kind::MissingField
         } else if let Some((found, expected)) = wrong_type(message) {
-            What::WrongType { found: in_words(found), expected: in_words(expected) }
+            Kind::WrongType { found: in_words(found), expected: in_words(expected) }
         } else {
-            What::Other
+            Kind::Other
         };
         let names = message.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-        Self { what, names }
+        Self { kind, names }
     }
 }
 
@@ -140,7 +144,7 @@ fn wrong_type(message: &str) -> Option<(&str, &str)> {
     rest.rsplit_once(", expected ")
 }
 
-/// Rust's names of types, in words.
+/// Describes a type or kind of serde's in words for users of config files.
 fn in_words(kind: &str) -> String {
     match kind {
         "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number from 0".to_owned(),

@@ -1,7 +1,8 @@
-//! The loader's options from a TOML file and from the environment.
+//! Reads the loader's options from TOML files and environment variables.
 //!
-//! A file has two sections: `[dataset]`, which is yours, and `[loader]`, which is [`LoaderOptions`]. What a program is told in
-//! several places is layered with [`LoaderOptions::over`]: command line over environment over file over defaults.
+//! A file has two sections: `[loader]`, which is read into [`LoaderOptions`], and `[dataset]`, which is read
+//! into a type of the program's. [`LoaderOptions::over`] layers options from several sources: the command
+//! line over environment variables over the file over the defaults.
 //!
 //! ```
 //! use loader_core::{LoaderOptions, config::Config};
@@ -40,10 +41,10 @@ use crate::options::LoaderOptions;
 
 pub use error::{ConfigError, Place, UnknownKey};
 
-/// What a config file says. `D` is the section `[dataset]`: a type of yours, or a table of whatever is there.
+/// The content of a config file. `D` is the type of the section `[dataset]`; by default a TOML table.
 ///
-/// Make `D` deny unknown fields (`#[serde(deny_unknown_fields)]`), and a misspelt key in it is an error that names the nearest
-/// one, as it is in `[loader]`. A file without `[dataset]` is read as one where it is empty.
+/// If `D` denies unknown fields (`#[serde(deny_unknown_fields)]`), a misspelt key is an error that names the
+/// nearest known key, as in `[loader]`. A missing section is read as an empty one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {
@@ -57,15 +58,17 @@ impl<D: DeserializeOwned> Config<D> {
     /// Reads a config from TOML.
     ///
     /// # Errors
-    /// [`ConfigError`], with the line: what is not TOML, an unknown key, a value of the wrong type, a key that is missing.
-    /// Values that make no sense are left to [`build`](crate::Builder::build).
+    /// [`ConfigError`] with the line, if the text is not TOML, a key is unknown or missing, or a value has
+    /// the wrong type. Invalid values of the right type are errors of [`build`](crate::Builder::build)
+    /// instead.
     ///
     /// # Examples
     /// ```
     /// use loader_core::config::Config;
     ///
     /// let error = <Config>::from_toml("[loader]\nbatchsize = 64\n").unwrap_err();
-    /// assert_eq!(error.to_string(), "line 2: unknown key `batchsize` in [loader]; did you mean `batch_size`?");
+    /// let message = "line 2: unknown key `batchsize` in [loader]; did you mean `batch_size`?";
+    /// assert_eq!(error.to_string(), message);
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         Self::read(text, None)
@@ -74,7 +77,7 @@ impl<D: DeserializeOwned> Config<D> {
     /// Reads a config from the file at `path`.
     ///
     /// # Errors
-    /// As [`from_toml`](Self::from_toml), with the path; or that the file cannot be read.
+    /// The errors of [`from_toml`](Self::from_toml), with the path, and [`ConfigError::Unreadable`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path)
@@ -102,7 +105,7 @@ struct Sections<D> {
     loader: LoaderOptions,
 }
 
-/// Names of the options: of fields, and so of keys.
+/// Names of all options: of the fields of [`LoaderOptions`], and so of the keys in `[loader]`.
 const OPTIONS: [&str; 23] = [
     "batch_size",
     "shuffle",
@@ -129,10 +132,11 @@ const OPTIONS: [&str; 23] = [
     "hedge",
 ];
 
-/// The candidate that is most like `name`, of those that are at least as like it as `least` (0: nothing alike, 1: equal).
-fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, least: f64) -> Option<&'a str> {
+/// Returns the candidate that is most similar to `name`, if its Jaro similarity (0 to 1, where 1 is equal) is
+/// at least `min`.
+fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, min: f64) -> Option<&'a str> {
     let scored = candidates.into_iter().map(|candidate| (strsim::jaro(name, candidate), candidate));
-    let best = scored.filter(|(score, _)| *score >= least).max_by(|a, b| a.0.total_cmp(&b.0));
+    let best = scored.filter(|(score, _)| *score >= min).max_by(|a, b| a.0.total_cmp(&b.0));
     best.map(|(_, candidate)| candidate)
 }
 
@@ -168,12 +172,14 @@ mod tests {
     const DATASET: &str = "[dataset]\nkind = \"image-folder\"\npath = \"photos\"\n";
 
     #[test]
-    fn a_whole_file() {
-        let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\nseed = 7\n\
-                      order = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\nin_order = false\ntimeout = 30\nwarn_after = 5\nshards = 6\n\
+    fn a_file_can_set_every_option() {
+        let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\n\
+                      seed = 7\norder = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\n\
+                      in_order = false\ntimeout = 30\nwarn_after = 5\nshards = 6\n\
                       persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
                       on_worker_death = \"fail\"\nmax_worker_deaths = 5\non_bad_sample = \"skip\"\n\
-                      max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\nhedge = true\n";
+                      max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\n\
+                      hedge = true\n";
         let config = photos(&format!("{DATASET}{loader}")).unwrap();
         assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
         let expected = LoaderOptions {
@@ -206,11 +212,11 @@ mod tests {
     }
 
     #[test]
-    fn any_dataset_section() {
+    fn the_dataset_section_may_be_any_table() {
         let config = <Config>::from_toml(DATASET).unwrap();
         assert_eq!(config.dataset["path"].as_str(), Some("photos"));
         assert_eq!(<Config>::from_toml("").unwrap(), Config::default());
-        // What is read can be written again, and means the same.
+        // A config that is written and read again is equal.
         let text = toml::to_string(&config).unwrap();
         assert_eq!(<Config>::from_toml(&text).unwrap(), config);
     }
@@ -228,7 +234,7 @@ mod tests {
             ),
             ("sise = 3\n", "line 4: unknown key `sise` in [dataset]; did you mean `size`?"),
             ("[loadr]\nseed = 1\n", "line 4: unknown section [loadr]; did you mean [loader]?"),
-            ("[x.y]\nseed = 1\n", "line 4: unknown section [x]; there are [dataset], [loader]"),
+            ("[x.y]\nseed = 1\n", "line 4: unknown section [x]; expected one of [dataset], [loader]"),
         ];
         for (text, expected) in cases {
             assert_eq!(message(&format!("{DATASET}{text}")), expected);
@@ -238,12 +244,12 @@ mod tests {
         let nothing_like_it = message(&format!("{DATASET}colour = 1\n"));
         assert_eq!(
             nothing_like_it,
-            "line 4: unknown key `colour` in [dataset]; there are `kind`, `path`, `size`"
+            "line 4: unknown key `colour` in [dataset]; expected one of `kind`, `path`, `size`"
         );
     }
 
     #[test]
-    fn the_options_are_all_known() {
+    fn the_list_of_options_is_complete() {
         let error = <Config>::from_toml("[loader]\nxyz = 1").unwrap_err();
         let ConfigError::UnknownKey(unknown) = error else { panic!("{error:?}") };
         assert_eq!(unknown.known, OPTIONS);
@@ -294,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_toml_names_the_line() {
+    fn an_error_of_the_toml_syntax_names_the_line() {
         let error = message("[loader]\nbatch_size =\n");
         assert!(error.starts_with("line 2: not TOML: "), "{error}");
         let twice = message("[loader]\nseed = 1\nseed = 2\n");
@@ -302,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_named() {
+    fn errors_name_the_file() {
         let path = std::env::temp_dir().join(format!("loader-config-{}.toml", std::process::id()));
         let error = <Config>::load(&path).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{}: cannot be read: ", path.display())), "{error}");
@@ -315,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn layers() {
+    fn upper_layers_override_lower_ones() {
         let options = |text: &str| toml::from_str::<LoaderOptions>(text).unwrap();
         let file = options("batch_size = 1\nseed = 1\nnum_workers = 1\ntimeout = 1\nprefetch_factor = 3");
         let environment = options("seed = 2\nnum_workers = 2");
@@ -326,7 +332,7 @@ mod tests {
             options("batch_size = 1\nseed = 2\nnum_workers = 3\ntimeout = 1\nprefetch_factor = 3")
         );
 
-        // Without workers, what needs workers and was said below has lost its meaning.
+        // A layer that switches workers off drops the options of lower layers that need workers.
         let without = options("num_workers = 0").over(file);
         assert_eq!(without, options("batch_size = 1\nseed = 1\nnum_workers = 0"));
     }
