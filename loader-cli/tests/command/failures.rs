@@ -81,7 +81,7 @@ fn an_invalid_config_is_refused() {
     };
     let unknown = "unknown key `batchsize` in [loader]; did you mean `batch_size`?";
     assert_eq!(refused("\n[loader]\nbatchsize = 3\n"), format!("{path}, line 6: {unknown}"));
-    let wrong = "`pixels` in [dataset]: unknown value `f16`; there are `f32`, `u8`";
+    let wrong = "`pixels` in [dataset]: unknown value `f16`; expected one of `f32`, `u8`";
     assert_eq!(refused("pixels = \"f16\"\n"), format!("{path}, line 4: {wrong}"));
     let missing = format!("`{}` does not exist", folder.path().join("photos").display());
     assert!(refused("").contains(&missing));

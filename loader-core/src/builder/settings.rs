@@ -279,6 +279,6 @@ mod tests {
     fn shards_are_refused_for_a_map_style_dataset() {
         let options = LoaderOptions { shards: Some(2), ..LoaderOptions::default() };
         let message = refusal(&mut Settings { options, ..Settings::default() }, 10).unwrap();
-        assert!(message.starts_with("shards: only iterable datasets"), "{message}");
+        assert!(message.starts_with("shards: only an iterable dataset has shards"), "{message}");
     }
 }
