@@ -70,7 +70,7 @@ fn options_for_workers_without_workers() {
 #[test]
 fn a_rank_that_is_not() {
     assert_invalid(noise().distributed(3, 3), "rank", "should be in the interval [0, 2]");
-    assert_invalid(noise().distributed(0, 0), "world_size", "use 1 or more");
+    assert_invalid(noise().distributed(0, 0), "world_size", "must be at least 1");
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn check_indices(option: &'static str, max: Option<usize>, samples: usize) -> Re
 }
 
 fn too_large<T>(option: &'static str, value: usize, max: usize) -> Result<T, Error> {
-    invalid(option, format!("{value} is more than the maximum of {max}"))
+    invalid(option, format!("{value} is more than {max}, the maximum"))
 }
 
 /// Converts the seconds of an option into a time limit; `None` if there is no limit.
