@@ -1,7 +1,7 @@
-"""The faults: what happens, to whom, and when.
+"""The faults: what happens, to which process, and when.
 
-A fault is in one of three parts. `epoch`: the program reads an epoch to its end. `drop`: it lets go of the iterator in
-mid-epoch. `main`: it is itself what dies.
+A fault belongs to one of three parts. `epoch`: the program reads an epoch to its end. `drop`: it drops the iterator in
+mid-epoch. `main`: the program itself dies.
 """
 
 import ctypes
@@ -27,11 +27,11 @@ OUTLIVES_SECONDS = 10
 
 
 class Log:
-    """What happened when, a line of JSON each: written by the program, its workers and who watches them."""
+    """A file of events with their times, one line of JSON each. The program and its workers write to it."""
 
     def __init__(self, path: str):
         self.path = path
-        # Opened once: a process that has no descriptor left must still be able to say so.
+        # Opened once, so that a process without free descriptors can still write.
         self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, event: str, **values) -> None:
@@ -56,28 +56,28 @@ class Fault:
     name: str
     title: str
     part: str = "epoch"
-    # In the program: before there is a loader, with the first batch, with batch `FAULT_BATCH`, between two epochs.
+    # Called in the program: before the loader is made, at the first batch, at batch `FAULT_BATCH`, between two epochs.
     before: Callable[[Log], None] | None = None
     started: Callable[[Log], None] | None = None
     mid_epoch: Callable[[Log, list[int]], None] | None = None
     between: Callable[[Log, list[int]], None] | None = None
-    # In a worker: when it starts, and in each sample.
+    # Called in a worker: when it starts, and in each sample.
     worker_init: Callable[[int], None] | None = None
     in_sample: Callable[[Log, int], None] | None = None
-    # By who watches, once someone has written `now`.
+    # Called by the process that watches, after the event `now`.
     outside: Callable[[int, list[int]], None] | None = None
     options: dict = dataclasses.field(default_factory=dict)  # of the DataLoader
-    drop_after: int = FAULT_BATCH  # batches, in `drop`
-    step_seconds: float = 0.0  # what the program does with each batch
-    goes_on: bool = False  # the program catches an error, and asks for the next batch
+    drop_after: int = FAULT_BATCH  # number of batches before the drop, in the part `drop`
+    step_seconds: float = 0.0  # time that the program takes for each batch
+    goes_on: bool = False  # the program catches an error and asks for the next batch
     holds: bool = False  # the program keeps all batches
-    raises: bool = False  # the sample's own exception is the fault
-    replaces_main: bool = False  # main's process goes on as another program
-    slow: bool = False  # takes seconds of waiting, so that many tries can be under way at once
+    raises: bool = False  # the exception of the sample is the fault
+    replaces_main: bool = False  # the process of main becomes another program
+    slow: bool = False  # a try mostly waits for seconds, so that many tries can run at once
 
 
 def once(deed: Callable[[Log], None]) -> Callable[[Log, int], None]:
-    """In one sample of the epoch. What `deed` does after it has written `fault` is the fault."""
+    """Calls `deed` in one sample of the epoch. The fault is what `deed` does after it has written `fault`."""
     return lambda log, index: deed(log) if index == FAULTY else None
 
 
@@ -184,7 +184,7 @@ def descriptors_open() -> int:
 
 def limit_descriptors(limit: Callable[[], int]) -> Callable[[Log], None]:
     def deed(log: Log) -> None:
-        # Counted from here, since it is the loader's start that may fail.
+        # The fault begins here, because the start of the loader may fail.
         log.write("fault", open=descriptors_open(), limit=limit())
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
@@ -192,7 +192,7 @@ def limit_descriptors(limit: Callable[[], int]) -> Callable[[Log], None]:
 
 
 def limit_memory(worker: int) -> None:
-    """64 MiB more than there is now."""
+    """Limits the address space of the worker to 64 MiB more than it uses now."""
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))

@@ -1,10 +1,11 @@
-"""The program that a fault happens to.
+"""The program in which a fault happens.
 
-    python host.py --serve        # forks one for each line `FAULT FOLDER` of standard input, and says its process id
-    python host.py FAULT FOLDER   # one
+    python host.py --serve        # forks a program for each line `FAULT FOLDER` of standard input; prints its pid
+    python host.py FAULT FOLDER   # runs one program
 
-Imports PyTorch once for all that it forks, which takes longer than most tries. It has started no worker and loaded
-nothing by then; each is in a session of its own, and leaves as a program does, by the end of this file.
+With --serve, PyTorch is imported once for all programs, because the import takes longer than most tries. Before it
+forks, the process has started no worker and loaded nothing. Each program has a session of its own, and ends like any
+program, at the end of this file.
 """
 
 import faulthandler
@@ -20,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from faults import BATCH_SIZE, BATCHES, FAULT_BATCH, FAULTS, SAMPLE_SECONDS, WORKERS, Fault, Log
 
-WIDTH = 16  # numbers of a sample
-MOST_ERRORS = 5  # that a program catches before it gives up
+WIDTH = 16  # length of a sample
+MAX_ERRORS = 5  # number of errors that a program catches before it gives up
 
 
 class Samples(Dataset):
@@ -39,12 +40,12 @@ class Samples(Dataset):
 
 
 class Program:
-    """Reads batches and checks each."""
+    """Reads batches and checks each of them."""
 
     def __init__(self, fault: Fault, log: Log):
         self.fault, self.log = fault, log
-        self.place = "before"  # where an error came up
-        self.seen: list[int] = []  # numbers of the batches of all epochs; -1 for one with other content
+        self.place = "before"  # what the program does now, for the report of an error
+        self.seen: list[int] = []  # numbers of the batches of all epochs; -1 for a batch with wrong content
         self.held: list = []
         self.errors: list[str] = []
         self.workers: list[int] = []
@@ -104,7 +105,7 @@ class Program:
 
     def caught(self, error: Exception) -> None:
         self.errors.append(first_line(error))
-        if not self.fault.goes_on or len(self.errors) > MOST_ERRORS:
+        if not self.fault.goes_on or len(self.errors) > MAX_ERRORS:
             raise error
 
     def epochs(self) -> int:
@@ -169,7 +170,7 @@ def drop(fault: Fault, log: Log) -> None:
 
 
 def running(workers: list[int]) -> int:
-    """How many have not ended. One that has ended and not been waited for counts as ended."""
+    """Returns how many of the workers run. A zombie counts as ended."""
     return sum(state(pid) not in ("", "Z", "X") for pid in workers)
 
 
@@ -182,24 +183,24 @@ def state(pid: int) -> str:
 
 
 def serve() -> list[str]:
-    """Returns in the programs that it forks, with what they are to do."""
+    """Forks a program for each request. Returns only in the programs, with their arguments."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     while line := sys.stdin.readline():
         pid = os.fork()
         if pid == 0:
             return line.split()
-        # Never waited for, so that its status can still be read.
+        # The program is never waited for, so that its exit status stays readable in /proc.
         print(pid, flush=True)
     os._exit(0)
 
 
 def settle(folder: str) -> None:
-    """A session, files for what it writes, and a standard input on which nothing comes, like a terminal's."""
+    """Gives the program a session, files for its output, and a standard input that stays silent, like a terminal's."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["TMPDIR"] = os.path.join(folder, "tmp")
     tempfile.tempdir = None
-    # Who watches asks for it when the program hangs.
+    # If the program hangs, the process that watches sends SIGUSR1 to get its stack.
     stack = os.open(os.path.join(folder, "stack"), os.O_WRONLY | os.O_CREAT)
     faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
     silent, _ = os.pipe()

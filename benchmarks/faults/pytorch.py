@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What PyTorch's DataLoader does when something goes wrong: each fault many times, each time in a process of its own.
+"""Measures what PyTorch's DataLoader does when something goes wrong. Each try of a fault has a process of its own.
 
-    python benchmarks/faults/pytorch.py                     # all, 20 tries each; half an hour, most of it waiting
-    python benchmarks/faults/pytorch.py --only reaper       # one fault; may be repeated
-    python benchmarks/faults/pytorch.py --json FILE         # keeps every try, and what FILE has of other faults
+    python benchmarks/faults/pytorch.py                     # all faults, 20 tries each; half an hour, mostly waiting
+    python benchmarks/faults/pytorch.py --only reaper       # one fault; --only may be repeated
+    python benchmarks/faults/pytorch.py --json FILE         # writes every try to FILE; keeps those of other faults
 
-Needs PyTorch. Prints tables; fails if a try said nothing of the loader.
+Needs PyTorch. Prints tables. Fails if a try could not measure the loader.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
         report.store(options.json, tries, broken, options.jobs)
     print(report.tables(tries))
     if broken:
-        sys.exit(f"not counted, since they say nothing of the loader: {broken}")
+        sys.exit(f"these tries are not counted, because they did not measure the loader: {broken}")
 
 
 def parse() -> argparse.Namespace:
@@ -40,17 +40,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     parser.add_argument("--only", action="append", metavar="FAULT", choices=FAULTS, help="only this fault")
-    parser.add_argument("--jobs", type=int, default=8, help="tries at once of faults that take seconds of waiting")
+    parser.add_argument("--jobs", type=int, default=8, help="number of tries at once, for faults that mostly wait")
     options = parser.parse_args()
     if options.tries < 1 or options.jobs < 1:
-        parser.error("at least one")
+        parser.error("--tries and --jobs must be at least 1")
     return options
 
 
 def measure(
     faults: list[Fault], hosts: Hosts, options: argparse.Namespace
 ) -> tuple[dict[str, list[dict]], dict[str, list[str]]]:
-    """The tries by fault, and why others were none. Quick faults one at a time: theirs are milliseconds."""
+    """Returns the tries by fault, and the reasons why other tries do not count. Tries of quick faults run one at a
+    time, because their times are milliseconds."""
     tries: dict[str, list[dict]] = {fault.name: [] for fault in faults}
     broken: dict[str, list[str]] = collections.defaultdict(list)
     for slow, at_once in ((False, 1), (True, options.jobs)):

@@ -1,4 +1,4 @@
-"""The tables, and the file with every try."""
+"""Formats the tables, and reads and writes the file with every try."""
 
 import collections
 import importlib.metadata
@@ -71,7 +71,7 @@ def table(heads: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def seconds(of: list[dict], what: str) -> str:
-    """Of the tries that came so far."""
+    """Formats median and range of the tries that have this time."""
     values = [one[what] for one in of if one[what] is not None]
     if not values:
         return "–"
@@ -88,7 +88,7 @@ def end(of: list[dict]) -> str:
 
 
 def left(of: list[dict]) -> str:
-    """After the program's end. Of one that hangs everything is there, which says nothing more."""
+    """Formats what is left after the end of the program. Programs that hang are not counted: they have not ended."""
     ended = [one for one in of if one["exit_seconds"] is not None]
     processes = collections.Counter(role for one in ended for role in one["left"])
     found = [f"{role}: {count}" for role, count in sorted(processes.items())]
@@ -98,7 +98,7 @@ def left(of: list[dict]) -> str:
 
 
 def files(of: list[dict]) -> str:
-    """In how many tries, by where they are."""
+    """Formats the number of tries that left files, by folder."""
     places = {"/dev/shm": "named_memory", "$TMPDIR": "temporary"}
     counts = {place: sum(bool(one[field]) for one in of) for place, field in places.items()}
     return "; ".join(f"{place}: {count}" for place, count in counts.items() if count) or "–"
@@ -110,7 +110,7 @@ def several(values: list[int]) -> str:
 
 
 def seen(of: list[dict]) -> str:
-    """An error that reached the program; otherwise what was written on standard error."""
+    """Returns the most common error that reached the program, or the last line on standard error if there was none."""
     messages = []
     for one in of:
         caught = one.get("errors") or []
@@ -131,7 +131,7 @@ def most_common(messages: list[str | None]) -> str:
 
 
 def plain(message: str | None) -> str:
-    """Without what differs from try to try."""
+    """Removes the parts that differ from try to try."""
     if message is None:
         return "nothing"
     text = re.sub(r"(pid(?:\(s\))?) [\d, ]*\d", r"\1 N", message.strip())
@@ -140,7 +140,7 @@ def plain(message: str | None) -> str:
 
 
 def stored(path: pathlib.Path) -> dict[str, list[dict]]:
-    """The tries in a file, by fault."""
+    """Reads the tries in a file, by fault."""
     tries = collections.defaultdict(list)
     if path.exists():
         for one in json.loads(path.read_text())["tries"]:
@@ -149,7 +149,7 @@ def stored(path: pathlib.Path) -> dict[str, list[dict]]:
 
 
 def store(path: pathlib.Path, tries: dict[str, list[dict]], broken: dict[str, list[str]], jobs: int) -> None:
-    """One document, a try a line."""
+    """Writes the tries as one JSON document, with one try per line."""
     about = {
         "machine": machine(),
         "versions": {"python": platform.python_version(), "torch": importlib.metadata.version("torch")},

@@ -1,4 +1,4 @@
-"""Tries a fault: starts the program, does what is done from outside, sees how it ends and what is left."""
+"""Tries a fault: starts the program, kills or stops processes from outside, records how it ends and what is left."""
 
 import collections
 import os
@@ -15,25 +15,25 @@ import time
 
 from faults import Fault, read
 
-DEADLINE_SECONDS = 20.0  # from the fault; what has not ended by then hangs
-START_SECONDS = 60.0  # until there is a fault
-GRACE_SECONDS = 2.0  # what is there so long after the program is left over
+DEADLINE_SECONDS = 20.0  # time after the fault; a program that has not ended by then hangs
+START_SECONDS = 60.0  # maximum time until the fault
+GRACE_SECONDS = 2.0  # time after the end of the program; what is still there then is left over
 POLL_SECONDS = 0.005
 SLOW_POLL_SECONDS = 0.05
-STACK_SECONDS = 0.2  # until a program has written where it is
+STACK_SECONDS = 0.2  # time in which a program writes its stack
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 HOST = pathlib.Path(__file__).with_name("host.py")
 
 
 class Broken(Exception):
-    """The try says nothing of the loader."""
+    """Why a try did not measure the loader."""
 
 
 class Hosts:
-    """Starts programs, each a fork of one that has imported PyTorch."""
+    """Starts programs. Each is forked from a process that has imported PyTorch."""
 
     def __init__(self):
-        # One thread, so that it can fork.
+        # The process must have one thread only, because it forks.
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, HOST, "--serve"],
@@ -57,7 +57,7 @@ class Hosts:
 
 
 def attempt(fault: Fault, hosts: Hosts) -> dict:
-    """What came of it. Nothing that it started is there afterwards."""
+    """Tries the fault and returns the result. All processes and files of the try are removed afterwards."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="faults-"))
     (folder / "tmp").mkdir()
     before = named_memory()
@@ -85,7 +85,7 @@ class Watched:
         self.main_gone: float | None = None
         self.workers_gone: float | None = None
         self.events: dict[str, list[dict]] = collections.defaultdict(list)
-        self.size = 0  # of the events that were read
+        self.size = 0  # size of the file of events when it was last read
 
     def watch(self) -> None:
         while not self.finished():
@@ -116,7 +116,7 @@ class Watched:
             self.events[event["event"]].append(event)
 
     def act(self) -> None:
-        # At any moment, not always at the same one.
+        # Waits, so that the fault happens at a random moment.
         time.sleep(random.uniform(0, 0.01))
         if not runs(self.main):
             raise Broken("the program ended before the fault")
@@ -127,7 +127,7 @@ class Watched:
         if self.main_gone is not None:
             raise Broken(f"the program ended without a fault: {self.last_words()}")
         if time.monotonic() > self.started + START_SECONDS:
-            raise Broken("no fault")
+            raise Broken(f"no fault happened within {START_SECONDS:.0f} s")
 
     def fault_at(self) -> float | None:
         return self.acted or next((event["at"] for event in self.events["fault"]), None)
@@ -151,7 +151,7 @@ class Watched:
         }
 
     def waits_in(self) -> list[str]:
-        """Where the main thread of a program that does not end is, the innermost call first."""
+        """Returns the stack of the main thread of a program that hangs, with the innermost call first."""
         os.kill(self.main, signal.SIGUSR1)
         time.sleep(STACK_SECONDS)
         stack = (self.folder / "stack").read_text()
@@ -180,7 +180,7 @@ class Watched:
             if self.main_gone is not None:
                 raise Broken(f"the program failed: {self.last_words()}")
             return {"outcome": "hung", "seconds": None}
-        # Two, one at once and one after two seconds.
+        # There are two events: at once, and after two seconds if workers still ran.
         running = [event["running"] for event in self.events["after_drop"]]
         return {"outcome": "returned", "seconds": self.since(returned["at"]), "workers_running": running}
 
@@ -196,7 +196,7 @@ class Watched:
         return None if at is None else round(at - self.fault_at(), 4)
 
     def words(self) -> list[str]:
-        """What is on standard error."""
+        """Returns the lines on standard error."""
         with open(self.folder / "stderr", errors="replace") as file:
             return [line.rstrip() for line in file if line.strip()]
 
@@ -213,9 +213,9 @@ class Watched:
 
 
 def left_over(watched: Watched, before: set[str]) -> dict:
-    """Processes by what they are; files by name, without the numbers in it."""
+    """Returns the remaining processes by role, and the remaining files by name, without the numbers in it."""
     give_up = time.monotonic() + GRACE_SECONDS
-    # While main hangs all that belongs to it is there.
+    # If main hangs, its processes do not end, so waiting is useless.
     while watched.main_gone and session(watched.main) and time.monotonic() < give_up:
         time.sleep(SLOW_POLL_SECONDS)
     processes = collections.Counter(watched.role(pid) for pid in session(watched.main))
@@ -225,8 +225,8 @@ def left_over(watched: Watched, before: set[str]) -> dict:
 
 
 def belongs(name: str, pids: set[int]) -> bool:
-    """PyTorch's files have the process in their names. Others are not its own, or semaphores whose names last for
-    microseconds."""
+    """True if a file in /dev/shm is PyTorch's: these have the process id in their name. Others belong to other
+    programs, or are semaphores whose names exist for microseconds only."""
     found = re.match(r"torch_(\d+)_", name)
     return bool(found) and int(found[1]) in pids
 
@@ -240,7 +240,7 @@ def named_memory() -> set[str]:
 
 
 def stat(pid: int) -> list[str]:
-    """From the state on; nothing for what is not there."""
+    """Returns the fields of /proc/PID/stat from the state on, or nothing if there is no such process."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -257,7 +257,7 @@ def exit_status(pid: int) -> int:
 
 
 def session(main: int) -> list[int]:
-    """The processes of a program that run, all of them, whoever their parent is."""
+    """Returns all running processes in the session of a program, whatever their parent is."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [pid for pid in pids if (fields := stat(pid)) and int(fields[3]) == main and fields[0] not in "ZX"]
 

@@ -1,3 +1,3 @@
-"""What `benchmarks/run` is made of: the plan (`cases`), who takes part (`sides`), what they load (`data`, `photos`),
-the measuring (`measure`), and what is made of the figures (`results`, `table`, `plots`, `svg`), and what
-more cores would bring (`scaling`, and `protocol`, the simulation)."""
+"""The parts of `benchmarks/run`: the plan (`cases`), the loaders (`sides`), their data (`data`, `photos`), the
+measuring (`measure`), the output (`results`, `table`, `plots`, `svg`), and the prediction for more cores (`scaling`,
+with the simulation in `protocol`)."""

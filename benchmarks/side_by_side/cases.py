@@ -1,4 +1,4 @@
-"""The plan: which workloads run with which options, for whom, and which figures of their lines count."""
+"""The plan: the workloads, their options, the sides that take part, and the figures that are taken from their lines."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -7,45 +7,45 @@ OURS = "ours"
 STANDARD = "pytorch"
 LARGE_BATCH = "38.5 MB a batch of f32"
 MEMCPY = f"{LARGE_BATCH}, memcpy alone"
-SLOW_BATCH_SIZE = 16  # of `stragglers`, on every side
+SLOW_BATCH_SIZE = 16  # default of `stragglers`, on every side
 
 
 class NoFigure(Exception):
-    """A line that has no such figure; says why."""
+    """Why a line does not have the figure."""
 
 
 @dataclasses.dataclass
 class Row:
-    """One row of a table: a figure of a line."""
+    """One row of a table, with a figure of each side."""
 
     title: str
     unit: str
     figure: Callable[[dict], float]
     more_is_better: bool = False
-    # A figure that should be zero, to which a ratio says nothing, has none.
+    # False if the figure should be zero, so that a ratio means nothing.
     compare: bool = True
-    # Where it stands in the overview.
+    # The name of the row in the overview.
     overview: str | None = None
-    # The plot that it is in, and its place there.
+    # The name of a plot, and the place of the row in it.
     plot: tuple[str, str | int] | None = None
-    # Title of a row of ours that no loader can beat.
+    # The title of a row of this loader whose figure no loader can beat.
     bound: str | None = None
 
 
 @dataclasses.dataclass
 class Case:
-    """One workload with options: a process of each side a round."""
+    """One workload with options. Each side runs it in one process per round."""
 
-    workload: str  # the table and the file of results that it belongs to
+    workload: str  # the table and the file of results to which the case belongs
     options: list[str]
     rows: list[Row]
-    command: str | None = None  # where it is not the workload's name
-    # Further options of one side: the peers get shorter epochs, in which a slow one takes a second or two.
+    command: str | None = None  # the command, if it is not the name of the workload
+    # Further options of this loader and of the peers. Peers have shorter epochs; a slow one takes a second or two.
     ours: list[str] = dataclasses.field(default_factory=list)
     peers: list[str] = dataclasses.field(default_factory=list)
     sides: tuple[str, ...] | None = None  # None: all
-    counted: bool = False  # by the program that counts allocations
-    needs: str | None = None  # what `data` must have made
+    counted: bool = False  # True: this loader runs the program that counts allocations
+    needs: str | None = None  # the data that the case needs, see `data`
 
 
 def median_of(name: str) -> Callable[[dict], float]:
@@ -84,13 +84,13 @@ def plan() -> Iterator[Case]:
 def overhead() -> Iterator[Case]:
     per_batch = median_of("us_per_batch")
 
-    peers = ["--batches", "1000"]  # of the slowest they take a second
+    peers = ["--batches", "1000"]  # these take the slowest peer a second
     for workers in (0, 1, 2, 4):
         overview = "small batches" if workers == 1 else None
         title = f"64 integers a batch, {count(workers)}"
         row = Row(title, "us", per_batch, overview=overview, plot=("overhead", workers))
         yield Case("overhead", ["--workers", str(workers)], [row], peers=peers)
-    # What main does for many workers, which `scaling` needs; a peer's processes or threads would take long to start.
+    # `scaling` needs the cost of main with many workers. Peers are left out, because they would take long to start.
     for workers in (8, 16, 32, 64, 128):
         row = Row(f"64 integers a batch, {count(workers)}", "us", per_batch)
         yield Case("overhead", ["--workers", str(workers)], [row], ours=["--epochs", "2"], sides=(OURS,))
@@ -235,7 +235,7 @@ def killed() -> Iterator[Case]:
         Row("batches of 200 that the iterator does not return", "", median_of("lost_batches"), compare=False),
     ]
     options = ["--workers", str(workers), "--batches", "200"]
-    # A peer's epoch takes longer, and it has three for each kill: in three rounds there are 20 kills all the same.
+    # PyTorch's epochs take longer, and each kill needs three of them. In three rounds this still gives 20 kills.
     yield Case("killed", options, rows, ours=["--epochs", "20"], peers=["--epochs", "7"], sides=(OURS, STANDARD))
 
 

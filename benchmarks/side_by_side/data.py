@@ -1,4 +1,4 @@
-"""What some cases load, made where it is missing: the same bytes every time."""
+"""Makes the files that some cases load, if they are missing. The bytes are the same every time."""
 
 import pathlib
 import random
@@ -14,7 +14,7 @@ TOKEN_BYTES = 64 << 20
 
 
 def make(what: str, python: pathlib.Path) -> str | None:
-    """Why it cannot be made, if it cannot."""
+    """Makes the data. Returns the reason if that is not possible."""
     DATA.mkdir(exist_ok=True)
     if what == "tokens":
         make_tokens()
@@ -33,7 +33,7 @@ def make_images(python: pathlib.Path) -> str | None:
     if IMAGES.exists():
         return None
     print("making 2,000 photographs", file=sys.stderr)
-    # In the peers' Python, which has Pillow.
+    # The Python of the peers has Pillow.
     try:
         made = subprocess.run([python, HERE / "side_by_side/photos.py", IMAGES], stderr=subprocess.PIPE, text=True)
     except OSError as error:

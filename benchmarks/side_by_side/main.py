@@ -1,4 +1,4 @@
-"""The command."""
+"""The command line of `benchmarks/run`."""
 
 import argparse
 import pathlib
@@ -7,7 +7,7 @@ import sys
 from side_by_side import data, measure, plots, results, scaling, sides, table
 from side_by_side.cases import Case, plan
 
-# What a process takes when nobody has measured it yet.
+# Estimated time of a process that was not measured before.
 USUAL_SECONDS = 3.0
 
 
@@ -58,7 +58,7 @@ def parse(about: str) -> argparse.Namespace:
 
 
 def with_data(cases: list[Case], python: pathlib.Path) -> list[Case]:
-    """Those whose data is there, or could be made."""
+    """Returns the cases whose data exists or could be made."""
     problems = {what: data.make(what, python) for what in {case.needs for case in cases if case.needs}}
     for what, problem in problems.items():
         if problem:
@@ -67,7 +67,7 @@ def with_data(cases: list[Case], python: pathlib.Path) -> list[Case]:
 
 
 def estimate(cases: list[Case], taking_part: list[sides.Side]) -> float:
-    """Seconds that a round takes, by what the processes took last time."""
+    """Returns the estimated seconds of a round, from the times of the processes in the last results."""
     known = {
         (workload, tuple(case["options"]), name): seconds
         for workload, result in results.load().items()
@@ -85,7 +85,7 @@ def estimate(cases: list[Case], taking_part: list[sides.Side]) -> float:
 def run(
     workload: str, cases: list[Case], taking_part: list[sides.Side], missing: dict[str, str], rounds: int
 ) -> list[str]:
-    """Measures and keeps a workload; the titles of the cases in which the sides gave different values."""
+    """Measures a workload and stores the results. Returns the titles of cases in which sides gave different values."""
     measured = []
     for case in cases:
         result = measure.measure(case, taking_part, rounds)
@@ -101,7 +101,7 @@ def run(
 
 
 def told(row: dict) -> list[str]:
-    """A line of what was found, for who is waiting."""
+    """Returns the medians of a row as text, which is printed during the measurement."""
     figures = row["figures"].items()
     return [f"{sides.TITLES[name]} {table.number(spread['median'])} {row['unit']}".strip() for name, spread in figures]
 

@@ -1,4 +1,4 @@
-"""Runs one case: every side in turn, round after round, each time in a process of its own."""
+"""Runs one case: all sides in turn, round after round, each time in a separate process."""
 
 import json
 import os
@@ -12,21 +12,21 @@ import time
 from side_by_side.cases import OURS, Case, NoFigure, Row
 from side_by_side.sides import HERE, Side, last_line
 
-# No process may take longer: a peer that hangs must not take the others with it.
+# Maximum time of a process, so that a peer that hangs does not stop the whole run.
 LIMIT_SECONDS = 300
 NOT_APPLICABLE = 3
 
 
 class Unsuccessful(Exception):
-    """Why a process gave no line."""
+    """Why a process printed no line."""
 
 
 class NotApplicable(Unsuccessful):
-    """The side has no such mode."""
+    """Why the side does not support the workload."""
 
 
 def measure(case: Case, sides: list[Side], rounds: int) -> dict:
-    """Everything that is known of the case afterwards."""
+    """Measures the case and returns everything that `results/` keeps of it."""
     taking_part = {side.name: side for side in sides if side.takes_part(case)}
     lines: dict[str, list[dict]] = {name: [] for name in taking_part}
     seconds: dict[str, list[float]] = {name: [] for name in taking_part}
@@ -59,14 +59,15 @@ def measure(case: Case, sides: list[Side], rounds: int) -> dict:
 
 
 def turns(names: list[str], number: int) -> list[str]:
-    """Who goes second finds warmer caches and a busier machine: take turns in that too."""
+    """Returns the order of the sides in a round. The first side changes, because later sides find warmer caches and a
+    busier machine."""
     first = number % len(names)
     return names[first:] + names[:first]
 
 
 def run(command: list[str]) -> dict:
-    """The line that a process prints last."""
-    # A session of its own, so that its workers can be ended with it.
+    """Runs a command and returns the last line that it prints."""
+    # The process gets a session of its own, so that its workers can be killed with it.
     process = subprocess.Popen(
         command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -90,7 +91,8 @@ def run(command: list[str]) -> dict:
 
 
 def evaluate(row: Row, lines: dict[str, list[dict]], not_applicable: dict[str, str], failed: dict[str, str]) -> dict:
-    """The row's figures: by side the spread over the rounds, its ratio to ours, or why there is neither."""
+    """Returns the figures of the row: for each side the spread over the rounds and the ratio to this loader, or the
+    reason why there are none."""
     values, not_applicable = {}, dict(not_applicable)
     for name, of in lines.items():
         try:
@@ -100,7 +102,7 @@ def evaluate(row: Row, lines: dict[str, list[dict]], not_applicable: dict[str, s
     result = {"title": row.title, "unit": row.unit, "more_is_better": row.more_is_better}
     result["figures"] = {name: spread(of) for name, of in values.items() if of}
     if row.compare:
-        # By round, since the machine may have been another in the next one.
+        # Ratios are computed per round, because the speed of the machine may change from round to round.
         result["ratio"] = {
             name: spread([better(row, theirs, ours) for ours, theirs in zip(values[OURS], of)])
             for name, of in values.items()
@@ -112,7 +114,7 @@ def evaluate(row: Row, lines: dict[str, list[dict]], not_applicable: dict[str, s
 
 
 def better(row: Row, theirs: float, ours: float) -> float:
-    """How many times better this loader is."""
+    """Returns how many times better this loader is."""
     return ours / theirs if row.more_is_better else theirs / ours
 
 

@@ -1,8 +1,9 @@
-"""Makes a folder of photographs like ImageNet's, from the project's own: class folders of JPEGs of about 500 x 375.
+"""Makes a folder of photographs like those of ImageNet, from those in loader-data/photos: class folders of JPEGs of
+about 500 x 375 pixels.
 
     python benchmarks/side_by_side/photos.py FOLDER [COUNT]
 
-Needs Pillow. The same pictures every time, so that figures of two days are of the same work.
+Needs Pillow. The pictures are the same every time, so that figures of different days can be compared.
 """
 
 import pathlib
@@ -12,16 +13,16 @@ import sys
 
 PHOTOS = pathlib.Path(__file__).resolve().parents[2] / "loader-data/photos"
 COUNT = 2000
-# About ImageNet's: most are 500 wide, a quarter stand upright, and the mean file has 110 kB.
+# Similar to ImageNet, where most pictures are 500 wide, a quarter are upright, and files have 110 kB on average.
 LONG_SIDE, SHORT_SIDES = 500, (333, 375, 375, 400)
 QUALITIES = (93, 96)
-# The photographs have been scaled down and have lost the grain that a camera's have. A file's size, and so the work of
-# decoding it, depends on it: without it the mean file would have half of the bytes of ImageNet's.
+# The photographs were scaled down and have lost the grain of a camera. The size of a file, and so the work of decoding
+# it, depends on the grain: without it, files would on average have half as many bytes as those of ImageNet.
 GRAIN = 0.04
 
 
 def make(folder: pathlib.Path, count: int = COUNT) -> None:
-    """Makes the folder; one that is there has been made completely, and is left as it is."""
+    """Makes the folder. A folder that exists is complete, and is not changed."""
     if folder.exists():
         return
     unfinished = folder.with_name(folder.name + ".unfinished")
@@ -36,15 +37,16 @@ def make(folder: pathlib.Path, count: int = COUNT) -> None:
 
 
 def save(source: pathlib.Path, target: pathlib.Path, rng: random.Random) -> None:
-    """One picture: a random part of a photograph, most of the time most of it, at a random size about the usual one."""
-    from PIL import Image  # here, so that a program without Pillow can ask for everything else
+    """Saves one picture: a random, usually large part of a photograph, scaled to a random size near the usual one."""
+    from PIL import Image  # imported here, so that programs without Pillow can use the rest of this module
 
     width, height = LONG_SIDE, rng.choice(SHORT_SIDES)
     if rng.random() < 0.25:
         width, height = height, width
     width, height = (round(side * rng.uniform(0.9, 1.1)) for side in (width, height))
     with Image.open(source) as photo:
-        # Not far below the picture's own size: what is scaled up has no fine detail, and files too small.
+        # The part must not be much smaller than the largest possible one: enlarged pictures have no fine detail, and
+        # their files are too small.
         largest = min(photo.width / width, photo.height / height)
         scale = largest * rng.uniform(0.8, 1.0)
         left = rng.uniform(0, photo.width - width * scale)

@@ -1,11 +1,11 @@
-"""The plots, from the stored results."""
+"""Makes the plots from the stored results."""
 
 from side_by_side import svg
 from side_by_side.cases import OURS
 from side_by_side.results import RESULTS, rows
 from side_by_side.sides import TITLES
 
-# Colours that can be told apart by the colour-blind (Okabe and Ito).
+# Colours that colour-blind people can distinguish (Okabe and Ito).
 COLOURS = {
     OURS: "#0072b2",
     "pytorch": "#d55e00",
@@ -19,7 +19,7 @@ COLOURS = {
 
 
 def write(stored: dict[str, dict]) -> None:
-    """One file a plot; a plot of which nothing has been measured is left as it is."""
+    """Writes one file per plot. A plot without any measured figure is not changed."""
     all_rows = [row for result in stored.values() for row in rows(result)]
     for name, draw in PLOTS.items():
         if name == "overview":
@@ -32,7 +32,7 @@ def write(stored: dict[str, dict]) -> None:
 
 
 def of_sides(spreads: dict) -> list[svg.Series]:
-    """The medians, a series for each side that has any. Zero has no place on a logarithmic scale."""
+    """Returns a series of medians for each side that has any, without zeros, because the scale may be logarithmic."""
     series = []
     for name, title in TITLES.items():
         found = {place: by_side[name]["median"] for place, by_side in spreads.items() if name in by_side}

@@ -1,9 +1,9 @@
-"""A simulation of an epoch: main and its workers as `loader-core/src/iter/workers.rs` do, without the work.
+"""A simulation of an epoch: main and its workers behave as in `loader-core/src/iter/workers/`, but do no work.
 
-Main is one server: it receives a report, returns the batch whose turn it is, sends the next task. Tasks go to the
-workers in strict turns, so many ahead; batches are returned in order; when main has waited for a millisecond, tasks
-that wait behind another one go to workers that have nothing to do. Times are in microseconds. The same arguments give
-the same result.
+Main is a single server: it receives a report, returns the next batch in order, and sends the next task. Tasks go to the
+workers in strict turns, up to `prefetch_factor` per worker. Batches are returned in order. When main has waited for a
+millisecond, tasks that wait behind another one move to workers that have nothing to do. Times are in microseconds. The
+same arguments give the same result.
 """
 
 import dataclasses
@@ -19,30 +19,31 @@ MOVE_AFTER = 1000.0
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
-    """What a batch costs."""
+    """The costs of a batch."""
 
-    main: float  # main's processor time
-    work: Callable[[int], float]  # a worker's time for batch number so-and-so, without what it copies
-    bytes: float = 0.0
-    core_rate: float = math.inf  # bytes a microsecond that one core copies
-    memory_rate: float = math.inf  # bytes a microsecond that all cores together copy
-    sleeps: bool = False  # a worker's time takes no processor
+    main: float  # processor time of main
+    work: Callable[[int], float]  # time of a worker for the batch with this number, without copies
+    bytes: float = 0.0  # bytes that a worker copies
+    core_rate: float = math.inf  # bytes per microsecond that one core copies
+    memory_rate: float = math.inf  # bytes per microsecond that all cores together copy
+    sleeps: bool = False  # True if workers sleep instead of computing
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    returned: list[float]  # when the user got each batch
-    main_busy: float  # shares of the time from `since` on
-    workers_busy: float
-    memory_busy: float  # of what memory could have copied meanwhile
+    returned: list[float]  # the time at which the user got each batch
+    main_busy: float  # fraction of the time from `since` on
+    workers_busy: float  # the same, mean of all workers
+    memory_busy: float  # fraction of the bytes that memory could have copied in that time
 
     def between(self, first: int, last: int) -> float:
-        """Time per batch from one batch to another."""
+        """Returns the time per batch between two batches."""
         return (self.returned[last] - self.returned[first]) / (last - first)
 
 
 class Sharing:
-    """Jobs that all go on at one rate, which may change at any time: what is done of each is done of all."""
+    """Jobs that all progress at the same rate, which may change at any time. `done` is the work that a job would have
+    done since the start of the simulation."""
 
     def __init__(self):
         self.jobs: list[tuple[float, int, Callable[[], None]]] = []
@@ -66,7 +67,7 @@ class Machine:
         self.computing, self.copying, self.sleeping = Sharing(), Sharing(), Sharing()
 
     def step(self) -> bool:
-        """Goes on to the end of the next job; false when there is none."""
+        """Advances the clock to the end of the next job. Returns False if there is no job."""
         running = len(self.computing.jobs) + len(self.copying.jobs)
         self.computing.rate = min(1.0, self.cores / running) if running else 1.0
         if self.copying.jobs:
@@ -81,7 +82,7 @@ class Machine:
         for kind in kinds:
             kind.done += wait * kind.rate
         first = kinds[waits.index(wait)]
-        # Sums of many small steps are not exact: the job that is over is over.
+        # Sums of many small steps are not exact, so `done` is set to the end of this job.
         first.done, _, then = heapq.heappop(first.jobs)
         then()
         return True
@@ -96,19 +97,19 @@ class Epoch:
         self.limit = workers * prefetch_factor
         self.queues: list[deque[int]] = [deque() for _ in range(workers)]
         self.current: list[int | None] = [None] * workers
-        # By number of the task.
+        # The next three lists are indexed by the number of the task.
         self.worker_of: list[int] = []
         self.begun: list[bool] = []
         self.arrived: list[bool] = []
         self.reports: deque[int] = deque()
         self.returned: list[float] = []
         self.main_works = False
-        # Main has waited for one batch since long enough at this time.
+        # Time at which main has waited long enough for the current batch to move tasks.
         self.move_at: float | None = None
         self.main_busy = self.workers_busy = self.copied = 0.0
 
     def run(self, since: int, until: int) -> Outcome:
-        """Until so many batches are returned; how busy everything was `since` so many were."""
+        """Runs until `until` batches are returned. Measures from the time at which `since` batches were returned."""
         self.dispatch()
         self.main_goes_on()
         while len(self.returned) < since:
@@ -166,7 +167,7 @@ class Epoch:
         self.main_goes_on()
 
     def main_goes_on(self) -> None:
-        """What main does next, if it is idle: half of its cost is to receive, the other half to return and send."""
+        """Starts the next step of main, if it is idle. Half of its cost is to receive, half is to return and send."""
         if self.main_works or len(self.returned) == self.batches:
             return
         if self.arrived[len(self.returned)]:
@@ -197,7 +198,7 @@ class Epoch:
         self.main_goes_on()
 
     def main_has_waited(self) -> None:
-        """Moves tasks, if main still waits for the same batch. Earlier alarms find that it does not."""
+        """Moves tasks if main still waits for the same batch. Alarms that were set for an earlier batch do nothing."""
         if self.main_works or self.move_at is None or self.machine.now < self.move_at:
             return
         waiting = [number for number in range(len(self.returned), len(self.worker_of)) if not self.arrived[number]]
@@ -223,13 +224,13 @@ def simulate(
     since: int = 0,
     until: int | None = None,
 ) -> Outcome:
-    """An epoch of `batches`, or its part until so many are returned; `cores` are shared by main and its workers."""
+    """Simulates an epoch of `batches`, or its part until `until` are returned. Main and its workers share `cores`."""
     return Epoch(costs, workers, batches, prefetch_factor, cores).run(since, batches if until is None else until)
 
 
 def steady(costs: Costs, workers: int, prefetch_factor: int = DEFAULT_PREFETCH_FACTOR) -> tuple[float, Outcome]:
-    """Batches a second of an epoch without an end, with a core for each process."""
-    # Equal workers answer in waves: whole waves are counted.
+    """Returns the batches per second of an endless epoch, with a core for each process."""
+    # Equal workers answer in waves, so only whole waves are counted.
     waves = max(40, math.ceil(2000 / workers))
     first, last = workers * (waves // 4), workers * waves
     endless = last + 1 + workers * prefetch_factor
@@ -238,7 +239,7 @@ def steady(costs: Costs, workers: int, prefetch_factor: int = DEFAULT_PREFETCH_F
 
 
 def bound(costs: Costs, workers: int, mean_work: float) -> float:
-    """Batches a second that no schedule can beat."""
+    """Returns the batches per second that no schedule can exceed."""
     rates = [workers / (mean_work + costs.bytes / costs.core_rate)]
     rates += [1 / costs.main] if costs.main else []
     rates += [costs.memory_rate / costs.bytes] if costs.bytes else []

@@ -1,4 +1,4 @@
-"""What is kept: one file a workload, so that one can be measured again alone."""
+"""Reads and writes the results: one file per workload, so that a workload can be measured again alone."""
 
 import json
 
@@ -15,11 +15,11 @@ def store(workload: str, machine: dict, versions: dict, missing: dict, cases: li
 
 
 def load() -> dict[str, dict]:
-    """By workload, in the plan's order."""
+    """Returns the stored results by workload, in the order of the plan."""
     files = {name: RESULTS / f"{name}.json" for name in dict.fromkeys(case.workload for case in plan())}
     return {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
 
 
 def rows(result: dict) -> list[dict]:
-    """All rows of a workload, each with the options of its case."""
+    """Returns all rows of a workload, each with the options of its case."""
     return [{**row, "options": case["options"]} for case in result["cases"] for row in case["rows"]]

@@ -1,4 +1,5 @@
-"""What to expect of more cores than this machine has: the simulation in `protocol.py`, with the costs in `results/`."""
+"""Predicts the throughput with more cores than this machine has, by the simulation in `protocol.py` with the costs in
+`results/`."""
 
 import dataclasses
 import json
@@ -13,14 +14,14 @@ from side_by_side.results import RESULTS
 
 START, END = "<!-- scaling: written by `run --scaling` -->", "<!-- end of scaling -->"
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
-# More workers than the knee add less than a tenth.
+# The knee is the minimum number of workers that reaches this fraction of the highest throughput.
 PLATEAU = 0.9
-# A part of the machine that is so busy is what bounds.
+# A part of the machine that is busy for more than this fraction of the time is the bound.
 FULL = 0.95
-# As in `throughput.rs`.
+# The same as in `throughput.rs`.
 WARM_UP_DIVISOR = 5
-# Enough for a check against a measurement, which took more.
-MOST_CHECKED = 4000
+# Maximum number of simulated batches in a check. The measurements used more, but this is enough.
+MAX_CHECKED = 4000
 BATCH_SIZE = 64
 IMAGE_ELEMENTS = BATCH_SIZE * 3 * 224 * 224
 FLOAT_BYTES = 4
@@ -28,7 +29,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7d6ab5", "#7
 
 
 class NotMeasured(Exception):
-    """What is missing in the results."""
+    """Says what is missing in the results."""
 
 
 @dataclasses.dataclass
@@ -38,13 +39,13 @@ class MainCost:
     measured: dict[int, float]
 
     def __post_init__(self):
-        # Main looks for batches when it waits, which is measured with the rest. It costs no less with more workers,
-        # so a smaller figure of more workers is nearer to what it costs.
+        # The measured time includes the time in which main looks for batches while it waits. The true cost does not
+        # fall with more workers, so a smaller figure with more workers is closer to it.
         counts = sorted(self.measured)
         self.least = {at: min(self.measured[count] for count in counts if count >= at) for at in counts}
 
     def at(self, workers: int) -> float:
-        """On the straight line between two counts; beyond the last one what it was there."""
+        """Interpolates linearly between two numbers of workers. Beyond the last one, returns the cost there."""
         below = max((count for count in self.least if count <= workers), default=min(self.least))
         above = min((count for count in self.least if count >= workers), default=max(self.least))
         if above <= below:
@@ -55,32 +56,32 @@ class MainCost:
 
 @dataclasses.dataclass
 class Workload:
-    """A kind of batch: what it costs, and what was measured of it."""
+    """A kind of batch, with its costs and its measurements."""
 
     title: str
     costs: Callable[[int], Costs]  # by the number of workers
-    mean_work: float  # of a worker, without what it copies
+    mean_work: float  # mean time of a worker per batch, without copies
     measured: list["Measured"] = dataclasses.field(default_factory=list)
-    # Memory was seen at its limit; otherwise its rate is the most that was asked of it.
+    # True if the limit of memory was reached. Otherwise its rate is the highest that was measured.
     memory_reached: bool = False
 
 
 @dataclasses.dataclass
 class Measured:
-    """A run to check the simulation against."""
+    """A measurement with which the simulation is compared."""
 
     workers: int
     us_per_batch: float
     batches: int
     cores_used: float | None = None
     prefetch_factor: int = 2
-    # The model has one of its costs from this very run.
+    # True if one of the costs of the simulation comes from this measurement.
     fed: bool = False
-    # From `iter()` to the end, instead of after a warm-up.
+    # True if it was measured from `iter()` to the end, instead of after a warm-up.
     whole: bool = False
 
     def predicted(self, workload: Workload, cores: int) -> float:
-        batches = self.batches if self.whole else min(self.batches, MOST_CHECKED)
+        batches = self.batches if self.whole else min(self.batches, MAX_CHECKED)
         outcome = simulate(workload.costs(self.workers), self.workers, batches, self.prefetch_factor, cores)
         if self.whole:
             return outcome.returned[-1] / batches
@@ -108,7 +109,7 @@ def write(stored: dict[str, dict]) -> None:
 
 
 def workloads(stored: dict[str, dict]) -> Iterator[Workload]:
-    """Everything that throughput was measured of."""
+    """Yields all workloads whose throughput was measured."""
     integers = {"batch_size": None, "shuffle": False}
     small = Runs(stored, "overhead", **integers)
     main = MainCost({workers: small.median(workers, "main_cpu_us_per_batch") for workers in small.counts()})
@@ -140,18 +141,19 @@ class Runs:
             raise NotMeasured(f"no results of {self.name} with one worker")
 
     def counts(self) -> list[int]:
-        """Numbers of workers, without none."""
+        """Returns the numbers of workers, except 0."""
         return sorted(workers for workers in self.lines if workers)
 
     def median(self, workers: int, name: str) -> float:
-        """Of the rounds; of a figure that is a spread itself, of its medians."""
+        """Returns the median of a figure over the rounds. If the figure is a spread, uses its medians."""
         figures = [line.get(name) for line in self.lines[workers]]
         if None in figures:
             raise NotMeasured(f"no {name} in the results of {self.name}")
         return statistics.median(of["median"] if isinstance(of, dict) else of for of in figures)
 
     def least_main(self) -> tuple[int, float]:
-        """Main's least processor time per batch, and with how many workers: in the others it looked for more."""
+        """Returns the number of workers with which main's processor time per batch was lowest, and that time. With
+        other numbers main spent more time looking for batches."""
         least = min(self.counts(), key=lambda workers: self.median(workers, "main_cpu_us_per_batch"))
         return least, self.median(least, "main_cpu_us_per_batch")
 
@@ -166,13 +168,13 @@ class Runs:
 
 
 def own_main(runs: Runs, main: MainCost) -> Callable[[int], float]:
-    """Main's cost in a workload: what it took there, and what more workers add to a small batch."""
+    """Returns main's cost in a workload: the measured cost, plus what more workers add to the cost of a small batch."""
     workers, least = runs.least_main()
     return lambda count: max(least + main.at(count) - main.at(workers), main.at(count))
 
 
 def copied(title: str, runs: Runs, main: MainCost) -> Workload:
-    """Batches whose slots stay in a core's caches: their copies are a part of the work."""
+    """Returns a workload whose slots stay in the caches of a core, so that copies are part of the work."""
     work, of_main = runs.median(1, "worker_cpu_us_per_batch"), own_main(runs, main)
 
     def costs(workers: int) -> Costs:
@@ -182,14 +184,14 @@ def copied(title: str, runs: Runs, main: MainCost) -> Workload:
 
 
 def memory_rate(runs: Runs, size: int) -> tuple[float, int, bool]:
-    """The most bytes a microsecond that any number of workers copied, which number, and whether more of them were not
-    faster in proportion: only then it is a limit."""
+    """Returns the maximum bytes per microsecond that any number of workers copied, that number, and whether this is a
+    limit of memory. It is a limit only if the rate did not grow in proportion to the number of workers."""
     rate, workers = max((size / runs.median(workers, "us_per_batch"), workers) for workers in runs.counts())
     return rate, workers, rate < PLATEAU * max(runs.counts()) * size / runs.median(1, "us_per_batch")
 
 
 def with_memory(title: str, runs: Runs, main: MainCost, size: int) -> Iterator[Workload]:
-    """Batches whose copies are all of the work, at memory's speed; and what it would be if memory were no bound."""
+    """Yields a workload whose only work is copying at the speed of memory, and the same without a limit of memory."""
     work, of_main = runs.median(1, "worker_cpu_us_per_batch"), own_main(runs, main)
     rate, fastest, reached = memory_rate(runs, size)
 
@@ -201,14 +203,15 @@ def with_memory(title: str, runs: Runs, main: MainCost, size: int) -> Iterator[W
 
 
 def varied(work: float) -> Callable[[int], float]:
-    """Up to a tenth more or less, evenly, and the same every time. Equal workers that compute and copy in step would
-    all want memory at once; photographs differ, so that they are not in step."""
+    """Varies the work by up to 10 %, evenly distributed and the same every time. Otherwise equal workers would compute
+    and copy in step and all use memory at once; photographs differ, so that real workers are not in step."""
     golden = (5**0.5 - 1) / 2
     return lambda number: work * (0.9 + 0.2 * (number * golden % 1))
 
 
 def photographs(runs: Runs, large: Runs, main: MainCost) -> Iterator[Workload]:
-    """Decoded, then written as batches of 38.5 MB are. All processor time is taken for the workers'."""
+    """Yields photographs, which are decoded and then written like batches of 38.5 MB. All processor time counts as the
+    workers'."""
     size = IMAGE_ELEMENTS * FLOAT_BYTES
     whole = runs.median(1, "cpu_ms_per_image") * 1e3 * BATCH_SIZE
     core_rate = size / large.median(1, "worker_cpu_us_per_batch")
@@ -229,13 +232,14 @@ def photographs(runs: Runs, large: Runs, main: MainCost) -> Iterator[Workload]:
 
 
 def slow_batch(number: int) -> float:
-    """What a batch of slow samples takes, in microseconds."""
+    """Returns the time of a batch of slow samples, in microseconds."""
     samples = range(number * SLOW_BATCH_SIZE, (number + 1) * SLOW_BATCH_SIZE)
     return sum(map(straggler_ms, samples)) * 1e3
 
 
 def slow_samples(stored: dict[str, dict], main: MainCost) -> Workload:
-    """Workers that sleep, some longer than others: no cost is measured, only when tasks go where."""
+    """Returns the workload in which workers sleep, some longer than others. It checks only the distribution of tasks,
+    not costs."""
     if "stragglers" not in stored:
         raise NotMeasured("no results of stragglers")
     measured = []
@@ -255,21 +259,21 @@ def slow_samples(stored: dict[str, dict], main: MainCost) -> Workload:
 
 
 def costs_of(workload: Workload) -> dict:
-    """What the simulation was fed with."""
+    """Returns the costs that the simulation uses."""
     one, many = workload.costs(1), workload.costs(COUNTS[-1])
     return {
         "title": workload.title,
         "main_us": {1: one.main, COUNTS[-1]: many.main},
         "worker_us": workload.mean_work + one.bytes / one.core_rate,
         "copying_us": one.bytes / one.core_rate,
-        # JSON has no infinity.
+        # JSON cannot express infinity.
         "memory_bytes_per_us": one.memory_rate if one.bytes and one.memory_rate < float("inf") else None,
         "memory_reached": workload.memory_reached,
     }
 
 
 def predict(workload: Workload) -> dict:
-    """Batches a second by the number of workers; from which number on more add little; what bounds it in the end."""
+    """Returns the batches per second by number of workers, the knee, and the bound with the most workers."""
     outcomes: dict[int, tuple[float, Outcome]] = {}
 
     def rate(workers: int) -> float:
@@ -281,7 +285,7 @@ def predict(workload: Workload) -> dict:
     best = max(COUNTS, key=rate)
     knee = None
     if rates[best] < PLATEAU * best * rates[1] or best < COUNTS[-1]:
-        # Up to the best count more workers do not harm, so that the first one that is good enough can be searched for.
+        # Up to the best number, more workers do not reduce the throughput, so a binary search finds the knee.
         below, knee = 0, best
         while knee - below > 1:
             middle = (below + knee) // 2
@@ -299,7 +303,7 @@ def predict(workload: Workload) -> dict:
 
 
 def full(outcome: Outcome) -> str:
-    """What has no room left. Workers that wait for memory are busy too, so memory comes first."""
+    """Returns what is fully used. Memory comes first, because workers that wait for memory are busy too."""
     if outcome.memory_busy >= FULL:
         return "memory"
     if outcome.main_busy >= FULL:
@@ -308,7 +312,7 @@ def full(outcome: Outcome) -> str:
 
 
 def checks(workload: Workload, cores: int) -> Iterator[dict]:
-    """The simulation on as many cores as the measurement had, beside the measurement."""
+    """Compares each measurement with a simulation on the same number of cores."""
     for one in workload.measured:
         predicted = one.predicted(workload, cores)
         yield {
@@ -362,7 +366,7 @@ def markdown(result: dict) -> str:
 
 
 def plot(predicted: list[dict]) -> str:
-    """One line a workload; those of a memory that is no bound are in the table alone."""
+    """Plots one line per workload, except those without a limit of memory."""
     shown = [row for row in predicted if not row["title"].endswith("memory no bound")]
     series = [
         svg.Series(row["title"], colour, row["batches_per_second"]) for row, colour in zip(shown, COLOURS, strict=True)

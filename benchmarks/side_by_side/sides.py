@@ -1,4 +1,4 @@
-"""Who takes part: this loader and its peers, what each needs, how it is run."""
+"""The sides that take part: this loader and its peers, what each needs, and how to run it."""
 
 import dataclasses
 import json
@@ -8,21 +8,21 @@ import sys
 
 from side_by_side.cases import OURS, Case
 
-HERE = pathlib.Path(__file__).resolve().parents[1]  # every command runs here, so that paths in the results are relative
+HERE = pathlib.Path(__file__).resolve().parents[1]  # commands run in this folder, so paths in the results are relative
 VENV = HERE / ".venv"
 RUST_PEER = "peers/dataloader-rs"
 
 
 @dataclasses.dataclass
 class Side:
-    """A loader: what it is called, and the command that takes a workload and its options."""
+    """A loader: its name, and the command that takes a workload and its options."""
 
     name: str
     title: str
     command: list[str] = dataclasses.field(default_factory=list)
     options: list[str] = dataclasses.field(default_factory=list)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    images: bool | None = None  # whether it takes part in `images` alone, or in all but `images`
+    images: bool | None = None  # True: takes part in `images` only; False: in all workloads except `images`
     counted: str | None = None  # the program that counts allocations
 
     def takes_part(self, case: Case) -> bool:
@@ -31,7 +31,7 @@ class Side:
         return self.images is None or self.images == (case.workload == "images")
 
     def of(self, case: Case) -> list[str]:
-        """The whole command."""
+        """Returns the command for a case."""
         program = [self.counted] if case.counted and self.counted else self.command
         further = case.ours if self.name == OURS else case.peers
         return [*program, case.command or case.workload, *case.options, *further, *self.options]
@@ -39,7 +39,7 @@ class Side:
 
 @dataclasses.dataclass
 class PythonPeer:
-    """A peer in Python: what it is, before it is known whether it is installed."""
+    """A peer in Python, which may or may not be installed."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class PythonPeer:
     images: bool | None = None
 
 
-# PyTorch leaves decoding to its companion, in one of two ways.
+# PyTorch does not decode images itself: one side uses torchvision, another one Pillow.
 PYTHON_PEERS = [
     PythonPeer("pytorch", "PyTorch", "peers/pytorch.py", ["torch", "numpy"], ["torch"], images=False),
     PythonPeer(
@@ -77,7 +77,7 @@ PYTHON_PEERS = [
 ]
 # In the order of the tables.
 TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs"}
-# Each in a call of its own, so that one that has no build for this machine does not keep the others out.
+# Each list is installed by a separate call, so that a peer without a build for this machine does not stop the others.
 INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
 
 
@@ -90,7 +90,7 @@ def install() -> None:
 
 
 def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str, str]]:
-    """All that can take part in the cases, this loader first, and why others that should cannot."""
+    """Returns the sides that can take part in the cases, this loader first, and the reasons why other sides cannot."""
     wanted = {name for case in cases for name in (TITLES if case.sides is None else case.sides)}
     sides, missing = [ours()], {}
     for peer in PYTHON_PEERS:
@@ -129,7 +129,7 @@ def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
         raise Missing(str(error)) from error
     if found.returncode != 0:
         raise Missing(last_line(found.stderr))
-    # PyTorch warns about more workers than processors; here that is on purpose.
+    # Suppresses PyTorch's warning about more workers than processors, which is intended here.
     command = [str(python), "-W", "ignore", peer.script]
     versions = json.loads(found.stdout.splitlines()[-1])
     return Side(peer.name, peer.title, command, peer.options, versions, peer.images)
@@ -140,7 +140,7 @@ def rust_side() -> Side:
     if not (HERE / manifest).exists():
         raise Missing(f"no {manifest}")
     try:
-        # It has dependencies of its own, which are not the project's.
+        # This peer is a separate workspace, because its dependencies are not those of the project.
         built = build(["--manifest-path", manifest, "--target-dir", f"{RUST_PEER}/target"])
     except subprocess.CalledProcessError as error:
         raise Missing(str(error)) from error
@@ -150,7 +150,7 @@ def rust_side() -> Side:
 
 
 def build(options: list[str]) -> dict[str, str]:
-    """Programs by name."""
+    """Builds programs and returns their paths by name."""
     command = ["cargo", "build", "--release", "--message-format", "json", *options]
     built = subprocess.run(command, cwd=HERE, stdout=subprocess.PIPE, text=True, check=True)
     messages = [json.loads(text) for text in built.stdout.splitlines()]

@@ -1,5 +1,5 @@
-"""Two kinds of plot, written as SVG by hand: grouped bars, and lines. A light background of their own makes them
-readable on a dark page too."""
+"""Writes two kinds of plot as SVG: grouped bars, and lines. Plots have a light background, so that they are readable
+on a dark page too."""
 
 import dataclasses
 import html
@@ -9,14 +9,14 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 INK, FAINT, PAPER = "#24292f", "#d8dee4", "#fbfcfd"
 WIDTH, TOP, BOTTOM, LEFT, RIGHT = 960, 84, 64, 84, 24
 HEIGHT = 430
-LETTER = 6.6  # mean width at the usual size
-NARROW = 20  # a bar with no room for its value
-BAR_SHARE = 0.82  # of a group's width
+LETTER = 6.6  # mean width of a letter at the usual size
+NARROW = 20  # bars narrower than this have no room for their value
+BAR_SHARE = 0.82  # fraction of the width of a group that its bars take
 
 
 @dataclasses.dataclass
 class Series:
-    """One side's figures, by group or by place on the horizontal axis."""
+    """The figures of one side, by group or by place on the horizontal axis."""
 
     title: str
     colour: str
@@ -29,7 +29,7 @@ class Axis:
 
     title: str
     logarithmic: bool = True
-    base: float | None = None  # a value that bars begin at, instead of the axis's foot
+    base: float | None = None  # the value at which bars begin, instead of the foot of the axis
 
     def scale(self, series: list[Series]) -> "Scale":
         values = [value for one in series for value in one.values.values()]
@@ -40,20 +40,20 @@ class Axis:
 
 @dataclasses.dataclass
 class Scale:
-    """Where values lie, and which ones are marked."""
+    """The scale of the vertical axis, and its marks."""
 
     marks: list[float]
     logarithmic: bool
 
     @classmethod
     def powers(cls, values: list[float]) -> "Scale":
-        """Whole powers of ten."""
+        """Returns a logarithmic scale from a power of ten to another one."""
         low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
         return cls([10.0**power for power in range(low, max(high, low + 1) + 1)], True)
 
     @classmethod
     def linear(cls, largest: float) -> "Scale":
-        """From 0, in four to ten round steps."""
+        """Returns a linear scale from 0 in round steps."""
         power = 10 ** math.floor(math.log10(largest))
         step = next(power * part for part in (0.1, 0.2, 0.5, 1) if largest <= 10 * power * part)
         return cls([step * number for number in range(math.ceil(largest / step) + 1)], False)
@@ -65,7 +65,7 @@ class Scale:
 
 
 class Drawing:
-    """The elements of a file."""
+    """The elements of an SVG file."""
 
     def __init__(self, title: str, subtitle: str):
         self.elements = [f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="{PAPER}"/>']
@@ -114,7 +114,7 @@ class Drawing:
 
 
 def bars(title: str, subtitle: str, axis: Axis, groups: list[str], series: list[Series]) -> str:
-    """A group of bars for each of `groups`, with a bar for each of `series` that has a value there."""
+    """Draws a group of bars for each of `groups`, with a bar for each of `series` that has a value there."""
     drawing = Drawing(title, subtitle)
     scale = axis.scale(series)
     drawing.axis(scale, axis.title)
@@ -124,7 +124,7 @@ def bars(title: str, subtitle: str, axis: Axis, groups: list[str], series: list[
     for number, group in enumerate(groups):
         left = LEFT + number * group_width
         present = [one for one in series if group in one.values]
-        # A bar as wide in a group of few as in one of many.
+        # Bars have the same width in all groups, even if a group has fewer bars.
         width = min(group_width * BAR_SHARE / len(series), 36)
         start = left + (group_width - width * len(present)) / 2
         for place, one in enumerate(present):
@@ -141,7 +141,7 @@ def bars(title: str, subtitle: str, axis: Axis, groups: list[str], series: list[
 
 
 def lines(title: str, subtitle: str, axis: Axis, across: str, places: list[int], series: list[Series]) -> str:
-    """A line for each of `series`, over `places` on the horizontal axis, which are at equal distances."""
+    """Draws a line for each of `series` over `places`, which have equal distances on the horizontal axis."""
     drawing = Drawing(title, subtitle)
     scale = axis.scale(series)
     drawing.axis(scale, axis.title)
@@ -167,7 +167,7 @@ def shown(value: float) -> str:
 
 
 def wrapped(text: str, width: float) -> list[str]:
-    """Words in as many rows as they need."""
+    """Splits a text into rows of at most `width`."""
     rows = [""]
     for word in text.split():
         longer = f"{rows[-1]} {word}".strip()

@@ -1,4 +1,4 @@
-"""The tables: one a workload, a row a figure, a column a side."""
+"""Writes the tables: one table per workload, one row per figure, one column per side."""
 
 from side_by_side.cases import OURS
 from side_by_side.results import RESULTS, rows
@@ -30,7 +30,7 @@ def write(stored: dict[str, dict]) -> None:
 
 
 def put_into_readme(start: str, end: str, text: str) -> None:
-    """In place of what is between two marks."""
+    """Replaces the text between two marks in the README."""
     readme = HERE / "README.md"
     before, _, rest = readme.read_text().partition(start)
     _, found, after = rest.partition(end)
@@ -56,7 +56,8 @@ def section(workload: str, result: dict) -> str:
 
 
 def cell(row: dict, name: str, medians: dict[str, float]) -> str:
-    """Ours with its range; a peer's with how many times better ours is."""
+    """Formats a cell: for this loader the figure and its range, for a peer the figure and how many times better this
+    loader is."""
     figures = row["figures"].get(name)
     if figures is None:
         return "failed" if name in row["failed"] else "–" if name in row["not_applicable"] else ""
@@ -71,7 +72,7 @@ def cell(row: dict, name: str, medians: dict[str, float]) -> str:
 
 
 def origins(stored: dict[str, dict]) -> list[str]:
-    """Everything that a figure cannot do without; once, where it is the same for all workloads."""
+    """Returns the machine, versions and dates of the results: one line for all workloads with the same values."""
     workloads: dict[str, list[str]] = {}
     for workload, result in stored.items():
         workloads.setdefault(origin(result), []).append(HEADINGS[workload])

@@ -1,4 +1,4 @@
-"""The simulation against what can be said without one.
+"""Tests the simulation with cases whose results are known without it.
 
     python3 -m unittest discover -s benchmarks/side_by_side -t benchmarks
 """
@@ -27,7 +27,7 @@ class Limits(unittest.TestCase):
             self.assert_rate(costs, workers, 1e5)
 
     def test_memory_bounds(self):
-        # A core copies a batch in 1,000 us; memory takes four at a time.
+        # A core copies a batch in 1,000 us, and memory is as fast as four cores.
         costs = Costs(main=1, work=each(0), bytes=1e6, core_rate=1e3, memory_rate=4e3)
         for workers, expected in ((1, 1e3), (3, 3e3), (4, 4e3), (16, 4e3)):
             self.assert_rate(costs, workers, expected)
@@ -38,7 +38,7 @@ class Limits(unittest.TestCase):
         costs = Costs(main=1, work=scaling.varied(3000), bytes=1e6, core_rate=1e3, memory_rate=2e3)
         for workers, expected in ((1, 250), (4, 1000), (32, 2000)):
             rate, _ = steady(costs, workers)
-            # More than two may copy at once even where two do on average.
+            # More than two workers may copy at once, even if two do on average.
             self.assertAlmostEqual(rate / expected, 1, delta=0.1)
             self.assertLess(rate, 1.01 * expected)
 
@@ -74,7 +74,7 @@ class Order(unittest.TestCase):
         self.assertEqual(outcome.returned, sorted(outcome.returned))
 
     def test_what_waits_behind_a_slow_batch_is_moved(self):
-        # Batch 0 takes 100 ms. Those behind it at its worker, 2, 4 and 6, are done by the other one meanwhile.
+        # Batch 0 takes 100 ms. The other worker loads batches 2, 4 and 6, which wait behind it, in the meantime.
         slow = Costs(main=1, work=lambda number: 100e3 if number == 0 else 1e3, sleeps=True)
         outcome = simulate(slow, 2, 8, prefetch_factor=4)
         self.assertLess(outcome.returned[-1], 101e3)
@@ -94,7 +94,7 @@ class Knees(unittest.TestCase):
     def test_where_main_is_full(self):
         workload = scaling.Workload("batch", lambda workers: Costs(main=10, work=each(160)), 160)
         found = scaling.predict(workload)
-        # 16 workers are as much as main can take; nine tenths of that is 15.
+        # Main can serve 16 workers at most, and 15 workers reach 90 % of that.
         self.assertEqual((found["knee"], found["bound"]), (15, "main"))
 
     def test_beyond_what_is_simulated(self):
@@ -109,7 +109,7 @@ class Knees(unittest.TestCase):
 
     def test_costs_of_main_between_what_was_measured(self):
         main = scaling.MainCost({1: 4.0, 2: 2.0, 4: 3.0, 8: 5.0})
-        # It costs no more with fewer workers.
+        # With one worker the cost is at most that with two.
         self.assertEqual([main.at(workers) for workers in (1, 2, 3, 6, 8, 99)], [2.0, 2.0, 2.5, 4.0, 5.0, 5.0])
 
 

@@ -1,4 +1,4 @@
-//! 64 x 3 x 224 x 224 floats a batch (38.5 MB), or smaller: what its bytes cost.
+//! `bandwidth`: the cost of the bytes of a batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of a smaller one.
 
 use loader_core::Element;
 
@@ -14,17 +14,17 @@ const PAGE_BYTES: usize = 4096;
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match options.dtype {
         Number::F32 => measure(options, quarter, |element| u64::from(element.to_bits())),
-        // 251 is prime: neither rows nor pages repeat.
+        // 251 is prime, so neither rows nor pages repeat.
         Number::U8 => measure(options, |place| (place % 251) as u8, u64::from),
     }
 }
 
-/// A number that is exact in `f32`, and differs from place to place.
+/// Returns a number that is exact in `f32` and differs from place to place.
 pub(crate) fn quarter(place: usize) -> f32 {
     place as f32 / 4.0
 }
 
-/// One element of every page of memory.
+/// Returns one element of every page of memory.
 pub(crate) fn of_every_page<T: Element>(elements: &[T]) -> impl Iterator<Item = T> {
     elements.iter().step_by(PAGE_BYTES / size_of::<T>()).copied()
 }
@@ -46,7 +46,7 @@ where
     )
 }
 
-/// About half a second an epoch.
+/// Returns a number of batches that takes about half a second.
 fn batches(sample: Shape) -> usize {
     match sample {
         Shape::Image => 300,

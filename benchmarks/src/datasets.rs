@@ -1,4 +1,4 @@
-//! The datasets, as a user would write them. The peers have the same, value for value.
+//! The datasets, as a user would write them. The peers have the same datasets with the same values.
 
 use std::{
     fs::File,
@@ -16,10 +16,10 @@ use stats_alloc::INSTRUMENTED_SYSTEM;
 
 use crate::options::Shape;
 
-/// Samples of a dataset that nobody reads to its end.
+/// Number of samples of datasets that are not read to their end.
 pub(crate) const SAMPLES: usize = 1_000_000;
 
-/// Each sample is its index.
+/// A dataset whose samples are their indices.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Integers {
     pub(crate) count: usize,
@@ -37,7 +37,8 @@ impl Dataset for Integers {
     }
 }
 
-/// One sample, given out again and again: it costs nothing but its copy into the batch.
+/// A dataset that returns the same sample for every index, so that loading it costs only the copy into the
+/// batch.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(crate) struct Same<T: Element> {
@@ -65,7 +66,7 @@ impl<T: Element> Dataset for Same<T> {
     }
 }
 
-/// Images that also say what this process has allocated so far.
+/// Images, each with the allocations of the process that loads it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CountedImages(pub(crate) Same<f32>);
 
@@ -81,14 +82,15 @@ impl Dataset for CountedImages {
     }
 }
 
-/// Allocations and allocated bytes of this process so far; zeros in the program that does not count.
+/// Returns the number of allocations and of allocated bytes of this process so far. Both are 0 in a program
+/// whose allocator does not count.
 pub(crate) fn allocated() -> [u64; 2] {
     let stats = INSTRUMENTED_SYSTEM.stats();
     let allocations = stats.allocations + stats.reallocations;
     [allocations as u64, stats.bytes_allocated as u64]
 }
 
-/// File names in memory that all workers share.
+/// A dataset of file names in shared memory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Names {
     names: SharedVec<String>,
@@ -114,7 +116,7 @@ impl Dataset for Names {
     }
 }
 
-/// One array of 1 GB; a sample is one of its rows.
+/// A dataset of the rows of one array of 1 GB.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Rows {
     array: Tensor<f32>,
@@ -141,7 +143,8 @@ impl Dataset for Rows {
     }
 }
 
-/// Consecutive tokens of a file of 16-bit numbers, which each process opens by itself and reads as it needs them.
+/// A dataset of consecutive tokens in a file of 16-bit numbers. Each process opens the file and reads each
+/// sample when it is needed.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Tokens {
     path: PathBuf,
@@ -151,16 +154,16 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Tokens in a sample.
+    /// Number of tokens in a sample.
     const LENGTH: usize = 2048;
     const BYTES: usize = Self::LENGTH * size_of::<u16>();
 
-    /// The first `count` samples of the file.
+    /// Creates a dataset of the first `count` samples of the file.
     pub(crate) fn new(path: PathBuf, count: usize) -> Self {
         Self { path, count, file: None }
     }
 
-    /// Samples in the whole file.
+    /// Returns the number of samples in the file.
     pub(crate) fn available(path: &Path) -> anyhow::Result<usize> {
         let metadata = path.metadata().with_context(|| format!("{}", path.display()))?;
         Ok(metadata.len() as usize / Self::BYTES)
@@ -188,14 +191,15 @@ impl Dataset for Tokens {
     }
 }
 
-/// [`Integers`] of which one in a hundred takes fifty times as long as the others.
+/// [`Integers`], one in a hundred of which takes fifty times as long as the others.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Stragglers {
     pub(crate) count: usize,
 }
 
 impl Stragglers {
-    /// Time that sample `index` takes. Which ones are slow looks random, and is the same for every peer.
+    /// Returns the time that sample `index` takes. The slow samples look random and are the same for every
+    /// peer.
     pub(crate) fn pause(index: usize) -> Duration {
         let scattered = (index as u32).wrapping_mul(2_654_435_761);
         Duration::from_millis(if scattered % 100 == 7 { 200 } else { 4 })
@@ -215,7 +219,7 @@ impl Dataset for Stragglers {
     }
 }
 
-/// [`Integers`] of which each takes a millisecond.
+/// [`Integers`], each of which takes a millisecond.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Paced {
     pub(crate) count: usize,
@@ -234,20 +238,20 @@ impl Dataset for Paced {
     }
 }
 
-/// [`Integers`] of which one may take 30 seconds.
+/// [`Integers`], one of which takes 30 seconds if `stuck` is set.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Sticky {
     pub(crate) count: usize,
-    pub(crate) sticks: Option<Sticks>,
+    pub(crate) stuck: Option<Stuck>,
 }
 
-/// The sample that takes so long.
+/// The sample that takes 30 seconds.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Sticks {
-    pub(crate) at: usize,
-    /// It blocks all signals before.
+pub(crate) struct Stuck {
+    pub(crate) index: usize,
+    /// True if the sample first blocks all signals of its thread.
     pub(crate) blocks_signals: bool,
-    /// A file that it makes then.
+    /// File that the sample creates before it waits.
     pub(crate) note: PathBuf,
 }
 
@@ -259,11 +263,11 @@ impl Dataset for Sticky {
     }
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
-        if let Some(sticks) = self.sticks.as_ref().filter(|sticks| sticks.at == index) {
-            if sticks.blocks_signals {
+        if let Some(stuck) = self.stuck.as_ref().filter(|stuck| stuck.index == index) {
+            if stuck.blocks_signals {
                 SigSet::all().thread_block()?;
             }
-            File::create(&sticks.note)?;
+            File::create(&stuck.note)?;
             thread::sleep(Duration::from_secs(30));
         }
         Ok(index as i64)

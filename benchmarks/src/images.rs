@@ -1,4 +1,5 @@
-//! JPEG files decoded, cropped at random, resized to 224 x 224, flipped at random and normalised.
+//! `images`: JPEG files are decoded, cropped at random, resized to 224 x 224, flipped at random and
+//! normalised.
 
 use std::time::Instant;
 
@@ -17,14 +18,14 @@ use crate::{
 struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
-    /// One figure an epoch: its images after the warm-up by its time after the warm-up.
+    /// For each epoch, the number of images after the warm-up divided by their time.
     images_per_second: Spread,
-    /// Processor time of all processes, the workers' start included.
+    /// Processor time of all processes, including the start of the workers.
     cpu_ms_per_image: f64,
     check: Check,
 }
 
-/// What all sides must agree on; their random crops differ.
+/// The results on which all sides must agree. The pixels are not among them, because the random crops differ.
 #[derive(Debug, Serialize)]
 struct Check {
     batches: usize,
@@ -39,7 +40,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let images = ImageFolder::open(folder)?.transform(Transform::standard_train(224))?;
     let batches = options.batches.unwrap_or(images.len() / options.batch_size());
     let order = RandomSampler::new(images.len()).num_samples(batches * options.batch_size())?;
-    // The order is random in any case, so `--shuffle` says nothing new.
+    // The sampler is random with and without `--shuffle`.
     let loader =
         DataLoader::builder(images).options(options.loader()).shuffle(false).sampler(order).build()?;
     let warm_up = batches / WARM_UP_DIVISOR;

@@ -1,10 +1,12 @@
-//! Instructions a batch of 64 integers takes, in the loader's own code and what it calls, in user space: the same number whatever
-//! else the machine does, so that a step back shows. Counted by valgrind.
+//! Counts with valgrind how many instructions a batch of 64 integers takes in user space. The number does not
+//! depend on what else the machine does, so it shows when the loader becomes slower.
 //!
-//! `loader-instructions` prints them; with `--write` they become the recorded ones, with `--check` it fails where one is far above.
+//! `loader-instructions` prints the counts. With `--write` it records them, and with `--check` it fails if a
+//! count is far above the recorded one.
 //!
-//! The count is the difference of a long and a short epoch, so that start and end cancel out. Main and its worker are counted in turn,
-//! the other one running free: main is then so slow that it never waits, and a counted worker always has the next task already.
+//! A count is the difference between a long and a short epoch, so that start and end cancel out. Main and its
+//! worker are counted in separate runs, in which the other one runs at full speed. A counted main is so slow
+//! that it never waits, and a counted worker always has the next task already.
 
 use std::{
     collections::BTreeMap,
@@ -19,23 +21,25 @@ use anyhow::{Context as _, bail, ensure};
 
 const SHORT: u64 = 1_000;
 const LONG: u64 = 3_000;
-/// How far above the recorded count one may be: compilers and C libraries differ.
-const MOST_GROWTH: f64 = 1.3;
+/// Maximum ratio of a count to the recorded one. It is generous, because compilers and C libraries differ.
+const MAX_GROWTH: f64 = 1.3;
 
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/instructions.json");
-/// Set by the loader in its workers.
+/// Environment variable that the loader sets in its workers.
 const IS_WORKER: &str = "LOADER_WORKER_LIFELINE";
+/// Environment variable that names the worker program.
 const PROGRAM: &str = "LOADER_WORKER";
-/// The file that a counted worker writes.
+/// Environment variable that names the file to which valgrind writes the counts of a worker.
 const OUT: &str = "LOADER_INSTRUCTIONS_OUT";
 
-/// Instructions a batch, by process.
+/// Instructions per batch, by process.
 type Counts = BTreeMap<String, f64>;
 
 fn main() -> anyhow::Result<ExitCode> {
     if env::var_os(IS_WORKER).is_some() {
-        // Started in a worker's place: become the worker, counted.
-        let out = env::var_os(OUT).context("not started by loader-instructions")?;
+        // The loader has started this program as its worker program: replaces itself by a worker under
+        // valgrind.
+        let out = env::var_os(OUT).context("this worker was not started by loader-instructions")?;
         return Err(counted(Path::new(&out))?.args(env::args_os().skip(1)).exec().into());
     }
     let mode = env::args().nth(1);
@@ -44,7 +48,7 @@ fn main() -> anyhow::Result<ExitCode> {
         .output()
         .is_err_and(|error| error.kind() == ErrorKind::NotFound)
     {
-        bail!("valgrind is not there: install it, on Debian with `apt-get install valgrind`");
+        bail!("valgrind is not installed; install it, on Debian with `apt-get install valgrind`");
     }
     let counts = count_all()?;
     println!("{}", serde_json::to_string(&counts)?);
@@ -55,7 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some("--check") => check(&counts),
-        Some(other) => bail!("{other}? There are --write and --check"),
+        Some(other) => bail!("unknown option {other}; the options are --write and --check"),
     }
 }
 
@@ -63,10 +67,12 @@ fn check(counts: &Counts) -> anyhow::Result<ExitCode> {
     let recorded: Counts = serde_json::from_str(&fs::read_to_string(RECORDED).context(RECORDED)?)?;
     let mut worse = false;
     for (process, before) in &recorded {
-        let now = *counts.get(process).with_context(|| format!("nothing was counted for {process}"))?;
-        if now > before * MOST_GROWTH {
+        let now =
+            *counts.get(process).with_context(|| format!("no instructions were counted for {process}"))?;
+        if now > before * MAX_GROWTH {
             eprintln!(
-                "{process}: {now:.0} instructions a batch, {before:.0} are recorded; find out why, or record the new ones with --write"
+                "{process}: {now:.0} instructions per batch, {before:.0} are recorded; find out why, \
+                 or record the new counts with --write"
             );
             worse = true;
         }
@@ -91,7 +97,8 @@ fn count_all() -> anyhow::Result<Counts> {
                 "--batches",
                 &batches.to_string(),
             ]);
-            // Under valgrind a program cannot start itself again by /proc/self/exe: it is named.
+            // Names the worker program, because under valgrind a program cannot start itself from
+            // /proc/self/exe.
             command
                 .env(PROGRAM, if process == "worker" { env::current_exe()? } else { bench()? })
                 .env(OUT, &out);
@@ -105,16 +112,17 @@ fn count_all() -> anyhow::Result<Counts> {
     Ok(counts)
 }
 
-/// `loader-bench` under valgrind, which writes its counts to `out`.
+/// Returns the command for `loader-bench` under valgrind, which writes its counts to `out`.
 fn counted(out: &Path) -> io::Result<Command> {
     let mut command = Command::new("valgrind");
     let file = format!("--callgrind-out-file={}", out.display());
-    // Not to standard error: there it would be the worker's last words.
+    // Valgrind's log does not go to standard error, where the loader would take it for the last output of a
+    // worker.
     command.args(["--quiet", "--tool=callgrind", "--log-file=/dev/null", &file]).arg(bench()?);
     Ok(command)
 }
 
-/// `loader-bench`, which is built beside this program.
+/// Returns the path of `loader-bench`, which is built into the same folder as this program.
 fn bench() -> io::Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name("loader-bench"))
 }
@@ -122,5 +130,5 @@ fn bench() -> io::Result<PathBuf> {
 fn total_of(out: &Path) -> anyhow::Result<u64> {
     let text = fs::read_to_string(out).with_context(|| format!("valgrind wrote no {}", out.display()))?;
     let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
-    Ok(total.context("valgrind's counts have no total")?.trim().parse()?)
+    Ok(total.context("the counts of valgrind have no total")?.trim().parse()?)
 }

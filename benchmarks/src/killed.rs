@@ -1,4 +1,5 @@
-//! A worker is killed in the middle of an epoch: what the program notices of it, and whether the epoch is still the same.
+//! `killed`: a worker is killed in the middle of an epoch. Measures how long the program waits, and checks
+//! that the batches are the same as without a kill.
 
 use std::{
     thread,
@@ -21,11 +22,11 @@ use crate::{
 };
 
 const BATCHES: usize = 200;
-/// The kill comes within so long after the epoch's middle, at a time of its own each time.
+/// The kills come at different times, at most this long after the middle of the epoch.
 const SPREAD_OVER: Duration = Duration::from_millis(10);
-/// Gaps between two batches count that begin within so long after the kill.
+/// The gap between two batches counts as a recovery only if it begins at most this long after the kill.
 const WATCHED: Duration = Duration::from_millis(50);
-/// Multiples of it lie evenly between whole numbers.
+/// The fractions of its multiples are evenly distributed.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
 #[derive(Debug, Serialize)]
@@ -33,22 +34,22 @@ struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
     batches: usize,
-    /// How much longer than usual the program waits for a batch around a kill.
+    /// Longest gap between two batches around a kill, minus the usual gap.
     recovery_ms: Spread,
-    /// The same figure of epochs in which nobody is killed, in turn with the others: what the machine does.
+    /// The same figure for epochs without a kill, which alternate with the others: the noise of the machine.
     undisturbed_ms: Spread,
-    /// What is usual.
+    /// The usual gap between two batches.
     usual_gap_ms: Spread,
-    /// An epoch with a kill, compared with the one before it without.
+    /// Time of an epoch with a kill, minus the time of the epoch without a kill before it.
     epoch_longer_ms: Spread,
-    /// Batches of an epoch that its iterator does not return.
+    /// Number of batches that the iterator of an epoch does not return.
     lost_batches: Spread,
-    /// Of each epoch, with a kill or without.
+    /// The same for each epoch, with and without a kill.
     check: Check,
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    ensure!(options.workers > 0, "without a worker none can be killed");
+    ensure!(options.workers > 0, "`killed` needs at least one worker");
     let batches = options.batches.unwrap_or(BATCHES);
     let count = batches * options.batch_size();
     let check = throughput::check(options, Paced { count }, i64::cast_unsigned)?;
@@ -65,9 +66,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let [quiet, killed] =
             [None, Some(Signal::SIGKILL)].map(|signal| Epoch::read(&loader, &fault(signal)));
         let (quiet, killed) = (quiet?, killed?);
-        ensure!(quiet.restarts == 0 && killed.restarts == 1, "{} workers died, not one", killed.restarts);
+        let restarts = (quiet.restarts, killed.restarts);
+        ensure!(restarts == (0, 1), "{restarts:?} workers died, not (0, 1)");
         for epoch in [&quiet, &killed] {
-            ensure!(epoch.checksum == check.checksum, "an epoch is another one, kill {number}");
+            ensure!(epoch.checksum == check.checksum, "kill {number}: an epoch has other batches");
         }
         usual.push(killed.usual_gap(options.workers)?);
         recovery.push(killed.longest_gap()? - killed.usual_gap(options.workers)?);
@@ -88,14 +90,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     })
 }
 
-/// What happens to a worker, and when.
+/// A signal that is sent to a worker.
 struct Fault {
-    /// This many batches,
+    /// Number of batches before the signal.
     after: usize,
-    /// and so long.
+    /// Time from the last of these batches to the signal.
     delay: Duration,
+    /// Number of the worker.
     victim: usize,
-    /// `None`: nothing happens then.
+    /// The signal, or `None` to send none.
     signal: Option<Signal>,
 }
 
@@ -103,7 +106,7 @@ struct Fault {
 struct Epoch {
     seconds: f64,
     arrivals: Vec<Instant>,
-    /// When the fault happened.
+    /// Time of the fault.
     moment: Instant,
     restarts: u64,
     checksum: String,
@@ -130,19 +133,21 @@ impl Epoch {
         }
         let (seconds, restarts) = (called.elapsed().as_secs_f64(), iter.report().restarts);
         let killer = killer.context("the epoch is too short")?;
-        let moment = killer.join().expect("it does not panic").context("the worker is not there")?;
+        let moment = killer.join().expect("the thread does not panic").context("the worker has ended")?;
         Ok(Self { seconds, arrivals, moment, restarts, checksum: checksum.text() })
     }
 
-    /// Longest time between two batches of which the second came after the moment, and the first not long after it, in milliseconds.
+    /// Returns the longest gap between two batches in milliseconds. A gap counts if its second batch arrived
+    /// after the fault, and its first batch at most [`WATCHED`] after the fault.
     fn longest_gap(&self) -> anyhow::Result<f64> {
         let until = self.moment + WATCHED;
         let around = self.arrivals.windows(2).filter(|pair| pair[1] > self.moment && pair[0] < until);
-        around.map(millis).max_by(f64::total_cmp).context("nothing came after the kill")
+        around.map(millis).max_by(f64::total_cmp).context("no batch came after the kill")
     }
 
-    /// The longest of as many successive times as there are workers, since those may answer all at once; its median over the
-    /// batches from the epoch's first fifth to the moment.
+    /// Returns the usual gap between two batches in milliseconds, from the epoch's first fifth to the fault.
+    /// For each sequence of as many successive gaps as there are workers (which may all answer at once),
+    /// takes the longest gap; returns the median of these.
     fn usual_gap(&self, workers: usize) -> anyhow::Result<f64> {
         let before = self.arrivals.partition_point(|&arrival| arrival < self.moment);
         let warm_up = self.arrivals.len() / WARM_UP_DIVISOR;

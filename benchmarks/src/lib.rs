@@ -1,8 +1,9 @@
-//! The loader's side of the comparison: one file a workload, each of which prints what it measured as JSON lines. The peers'
-//! sides are in `peers/`, with the same workloads, options and lines; `run` puts them side by side.
+//! This loader's side of the benchmarks. Each workload has a file, which measures it and prints the result as
+//! a line of JSON. The peers' programs in `peers/` have the same workloads and options, and print the same
+//! lines. `benchmarks/run` compares them.
 //!
-//! A new workload: a file with `run(&Options)`, a variant of `Workload`, a line in `run`. Then the peers' sides, and a case
-//! in `side_by_side/cases.py`.
+//! To add a workload, add a file with `run(&Options)`, a variant of `Workload` and a line in [`run`]; then
+//! the same in the peers' programs, and a case in `side_by_side/cases.py`.
 
 mod bandwidth;
 mod datasets;
@@ -27,7 +28,7 @@ use options::{Options, Workload};
 /// Measures the workload that the command line names.
 ///
 /// # Errors
-/// When loading fails, or a batch is not what it must be.
+/// Fails if loading fails, or if a batch has wrong content.
 pub fn run() -> anyhow::Result<()> {
     let options = Options::parse();
     match options.workload {

@@ -1,4 +1,4 @@
-//! Measures one workload and prints JSON, one object a line: `loader-bench overhead --workers 1`.
+//! Measures one workload and prints a line of JSON. Usage: `loader-bench overhead --workers 1`.
 
 fn main() -> anyhow::Result<()> {
     loader_worker::init();

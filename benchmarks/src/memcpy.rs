@@ -1,4 +1,5 @@
-//! What the copy of a 38.5 MB batch costs on this machine, without a loader: the bound for `bandwidth`.
+//! `memcpy`: the time to copy a 38.5 MB batch on this machine without a loader, which is the bound for
+//! `bandwidth`.
 
 use std::{hint::black_box, time::Instant};
 
@@ -11,7 +12,7 @@ use crate::{
 };
 
 const BATCHES: usize = 100;
-/// In steady state as many slots go round.
+/// Number of buffers that are used in turn: the number of slots that a loader uses in steady state.
 const BUFFERS: usize = 2;
 
 #[derive(Debug, Serialize)]
@@ -19,9 +20,10 @@ struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
     batches: usize,
-    /// One sample, copied into each row of one batch, then of the other: what a loader has to do.
+    /// Time to copy one sample into each row of a batch, with two batches in turn: the work that a loader
+    /// must do.
     us_per_batch: Spread,
-    /// One batch copied into another: the bytes are read from memory too.
+    /// Time to copy one batch into another, which must also read the bytes from memory.
     whole_us_per_batch: Spread,
 }
 
@@ -29,7 +31,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let batches = options.batches.unwrap_or(BATCHES);
     let elements = Shape::Image.dimensions().iter().product();
     let sample: Vec<f32> = (0..elements).map(quarter).collect();
-    // Written once, so that every page is there.
+    // The buffers are written once, so that every page is mapped.
     let mut buffers: Vec<Vec<f32>> = (0..BUFFERS).map(|_| sample.repeat(options.batch_size())).collect();
 
     let rows = (0..options.epochs()).map(|_| {
@@ -53,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     system::print(&Line { loader: "ours", options, batches, us_per_batch, whole_us_per_batch })
 }
 
-/// Time for each of `batches` calls.
+/// Returns the mean time of `batches` calls in microseconds.
 fn microseconds(batches: usize, mut copy: impl FnMut(usize)) -> f64 {
     let started = Instant::now();
     for number in 0..batches {

@@ -1,4 +1,4 @@
-//! Memory of the main process and of each worker in the middle of an epoch.
+//! `memory`: the memory of main and of each worker in the middle of an epoch.
 
 use loader_core::{DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::{
     system::{self, Memory},
 };
 
-/// Batches to load before looking.
+/// Number of batches to load before the measurement.
 const BATCHES: usize = 400;
 
 #[derive(Debug, Serialize)]
@@ -19,7 +19,7 @@ struct Line<'a> {
     batches: usize,
     main: Memory,
     workers: Vec<Memory>,
-    /// Of all processes: what the loader takes from the machine (with what the program has anyway).
+    /// Sum over all processes: the memory of the loader and of the rest of the program.
     pss: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The command line. The peers take the same one.
+//! The command line. The peers' programs take the same options.
 
 use std::path::PathBuf;
 
@@ -6,36 +6,37 @@ use clap::{Parser, ValueEnum};
 use loader_core::{LoaderOptions, NumWorkers};
 use serde::Serialize;
 
-/// Measures one workload of the loader and prints JSON, one object a line.
+/// Measures one workload of the loader and prints a line of JSON.
 #[derive(Debug, Parser, Serialize)]
 pub(crate) struct Options {
-    /// What to measure.
+    /// The workload to measure.
     pub(crate) workload: Workload,
-    /// Worker processes.
+    /// Number of worker processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Samples per batch; 16 in `tokens` and `stragglers`, 4 in `killed`, else 64.
+    /// Number of samples per batch. Default: 16 for `tokens` and `stragglers`, 4 for `killed`, otherwise 64.
     #[arg(long)]
     batch_size: Option<usize>,
-    /// Batches per epoch; each workload has its own default.
+    /// Number of batches per epoch. Each workload has its own default.
     #[arg(long)]
     pub(crate) batches: Option<usize>,
-    /// Epochs, starts, drops or kills to measure; 1 in `stragglers`, 20 in `killed`, else 5.
+    /// Number of epochs, starts, drops or kills to measure. Default: 1 for `stragglers`, 20 for `killed`,
+    /// otherwise 5.
     #[arg(long)]
     epochs: Option<usize>,
-    /// A random order instead of 0, 1, 2...
+    /// Load in random order instead of 0, 1, 2, ...
     #[arg(long)]
     pub(crate) shuffle: bool,
-    /// Batches on their way per worker; the loader's own default where it is not given.
+    /// Number of batches to load ahead per worker. Default: the default of the loader.
     #[arg(long)]
     prefetch_factor: Option<usize>,
-    /// What the program reads of each batch of `bandwidth`.
+    /// What the program reads of each batch in `bandwidth`.
     #[arg(long, value_enum, default_value_t = Read::Ends)]
     pub(crate) read: Read,
-    /// Shape of a sample of `bandwidth`.
+    /// Shape of a sample in `bandwidth`.
     #[arg(long, value_enum, default_value_t = Shape::Image)]
     pub(crate) sample: Shape,
-    /// Type of its elements.
+    /// Type of the elements in `bandwidth`.
     #[arg(long, value_enum, default_value_t = Number::F32)]
     pub(crate) dtype: Number,
     /// The dataset of `start` and `memory`.
@@ -44,13 +45,13 @@ pub(crate) struct Options {
     /// What is wrong with one worker when the iterator of `shutdown` is dropped.
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub(crate) fault: Fault,
-    /// The file of `tokens`: 16-bit numbers, little-endian.
+    /// The file for `tokens`: 16-bit numbers, little-endian.
     #[arg(long, required_if_eq("workload", "tokens"))]
     pub(crate) file: Option<PathBuf>,
-    /// The class folders of `images`.
+    /// The image folder for `images`.
     #[arg(long, required_if_eq("workload", "images"))]
     pub(crate) folder: Option<PathBuf>,
-    /// How a peer decodes `images`; this side has one way.
+    /// The library with which a peer decodes `images`. This loader ignores it.
     #[arg(long)]
     pipeline: Option<String>,
 }
@@ -58,29 +59,29 @@ pub(crate) struct Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Workload {
-    /// 64 integers a batch: what a batch costs when there is nothing in it.
+    /// Time per batch of 64 integers: the cost of a batch with almost no content.
     Overhead,
-    /// 64 x 3 x 224 x 224 floats a batch (38.5 MB), or smaller: what its bytes cost.
+    /// Time per batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of a smaller one: the cost of its bytes.
     Bandwidth,
-    /// As `bandwidth`, without a loader: what the copy alone costs.
+    /// Time of the same copy without a loader.
     Memcpy,
-    /// 2048 tokens a sample from a file of 16-bit numbers.
+    /// Time per batch of samples of 2048 tokens from a file of 16-bit numbers.
     Tokens,
-    /// JPEG files, decoded, cropped, resized, flipped and normalised.
+    /// Speed of JPEG files that are decoded, cropped, resized, flipped and normalised.
     Images,
-    /// From `iter()` to the first batch.
+    /// Time from `iter()` to the first batch.
     Start,
     /// Private memory of each worker in the middle of an epoch.
     Memory,
-    /// One sample in a hundred takes fifty times as long.
+    /// Time of an epoch in which one sample in a hundred takes fifty times as long.
     Stragglers,
-    /// From the drop of an iterator in the middle of an epoch until its workers are gone.
+    /// Time from the drop of an iterator in the middle of an epoch until its workers are gone.
     Shutdown,
     /// Page faults, allocations and shared memory in the middle of an epoch of `bandwidth`.
     Steady,
-    /// A run that ends in mid-epoch and is taken up again, with one worker more.
+    /// Time to stop a run in the middle of an epoch and to resume it with one more worker.
     Resume,
-    /// A worker is killed in the middle of an epoch.
+    /// Time to recover from the kill of a worker in the middle of an epoch.
     Killed,
 }
 
@@ -107,9 +108,9 @@ pub(crate) enum Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Number {
-    /// Four bytes an element.
+    /// Four bytes per element.
     F32,
-    /// One byte an element.
+    /// One byte per element.
     U8,
 }
 
@@ -118,29 +119,29 @@ pub(crate) enum Number {
 pub(crate) enum Kind {
     /// Each sample is its index.
     Trivial,
-    /// A million file names, of which a sample is one's length.
+    /// A million file names; a sample is the length of one.
     Names,
-    /// One array of 1 GB, of which a sample is a row.
+    /// One array of 1 GB; a sample is a row of it.
     Memory,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Fault {
-    /// Nothing.
+    /// Nothing is wrong.
     None,
-    /// It is in a sample that takes 30 seconds.
+    /// The worker is in a sample that takes 30 seconds.
     Stuck,
-    /// It was stopped, by SIGSTOP.
+    /// The worker was stopped by SIGSTOP.
     Stopped,
-    /// It was killed, and another one is being started in its place.
+    /// The worker was killed, and another one is being started in its place.
     Killed,
-    /// It has blocked all signals, and is in a sample that takes 30 seconds.
+    /// The worker has blocked all signals and is in a sample that takes 30 seconds.
     Blocked,
 }
 
 impl Shape {
-    /// As numbers.
+    /// Returns the dimensions.
     pub(crate) fn dimensions(self) -> &'static [usize] {
         match self {
             Self::Image => &[3, 224, 224],
@@ -151,7 +152,7 @@ impl Shape {
 }
 
 impl Options {
-    /// Samples per batch.
+    /// Returns the number of samples per batch.
     pub(crate) fn batch_size(&self) -> usize {
         let default = match self.workload {
             Workload::Tokens | Workload::Stragglers => 16,
@@ -161,7 +162,7 @@ impl Options {
         self.batch_size.unwrap_or(default)
     }
 
-    /// Epochs, starts, drops or kills to measure.
+    /// Returns the number of epochs, starts, drops or kills to measure.
     pub(crate) fn epochs(&self) -> usize {
         let default = match self.workload {
             Workload::Stragglers => 1,
@@ -171,7 +172,7 @@ impl Options {
         self.epochs.unwrap_or(default)
     }
 
-    /// What all workloads tell the loader.
+    /// Returns the options of the loader that are the same for all workloads.
     pub(crate) fn loader(&self) -> LoaderOptions {
         let mut options = LoaderOptions::default();
         options.batch_size = Some(self.batch_size());

@@ -1,4 +1,4 @@
-//! 64 integers a batch: what a batch costs when there is nothing in it.
+//! `overhead`: the cost of a batch with almost no content: 64 integers.
 
 use crate::{
     datasets::Integers,

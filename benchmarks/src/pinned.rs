@@ -1,5 +1,6 @@
-//! Copies of batches to a GPU, from page-locked memory and from ordinary memory: `loader-bench-pinned`. It needs NVIDIA's driver and a
-//! device. The program's side is written with `cudarc`, as users' programs are; the loader calls the same driver by itself.
+//! `loader-bench-pinned`: copies batches to a GPU, from page-locked and from ordinary memory. It needs
+//! NVIDIA's driver and a device. The program uses `cudarc`, as a user's program does; the loader calls the
+//! same driver without it.
 
 use std::{
     sync::Arc,
@@ -12,22 +13,23 @@ use cudarc::driver::{CudaContext, CudaStream};
 use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Copies batches of f32 images to a GPU, from page-locked memory and from ordinary memory; prints a JSON line for each
+/// Copies batches of f32 images to a GPU, from page-locked and from ordinary memory; prints a line of JSON
+/// for each
 #[derive(Debug, Parser)]
 struct Options {
-    /// Images per batch
+    /// Number of images per batch
     #[arg(long, default_value_t = 64)]
     batch_size: usize,
     /// Width and height of an image of three channels, in pixels
     #[arg(long, default_value_t = 224)]
     size: usize,
-    /// Worker processes; 0 loads in this process
+    /// Number of worker processes; 0 loads in this process
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// Batches to copy, behind ten to warm up
+    /// Number of batches to copy, after ten batches of warm-up
     #[arg(long, default_value_t = 200)]
     batches: usize,
-    /// The device
+    /// Number of the device
     #[arg(long, default_value_t = 0)]
     device: usize,
 }
@@ -40,19 +42,20 @@ struct Line {
     workers: usize,
     bytes: usize,
     batches: usize,
-    /// While a copy runs, from its start to the device's word that it has ended.
+    /// Rate of a copy, from its start until the device reports its end.
     gigabytes_per_second: f64,
-    /// Median time until the program goes on: that of the copy, if memory is not page-locked.
+    /// Median time until the call that starts a copy returns. If the memory is not page-locked, this includes
+    /// the copy.
     microseconds_to_start: f64,
-    /// Median time of a copy.
+    /// Median time of a copy, from its start until the device reports its end.
     microseconds_to_end: f64,
 }
 
 fn main() -> anyhow::Result<()> {
     loader_worker::init();
     let options = Options::parse();
-    // Before the loader is built, which then pins for this device.
-    let context = CudaContext::new(options.device).context("no device to copy to")?;
+    // The context must exist before the loader is built, which then pins memory for this device.
+    let context = CudaContext::new(options.device).context("there is no such device")?;
     let stream = context.new_stream()?;
     for pin_memory in [false, true] {
         println!("{}", serde_json::to_string(&measure(&options, &stream, pin_memory)?)?);
@@ -77,7 +80,7 @@ fn measure(options: &Options, stream: &Arc<CudaStream>, pin_memory: bool) -> any
         let started = Instant::now();
         stream.memcpy_htod(batch.as_slice(), &mut device)?;
         let returned = started.elapsed();
-        // The batch is kept until its copy has ended.
+        // Waits for the end of the copy, because the batch must live until then.
         stream.synchronize()?;
         times.push((returned, started.elapsed()));
     }
@@ -101,7 +104,7 @@ fn median(times: impl Iterator<Item = Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Images that cost nothing to load but to write them.
+/// Images that cost only the time to write them.
 #[derive(Serialize, Deserialize)]
 struct Images {
     samples: usize,

@@ -1,4 +1,4 @@
-//! A run that ends in mid-epoch and is taken up again with another number of workers.
+//! `resume`: a run is stopped in the middle of an epoch and resumed with another number of workers.
 
 use std::time::Instant;
 
@@ -12,27 +12,27 @@ use crate::{
     system::{self, Spread},
 };
 
-/// Batches before the end of the first run.
+/// Number of batches before the first run is stopped.
 const BATCHES: usize = 10_000;
-/// Batches behind it that are compared with a run that did not end.
+/// Number of batches after that which are compared with those of a run that was not stopped.
 const COMPARED: usize = 20;
 
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
-    /// As JSON.
+    /// Size of the state as JSON.
     state_bytes: usize,
-    /// To take the state and write it as JSON.
+    /// Time to take the state and write it as JSON.
     save_us: Spread,
-    /// From reading the JSON to the next batch.
+    /// Time from reading the JSON to the next batch.
     resume_ms: Spread,
     check: Check,
 }
 
 #[derive(Debug, Serialize)]
 struct Check {
-    /// Equal to those of a run that did not end.
+    /// Number of batches that equal those of a run that was not stopped.
     batches: usize,
 }
 
@@ -52,10 +52,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for _ in 0..options.epochs() {
         let called = Instant::now();
         let mut rest = second.resume(&serde_json::from_str::<State>(&json)?)?;
-        let next = rest.next().context("the state is of the end")??;
+        let next = rest.next().context("the state is at the end of the epoch")??;
         resumes.push(called.elapsed().as_secs_f64() * 1e3);
         let further = rest.take(COMPARED - 1).collect::<Result<Vec<_>, Error>>()?;
-        ensure!(std::iter::once(&next).chain(&further).eq(&expected), "the resumed run is another one");
+        ensure!(std::iter::once(&next).chain(&further).eq(&expected), "the resumed run has other batches");
     }
     let (save_us, resume_ms) = (Spread::of(saves), Spread::of(resumes));
     let check = Check { batches: COMPARED };

@@ -1,4 +1,5 @@
-//! From the drop of an iterator in the middle of an epoch until its workers are gone, also when something is wrong with one of them.
+//! `shutdown`: the time from the drop of an iterator in the middle of an epoch until its workers are gone,
+//! also if something is wrong with one of them.
 
 use std::{
     fs,
@@ -25,25 +26,25 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use crate::{
-    datasets::{SAMPLES, Sticks, Sticky},
+    datasets::{SAMPLES, Sticky, Stuck},
     options::{Fault, Options},
     system::{self, Spread},
 };
 
-/// Batches before the drop.
+/// Number of batches before the drop.
 const BATCHES: usize = 10;
-/// No worker may take longer, to get into its state or to be gone.
+/// Maximum time until the fault has happened, and until all workers are gone.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
-    /// Until no process is left; one figure a drop, the first one left out.
+    /// Time of each drop until no process is left. The first drop is left out.
     drop_ms: Spread,
-    /// Until the drop has returned.
+    /// Time of each drop until it returns.
     returned_ms: Spread,
-    /// Drops while a worker was being started.
+    /// Number of drops during which a worker was being started.
     while_starting: usize,
 }
 
@@ -57,9 +58,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let called = Instant::now();
         drop(iter);
         let until_returned = called.elapsed();
-        // A process that nobody has waited for yet is still there.
+        // A zombie counts as a process that is left.
         while has_children()? {
-            ensure!(called.elapsed() < LIMIT, "workers are left");
+            ensure!(called.elapsed() < LIMIT, "workers are left {LIMIT:?} after the drop");
             thread::sleep(Duration::from_micros(50));
         }
         let until_gone = called.elapsed();
@@ -73,7 +74,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     system::print(&Line { loader: "ours", options, drop_ms, returned_ms, while_starting })
 }
 
-/// A loader with a worker of which something will be wrong.
+/// A loader, one of whose workers will have the fault.
 struct Faulty {
     fault: Fault,
     batches: usize,
@@ -85,17 +86,18 @@ struct Faulty {
 impl Faulty {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let (fault, batches) = (options.fault, options.batches.unwrap_or(BATCHES));
-        ensure!(fault == Fault::None || options.workers > 1, "the fault is one worker's, of several");
+        ensure!(fault == Fault::None || options.workers > 1, "`--fault` needs at least two workers");
         let folder = tempfile::tempdir()?;
         let replaced = Arc::new(AtomicUsize::new(0));
-        // In a batch that is on its way when the last one has been read, and not the next one.
-        let sticks = matches!(fault, Fault::Stuck | Fault::Blocked).then(|| Sticks {
-            at: (batches + 1) * options.batch_size(),
+        // The worker gets stuck in a batch that is being loaded when the program has read its last batch, but
+        // not in the very next one.
+        let stuck = matches!(fault, Fault::Stuck | Fault::Blocked).then(|| Stuck {
+            index: (batches + 1) * options.batch_size(),
             blocks_signals: fault == Fault::Blocked,
             note: note(folder.path()),
         });
-        // Enough to read on until a death is noticed.
-        let dataset = Sticky { count: 100 * SAMPLES, sticks };
+        // There are enough samples to read on until main notices a death.
+        let dataset = Sticky { count: 100 * SAMPLES, stuck };
         let mut builder = DataLoader::builder(dataset).options(options.loader());
         if fault == Fault::Killed {
             let replaced = Arc::clone(&replaced);
@@ -115,7 +117,8 @@ impl Faulty {
         Ok(())
     }
 
-    /// Returns when the fault has come about; true if a worker is being started by then.
+    /// Causes the fault and waits until it has happened. Returns true if a worker is being started at that
+    /// time.
     fn begin(&self, iter: &mut Iter<Tensor<i64>>) -> anyhow::Result<bool> {
         match self.fault {
             Fault::None => {}
@@ -131,7 +134,7 @@ impl Faulty {
             Fault::Killed => {
                 let victim = iter.worker_pids()[0];
                 kill(Pid::from_raw(victim.cast_signed()), Signal::SIGKILL)?;
-                // The other worker's batches, until it is told that another one takes the place of this one.
+                // Reads batches of the other worker, until a warning says that the dead worker is replaced.
                 while self.replaced.load(Ordering::Relaxed) == 0 {
                     next(iter)?;
                 }
@@ -151,23 +154,23 @@ fn note(folder: &Path) -> PathBuf {
     folder.join("stuck")
 }
 
-fn wait_until(is_so: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+fn wait_until(condition: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let called = Instant::now();
-    while !is_so()? {
-        ensure!(called.elapsed() < LIMIT, "the fault did not come about");
+    while !condition()? {
+        ensure!(called.elapsed() < LIMIT, "the fault did not happen within {LIMIT:?}");
         thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
-/// The letter that the kernel has for what a process does.
+/// Returns the kernel's letter for the state of a process.
 fn state(pid: u32) -> anyhow::Result<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let behind_name = stat.rsplit_once(") ").context("a process without a name")?.1;
-    behind_name.chars().next().context("a process without a state")
+    let after_name = stat.rsplit_once(") ").context("a process without a name")?.1;
+    after_name.chars().next().context("a process without a state")
 }
 
-/// Whether this process has any, ended or not: its workers are all that it ever starts.
+/// True if this process has children, including zombies. It starts no other children than workers.
 fn has_children() -> anyhow::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     match waitid(Id::All, flags) {

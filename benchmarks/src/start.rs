@@ -1,4 +1,4 @@
-//! From `iter()` to the first batch.
+//! `start`: the time from `iter()` to the first batch.
 
 use std::time::Instant;
 
@@ -16,11 +16,11 @@ use crate::{
 struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
-    /// The first start in this process.
+    /// Time of the first start in this process.
     cold_ms: f64,
-    /// One figure a start, the first one left out.
+    /// Time of each other start.
     first_batch_ms: Spread,
-    /// Until the iterator was dropped and its workers were gone; the first one left out here too.
+    /// Time of each drop of the iterator, until its workers are gone. The first drop is left out.
     drop_ms: Spread,
 }
 

@@ -1,5 +1,6 @@
-//! Page faults, allocations and shared memory in the middle of an epoch of 38.5 MB batches, whose every page the main process
-//! reads. In steady state there should be no page fault and no allocation of a batch's size; shared memory should not grow.
+//! `steady`: page faults, allocations and shared memory in the middle of an epoch of 38.5 MB batches, of
+//! which main reads every page. In steady state there should be no page faults and no allocations of the size
+//! of a batch, and shared memory should not grow.
 
 use anyhow::{Context as _, ensure};
 use loader_core::{DataLoader, Iter, Tensor};
@@ -18,7 +19,7 @@ const BATCHES: usize = 400;
 struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
-    /// Batches in the middle half of the epoch, which is what is counted.
+    /// Number of batches in the middle half of the epoch. The other figures are from this half.
     batches: usize,
     batch_bytes: usize,
     main_faults: i64,
@@ -27,7 +28,7 @@ struct Line<'a> {
     worker_faults: Vec<u64>,
     worker_allocations: Option<Vec<u64>>,
     worker_allocated_bytes: Option<Vec<u64>>,
-    /// At five moments of the middle half.
+    /// Shared memory at five moments of the middle half.
     shared_memory_bytes: Vec<u64>,
 }
 
@@ -43,7 +44,7 @@ struct Moment {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let total = options.batches.unwrap_or(BATCHES);
     let workers = options.workers;
-    ensure!(workers > 0, "steady state is about workers");
+    ensure!(workers > 0, "`steady` needs at least one worker");
     ensure!(total >= 40 * workers, "{total} batches are too few for {workers} workers");
     let images = Same::new(total * options.batch_size(), Shape::Image, quarter)?;
     let loader = DataLoader::builder(CountedImages(images)).options(options.loader()).build()?;
@@ -51,13 +52,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut iter = loader.iter()?;
     let (mut before, mut after) = (None, None);
     let (mut shared, mut batch_bytes) = (Vec::new(), 0);
-    // By worker, what its last batch before the middle half and its last one in it said.
+    // For each worker, the counts in its last batch before the middle half and in its last batch within it.
     let mut allocated = vec![[[0; 2]; 2]; workers];
     for number in 0..=last {
         let (images, counts): Batch = iter.next().context("the epoch is too short")??;
         std::hint::black_box(of_every_page(images.as_slice()).sum::<f32>());
         batch_bytes = images.as_bytes().len();
-        let worker = iter.last_batch().and_then(|info| info.worker).context("a batch of no worker")?;
+        let worker = iter.last_batch().and_then(|info| info.worker).context("a batch without a worker")?;
         allocated[worker][usize::from(number > first)] = latest(&counts);
         drop((images, counts));
         if number == first {
@@ -89,7 +90,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     })
 }
 
-/// What the worker had allocated when it loaded the last sample.
+/// Returns the counts of the last sample: what the worker had allocated when it loaded that sample.
 fn latest(counts: &Tensor<u64>) -> [u64; 2] {
     let last = counts.row(counts.shape()[0] - 1);
     [last[0], last[1]]

@@ -1,4 +1,5 @@
-//! One sample in a hundred takes fifty times as long: how much of the time the workers wait for each other.
+//! `stragglers`: an epoch in which one sample in a hundred takes fifty times as long. Shows how long workers
+//! wait for each other.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,11 @@ struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
     batches: usize,
-    /// One figure an epoch, from `iter()` to its end.
+    /// Time of each epoch, from `iter()` to the end.
     seconds: Spread,
-    /// All that the samples take, shared evenly by the workers.
+    /// Total time of the samples, divided by the number of workers.
     ideal_seconds: f64,
+    /// Ideal time divided by the median time.
     of_ideal: f64,
     check: Check,
 }

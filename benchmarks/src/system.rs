@@ -1,4 +1,4 @@
-//! What the kernel says about this process and its workers, and how figures are put together.
+//! Reads figures of this process and of its workers from the kernel, and summarises figures.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// Summarises at least one figure.
     pub(crate) fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         let last = figures.len() - 1;
@@ -34,13 +34,13 @@ impl Spread {
     }
 }
 
-/// The figure below which 99 of 100 lie.
+/// Returns the 99th percentile.
 pub(crate) fn percentile_99(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[(figures.len() - 1) * 99 / 100]
 }
 
-/// Processor time of this process and of the children that it has waited for, in microseconds.
+/// Returns the processor time of this process and of the children that it has waited for, in microseconds.
 pub(crate) fn cpu_microseconds() -> anyhow::Result<f64> {
     let mut sum = 0.0;
     for who in [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN] {
@@ -52,26 +52,26 @@ pub(crate) fn cpu_microseconds() -> anyhow::Result<f64> {
     Ok(sum)
 }
 
-/// Processor time of all threads of a process that has not ended, in microseconds.
+/// Returns the processor time of all threads of a process that has not ended, in microseconds.
 pub(crate) fn cpu_microseconds_of(pid: u32) -> anyhow::Result<f64> {
     let time = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))?.now()?;
     Ok(time.tv_sec() as f64 * 1e6 + time.tv_nsec() as f64 / 1e3)
 }
 
-/// Page faults of this process that needed no disk.
+/// Returns the number of page faults of this process that needed no disk.
 pub(crate) fn minor_faults() -> anyhow::Result<i64> {
     Ok(getrusage(UsageWho::RUSAGE_SELF)?.minor_page_faults())
 }
 
-/// A process's memory, in bytes.
+/// The memory of a process, in bytes.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Memory {
-    /// Pages that only this process has, in its private maps: what it costs.
+    /// Pages of private maps that only this process has: the memory that the process costs.
     pub(crate) private: u64,
-    /// Pages in maps that are shared, but that no other process has touched. The kernel counts them as private too; a further
-    /// worker does not add to them, it shares them.
+    /// Pages of shared maps that no other process has touched. The kernel counts them as private too, but a
+    /// further worker would share them and not add to them.
     pub(crate) shared_map_private: u64,
-    /// Its share of all pages that it has.
+    /// Proportional share of all pages that the process has mapped.
     pub(crate) pss: u64,
 }
 
@@ -84,7 +84,7 @@ impl Memory {
             let mut words = line.split_whitespace();
             let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
             let Some(name) = name.strip_suffix(':') else {
-                // A map's first line: addresses, permissions...
+                // This is the first line of a map: addresses, permissions, ...
                 shared = value.ends_with('s');
                 continue;
             };
@@ -100,8 +100,9 @@ impl Memory {
     }
 }
 
-/// Sum over many batches that depends on each element and its place. Both sides compute it, so it must be easy in NumPy: per
-/// batch the elements' bits times their place from 1, over batches a polynomial, all modulo 2^64.
+/// A checksum over batches that depends on each element and its place. The peers compute it too, so it must
+/// be easy with NumPy. The sum of a batch is the sum of each element's bits times its place, counted from 1.
+/// The checksum is a polynomial of the sums of the batches. Everything is modulo 2^64.
 #[derive(Debug, Default)]
 pub(crate) struct Checksum(u64);
 
@@ -112,7 +113,7 @@ impl Checksum {
         self.0 = self.0.wrapping_mul(1_000_003).wrapping_add(sum);
     }
 
-    /// As text: JSON readers may take a number for a float.
+    /// Returns the checksum as text, because a JSON parser may read a number as a float.
     pub(crate) fn text(&self) -> String {
         format!("{:016x}", self.0)
     }

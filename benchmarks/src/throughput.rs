@@ -1,4 +1,4 @@
-//! Time per batch in steady state, for any dataset.
+//! Measures the time per batch in steady state, for any dataset.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     system::{self, Checksum, Spread},
 };
 
-/// Prefetched batches and first-time costs are over by then.
+/// The first fifth of an epoch is warm-up: prefetched batches and costs that occur only once are in it.
 pub(crate) const WARM_UP_DIVISOR: usize = 5;
 
 #[derive(Debug, Serialize)]
@@ -20,20 +20,20 @@ struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
     batches: usize,
-    /// One figure an epoch: its time after the warm-up by its batches after the warm-up.
+    /// For each epoch, the time after the warm-up divided by the number of batches in it.
     us_per_batch: Spread,
-    /// Over all epochs' batches after the warm-up.
+    /// 99th percentile of the times between two batches, over all epochs after the warm-up.
     p99_us: f64,
-    /// Processor time of all processes, the workers' start included.
+    /// Processor time of all processes, including the start of the workers.
     cpu_us_per_batch: f64,
-    /// Processor time of main alone, over the batches between the first and the last fifth of each epoch.
+    /// Processor time of main alone, for the batches between the first and the last fifth of each epoch.
     main_cpu_us_per_batch: f64,
-    /// The same of all workers together; `None` if one of them had ended by then.
+    /// The same for all workers together; `None` if a worker had ended by then.
     worker_cpu_us_per_batch: Option<f64>,
     check: Check,
 }
 
-/// What both sides must agree on.
+/// The results on which all sides must agree.
 #[derive(Debug, Serialize)]
 pub(crate) struct Check {
     batches: usize,
@@ -42,8 +42,9 @@ pub(crate) struct Check {
     pub(crate) checksum: String,
 }
 
-/// Times epochs of `batches` batches and prints a line. `open` makes a dataset of so many samples; `look` is what the training
-/// step reads of a batch; `bits` are an element's bits.
+/// Measures epochs of `batches` batches and prints a line. `open` makes a dataset with the given number of
+/// samples. `look` reads a batch in place of the training step. `bits` returns the bits of an element for the
+/// checksum.
 pub(crate) fn measure<D, T>(
     options: &Options,
     batches: usize,
@@ -62,7 +63,7 @@ where
         DataLoader::builder(open(batches * options.batch_size())?).options(options.loader()).build()?;
     let warm_up = batches / WARM_UP_DIVISOR;
     ensure!(batches > warm_up + 1, "{batches} batches are too few");
-    // Workers end while the last batches are being read.
+    // Processor time is not measured in the last fifth, because workers end while the last batches are read.
     let last_counted = batches - 1 - warm_up;
     let (mut per_batch, mut gaps, mut seen) = (Vec::new(), Vec::new(), 0.0);
     let (mut main_cpu, mut worker_cpu) = (0.0, Some(0.0));
@@ -104,19 +105,21 @@ where
     })
 }
 
-/// Processor time in microseconds so far: main's, and that of all workers if all of them run.
+/// Returns the processor time so far in microseconds, of main, and of all workers together if all of them
+/// run.
 fn split_cpu(workers: &[u32]) -> anyhow::Result<(f64, Option<f64>)> {
     let main = system::cpu_microseconds_of(std::process::id())?;
     Ok((main, workers.iter().map(|&pid| system::cpu_microseconds_of(pid).ok()).sum()))
 }
 
-/// The first and the last element of a batch.
+/// Returns the first and the last element of a batch.
 pub(crate) fn ends<T: Element>(batch: &Tensor<T>) -> impl Iterator<Item = T> {
     let elements = batch.as_slice();
     [elements[0], elements[elements.len() - 1]].into_iter()
 }
 
-/// What the batches of `dataset` hold. They are always in order: each side shuffles in its own way.
+/// Loads `dataset` and returns the shape, type and checksum of its batches. They are always loaded in order,
+/// because each side shuffles differently.
 pub(crate) fn check<D, T>(options: &Options, dataset: D, bits: impl Fn(T) -> u64) -> anyhow::Result<Check>
 where
     D: Dataset,
@@ -132,7 +135,7 @@ where
     }
     let dtype: DType = T::DTYPE;
     Ok(Check {
-        batches: loader.len().context("a map-style dataset")?,
+        batches: loader.len().context("a map-style dataset has a length")?,
         shape,
         dtype: dtype.name(),
         checksum: checksum.text(),

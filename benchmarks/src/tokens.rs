@@ -1,4 +1,5 @@
-//! 16 x 2048 tokens a batch from a file of 16-bit numbers: what reading, widening and handing over together cost.
+//! `tokens`: the cost of reading, widening and handing over batches of 16 x 2048 tokens from a file of 16-bit
+//! numbers.
 
 use anyhow::{Context as _, ensure};
 
@@ -16,7 +17,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let batches = options.batches.unwrap_or(available / options.batch_size());
     let wanted = batches.max(CHECKED) * options.batch_size();
     ensure!(wanted <= available, "{} has {available} samples, {wanted} are needed", path.display());
-    // Workers need not start in this process's folder.
+    // A worker need not start in the current folder of this process.
     let path = std::path::absolute(path)?;
     throughput::measure(
         options,

@@ -1,4 +1,5 @@
-//! The program that a fault happens to: 300 batches of 4 samples of 1 ms each, with 2 workers, everything else at its default.
+//! The program in which a fault happens. It reads 300 batches of 4 samples of 1 ms each with 2 workers; all
+//! other options have their defaults.
 
 use std::{
     fs, io,
@@ -25,54 +26,61 @@ use serde::{Deserialize, Serialize};
 use crate::list::{Child, End, Fault, InSample, State, Tune, What};
 
 pub(crate) const BATCHES: usize = 300;
-pub(crate) const BATCH: usize = 4;
-/// The batch at which it happens.
-pub(crate) const AT: usize = 100;
+pub(crate) const BATCH_SIZE: usize = 4;
+/// The batch at which the fault happens.
+pub(crate) const FAULT_BATCH: usize = 100;
 
-/// The file that a copy of a worker writes when it loads a sample.
+/// Name of the file that exists until a fault in a sample has happened.
+pub(crate) const ARMED: &str = "armed";
+/// Name of the file that a copy of a worker writes when it loads a sample.
 pub(crate) const COPY: &str = "copy";
-/// Set in a copy of a worker that returns from the sample that made it. Relaxed: a forked process has one thread, and inherits the value.
+/// True in a forked copy of a worker that returns from the sample that forked it. Relaxed: a forked process
+/// has one thread, and inherits the value.
 static IS_COPY: AtomicBool = AtomicBool::new(false);
 
-/// What the program says when it has come to an end of the epoch.
+/// The line that the program prints at the end.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Said {
+pub(crate) struct Report {
     pub(crate) workers: Vec<u32>,
-    /// Since the fault.
+    /// Time since the fault.
     pub(crate) milliseconds: f64,
-    /// Batches that came right, in their place.
+    /// Number of batches with the right content in the right place.
     pub(crate) right: usize,
+    /// Text of the first error.
     pub(crate) error: Option<String>,
+    /// True if a batch had wrong content.
     pub(crate) wrong: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Samples {
+    /// Index in [`IN_SAMPLE`] of what the sample does.
     in_sample: Option<u8>,
+    /// True if it does so on every attempt, not only on the first one.
     always: bool,
-    /// Removed by whoever lets it happen once.
-    life: PathBuf,
+    /// Path of [`ARMED`]. The worker that removes the file executes a fault that happens once.
+    armed: PathBuf,
 }
 
 impl Dataset for Samples {
     type Sample = u64;
 
     fn len(&self) -> usize {
-        BATCHES * BATCH
+        BATCHES * BATCH_SIZE
     }
 
     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
         if IS_COPY.load(Ordering::Relaxed) {
-            fs::write(self.life.with_file_name(COPY), "")?;
+            fs::write(self.armed.with_file_name(COPY), "")?;
         }
         thread::sleep(Duration::from_millis(1));
-        if index == AT * BATCH
+        if index == FAULT_BATCH * BATCH_SIZE
             && let Some(number) = self.in_sample
-            && (self.always || fs::remove_file(&self.life).is_ok())
+            && (self.always || fs::remove_file(&self.armed).is_ok())
         {
             IN_SAMPLE[number as usize].happen()?;
         }
-        // A sample that a copy loads is wrong, so that main sees it where the copy writes into the worker's batches.
+        // A copy returns a wrong value, so that main notices if the copy writes into a batch of the worker.
         Ok(if IS_COPY.load(Ordering::Relaxed) { u64::MAX } else { index as u64 })
     }
 }
@@ -95,15 +103,16 @@ impl InSample {
         match self {
             Self::Abort => process::abort(),
             Self::Segfault => {
-                // Rust's own handler lets the first one pass, to see whether it comes again.
+                // Rust's handler of SIGSEGV only resets itself on the first signal; the second one kills the
+                // process.
                 raise(Signal::SIGSEGV)?;
                 raise(Signal::SIGSEGV)?;
             }
             Self::Exit => process::exit(0),
             Self::CloseAll => (3..4096).for_each(|fd| _ = nix::unistd::close(fd)),
             Self::Allocate => {
-                let (_, most) = getrlimit(Resource::RLIMIT_AS)?;
-                setrlimit(Resource::RLIMIT_AS, 1 << 30, most)?;
+                let (_, max) = getrlimit(Resource::RLIMIT_AS)?;
+                setrlimit(Resource::RLIMIT_AS, 1 << 30, max)?;
                 std::hint::black_box(vec![1u8; 4 << 30]);
             }
             Self::Hang => thread::sleep(Duration::from_secs(30)),
@@ -117,10 +126,11 @@ impl InSample {
     }
 }
 
-#[expect(unsafe_code, reason = "what a sample that forks does is what is measured")]
+#[expect(unsafe_code, reason = "this fault is a sample that forks")]
 fn fork_a_child(child: Child) -> anyhow::Result<()> {
-    // SAFETY: the child has this thread alone. It calls nothing that another thread of the worker may hold a lock of: its watchdog holds
-    // none, and the dataset starts no threads.
+    // SAFETY: only this thread exists in the child, so the child must not need a lock that another thread of
+    // the worker held at the fork. There is no such lock: the worker's watchdog holds none, and the dataset
+    // starts no threads.
     let forked = unsafe { fork() }?;
     match (forked, child) {
         (ForkResult::Parent { .. }, _) => {}
@@ -143,15 +153,15 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
         (What::Sample(what), _) => (Some(what), false),
         (What::Always(what), _) => (Some(what), true),
         (_, Some(State::Stuck)) => (Some(InSample::Hang), false),
-        (_, Some(State::StuckAndDeaf)) => (Some(InSample::BlockSignalsAndHang), false),
+        (_, Some(State::StuckWithSignalsBlocked)) => (Some(InSample::BlockSignalsAndHang), false),
         _ => (None, false),
     };
-    let life = std::env::temp_dir().join("life");
-    fs::write(&life, "")?;
+    let armed = std::env::temp_dir().join(ARMED);
+    fs::write(&armed, "")?;
     let place = |what| IN_SAMPLE.iter().position(|other| *other == what);
     let in_sample = in_sample.and_then(place).map(u8::try_from).transpose()?;
-    let dataset = Samples { in_sample, always, life: life.clone() };
-    let builder = DataLoader::builder(dataset).batch_size(BATCH).num_workers(2);
+    let dataset = Samples { in_sample, always, armed: armed.clone() };
+    let builder = DataLoader::builder(dataset).batch_size(BATCH_SIZE).num_workers(2);
     let builder = match fault.tune {
         Tune::Defaults => builder,
         Tune::Timeout => builder.timeout(Duration::from_secs(3)),
@@ -160,72 +170,72 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
         }
         Tune::Hedge => builder.hedge(true),
     };
-    let loader = builder.persistent_workers(fault.what == What::KillAtRest).build()?;
+    let loader = builder.persistent_workers(fault.what == What::KillBetweenEpochs).build()?;
     if fault.what == What::HoldAll {
-        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        setrlimit(Resource::RLIMIT_NOFILE, 64, most)?;
+        let (_, max) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, 64, max)?;
     }
     let mut batches = loader.iter()?;
-    let mut said =
-        Said { workers: batches.worker_pids(), milliseconds: 0.0, right: 0, error: None, wrong: false };
-    println!("{}", serde_json::to_string(&said.workers)?);
+    let mut report =
+        Report { workers: batches.worker_pids(), milliseconds: 0.0, right: 0, error: None, wrong: false };
+    println!("{}", serde_json::to_string(&report.workers)?);
     let mut since = Instant::now();
     let mut held = Vec::new();
-    let epochs = if fault.what == What::KillAtRest { 2 } else { 1 };
+    let epochs = if fault.what == What::KillBetweenEpochs { 2 } else { 1 };
     for epoch in 0..epochs {
         if epoch == 1 {
             batches = loader.iter()?;
-            said.right = 0;
+            report.right = 0;
         }
         let mut expected = 0;
         loop {
-            if epoch == 0 && said.right == AT {
-                since = happen(fault, batches.worker_pids(), &life)?;
+            if epoch == 0 && report.right == FAULT_BATCH {
+                since = cause(fault, batches.worker_pids(), &armed)?;
                 if let What::Drop(_) = fault.what {
                     drop(batches);
-                    said.milliseconds = since.elapsed().as_secs_f64() * 1e3;
-                    return say(&said);
+                    report.milliseconds = since.elapsed().as_secs_f64() * 1e3;
+                    return print(&report);
                 }
             }
             let Some(batch) = batches.next() else { break };
             match batch {
                 Ok(batch) => {
-                    let right = (expected..expected + BATCH as u64).eq(batch.as_slice().iter().copied());
-                    said.wrong |= !right;
-                    said.right += usize::from(right);
+                    let right = (expected..expected + BATCH_SIZE as u64).eq(batch.as_slice().iter().copied());
+                    report.wrong |= !right;
+                    report.right += usize::from(right);
                     if fault.what == What::HoldAll {
                         held.push(batch);
                     }
                 }
                 Err(error) => {
-                    said.error.get_or_insert(error.to_string());
+                    report.error.get_or_insert(error.to_string());
                     if error.ends_iteration() || matches!(error, Error::TimedOut { .. }) {
                         break;
                     }
                 }
             }
-            expected += BATCH as u64;
+            expected += BATCH_SIZE as u64;
         }
         if epoch + 1 < epochs {
             kill(pid(batches.worker_pids()[1]), Signal::SIGKILL)?;
             since = Instant::now();
         }
     }
-    said.milliseconds = since.elapsed().as_secs_f64() * 1e3;
+    report.milliseconds = since.elapsed().as_secs_f64() * 1e3;
     drop(batches);
-    say(&said)
+    print(&report)
 }
 
-/// Lets the fault happen that is not of a sample; gives when.
-fn happen(fault: &Fault, workers: Vec<u32>, life: &std::path::Path) -> anyhow::Result<Instant> {
+/// Causes a fault that does not happen in a sample. Returns the time of the fault.
+fn cause(fault: &Fault, workers: Vec<u32>, armed: &std::path::Path) -> anyhow::Result<Instant> {
     let victim = pid(workers[1]);
     let state = |state| -> anyhow::Result<()> {
         match state {
             State::Working => {}
             State::Stopped => kill(victim, Signal::SIGSTOP)?,
-            // The sample is loaded ahead: it has taken its life, or is about to.
-            State::Stuck | State::StuckAndDeaf => {
-                while life.exists() {
+            // The worker loads ahead: it has reached the sample in which it gets stuck, or soon will.
+            State::Stuck | State::StuckWithSignalsBlocked => {
+                while armed.exists() {
                     thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -248,7 +258,7 @@ fn happen(fault: &Fault, workers: Vec<u32>, life: &std::path::Path) -> anyhow::R
         What::Drop(wanted) => state(wanted)?,
         What::Main(end, wanted) => {
             state(wanted)?;
-            // Read by whoever watches from outside, who then has the time of the end.
+            // Tells the watching process that main ends now.
             println!("now");
             io::stdout().flush()?;
             match end {
@@ -267,7 +277,7 @@ fn pid(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed())
 }
 
-fn say(said: &Said) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string(said)?);
+fn print(report: &Report) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(report)?);
     Ok(io::stdout().flush()?)
 }

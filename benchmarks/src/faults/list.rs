@@ -1,44 +1,47 @@
-//! The faults.
+//! The list of faults.
 
 use anyhow::Context as _;
 
-/// One of them.
+/// A fault.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     /// Name of the same fault in `benchmarks/faults/faults.py`; `None` if PyTorch has no counterpart.
     pub(crate) pytorch: Option<&'static str>,
+    /// Description in the tables.
     pub(crate) about: &'static str,
     pub(crate) what: What,
-    /// Options beside the defaults.
+    /// Option that differs from the defaults.
     pub(crate) tune: Tune,
 }
 
-/// What happens, at batch [`AT`](crate::host::AT).
+/// What happens at batch [`FAULT_BATCH`](crate::host::FAULT_BATCH).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Nothing,
-    /// A signal from outside to a worker.
+    /// A worker gets SIGKILL.
     Kill,
+    /// A worker gets SIGSTOP.
     Stop,
-    /// In a sample, once.
+    /// A sample does this once.
     Sample(InSample),
-    /// In a sample, each time that it is tried.
+    /// A sample does this on every attempt to load it.
     Always(InSample),
-    /// All batches are held, with few descriptors.
+    /// The program holds all batches and has few descriptors.
     HoldAll,
-    /// The iterator is dropped in mid-epoch, when a worker is in this state.
+    /// The program drops the iterator in mid-epoch, while a worker is in this state.
     Drop(State),
-    /// A worker is killed between two epochs of persistent workers.
-    KillAtRest,
+    /// A persistent worker is killed between two epochs.
+    KillBetweenEpochs,
     /// A worker is killed, and the program was started with SIGCHLD ignored.
     SigchldIgnored,
     /// A worker is killed, and a thread of the program waits for every child.
     ReaperThread,
-    /// Main ends, in this way, while a worker is in this state.
+    /// Main ends in this way, while a worker is in this state.
     Main(End, State),
 }
 
+/// What a sample does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InSample {
     Abort,
@@ -56,18 +59,20 @@ pub(crate) enum InSample {
 pub(crate) enum Child {
     ExitsAtOnce,
     Sleeps,
-    /// It returns from the sample as its parent does.
+    /// The child returns from the sample like its parent, and so loads further samples.
     Loads,
 }
 
+/// The state of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Working,
     Stuck,
-    StuckAndDeaf,
+    StuckWithSignalsBlocked,
     Stopped,
 }
 
+/// How main ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Kill,
@@ -76,6 +81,7 @@ pub(crate) enum End {
     Exec,
 }
 
+/// The option that is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tune {
     Defaults,
@@ -92,7 +98,7 @@ const fn stop(name: &'static str, pytorch: Option<&'static str>, about: &'static
     Fault { name, pytorch, about, what: What::Stop, tune }
 }
 
-/// Order of a fault in the tables: epochs first, then drops, then ends of main.
+/// All faults, in the order of the tables: those in an epoch, then those at a drop, then ends of main.
 pub(crate) const FAULTS: &[Fault] = &[
     fault("none", "none", "no fault", What::Nothing),
     fault("kill", "worker-killed", "worker SIGKILLed", What::Kill),
@@ -131,7 +137,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         tune: Tune::Defaults,
     },
     fault("always", "sample-kills", "same sample always kills its worker", What::Always(InSample::Abort)),
-    fault("rest", "persistent-killed", "persistent worker killed between epochs", What::KillAtRest),
+    fault("rest", "persistent-killed", "persistent worker killed between epochs", What::KillBetweenEpochs),
     fault(
         "sigchld",
         "sigchld-ignored-before",
@@ -151,7 +157,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         "drop-deaf",
         "drop-blocked-stuck",
         "worker stuck, all signals blocked",
-        What::Drop(State::StuckAndDeaf),
+        What::Drop(State::StuckWithSignalsBlocked),
     ),
     fault("main-kill", "main-killed", "SIGKILLed", What::Main(End::Kill, State::Working)),
     fault(
@@ -167,6 +173,6 @@ pub(crate) const FAULTS: &[Fault] = &[
 
 impl Fault {
     pub(crate) fn find(name: &str) -> anyhow::Result<&'static Self> {
-        FAULTS.iter().find(|fault| fault.name == name).context("no such fault")
+        FAULTS.iter().find(|fault| fault.name == name).with_context(|| format!("there is no fault `{name}`"))
     }
 }

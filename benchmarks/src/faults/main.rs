@@ -1,8 +1,10 @@
-//! What this loader does when something goes wrong: the faults of `benchmarks/faults/pytorch.py`, each tried many times, each time in a
-//! process of its own. Prints a table, and fails when a batch was wrong or missing without an error.
+//! Measures what this loader does when something goes wrong, with the faults of
+//! `benchmarks/faults/pytorch.py`. Each fault is tried many times, each time in a separate process. Prints a
+//! table, and fails if a batch was wrong, or missing without an error.
 //!
 //! ```sh
-//! cargo run --release -p loader-benchmarks --bin loader-bench-faults -- [--tries N] [--only NAME] [--write | --document]
+//! cargo run --release -p loader-benchmarks --bin loader-bench-faults -- \
+//!     [--tries N] [--only NAME] [--write | --document]
 //! ```
 
 mod host;
@@ -21,19 +23,19 @@ use crate::{
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// How often each fault is tried.
+    /// Number of tries of each fault.
     #[arg(long, default_value_t = 20)]
     tries: usize,
-    /// Only faults whose name contains this.
+    /// Try only the faults whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// Keep every try in benchmarks/results/faults.json, and put the tables into docs/reliability.md.
+    /// Write every try to benchmarks/results/faults.json, and the tables to docs/reliability.md.
     #[arg(long)]
     write: bool,
-    /// Only put the tables of the file into the document.
+    /// Try nothing; write the tables from benchmarks/results/faults.json to docs/reliability.md.
     #[arg(long, conflicts_with = "write")]
     document: bool,
-    /// Be the program that the fault happens to.
+    /// Run as the program in which this fault happens.
     #[arg(long, hide = true)]
     host: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! The file with every try, and the tables in `docs/reliability.md` that are made from it and from PyTorch's.
+//! Writes the file of tries, and the tables in `docs/reliability.md`, which are made from that file and from
+//! PyTorch's.
 
 use std::{fs, path::Path, process::Command};
 
@@ -13,11 +14,11 @@ use crate::{
 const OURS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/faults.json");
 const PYTORCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/faults-pytorch.json");
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reliability.md");
-/// The lines of the document that the tables stand between.
+/// The lines of the document before and after the tables.
 const BEGIN: &str = "<!-- made by loader-bench-faults: begin -->\n";
 const END: &str = "<!-- made by loader-bench-faults: end -->\n";
 
-/// A file of results.
+/// The file with the results of this loader.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
     machine: Machine,
@@ -31,11 +32,11 @@ struct Machine {
     cores: usize,
     memory: String,
     kernel: String,
-    /// Load average of the last minute, at the end of the measurement.
+    /// Load average over the last minute of the measurement.
     load_average: f64,
 }
 
-/// A file of PyTorch's results.
+/// The file with the results of PyTorch.
 #[derive(Debug, Deserialize)]
 struct PyTorch {
     versions: Versions,
@@ -52,12 +53,13 @@ struct PyTorchTry {
     fault: String,
     outcome: String,
     seconds: Option<f64>,
-    /// When a drop returned, and 2 s later.
+    /// Number of workers that ran when the drop returned, and 2 s later.
     workers_running: Option<Vec<u32>>,
 }
 
 impl Results {
-    /// Writes the file. Faults that were not tried keep their tries in the file.
+    /// Writes the tries to the file. Faults that were not tried this time keep the tries that are in the
+    /// file.
     pub(crate) fn write(mut tries: Vec<Try>) -> anyhow::Result<()> {
         if let Ok(before) = read::<Self>(OURS) {
             let tried = |name: &str| tries.iter().any(|one| one.fault == name);
@@ -91,13 +93,13 @@ impl Machine {
     }
 }
 
-/// Puts the tables into the document.
+/// Writes the tables to the document.
 pub(crate) fn write_document() -> anyhow::Result<()> {
     let text = fs::read_to_string(DOCUMENT).context(DOCUMENT)?;
     fs::write(DOCUMENT, with_tables(&text)?).context(DOCUMENT)
 }
 
-/// The document's text with the tables that the files of results make.
+/// Returns the text of the document with tables made from the files of results.
 fn with_tables(text: &str) -> anyhow::Result<String> {
     let (before, rest) = text.split_once(BEGIN).context("the document has no line where the tables begin")?;
     let (_, after) = rest.split_once(END).context("the document has no line where the tables end")?;
@@ -153,13 +155,13 @@ fn epoch_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
         let outcomes = ["survived", "lost", "hung", "wrong"].map(outcome);
         format!("{} | {}", theirs.len(), outcomes.join(" | "))
     };
-    format!("| {} | {} | {ours} | {} | {theirs} |\n", fault.about, tries.len(), spread(ours_took(tries)))
+    format!("| {} | {} | {ours} | {} | {theirs} |\n", fault.about, tries.len(), spread(seconds_of(tries)))
 }
 
 fn drop_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
     let returned = count(tries, |one| one.outcome == Outcome::Survived);
     let left = count(tries, |one| one.left_over);
-    let ours = format!("{} | {returned} | {} | {left}", tries.len(), spread(ours_took(tries)));
+    let ours = format!("{} | {returned} | {} | {left}", tries.len(), spread(seconds_of(tries)));
     let returned = count(theirs, |one| one.outcome == "returned");
     let left = count(theirs, |one| {
         one.workers_running.as_ref().and_then(|workers| workers.last()).is_some_and(|&workers| workers > 0)
@@ -170,33 +172,33 @@ fn drop_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
 
 fn main_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
     let gone = count(tries, |one| one.outcome == Outcome::Survived);
-    let within = |most| count(theirs, |one| one.seconds.is_some_and(|seconds| seconds <= most));
+    let within = |max| count(theirs, |one| one.seconds.is_some_and(|seconds| seconds <= max));
     let theirs = format!("{} of {} | {} of {}", within(1.0), theirs.len(), within(20.0), theirs.len());
-    format!("| {} | {} | {gone} | {} | {theirs} |\n", fault.about, tries.len(), spread(ours_took(tries)))
+    format!("| {} | {} | {gone} | {} | {theirs} |\n", fault.about, tries.len(), spread(seconds_of(tries)))
 }
 
-fn count<T>(of: &[&T], is_one: impl Fn(&T) -> bool) -> String {
-    of.iter().filter(|one| is_one(one)).count().to_string()
+fn count<T>(tries: &[&T], counts: impl Fn(&T) -> bool) -> String {
+    tries.iter().filter(|one| counts(one)).count().to_string()
 }
 
-/// Seconds.
-fn ours_took(tries: &[&Try]) -> Vec<f64> {
+/// Returns the time of each try in seconds.
+fn seconds_of(tries: &[&Try]) -> Vec<f64> {
     tries.iter().map(|one| one.milliseconds / 1e3).collect()
 }
 
-/// Median and range of seconds.
+/// Formats median and range of times in seconds.
 pub(crate) fn spread(mut seconds: Vec<f64>) -> String {
     seconds.sort_by(f64::total_cmp);
-    let (Some(least), Some(most)) = (seconds.first(), seconds.last()) else { return "never".to_owned() };
+    let (Some(min), Some(max)) = (seconds.first(), seconds.last()) else { return "never".to_owned() };
     let median = (seconds[(seconds.len() - 1) / 2] + seconds[seconds.len() / 2]) / 2.0;
-    // All in the unit of the largest.
-    let (factor, unit, digits) = match *most {
-        most if most >= 1.0 => (1.0, "s", 1),
-        most if most >= 0.02 => (1e3, "ms", 0),
+    // The maximum determines the unit of all three.
+    let (factor, unit, digits) = match *max {
+        max if max >= 1.0 => (1.0, "s", 1),
+        max if max >= 0.02 => (1e3, "ms", 0),
         _ => (1e3, "ms", 1),
     };
     let shown = |value: f64| format!("{:.digits$}", value * factor);
-    format!("{} {unit} ({}-{})", shown(median), shown(*least), shown(*most))
+    format!("{} {unit} ({}-{})", shown(median), shown(*min), shown(*max))
 }
 
 fn read<T: for<'de> Deserialize<'de>>(path: impl AsRef<Path>) -> anyhow::Result<T> {

@@ -1,4 +1,4 @@
-//! One try of a fault, watched from outside.
+//! Runs one try of a fault in a separate process, and watches it.
 
 use std::{
     env, fs,
@@ -17,27 +17,27 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    host::{BATCHES, COPY, Said},
+    host::{ARMED, BATCHES, COPY, FAULT_BATCH, Report},
     list::{Fault, What},
 };
 
-/// A try that has come to nothing by then hangs.
+/// Time after which a try without an outcome counts as hung.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// What is still there so long after the program is left over.
+/// Time after the end of the program; workers and files that still exist then are left over.
 const LEFT_OVER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// Every batch came; a drop returned; no worker was left after main.
+    /// Every batch arrived; or the drop returned; or no worker was left after main.
     Survived,
-    /// An error in the place of one batch; all others came.
+    /// An error took the place of one batch, and all other batches arrived.
     LostOne,
-    /// An error, and more than its batch is lost.
+    /// There was an error, and more than one batch did not arrive.
     Lost,
-    /// Nothing before the deadline.
+    /// Nothing happened before the deadline.
     Hung,
-    /// Batches missing or wrong, without an error; or a copy of a worker loaded samples.
+    /// Batches were wrong, or missing without an error; or a copy of a worker loaded samples.
     Wrong,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct Try {
     /// Name of the fault.
     pub(crate) fault: String,
     pub(crate) outcome: Outcome,
-    /// From the fault to the outcome.
+    /// Time from the fault to the outcome.
     pub(crate) milliseconds: f64,
-    /// Something of the loader was there 2 s after the program's end: a worker or a file.
+    /// True if a worker or a file of the loader still existed 2 s after the end of the program.
     pub(crate) left_over: bool,
-    /// What the user sees.
+    /// The error that the user sees.
     pub(crate) text: Option<String>,
 }
 
@@ -93,11 +93,11 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     if folder.path().join(COPY).exists() {
         done.outcome = Outcome::Wrong;
     }
-    // The file that says that the fault has not happened yet is this program's own.
-    let files = fs::read_dir(folder.path())?.filter_map(Result::ok).filter(|file| file.file_name() != "life");
+    // The file ARMED is from this program and not from the loader.
+    let files = fs::read_dir(folder.path())?.filter_map(Result::ok).filter(|file| file.file_name() != ARMED);
     let left: Vec<u32> = workers.into_iter().filter(|&pid| is_running(pid)).collect();
     done.left_over = !left.is_empty() || files.count() > 0;
-    // One that the fault has stopped cannot see that its main process is gone.
+    // A worker that the fault has stopped cannot notice that main is gone.
     for pid in left {
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
@@ -111,11 +111,10 @@ fn epoch_ends(fault: &Fault, lines: &mpsc::Receiver<String>) -> anyhow::Result<T
             let milliseconds = DEADLINE.as_secs_f64() * 1e3;
             return Ok(Try::of(fault, Outcome::Hung, milliseconds, None));
         }
-        Err(error) => return Err(error).context("the program failed for a reason of its own"),
+        Err(error) => return Err(error).context("the program failed, and not because of the fault"),
     };
-    let Said { milliseconds, right, error, wrong, .. } = serde_json::from_str(&line)?;
-    let is_drop =
-        right < BATCHES && error.is_none() && milliseconds > 0.0 && !wrong && right == crate::host::AT;
+    let Report { milliseconds, right, error, wrong, .. } = serde_json::from_str(&line)?;
+    let is_drop = right < BATCHES && error.is_none() && milliseconds > 0.0 && !wrong && right == FAULT_BATCH;
     let outcome = match (&error, wrong) {
         (_, true) => Outcome::Wrong,
         (Some(_), _) if right + 1 == BATCHES => Outcome::LostOne,
@@ -128,7 +127,7 @@ fn epoch_ends(fault: &Fault, lines: &mpsc::Receiver<String>) -> anyhow::Result<T
 
 fn main_ends(fault: &Fault, lines: &mpsc::Receiver<String>, workers: &[u32]) -> anyhow::Result<Try> {
     if lines.recv_timeout(DEADLINE)? != "now" {
-        bail!("the program says something else than that it is about to end");
+        bail!("the program printed another line than `now`");
     }
     let since = Instant::now();
     while workers.iter().any(|&pid| is_running(pid)) && since.elapsed() < DEADLINE {
@@ -139,13 +138,13 @@ fn main_ends(fault: &Fault, lines: &mpsc::Receiver<String>, workers: &[u32]) -> 
 }
 
 fn lines(host: &mut Child) -> anyhow::Result<mpsc::Receiver<String>> {
-    let output = BufReader::new(host.stdout.take().context("it has an output")?);
+    let output = BufReader::new(host.stdout.take().context("standard output is a pipe")?);
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     Ok(receiver)
 }
 
-/// False of a process that only waits for its parent to look at it.
+/// True if the process is running. A zombie is not.
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
