@@ -157,7 +157,8 @@ fn row_093_lists_of_different_lengths() {
     for (first, second) in [(1, 2), (2, 1)] {
         for error in refused(vec![list(first), list(second)]) {
             let Error::CollateFailed { index: Some(1), .. } = &error else { panic!("{error:?}") };
-            let expected = format!("a list of {second} differs from the batch's first, of {first}");
+            let expected =
+                format!("the list has {second} items, but that of the batch's first sample has {first}");
             assert!(error.to_string().contains(&expected), "{error}");
         }
     }

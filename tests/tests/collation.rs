@@ -215,7 +215,9 @@ fn what_does_not_fit_is_named_by_index_field_and_shapes() {
         let errors: Vec<Error> = loader.iter().unwrap().map(Result::unwrap_err).collect();
         let Error::CollateFailed { index: Some(2), .. } = &errors[0] else { panic!("{:?}", errors[0]) };
         assert!(
-            errors[0].to_string().contains("field `1`: a list of 3 differs from the batch's first, of 2")
+            errors[0]
+                .to_string()
+                .contains("field `1`: the list has 3 items, but that of the batch's first sample has 2")
         );
         let Error::CollateFailed { index: Some(5), .. } = &errors[1] else { panic!("{:?}", errors[1]) };
         assert!(

@@ -36,7 +36,7 @@ use crate::{
 #[diagnostic::on_unimplemented(
     message = "samples of type `{Self}` have no default conversion for a loader without batches",
     label = "it does not implement `Convert`",
-    note = "put `#[derive(Convert)]` on a struct of numbers, arrays, tensors or strings; for any other type give the loader a function with `.convert(...)`: `.convert(|sample| Ok(sample))` takes a sample as it is"
+    note = "put `#[derive(Convert)]` on a struct of numbers, arrays, tensors or strings; for any other type give the loader a function with `.convert(...)`: `.convert(|sample| Ok(sample))` returns samples unchanged"
 )]
 pub trait Convert: Sized + Send + 'static {
     /// The converted sample.

@@ -183,8 +183,8 @@ mod tests {
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "field `1`: a list of {found} differs from the batch's first, of {expected}; make them equally long, or \
-                         wrap them in `Keep`"
+                    "field `1`: the list has {found} items, but that of the batch's first sample has {expected}; make \
+                     them equally long, or wrap them in `Keep`"
                 )
             );
         }

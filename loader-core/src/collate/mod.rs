@@ -132,7 +132,8 @@ pub enum CollateProblem {
     },
     /// The length of a list differs from that in the first sample.
     #[error(
-        "a list of {found} differs from the batch's first, of {expected}; make them equally long, or wrap them in `Keep`"
+        "the list has {found} items, but that of the batch's first sample has {expected}; make them equally long, or \
+         wrap them in `Keep`"
     )]
     ListLength {
         /// Length of the list in the first sample.

@@ -261,7 +261,7 @@ mod tests {
         let error = whole.get(3, &mut cx).unwrap_err();
         assert_eq!(error.to_string(), "index 3 is out of range: the dataset has 3 samples");
         let error = ConcatDataset::<Plain>::new([]).unwrap_err();
-        assert!(error.to_string().starts_with("a concatenation of nothing"), "{error}");
+        assert!(error.to_string().starts_with("a concatenation needs at least one dataset"), "{error}");
         assert_eq!(ConcatDataset::new([plain(usize::MAX), plain(1)]).unwrap_err(), ComposeError::TooLong);
     }
 

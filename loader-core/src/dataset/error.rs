@@ -5,9 +5,7 @@
 #[non_exhaustive]
 pub enum ComposeError {
     /// There are no parts.
-    #[error(
-        "{whole} of nothing: give it at least one dataset; check the list or the pattern it was made from"
-    )]
+    #[error("{whole} needs at least one dataset; check the list or the pattern that selects the datasets")]
     NoParts {
         /// Name of the combination: `a stack` or `a concatenation`.
         whole: &'static str,

@@ -156,8 +156,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 
     /// Returns a text that identifies which samples a shard has and in which order, for example the version
-    /// of the files or an option that selects some of them. `"stream"` by default. The text is used as that
-    /// of [`Dataset::fingerprint`](crate::Dataset::fingerprint), and the same rules hold for it.
+    /// of the files or an option that selects some of them. `"stream"` by default. The rules
+    /// of [`Dataset::fingerprint`](crate::Dataset::fingerprint) hold.
     fn fingerprint(&self) -> String {
         "stream".to_owned()
     }

@@ -237,8 +237,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 
     /// Splits the dataset at random into parts that have the given `fractions` of the samples, rounded as by
-    /// [`random_split_by_fractions`]. Each part has a clone of the dataset, as with
-    /// [`random_split_by_counts`](Self::random_split_by_counts).
+    /// [`random_split_by_fractions`]. Each part has a clone of the dataset.
     ///
     /// # Errors
     /// Returns [`SplitError::InvalidFraction`] if a fraction is not between 0 and 1, and

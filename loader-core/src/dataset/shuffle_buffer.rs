@@ -240,8 +240,8 @@ where
             let position = self.read;
             let item = self.next(|| oldest).with_context(|| {
                 format!(
-                    "the stream ends after {position} items, but it had at least {end} when the snapshot was taken; \
-                     it must not change between two runs"
+                    "the stream has fewer than the {end} items that had been read when the snapshot was taken; it \
+                     must not change between two runs"
                 )
             })?;
             let wanted = wanted.next_if(|(wanted, _)| *wanted == position);

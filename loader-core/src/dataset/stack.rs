@@ -269,7 +269,7 @@ mod tests {
             "{error}"
         );
         let error = StackDataset::new(BTreeMap::<String, Plain>::new()).unwrap_err();
-        assert!(error.to_string().starts_with("a stack of nothing"), "{error}");
+        assert!(error.to_string().starts_with("a stack needs at least one dataset"), "{error}");
     }
 
     #[test]

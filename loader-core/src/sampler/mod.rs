@@ -133,8 +133,7 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns a text that identifies what determines the order apart from seed, epoch and number of indices.
-    /// `"sampler"` by default. The text is used as that of
-    /// [`Dataset::fingerprint`](crate::Dataset::fingerprint), and the same rules hold for it.
+    /// `"sampler"` by default. The rules of [`Dataset::fingerprint`](crate::Dataset::fingerprint) hold.
     fn fingerprint(&self) -> String {
         "sampler".to_owned()
     }
