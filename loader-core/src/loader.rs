@@ -129,9 +129,9 @@ impl<B: Batch> DataLoader<B> {
     /// any number of workers; for an iterable dataset, [`shards`](Builder::shards) must be set if the number
     /// of workers differs.
     ///
-    /// For a map-style dataset, no sample before the state is loaded again, and neither for an iterable
-    /// dataset with [snapshots](Builder::snapshots) after each batch. Any other iterable dataset reads each
-    /// shard from its last snapshot or from its beginning, without collation, unless it implements
+    /// For a map-style dataset, and for an iterable dataset with a [snapshot](Builder::snapshots) after each
+    /// batch, this loads no sample before the state. Any other iterable dataset reads each shard from its
+    /// last snapshot or from its beginning, without collation, unless it implements
     /// [`iter_at`](IterableDataset::iter_at). For an iterable dataset, this call waits for the first batch.
     ///
     /// # Errors

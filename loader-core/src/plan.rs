@@ -18,8 +18,8 @@ use crate::{
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
 
-/// The batches of one epoch that are not yet planned. It takes one batch from the sampler in advance, so that
-/// it knows whether it is over.
+/// The batches of one epoch that have not been given out yet. It takes one batch from the sampler in advance,
+/// so that it knows whether it is over.
 pub(crate) struct Plan {
     batches: Batches,
     epoch: u64,

@@ -190,9 +190,9 @@ where
         Some(name) if !program.is_self() => {
             if !functions.is_empty() {
                 let problem = format!(
-                    "the dataset registered as `{name}` is loaded by another program, which does not have this \
-                     program's functions; write a type that does the same, implement `Dataset` (or `Sample`) \
-                     for it, and use it in both programs"
+                    "the dataset registered as `{name}` is loaded by another program, which does not have \
+                     this program's functions; write a type that does the same, implement `Dataset` (or \
+                     `Sample`) for it, and use it in both programs"
                 );
                 return Err(unsendable(problem));
             }

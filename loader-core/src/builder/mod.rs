@@ -239,7 +239,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// - after three deaths in a row in the same sample of which the host hides the cause,
     /// - after 100 deaths on the batch.
     ///
-    /// If another process kills workers at random, no batch is lost.
+    /// With [`OnBadSample::Skip`] or [`OnBadSample::Replace`], the loader gives up only the sample in which
+    /// the workers died, if one is known. If another process kills workers at random, no batch is lost.
     ///
     /// While the program waits for a batch, the loader also kills and replaces a worker that has work and
     /// cannot go on for 10 seconds, because SIGSTOP or a debugger stopped it or because its main thread has

@@ -50,8 +50,8 @@ impl LoaderOptions {
         }
     }
 
-    /// Checks that the machine has the memory for the order and for the indices of a batch. Without it, the
-    /// allocator would end the process.
+    /// Checks that the machine has enough memory for the order and for the indices of a batch. Without this
+    /// check, the allocator would end the process.
     fn check_size(&self, samples: usize) -> Result<(), Error> {
         let memory = machine_memory().unwrap_or(u64::MAX >> 1);
         let is_too_large = |indices: usize| {

@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_file_can_set_every_option() {
-        let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\nprefetch_factor = 2\n\
-                      seed = 7\norder = \"torch\"\nrank = 1\nworld_size = 4\ndrop_last = true\n\
-                      in_order = false\ntimeout = 30\nwarn_after = 5\nshards = 6\n\
+        let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\n\
+                      prefetch_factor = 2\nseed = 7\norder = \"torch\"\nrank = 1\nworld_size = 4\n\
+                      drop_last = true\nin_order = false\ntimeout = 30\nwarn_after = 5\nshards = 6\n\
                       persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
                       on_worker_death = \"fail\"\nmax_worker_deaths = 5\non_bad_sample = \"skip\"\n\
                       max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\n\
