@@ -37,8 +37,7 @@ pub(crate) fn order(bytes: &[u8]) {
     }
 }
 
-/// Receives the bytes as a whole message of a lifeline, with its header; and decodes them as the body of each
-/// kind of message.
+/// Receives a whole message of a lifeline, with its header; and decodes the body of each kind of message.
 pub(crate) fn lifeline(bytes: &[u8]) {
     if (1..=64 * 1024).contains(&bytes.len()) {
         let (ours, theirs) = Lifeline::pair().unwrap();
@@ -53,8 +52,8 @@ pub(crate) fn lifeline(bytes: &[u8]) {
 
 const SLOT: usize = 4096;
 
-/// Decodes a batch from a slot of one page. The first two numbers are the range of its encoding, the rest is
-/// the content of the slot.
+/// Decodes a batch from a slot of one page: two numbers are the range of its encoding, the rest is the slot's
+/// content.
 pub(crate) fn batch(bytes: &[u8]) {
     let (numbers, content) = bytes
         .as_chunks::<8>()

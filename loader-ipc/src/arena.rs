@@ -1,10 +1,11 @@
-//! Writes a batch into its slot: the worker builds tensors in the slot while it collates the batch, and
-//! encodes everything else behind them. [`lent`](crate::lent) reads the batch in main.
+//! Writes a batch into its slot: the worker builds tensors there while it collates, and encodes the rest of
+//! the batch behind them. [`lent`](crate::lent) reads the batch in main.
+//!
 //!
 //! The arena is thread-local, so that `Tensor::zeros` in any collate function allocates in shared memory. It
 //! is active only while [`Arena::within`] runs; a tensor that is made outside of collation (a cached sample)
-//! is on the heap and is copied into the slot when the batch is encoded. Alternative considered: an arena
-//! argument. Rejected because every collate function and every `Tensor` constructor would have to pass it on.
+//! is copied when the batch is encoded. Alternative considered: an arena argument. Rejected because every
+//! collate function and `Tensor` constructor would need it.
 
 use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc};
 
@@ -20,8 +21,8 @@ use crate::{
 /// The memory in which a batch is built: a slot, or the heap.
 #[derive(Debug)]
 pub struct Arena {
-    /// While [`Arena::within`] runs, the backing is in the thread-local, and this field holds the one that
-    /// was there before. Boxed, because it is moved for each sample.
+    /// While [`Arena::within`] runs, it is swapped with the one in the thread-local. Boxed, because it is
+    /// moved for each sample.
     backing: Option<Box<Backing>>,
 }
 
@@ -41,18 +42,17 @@ pub(crate) enum Allocation {
 #[derive(Debug)]
 struct SlotArena {
     loan: Loan,
-    /// Number of bytes allocated. While a batch is encoded, the number may exceed the length of the slot: it
-    /// is then the length that the batch needs.
+    /// Number of bytes allocated. While a batch is encoded, it may exceed the slot's length: it is then what
+    /// the batch needs.
     used: usize,
-    /// True while a batch is encoded.
     encoding: bool,
-    /// Offsets of the buffers that the encoding has copied into the slot, by address and length of the
-    /// buffer, so that clones are copied once. The map holds each buffer until the batch is encoded, so that
-    /// no other buffer can get its address.
+    /// Offsets of buffers that the encoding has copied into the slot, by address and length: clones are
+    /// copied once. The map holds each buffer until the batch is encoded, so that no other can get its
+    /// address.
     copied: BTreeMap<(usize, usize), (u64, Arc<Buffer>)>,
 }
 
-/// Range of the slot that holds the encoding of its batch, in bytes.
+/// Range of a slot that holds the encoding of its batch, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encoded {
     /// First byte.
@@ -93,8 +93,8 @@ impl Arena {
         Self { backing: Some(Box::new(Backing::Heap(pool.clone()))) }
     }
 
-    /// Runs `collate`. Until it returns, this thread allocates buffers in this arena. Buffers that do not fit
-    /// into its slot are allocated on the heap.
+    /// Runs `collate`, during which this thread allocates buffers in this arena, or on the heap if they do
+    /// not fit.
     pub fn within<R>(&mut self, collate: impl FnOnce() -> R) -> R {
         /// Moves the backing back into the arena, also when `collate` panics.
         struct Restore<'a>(&'a mut Option<Box<Backing>>);
@@ -108,9 +108,8 @@ impl Arena {
         collate()
     }
 
-    /// Encodes `batch` into the slot. Tensors that are in the slot already are encoded as references, the
-    /// others are copied into it, and the rest of the batch is encoded behind them. A tensor and its clones
-    /// are stored once.
+    /// Encodes `batch` into the slot: tensors that are in it as references, the others as copies, and the
+    /// rest of the batch behind them. A tensor and its clones are stored once.
     ///
     /// # Errors
     /// [`EncodeError::TooLarge`] if the slot is too small: encode the batch again into a slot of the size
@@ -126,8 +125,8 @@ impl Arena {
         slot.encoding = true;
         let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
-        // The batch's `Serialize` is user code, which may have forked. Only the worker itself may write to
-        // the slot.
+        // The batch's `Serialize` is user code, which may have forked, and only the worker may write to the
+        // slot.
         end_if_forked();
         let slot = self.slot();
         slot.encoding = false;
@@ -156,7 +155,7 @@ impl SlotArena {
         self.loan.take(start..self.used).ok()
     }
 
-    /// Copies `bytes` behind the bytes used so far. Returns their offset; `None` if the slot is too small.
+    /// Appends `bytes`. Returns their offset; `None` if the slot is too small.
     fn put(&mut self, bytes: &[u8]) -> Option<u64> {
         let start = self.used.next_multiple_of(ALIGNMENT);
         self.used = start.checked_add(bytes.len())?;
@@ -183,9 +182,9 @@ pub(crate) fn allocate(len: usize) -> Option<Allocation> {
     })
 }
 
-/// Returns the offset of the first `len` bytes of `buffer` in the slot that this thread is encoding into. If
-/// they are not in the slot, copies them into it, once per batch. Returns `None` if this thread encodes no
-/// batch into a slot: the caller must then serialise the bytes themselves.
+/// Returns the offset of the first `len` bytes of `buffer` in the slot that this thread is encoding into.
+/// Copies them there, once per batch, if they are elsewhere. Returns `None` if no batch is being encoded: the
+/// caller must serialise the bytes themselves.
 pub fn place(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
         let Some(Backing::Slot(arena)) = current.as_deref_mut() else { return None };
@@ -199,8 +198,8 @@ pub fn place(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
         if let Some((offset, _)) = arena.copied.get(&key) {
             return Some(*offset);
         }
-        // If the slot is full, `put` only counts, so that `Arena::encode` reports the size that the batch
-        // needs. The offset is then never used.
+        // If the slot is full, `put` only counts, for the size that `Arena::encode` reports. The offset is
+        // then never used.
         let offset = arena.used.next_multiple_of(ALIGNMENT) as u64;
         arena.put(&buffer.as_bytes()[..len]);
         arena.copied.insert(key, (offset, Arc::clone(buffer)));

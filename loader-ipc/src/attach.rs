@@ -1,12 +1,10 @@
-//! Attachments of an encoded value: the value's bytes hold the number of an attachment instead of its
-//! content.
+//! Attachments of an encoded value, to which its bytes refer by number.
 //!
-//! Large read-only content is attached as a descriptor of sealed memory, which each process maps. Content
-//! that is in sealed memory already is attached without a copy. Other content, which may come in thousands of
-//! pieces, is copied into one further memory, so that it costs one descriptor.
+//! Large read-only content is sent as a descriptor of sealed memory, which each process maps. Content that is
+//! in sealed memory already is not copied. Other content, which may come in thousands of pieces, is copied
+//! into one memory, which costs one descriptor.
 //!
-//! Functions are attached too. The bytes hold only a number, so a process can decode only functions that were
-//! encoded.
+//! Functions are attached too, so that only a function that was encoded can be decoded.
 
 use std::{
     cell::RefCell,
@@ -56,8 +54,8 @@ struct Pieces {
     number: usize,
     /// Bytes written.
     end: usize,
-    /// Offsets of the buffers that were written, by address and length of the buffer, so that clones are
-    /// written once. The map holds each buffer, so that no other buffer can get its address.
+    /// Offsets of the buffers written, by address and length: clones are written once. The map holds each
+    /// buffer, so that no other can get its address.
     known: BTreeMap<(usize, usize), (usize, Arc<Buffer>)>,
 }
 
@@ -115,8 +113,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Attached) -> Result<T
 }
 
 /// Attaches `memory` to the value that this thread is encoding. Returns the number to serialise instead of
-/// the content; `None` if this thread is not encoding a value with attachments, so that the caller must
-/// serialise the content itself.
+/// the content; `None` if no value with attachments is being encoded, so that the caller must serialise the
+/// content itself.
 pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
     PUT.with_borrow_mut(|put| {
         let list = &mut put.as_mut()?.memories;
@@ -144,8 +142,8 @@ pub fn put_function(function: AnyFunction) -> Option<u32> {
     })
 }
 
-/// Attaches the first `len` bytes of `buffer` to the value that this thread is encoding, as a piece of the
-/// one memory that holds all pieces. `None` as in [`put`].
+/// Attaches the first `len` bytes of `buffer` to the value that this thread is encoding, as a piece of one
+/// memory for all such; `None` as in [`put`].
 ///
 /// # Errors
 /// If the system is out of memory or descriptors.
@@ -172,8 +170,7 @@ impl Put {
                 pieces.writer.write_all(&[0; ALIGNMENT][..start - pieces.end])?;
                 pieces.writer.write_all(&buffer.as_bytes()[..len])?;
                 pieces.end = start + len;
-                // Without other owners, the buffer cannot be attached again, and holding it could keep a
-                // large temporary buffer alive.
+                // A buffer without other owners cannot be attached again, and may be a large temporary one.
                 if Arc::strong_count(buffer) > 1 {
                     pieces.known.insert(key, (start, Arc::clone(buffer)));
                 }
@@ -188,8 +185,8 @@ fn to_number(place: usize) -> u32 {
     u32::try_from(place).expect("fewer attachments than descriptors")
 }
 
-/// Runs `call` as if this thread were not encoding or decoding a value with attachments: for a part of a
-/// value that is encoded separately.
+/// Runs `call` without the attachments of the value that this thread is encoding or decoding: for a part that
+/// is encoded separately.
 pub fn apart<R>(call: impl FnOnce() -> R) -> R {
     let _put = Restore(&PUT, PUT.take());
     let _take = Restore(&TAKE, TAKE.take());

@@ -1,9 +1,9 @@
-//! Fault points: steps of the protocol at which a test can kill the process that takes the step.
+//! Fault points: steps of the protocol at which a test can kill a process.
 //!
-//! Without the feature `fault-points`, they do nothing. With it, `FAULT_POINT=worker-send:3` in the
-//! environment makes a process kill itself when it comes to that step for the third time, provided that it
-//! can remove the file that `FAULT_LIFE` names: only the first process to come there dies, and its
-//! replacements go on. With `FAULT_PAUSE=500`, that process sleeps for 500 ms instead.
+//! Without the feature `fault-points`, they do nothing. With it and `FAULT_POINT=worker-send:3` in the
+//! environment, a process that comes to that step for the third time kills itself if it can remove the file
+//! that `FAULT_LIFE` names: only the first one dies, and its replacements go on. With `FAULT_PAUSE=500`, it
+//! sleeps for 500 ms instead.
 //!
 //! Alternative considered: a crate for fail points. Rejected because its actions cannot kill a process, and
 //! because it cannot count across processes.
@@ -69,8 +69,7 @@ impl Point {
     }
 }
 
-/// Marks the place in the code where a process comes to `point`, and kills the process there if the test asks
-/// for it.
+/// Marks the place in the code where a process comes to `point`.
 #[inline]
 pub fn point(point: Point) {
     #[cfg(feature = "fault-points")]

@@ -1,6 +1,6 @@
-//! Reuses the memory of heap buffers, for loading without workers. A fresh buffer of the size of a batch
-//! costs a page fault for each of its pages, and a fresh small buffer takes the allocator's slow path for
-//! aligned memory; a reused buffer costs almost nothing.
+//! Reuses the memory of heap buffers, for loading without workers. A fresh large buffer costs a page fault
+//! for each of its pages, a fresh small one the allocator's slow path for aligned memory, a reused one almost
+//! nothing.
 
 use std::{
     fmt,
@@ -14,9 +14,9 @@ use crate::{
 
 /// Maximum size of a buffer in the class of small buffers, in lines.
 const MAX_SMALL: usize = 64 * 1024 / size_of::<Line>();
-/// Number of free buffers that a class may always keep. It keeps more if more were in use at a time in this
-/// period or the previous one; a period ends when no buffer is in use. Loading uses the buffers of a batch or
-/// two at a time; more come back only when the program drops batches that it had kept.
+/// Number of free buffers that a class may always keep. It keeps as many as were in use at a time, in this
+/// period or the previous one, if that is more. Loading needs those of a batch or two; more come back only
+/// when the program drops batches that it had kept.
 const MIN_FREE: usize = 4;
 
 /// Free buffers, which later batches use again. Clones share them, and the last clone frees them.
@@ -58,8 +58,8 @@ pub(crate) enum Block {
 }
 
 impl HeapPool {
-    /// Creates a pool whose buffers `pinner` page-locks when they are allocated. A buffer that it cannot
-    /// page-lock is ordinary memory.
+    /// Creates a pool of buffers that `pinner` page-locks. A buffer that it cannot page-lock is ordinary
+    /// memory.
     pub fn pinned(pinner: Option<Pinner>) -> Self {
         Self(Arc::new(Shared { classes: Mutex::default(), pinner }))
     }
@@ -93,7 +93,7 @@ impl HeapPool {
         if class.in_use == 0 {
             class.previous_peak = std::mem::take(&mut class.peak);
         }
-        // Frees the oldest buffers: they are the least likely to have a size that is needed.
+        // The oldest buffers are the least likely to have a size that is needed.
         let max_free = MIN_FREE.max(class.peak).max(class.previous_peak);
         let excess = class.free.len().saturating_sub(max_free);
         let freed: Vec<Block> = class.free.drain(..excess).collect();
@@ -125,7 +125,7 @@ impl Block {
         matches!(self, Self::Pinned(pages) if pages.is_pinned())
     }
 
-    /// True in a forked child for a page-locked block of the parent: it is not page-locked in the child.
+    /// True in a forked child for a page-locked block of its parent.
     fn is_stale(&self) -> bool {
         matches!(self, Self::Pinned(pages) if !pages.is_pinned())
     }

@@ -58,8 +58,7 @@ impl SealedMemory {
     }
 }
 
-/// Writes the content of a [`SealedMemory`] in parts, so that large content need not be collected on the heap
-/// first.
+/// Writes a [`SealedMemory`] in parts, so that large content needs no second copy on the heap.
 #[derive(Debug)]
 pub struct SealedWriter {
     file: File,
@@ -95,8 +94,8 @@ impl Write for SealedWriter {
     }
 }
 
-/// Creates writable memory of a fixed size, with all pages reserved. Accessing it can never raise a signal:
-/// the memory cannot shrink, and if the system is out of memory, `fallocate` reports an error here.
+/// Creates writable memory of a fixed size, with all pages reserved. Accessing it never raises a signal: it
+/// cannot shrink, and `fallocate` has reserved its pages or returned an error.
 ///
 /// # Errors
 /// `OutOfMemory` or `StorageFull` if the system cannot reserve the pages; otherwise the error of the system
@@ -126,8 +125,8 @@ pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
 /// As [`reserve`]. No page is then reserved.
 pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
-    // If a signal interrupts the call, the kernel drops the pages reserved so far. With a profiler's timer,
-    // the call might never end.
+    // If a signal interrupts the call, the kernel drops the pages reserved so far. A profiler's timer could
+    // keep it from ending.
     without(Signal::SIGXFSZ, || uninterrupted(|| fallocate(fd, FallocateFlags::empty(), start, len)))?;
     Ok(())
 }

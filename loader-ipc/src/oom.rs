@@ -20,8 +20,8 @@ impl OomWatch {
         Self { kills: read() }
     }
 
-    /// Returns true if the OOM killer has ended a process, anywhere on this machine, since the last call. The
-    /// kernel raises the count before it kills.
+    /// True if the OOM killer has ended a process, anywhere on this machine, since the last call. The kernel
+    /// counts before it kills.
     pub fn has_acted(&mut self) -> bool {
         let before = std::mem::replace(&mut self.kills, read());
         matches!((before, self.kills), (Some(before), Some(now)) if now > before)

@@ -10,13 +10,13 @@
 //!
 //! Small slots share memfds (`slots/regions.rs`), so that a program can hold many batches with few
 //! descriptors; a slot of 1 MiB or more has its own memfd. A slot is never resized: a batch that needs more
-//! gets another slot. The pool keeps only as many free slots as its workers may need and destroys the others,
-//! so that memory and descriptors go back to the system when the program drops batches that it has held.
+//! gets another slot. Free slots that workers do not need are destroyed, so that memory and descriptors go
+//! back when the program drops batches.
 //!
 //! Alternative considered: one memfd for each slot. Rejected because a program that holds a thousand small
-//! batches then needs a thousand descriptors, as many as a process has by default. Alternative considered:
-//! one memfd for all slots. Rejected because its address space must be chosen beforehand, and because a stray
-//! write of a worker could then reach every slot.
+//! batches then needs a thousand descriptors, as many as a process has by default. One memfd for all slots
+//! was rejected because its address space must be chosen beforehand, and because a stray write of a worker
+//! could then reach every slot.
 
 mod recent;
 mod regions;
@@ -42,17 +42,16 @@ use crate::{
 };
 
 const PAGE: usize = 4096;
-/// Size of the first slots, in bytes, and minimum size of every slot. It is small because the size of a batch
-/// is not known yet.
+/// Size of the first slots and minimum size of all, in bytes. Small, because the size of a batch is not known
+/// yet.
 pub const FIRST_LEN: usize = 64 * 1024;
-/// Number of free slots that the pool keeps in addition to twice the largest number that was leased at a
-/// time.
+/// Number of free slots that are kept in addition to twice the largest number that was leased at a time.
 const SPARE: usize = 8;
 /// Number of returned slots at which the thread that drops a batch puts them back into the pool itself.
 const MANY_RETURNS: usize = 64;
 
-/// All slots of a loader, shared by its iterators. A clone stands for the same iterator; for another
-/// iterator, see [`of_iterator`](Self::of_iterator).
+/// All slots of a loader, shared by its iterators. Clones belong to the same iterator, see
+/// [`of_iterator`](Self::of_iterator).
 #[derive(Debug, Clone)]
 pub struct SlotPool {
     inner: Arc<Mutex<Inner>>,
@@ -60,8 +59,7 @@ pub struct SlotPool {
     owner: Arc<Owner>,
 }
 
-/// An iterator that leases slots: holds the thread that leased a slot for it last. The iterator is alive as
-/// long as an [`Arc`] of this.
+/// An iterator, by the thread that leased its last slot. The iterator is alive as long as an [`Arc`] of this.
 #[derive(Debug)]
 struct Owner(Mutex<ThreadId>);
 
@@ -79,8 +77,7 @@ struct Inner {
     slots: BTreeMap<u32, Slot>,
     /// The memory of the slots, by number of the first slot.
     regions: BTreeMap<u32, Region>,
-    /// Numbers of the free slots. Kept separately, because there may be hundreds of slots and only a few free
-    /// ones.
+    /// Numbers of the free slots, which may be a few among hundreds.
     free: BTreeSet<u32>,
     /// Bytes in slots that are not free.
     in_use: u64,
@@ -90,8 +87,8 @@ struct Inner {
     max_leased: usize,
     /// Number of the first slot of the next region. A number is never used again for other memory.
     next: u32,
-    /// Generation of the last lease. All slots share this count, because a slot may be made again in the
-    /// place of a destroyed one.
+    /// Generation of the last lease. All slots share it, because a slot may be made again where one was
+    /// destroyed.
     generation: u32,
     /// The recent sizes, which decide how large new slots are.
     recent: RecentSizes,
@@ -115,13 +112,12 @@ struct Slot {
     state: State,
     /// The iterator that leased it last.
     owner: Weak<Owner>,
-    /// Generation of its last lease.
     generation: u32,
     /// Bytes that main writes into the slot for its task, whatever the size of the batch.
     min_len: usize,
     /// Value of [`Inner::lent`] when it last held a batch; 0 if it never did.
     last_used: u64,
-    /// True if a worker still holds a tensor in it: the pool then destroys it instead of reusing it.
+    /// True if a worker still holds a tensor in it: it is then destroyed instead of reused.
     kept_by_worker: bool,
 }
 
@@ -132,15 +128,15 @@ enum State {
     Lent,
 }
 
-/// Slots on their way back to the pool. A thread that drops the last tensor of a batch adds its slot here,
-/// and the next call of the pool takes them back.
+/// Returned slots. A thread that drops the last tensor of a batch adds its slot, and the next call of the
+/// pool takes them back.
 #[derive(Debug)]
 struct Returns {
     slots: Mutex<Vec<u32>>,
     pool: Weak<Mutex<Inner>>,
 }
 
-/// Returns its slot on drop. A loan holds it.
+/// Returns a lent slot on drop.
 #[derive(Debug)]
 struct Ticket {
     slot: u32,
@@ -154,8 +150,8 @@ impl Drop for Ticket {
             slots.push(self.slot);
             slots.len()
         };
-        // With fewer returned slots, the next call of the pool takes them back. If another thread holds the
-        // lock, its next call does.
+        // Otherwise the next call of the pool takes them back. If another thread holds the lock, its next
+        // call does.
         if count >= MANY_RETURNS
             && let Some(pool) = self.returns.pool.upgrade()
             && let Ok(mut inner) = pool.try_lock()
@@ -183,7 +179,7 @@ pub enum SlotError {
         held: usize,
         /// Number of slots that are leased.
         leased: usize,
-        /// Limit that has room for the slot and for the batches that the program holds, in bytes.
+        /// Limit with room for the slot and for the batches that the program holds, in bytes.
         sufficient: u64,
     },
     /// The system has no more memory, descriptors or mappings.
@@ -196,7 +192,7 @@ pub enum SlotError {
         /// The system's error.
         source: io::Error,
     },
-    /// The lease has ended or never existed: the worker answered under an old or an invented lease.
+    /// The lease has ended or never existed: a worker answered under an old or an invented lease.
     #[error("slot {} is not leased in generation {}", .0.slot, .0.generation)]
     NotLeased(Lease),
 }
@@ -207,8 +203,8 @@ impl SlotPool {
         Self::pinned(limit, None)
     }
 
-    /// As [`new`](Self::new). `pinner` page-locks each slot when it is made; a slot that it cannot page-lock
-    /// is ordinary memory.
+    /// As [`new`](Self::new), with slots that `pinner` page-locks. A slot that it cannot page-lock is
+    /// ordinary memory.
     pub fn pinned(limit: u64, pinner: Option<Pinner>) -> Self {
         let inner = Arc::new(Mutex::new(Inner::new(limit, pinner)));
         let returns = Returns { slots: Mutex::default(), pool: Arc::downgrade(&inner) };
@@ -238,9 +234,9 @@ impl SlotPool {
         self.lock().returned
     }
 
-    /// Leases a slot that has room for `min_len` bytes and for the largest of the recent batches. Of several
-    /// free slots, prefers one that `preferred` accepts. `others` more slots of that size must still fit into
-    /// the limit afterwards, because earlier tasks may still ask for a larger slot.
+    /// Leases a slot with room for `min_len` bytes and for the largest of the recent batches; if several are
+    /// free, one that `preferred` accepts. `others` more such slots must still fit afterwards, because
+    /// earlier tasks may ask for larger slots.
     ///
     /// # Errors
     /// [`SlotError::LimitReached`] or [`SlotError::System`].
@@ -282,9 +278,9 @@ impl SlotPool {
         let old_len = lease.map_or(0, |lease| lease.len);
         // A worker that asks for less gets a slot of the first size.
         let needed = needed.max(FIRST_LEN);
-        // The limit applies to the state afterwards, without the old slot. The old slot is destroyed only
-        // after a new one was leased: if there is none, the worker answers under the old lease, or another
-        // worker gets the task with it.
+        // The limit applies to the state without the old slot. The old slot is destroyed only when there is a
+        // new one: if there is none, the worker answers under the old lease, or another worker gets the task
+        // with it.
         inner.bytes -= old_len;
         inner.in_use -= old_len;
         let grown = inner.lease(needed, others, |_| false, &self.owner);
@@ -333,9 +329,8 @@ impl SlotPool {
         }
     }
 
-    /// Turns a lease into a loan to the user. The batch takes the slot's first `used` bytes. `kept_by_worker`
-    /// is true if the worker still holds a tensor in the slot: main then neither writes to the slot nor
-    /// reuses it.
+    /// Turns a lease into a loan to the user. The batch takes the slot's first `used` bytes. If the worker
+    /// still holds a tensor in the slot (`kept_by_worker`), main neither writes to the slot nor reuses it.
     ///
     /// # Errors
     /// [`SlotError::NotLeased`] if `lease` has ended or never existed.
@@ -351,7 +346,7 @@ impl SlotPool {
         slot.last_used = lent;
         inner.lent = lent;
         inner.leased -= 1;
-        // `used` comes from the worker and may be false, but no batch is larger than its slot.
+        // A worker may claim any number, but no batch is larger than its slot.
         inner.note_size((used.min(lease.len) as usize).max(min_len));
         if kept_by_worker {
             loan.freeze();
@@ -380,14 +375,12 @@ impl SlotPool {
         self.lock().slots.contains_key(&slot)
     }
 
-    /// True if the region with this first slot exists. Main tells workers to unmap regions that no longer
-    /// exist.
+    /// True if the region with this first slot exists. Main tells workers to unmap those that do not.
     pub fn has_region(&self, first: u32) -> bool {
         self.lock().regions.contains_key(&first)
     }
 
-    /// Returns the number of regions destroyed so far. While it stays the same, workers have no region to
-    /// unmap.
+    /// Returns the number of regions destroyed so far. While it stays the same, workers need not unmap any.
     pub fn destroyed(&self) -> u64 {
         self.lock().destroyed
     }
@@ -410,8 +403,8 @@ impl SlotPool {
 }
 
 impl Inner {
-    /// In a forked child, empties the pool: the slots belong to the parent and its workers. It is enough to
-    /// do this before each lease, because every use of a slot begins with a lease.
+    /// In a forked child, empties the pool, because the slots belong to the parent. Called before the first
+    /// lease of a slot, with which every use of it begins.
     fn start_anew_after_fork(&mut self) {
         let this = process::id();
         if self.owner != this {
@@ -502,7 +495,6 @@ impl Inner {
         lease
     }
 
-    /// Returns the slot of a lease.
     fn leased(&mut self, lease: Lease) -> Result<&mut Slot, SlotError> {
         let slot = self.slots.get_mut(&lease.slot);
         let valid = |slot: &&mut Slot| {
@@ -531,7 +523,7 @@ impl Inner {
         if slot.kept_by_worker || self.is_too_large(slot) {
             self.destroy(number, slot.kept_by_worker);
         }
-        // Destroys the slots with the highest numbers, because `lease` prefers the lowest ones.
+        // The highest numbers, because `lease` prefers the lowest ones.
         while self.free.len() > 2 * self.max_leased + SPARE
             && let Some(&last) = self.free.last()
         {
@@ -625,15 +617,13 @@ impl Inner {
     }
 }
 
-/// Returns `needed` and up to an eighth more, so that batches whose sizes differ a little fit into the same
-/// slots.
+/// Adds up to an eighth, so that batches whose sizes differ a little fit into the same slots.
 fn with_slack(needed: usize) -> usize {
     let step = (needed.checked_next_power_of_two().unwrap_or(needed) / 16).max(PAGE);
     needed.checked_next_multiple_of(step).unwrap_or(needed)
 }
 
-/// Locks `mutex`, also if it is poisoned: a panic does not leave the table inconsistent, because no change
-/// above is left half done.
+/// Locks `mutex`, also if it is poisoned: no change above leaves the table inconsistent when it panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

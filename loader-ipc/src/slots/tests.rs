@@ -252,7 +252,7 @@ fn a_large_slot_has_a_region_of_its_own() {
         let lease = pool.lease(1 << 20, 0, ANY_SLOT).unwrap();
         pool.release(lease, true);
     }
-    // The margin is for the other tests of this process. If regions stayed open, there would be 200 more.
+    // The margin is for the other tests of this process.
     assert!(descriptors() <= before + 50);
 }
 
@@ -364,8 +364,7 @@ struct World {
 }
 
 impl World {
-    /// Writes a unique number to the start of a leased slot, as the worker does. Returns it as a tensor of
-    /// the worker.
+    /// Writes a unique number to a leased slot as its worker. Returns the worker's tensor with it.
     fn write_as_worker(&mut self, lease: Lease) -> Chunk {
         let region = self.pool.region_of(lease.slot).unwrap();
         let map = || {
@@ -410,7 +409,7 @@ impl World {
                     self.min_lens.insert((lease.slot, lease.generation), min_len);
                     self.start(lease)?;
                 }
-                Err(error) => self.is_full(&error)?,
+                Err(error) => self.expect_full(&error)?,
             },
             Step::Regrow { which, needed, others } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
@@ -427,7 +426,7 @@ impl World {
                     Err(error) => {
                         // The lease is unchanged.
                         self.leases.push(lease);
-                        self.is_full(&error)?;
+                        self.expect_full(&error)?;
                     }
                 }
             }
@@ -499,8 +498,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the error of a request that did not fit.
-    fn is_full(&self, error: &SlotError) -> Result<(), TestCaseError> {
+    fn expect_full(&self, error: &SlotError) -> Result<(), TestCaseError> {
         let SlotError::LimitReached { held, leased, limit, .. } = error else {
             return Err(TestCaseError::fail(error.to_string()));
         };
@@ -508,7 +506,6 @@ impl World {
         Ok(())
     }
 
-    /// Checks the pool against the model.
     fn check(&self) -> Result<(), TestCaseError> {
         for held in &self.held {
             prop_assert_eq!(held.tensor.as_bytes(), held.written.to_le_bytes(), "a lent slot was written");

@@ -82,8 +82,8 @@ impl Driver {
 
     /// Releases the context. All registrations made with it must have ended.
     pub(super) fn close(&self) {
-        // SAFETY: `open` has retained the context once. The call fails if the driver has been shut down;
-        // nothing is left to do then.
+        // SAFETY: `open` has retained the context once. If the call fails, the driver has been shut down, and
+        // nothing is left to do.
         unsafe { (self.calls.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 
@@ -107,8 +107,8 @@ impl Driver {
         matches!(code, SUCCESS | DriverError::DEINITIALIZED)
     }
 
-    /// Makes `call`, whose name is `name`, in the driver's context, and restores the context that was current
-    /// on this thread. Returns the result, with the name of the call that it comes from.
+    /// Makes a call in the driver's context, and restores the one that was current on this thread. Returns
+    /// the result with the name of the call that gave it.
     fn in_context(&self, name: &'static str, call: impl FnOnce() -> c_int) -> (&'static str, c_int) {
         // SAFETY: the context is retained.
         let pushed = unsafe { (self.calls.cuCtxPushCurrent_v2)(self.context) };
@@ -153,9 +153,8 @@ impl Calls {
         Some(name.to_string_lossy().into_owned())
     }
 
-    /// Returns the device of the context that is current on this thread, otherwise the first device whose
-    /// primary context is in use, otherwise the first device. Not always the first device, because a context
-    /// on a device that the program does not use takes hundreds of megabytes of that device's memory.
+    /// Chooses as [`Pinner::open`](super::Pinner::open) says. Not always the first device, because a context
+    /// on a device that the program does not use takes hundreds of megabytes of its memory.
     fn choose_device(&self) -> Result<Device, PinError> {
         let mut device = 0;
         // SAFETY: the pointer is to a variable of the right type.

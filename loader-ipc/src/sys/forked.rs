@@ -30,19 +30,18 @@ static GUARD: OnceLock<Guard> = OnceLock::new();
 struct Guard {
     /// The guarded process.
     owner: u32,
-    /// A word that is 1 in the guarded process and 0 in its forked children; `None` if the system does not
-    /// support that (Linux before 4.14).
+    /// A word that is 1 in the guarded process and 0 in its forked children; `None` before Linux 4.14.
     mark: Option<SharedWords>,
 }
 
-/// Guards this process from now on: its forked children do not get shared memory that it maps for writing,
-/// and [`end_if_forked`] ends them. Workers call this once, before they map anything.
+/// From now on, forked children of this process do not get shared memory that it maps for writing, and
+/// [`end_if_forked`] ends them. Workers call this once, before they map anything.
 pub fn guard_against_forks() {
     GUARD.get_or_init(|| Guard { owner: process::id(), mark: mark() });
 }
 
-/// Ends this process if it is a forked child of a guarded process. Call this after user code has run, before
-/// the process writes anything that other processes read.
+/// Ends this process if it is a forked child of a guarded one. To be called after user code, before anything
+/// is written that other processes read.
 #[inline]
 pub fn end_if_forked() {
     if is_forked() {
@@ -66,10 +65,9 @@ fn is_forked() -> bool {
     }
 }
 
-/// Maps a word that is 1 in this process and that the kernel clears in forked children.
 fn mark() -> Option<SharedWords> {
-    // The system rounds the length up to a page. The code does not ask for the page size, because rustix's
-    // `page_size` reads memory that valgrind does not map.
+    // The system rounds the length up to a page. Not rustix's `page_size`: it reads memory that valgrind does
+    // not map.
     let mapping = Mapping::anonymous(NonZeroUsize::new(size_of::<u64>())?).ok()?;
     // SAFETY: the range is exactly that of the mapping, which is private and anonymous. Its content in this
     // process does not change.

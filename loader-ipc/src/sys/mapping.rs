@@ -1,5 +1,5 @@
-//! A range of mapped memory, which is unmapped on drop. It is shared or private, and page-locked if the
-//! caller wants that.
+//! A range of mapped memory, from a descriptor or anonymous, which is unmapped on drop. It may be
+//! page-locked.
 
 use std::{io, num::NonZeroUsize, os::fd::BorrowedFd, process, ptr::NonNull};
 
@@ -95,8 +95,8 @@ impl Drop for Mapping {
         if self.only_in.is_some_and(|owner| owner != process::id()) {
             return;
         }
-        // SAFETY: the range is exactly the one that `mmap` returned, and every type that gives references
-        // into it holds this value. The call fails only for an invalid range, so its result can be ignored.
+        // SAFETY: exactly the range that `mmap` returned; every type that gives references into it holds this
+        // value. The call fails only for an invalid range, so its result can be ignored.
         let _ = unsafe { munmap(self.start.cast(), self.len.get()) };
     }
 }

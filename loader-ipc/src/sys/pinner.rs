@@ -45,16 +45,14 @@ impl Pinner {
 
     /// Returns the first failure to register memory, once.
     pub fn take_failure(&self) -> Option<PinError> {
-        // Relaxed: the lock orders the access to `failure`. If this thread sees the flag late, it reports the
-        // failure late.
+        // Relaxed: the lock orders the access to `failure`. A flag that is seen late only delays the report.
         if !self.0.failed.load(Ordering::Relaxed) {
             return None;
         }
         self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Registers a mapped range. Returns `None` if that fails; [`take_failure`](Self::take_failure) returns
-    /// the first failure.
+    /// Registers a mapped range. If that fails, keeps the error for [`take_failure`](Self::take_failure).
     pub(super) fn register(&self, start: NonNull<u8>, len: usize) -> Option<Registration> {
         let registered = match self.0.owner == std::process::id() {
             true => self.0.driver.register(start, len),
@@ -100,8 +98,8 @@ impl Registration {
         self.pinner.0.owner == std::process::id()
     }
 
-    /// Ends the registration. Returns false if the driver still has the range registered. The range must then
-    /// stay mapped, because the driver would take other memory at the same address for it.
+    /// Ends the registration. If false, the driver still has the range registered: it must then stay mapped,
+    /// because the driver would take other memory at its address for it.
     #[must_use]
     pub(super) fn end(self) -> bool {
         // In a forked child, the registration belongs to the parent.

@@ -1,8 +1,8 @@
 //! The memory of slots, and the ownership of its bytes.
 //!
-//! Between processes, the protocol decides who may access a slot: its worker while the slot is leased, main
-//! from the moment when it has read `Done`. Within one process, these types decide: a slot has at most one
-//! [`Loan`] at a time, and a loan gives each byte to at most one [`Chunk`].
+//! Between processes, the protocol decides who may access a slot: its worker while it is leased, main once it
+//! has read `Done`. Within one process, these types decide: a slot has at most one [`Loan`] at a time, and a
+//! loan gives each byte to at most one [`Chunk`].
 
 use std::{
     any::Any,
@@ -31,8 +31,8 @@ pub struct SlotRegion {
 }
 
 impl SlotRegion {
-    /// Maps `count` slots of `slot_len` bytes each, from the start of `fd` on. A process must map a region
-    /// only once, because a second mapping would be a second owner of its bytes.
+    /// Maps `count` slots of `slot_len` bytes each, from the start of `fd` on. A process maps a region once:
+    /// a second mapping would be a second owner of its bytes.
     ///
     /// # Errors
     /// `InvalidInput` if `fd` is too short or can still shrink (accessing it could then raise a signal);
@@ -48,16 +48,14 @@ impl SlotRegion {
         Arc::new(Self { mapping, slot_len, taken })
     }
 
-    /// Returns the slot at `place`, counted from 0. `pinner` page-locks it while it exists; if that fails,
-    /// the slot is ordinary memory and `pinner` keeps the error. Returns `None` if there is no such place, or
-    /// if its slot exists already.
+    /// Returns the slot at `place`, counted from 0, page-locked by `pinner`; if that fails, `pinner` keeps
+    /// the error. Returns `None` if there is no such place, or if its slot exists already.
     pub fn slot(self: &Arc<Self>, place: usize, pinner: Option<&Pinner>) -> Option<Arc<SlotMemory>> {
         // Acquire pairs with the Release in `SlotMemory::drop`. Only one caller can turn false into true.
         if self.taken.get(place)?.swap(true, Ordering::Acquire) {
             return None;
         }
-        // SAFETY: the address is inside the mapping, because `taken` has as many places as the mapping has
-        // whole slots.
+        // SAFETY: inside the mapping, because `taken` has as many places as the mapping has whole slots.
         let start = unsafe { self.mapping.start().add(place * self.slot_len.get()) };
         let registration = pinner.and_then(|pinner| pinner.register(start, self.slot_len.get()));
         let region = Arc::clone(self);
@@ -83,13 +81,12 @@ unsafe impl Sync for SlotMemory {}
 impl Drop for SlotMemory {
     fn drop(&mut self) {
         if self.registration.take().is_some_and(|registration| !registration.end()) {
-            // The driver still has the range registered: the region stays mapped, and the place is never used
-            // again.
+            // The driver still has the range registered: it stays mapped, and is never used again.
             mem::forget(Arc::clone(&self.region));
             return;
         }
-        // Release pairs with the Acquire in `SlotRegion::slot`: accesses through this owner happen before
-        // those of the next.
+        // Release pairs with the Acquire in `SlotRegion::slot`: the next owner sees every access through this
+        // one.
         self.region.taken[self.place].store(false, Ordering::Release);
     }
 }
@@ -128,8 +125,8 @@ impl SlotMemory {
         self.lent.load(Ordering::Acquire)
     }
 
-    /// Lends the slot. Returns `None` while an earlier loan or a chunk of it exists. `ticket` is dropped
-    /// after the loan and its last chunk; main's slots use it to return to the pool.
+    /// Lends the slot; `None` while an earlier loan or a chunk of it exists. `ticket` is dropped with the
+    /// last chunk: in main, this returns the slot to the pool.
     pub fn lend(self: &Arc<Self>, ticket: impl Any + Send + Sync) -> Option<Loan> {
         // Acquire: see `is_lent`. Only one caller can turn false into true.
         if self.lent.swap(true, Ordering::Acquire) {
@@ -152,7 +149,7 @@ pub struct Loan {
 
 struct LoanState {
     memory: Arc<SlotMemory>,
-    /// True if the other process may read the bytes too: chunks, also those taken later, must not be written.
+    /// True if the other process may read the bytes too: no chunk, taken now or later, may be written.
     frozen: AtomicBool,
     /// Dropped after `Drop` below has cleared `lent`.
     _ticket: Box<dyn Any + Send + Sync>,
@@ -215,8 +212,8 @@ impl Loan {
         self.state.frozen.store(true, Ordering::Release);
     }
 
-    /// Takes the range of `bytes.len()` bytes from `start` on and writes `bytes` to it. This also works if
-    /// the loan is frozen, because no other chunk has these bytes.
+    /// Takes a range from `start` on and writes `bytes` to it, also if the loan is frozen: no other chunk has
+    /// these bytes.
     ///
     /// # Errors
     /// As [`take`](Self::take).
@@ -236,16 +233,16 @@ impl Loan {
             return Err(ChunkError::OutOfBounds { start, end });
         }
         if start < end {
-            // Checks only the last range that begins before `end`: taken ranges are disjoint, so earlier ones
-            // end before it.
+            // Only the last range that begins before `end` can reach beyond `start`, because taken ranges are
+            // disjoint.
             if self.taken.range(..end).next_back().is_some_and(|(_, &other_end)| other_end > start) {
                 return Err(ChunkError::Overlap { start, end });
             }
             self.taken.insert(start, end);
         }
         let base = self.state.memory.start;
-        // SAFETY: start <= end <= the slot's length, so the address is inside the slot (or one past its end
-        // for an empty chunk).
+        // SAFETY: start <= end <= the slot's length, so the address is inside it (or one past its end for an
+        // empty chunk).
         let first = unsafe { base.add(start) };
         Ok(Chunk { state: Arc::clone(&self.state), first, offset: start, len: end - start })
     }
@@ -278,10 +275,10 @@ impl Chunk {
 
     /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: (1) The bytes are mapped: `state` holds the mapping, whose file is sealed against
-        // shrinking. (2) They are initialised: pages of a memfd start as zeros. (3) Nothing writes to them
-        // while the slice exists: in this process, writing needs `&mut Chunk`, and no other chunk has these
-        // bytes; other processes must not write while the slot is lent here, according to the protocol.
+        // SAFETY: (1) Mapped: `state` holds the mapping, whose file is sealed against shrinking. (2)
+        // Initialised: pages of a memfd start as zeros. (3) Not written while the slice exists: in this
+        // process, writing needs `&mut Chunk`, and no other chunk has these bytes; the protocol forbids it to
+        // other processes while the slot is lent here.
         unsafe { slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 
