@@ -1,5 +1,4 @@
-//! `loader-bench` with an allocator that counts, in main and in the workers. Usage: `loader-bench-counted
-//! steady`.
+//! `loader-bench` with an allocator that counts, in main and in the workers: `loader-bench-counted steady`.
 
 use std::alloc::System;
 

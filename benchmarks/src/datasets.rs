@@ -37,8 +37,7 @@ impl Dataset for Integers {
     }
 }
 
-/// A dataset that returns the same sample for every index, so that loading it costs only the copy into the
-/// batch.
+/// A dataset that returns the same sample for every index: loading it costs only the copy into the batch.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub(crate) struct Same<T: Element> {
@@ -198,8 +197,7 @@ pub(crate) struct Stragglers {
 }
 
 impl Stragglers {
-    /// Returns the time that sample `index` takes. The slow samples look random and are the same for every
-    /// peer.
+    /// Returns the time that sample `index` takes. Slow samples look random and are the same for all peers.
     pub(crate) fn pause(index: usize) -> Duration {
         let scattered = (index as u32).wrapping_mul(2_654_435_761);
         Duration::from_millis(if scattered % 100 == 7 { 200 } else { 4 })

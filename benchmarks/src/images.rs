@@ -1,5 +1,4 @@
-//! `images`: JPEG files are decoded, cropped at random, resized to 224 x 224, flipped at random and
-//! normalised.
+//! `images`: JPEG files, decoded, cropped at random, resized to 224 x 224, flipped at random and normalised.
 
 use std::time::Instant;
 

@@ -37,8 +37,7 @@ type Counts = BTreeMap<String, f64>;
 
 fn main() -> anyhow::Result<ExitCode> {
     if env::var_os(IS_WORKER).is_some() {
-        // The loader has started this program as its worker program: replaces itself by a worker under
-        // valgrind.
+        // The loader has started this program as its worker program; it becomes a worker under valgrind.
         let out = env::var_os(OUT).context("this worker was not started by loader-instructions")?;
         return Err(counted(Path::new(&out))?.args(env::args_os().skip(1)).exec().into());
     }
@@ -97,8 +96,7 @@ fn count_all() -> anyhow::Result<Counts> {
                 "--batches",
                 &batches.to_string(),
             ]);
-            // Names the worker program, because under valgrind a program cannot start itself from
-            // /proc/self/exe.
+            // Names the worker program, because under valgrind /proc/self/exe is not this program.
             command
                 .env(PROGRAM, if process == "worker" { env::current_exe()? } else { bench()? })
                 .env(OUT, &out);
@@ -116,8 +114,7 @@ fn count_all() -> anyhow::Result<Counts> {
 fn counted(out: &Path) -> io::Result<Command> {
     let mut command = Command::new("valgrind");
     let file = format!("--callgrind-out-file={}", out.display());
-    // Valgrind's log does not go to standard error, where the loader would take it for the last output of a
-    // worker.
+    // Valgrind must not log to standard error, which the loader reads as the output of the worker.
     command.args(["--quiet", "--tool=callgrind", "--log-file=/dev/null", &file]).arg(bench()?);
     Ok(command)
 }

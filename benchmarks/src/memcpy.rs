@@ -1,5 +1,4 @@
-//! `memcpy`: the time to copy a 38.5 MB batch on this machine without a loader, which is the bound for
-//! `bandwidth`.
+//! `memcpy`: the time to copy a 38.5 MB batch without a loader, which is the bound for `bandwidth`.
 
 use std::{hint::black_box, time::Instant};
 
@@ -20,8 +19,7 @@ struct Line<'a> {
     loader: &'static str,
     options: &'a Options,
     batches: usize,
-    /// Time to copy one sample into each row of a batch, with two batches in turn: the work that a loader
-    /// must do.
+    /// Time to copy one sample into each row of a batch, as a loader must do, with two batches in turn.
     us_per_batch: Spread,
     /// Time to copy one batch into another, which must also read the bytes from memory.
     whole_us_per_batch: Spread,

@@ -20,8 +20,7 @@ pub(crate) struct Options {
     /// Number of batches per epoch. Each workload has its own default.
     #[arg(long)]
     pub(crate) batches: Option<usize>,
-    /// Number of epochs, starts, drops or kills to measure. Default: 1 for `stragglers`, 20 for `killed`,
-    /// otherwise 5.
+    /// Number of epochs, starts, drops or kills. Default: 1 for `stragglers`, 20 for `killed`, otherwise 5.
     #[arg(long)]
     epochs: Option<usize>,
     /// Load in random order instead of 0, 1, 2, ...

@@ -13,8 +13,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Copies batches of f32 images to a GPU, from page-locked and from ordinary memory; prints a line of JSON
-/// for each
+/// Copies batches of f32 images to a GPU, from page-locked and from ordinary memory; prints JSON
 #[derive(Debug, Parser)]
 struct Options {
     /// Number of images per batch
@@ -44,8 +43,7 @@ struct Line {
     batches: usize,
     /// Rate of a copy, from its start until the device reports its end.
     gigabytes_per_second: f64,
-    /// Median time until the call that starts a copy returns. If the memory is not page-locked, this includes
-    /// the copy.
+    /// Median time until the call that starts a copy returns. From ordinary memory this includes the copy.
     microseconds_to_start: f64,
     /// Median time of a copy, from its start until the device reports its end.
     microseconds_to_end: f64,

@@ -89,8 +89,7 @@ impl Faulty {
         ensure!(fault == Fault::None || options.workers > 1, "`--fault` needs at least two workers");
         let folder = tempfile::tempdir()?;
         let replaced = Arc::new(AtomicUsize::new(0));
-        // The worker gets stuck in a batch that is being loaded when the program has read its last batch, but
-        // not in the very next one.
+        // The worker gets stuck in a batch that is being loaded at the drop, but is not the very next one.
         let stuck = matches!(fault, Fault::Stuck | Fault::Blocked).then(|| Stuck {
             index: (batches + 1) * options.batch_size(),
             blocks_signals: fault == Fault::Blocked,
@@ -117,8 +116,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// Causes the fault and waits until it has happened. Returns true if a worker is being started at that
-    /// time.
+    /// Causes the fault and waits until it has happened. Returns true if a worker is being started then.
     fn begin(&self, iter: &mut Iter<Tensor<i64>>) -> anyhow::Result<bool> {
         match self.fault {
             Fault::None => {}

@@ -1,5 +1,4 @@
-//! `stragglers`: an epoch in which one sample in a hundred takes fifty times as long. Shows how long workers
-//! wait for each other.
+//! `stragglers`: the time of an epoch in which one sample in a hundred takes fifty times as long.
 
 use std::time::{Duration, Instant};
 

@@ -105,8 +105,7 @@ where
     })
 }
 
-/// Returns the processor time so far in microseconds, of main, and of all workers together if all of them
-/// run.
+/// Returns the processor time so far in microseconds: of main, and of all workers if all of them run.
 fn split_cpu(workers: &[u32]) -> anyhow::Result<(f64, Option<f64>)> {
     let main = system::cpu_microseconds_of(std::process::id())?;
     Ok((main, workers.iter().map(|&pid| system::cpu_microseconds_of(pid).ok()).sum()))

@@ -1,5 +1,4 @@
-//! `tokens`: the cost of reading, widening and handing over batches of 16 x 2048 tokens from a file of 16-bit
-//! numbers.
+//! `tokens`: the cost of batches of 16 x 2048 tokens, which are read from a file of 16-bit numbers.
 
 use anyhow::{Context as _, ensure};
 

@@ -51,8 +51,7 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     in_order: Option<bool>,
 
-    /// Seconds after which a wait for a batch gives a warning that names the worker, 0 for never; needs
-    /// workers [default: 30]
+    /// Seconds of a wait before a warning names the awaited worker, 0 for never; needs workers [default: 30]
     #[arg(long, value_name = "SECONDS")]
     warn_after: Option<f64>,
 
@@ -76,13 +75,11 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "restart|fail")]
     on_worker_death: Option<OnWorkerDeath>,
 
-    /// Maximum number of times in a row that a worker may die without finishing a batch; one more ends the
-    /// run [default: 10]
+    /// Maximum number of deaths in a row of a worker that finishes no batch; more end the run [default: 10]
     #[arg(long, value_name = "N")]
     max_worker_deaths: Option<u32>,
 
-    /// What happens if a sample cannot be loaded: its batch fails, or the sample is skipped or replaced
-    /// [default: error]
+    /// If a sample cannot be loaded: fail its batch, skip the sample, or replace it [default: error]
     #[arg(long, value_name = "error|skip|replace")]
     on_bad_sample: Option<OnBadSample>,
 
@@ -172,12 +169,11 @@ struct OrderArguments {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Shuffle like this loader, or exactly like PyTorch [default: native]
+    /// Random order: that of this loader, or exactly that of PyTorch [default: native]
     #[arg(long, value_name = "native|torch")]
     order: Option<Order>,
 
-    /// Number of this process, from 0, among those that train together; it loads its share; needs
-    /// --world-size
+    /// Number of this process, from 0, among those that train together; needs --world-size
     #[arg(long, value_name = "N")]
     rank: Option<usize>,
 

@@ -1,5 +1,4 @@
-//! Ctrl-C ends the command: between two batches, after [`GRACE`] if a batch takes longer, or at once if it is
-//! pressed a second time.
+//! Ctrl-C ends the command between two batches, or after [`GRACE`]. A second Ctrl-C ends it at once.
 
 use std::{
     io, process,

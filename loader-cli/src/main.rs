@@ -1,5 +1,4 @@
-//! The `loader` command: `loader run` loads epochs from files and measures the speed, `loader plan` prints
-//! the indices of each batch.
+//! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches.
 //!
 //! `arguments` and `settings` read the command line and the config, `dataset` and `run` open the dataset and
 //! load it, `events` and `reporter` print what happens, and `stop` determines the exit status.

@@ -1,5 +1,4 @@
-//! Shows the progress of an epoch: as a bar if standard error is a terminal, otherwise as a line at regular
-//! intervals.
+//! Shows the progress of an epoch: a bar on a terminal, otherwise a line at regular intervals.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -30,8 +29,7 @@ impl Screen {
         }
     }
 
-    /// Prints a line to standard error. Does not use `eprintln`, which panics if standard error has no
-    /// reader.
+    /// Prints a line to standard error. (`eprintln` would panic if standard error has no reader.)
     pub(crate) fn error_line(&self, line: &str) {
         self.without_bar(|| drop(writeln!(io::stderr(), "{line}")));
     }
@@ -133,8 +131,7 @@ impl Progress {
     }
 }
 
-/// Formats the estimated time left, the speed, and the percentage of the time since the first batch that was
-/// spent waiting for batches.
+/// Formats the estimated time left, the speed, and the share of time after the first batch spent waiting.
 fn figures(report: &EpochReport, batches: Option<u64>) -> String {
     let done = report.batches + report.errors;
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();

@@ -22,8 +22,7 @@ pub(crate) fn run(
     let settings = Settings { dataset, loader: loader.clone().resolved() };
     let workers = Workers::default();
     let run = Run { arguments, settings, reporter, interrupt, workers, restarts: 0 };
-    // These are the names of the datasets in the stock worker program. They are used if LOADER_WORKER names
-    // it.
+    // The stock worker program, which LOADER_WORKER may name, knows the datasets by these names.
     match images {
         Images::F32(images) => run.load(images, loader, "image-folder"),
         Images::U8(images) => run.load(images, loader, "image-folder-u8"),

@@ -1,5 +1,4 @@
-//! The settings of a run: the command line overrides the environment, which overrides the config, which
-//! overrides the defaults.
+//! The settings of a run, in order of precedence: command line, environment, config, defaults.
 
 use std::path::Path;
 
@@ -52,8 +51,7 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
         return Err(Stop::InvalidArguments(message));
     }
     let Config { mut dataset, loader, .. } = Config::<DatasetSection>::load(target)?;
-    // The path is relative to the config, so that both can be moved together and the command can be started
-    // anywhere.
+    // The path is relative to the config, so that both can be moved together and used from any directory.
     if let Some(folder) = target.parent() {
         dataset.path = folder.join(&dataset.path);
     }

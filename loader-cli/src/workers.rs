@@ -18,8 +18,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Returns the function that the loader calls with its warnings. It prints each warning, and keeps those
-    /// that become events.
+    /// Returns the callback for warnings of the loader, which prints them and keeps those that become events.
     pub(crate) fn listener(&self, screen: Screen) -> impl Fn(&Warning) + Send + Sync + 'static {
         let warnings = Arc::clone(&self.warnings);
         move |warning| {
@@ -35,8 +34,7 @@ impl Workers {
         self.pids = pids;
     }
 
-    /// Prints events for the workers that have died since the last call, and for those of `pids` that are
-    /// new.
+    /// Prints events for workers that have died since the last call, and for workers in `pids` that are new.
     pub(crate) fn report_changes(&mut self, pids: Vec<u32>, reporter: &Reporter) -> io::Result<()> {
         let warnings = mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner));
         for exited in warnings.iter().filter_map(Event::worker_replaced) {

@@ -1,5 +1,4 @@
-//! Writes the pixels of each image to a file, for `compare/pillow.py`: raw `u8` of shape `[3, height,
-//! width]`.
+//! Writes the pixels of each image to a file for `compare/pillow.py`: raw `u8`, `[3, height, width]`.
 //!
 //! ```text
 //! cargo run --release -p loader-data --example write_pixels -- FOLDER OUTPUT
@@ -26,8 +25,7 @@ fn main() -> anyhow::Result<()> {
     write(&images, &output.join("decoded"))
 }
 
-/// Writes one file per image, named by the index of its sample. `compare/pillow.py` lists the folder in the
-/// same order.
+/// Writes one file per image, named by its index. `compare/pillow.py` lists the folder in the same order.
 fn write(images: &ImageFolder<u8>, output: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(output)?;
     for index in 0..images.len() {

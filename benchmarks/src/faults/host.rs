@@ -103,8 +103,7 @@ impl InSample {
         match self {
             Self::Abort => process::abort(),
             Self::Segfault => {
-                // Rust's handler of SIGSEGV only resets itself on the first signal; the second one kills the
-                // process.
+                // The first signal only resets Rust's handler of SIGSEGV; the second one kills the process.
                 raise(Signal::SIGSEGV)?;
                 raise(Signal::SIGSEGV)?;
             }

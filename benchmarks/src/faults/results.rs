@@ -58,8 +58,7 @@ struct PyTorchTry {
 }
 
 impl Results {
-    /// Writes the tries to the file. Faults that were not tried this time keep the tries that are in the
-    /// file.
+    /// Writes the tries to the file. Faults that were not tried this time keep their tries in the file.
     pub(crate) fn write(mut tries: Vec<Try>) -> anyhow::Result<()> {
         if let Ok(before) = read::<Self>(OURS) {
             let tried = |name: &str| tries.iter().any(|one| one.fault == name);

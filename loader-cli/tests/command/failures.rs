@@ -9,8 +9,7 @@ use crate::support::{
     Finished, PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids,
 };
 
-/// Runs a request that must be refused. Returns the message on standard error, and checks that `--json` also
-/// prints it as an event.
+/// Runs a request that must be refused. Returns its message, which `--json` must also print as an event.
 #[track_caller]
 fn refusal(arguments: &[&str]) -> String {
     let finished = run(arguments);

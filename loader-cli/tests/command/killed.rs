@@ -20,8 +20,7 @@ const MAX_TIME: Duration = Duration::from_secs(600);
 /// every second. Returns the output of the command and the number of kills.
 fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     let folder = tempfile::tempdir().unwrap();
-    // Uses the smallest photographs, because a batch must take much less than a second, even in a debug build
-    // on a busy machine.
+    // Uses the smallest photographs, because a batch must take far less than a second, even in a debug build.
     let photos = folder.path().join("photos/small");
     fs::create_dir_all(&photos).unwrap();
     for photo in ["animal/chelsea.jpg", "texture/brick.jpg"] {
@@ -32,8 +31,7 @@ fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     let options = ["--samples", &samples, "--size", "32", "--batch-size", "2", "--num-workers", "2"];
     let shown = ["--epochs", "2", "--seed", "7", "--digest", "--json"];
     let mut command = command(&[&["run", photos], &options[..], &shown].concat());
-    // The output goes to files: pipes that are read only at the end would block a command that prints many
-    // warnings.
+    // Uses files, because a pipe that is read only at the end would block a command with many warnings.
     let open = |name| fs::File::create(folder.path().join(name)).unwrap();
     command.stdout(open("stdout")).stderr(open("stderr"));
     let mut child = command.spawn().unwrap();
@@ -80,8 +78,7 @@ fn digests(finished: &Finished) -> Vec<Value> {
     epochs.iter().map(|epoch| json!([epoch["order_digest"], epoch["content_digest"]])).collect()
 }
 
-/// Loads two epochs, which last at least `min_seconds` together, undisturbed and with a kill every second,
-/// and compares the digests.
+/// Loads two epochs of at least `min_seconds` with and without a kill every second; compares the digests.
 fn assert_same_when_killed_every_second(min_seconds: f64) {
     let mut samples = 200;
     let undisturbed = loop {
@@ -97,8 +94,7 @@ fn assert_same_when_killed_every_second(min_seconds: f64) {
     let (finished, kills) = run_two_epochs(samples, true);
     finished.assert_status(0);
     println!("kills: {kills} workers killed, two epochs of {samples} photographs");
-    // The first kill comes after a second, and this run may be shorter than the first one if the machine is
-    // less busy.
+    // The first kill comes after a second, and this run may be shorter than the undisturbed one.
     assert!(kills as f64 >= min_seconds / 2.0 - 1.0, "only {kills} kills");
     assert_eq!(digests(&finished), digests(&undisturbed));
     assert_eq!(finished.named("end")[0]["errors"], 0);

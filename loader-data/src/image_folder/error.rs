@@ -100,8 +100,7 @@ pub enum ImageProblem {
     /// The file cannot be read.
     #[error("cannot be read: {0}; check that it exists and that you may read it, then open the folder again")]
     Unreadable(io::Error),
-    /// The path leads to something that is not a regular file, such as a named pipe, which may never give a
-    /// byte or never end.
+    /// The path leads to something other than a regular file, such as a named pipe, which may never end.
     #[error("is not a regular file but {found}; remove it")]
     NotAFile {
         /// The kind of file, such as "a named pipe".

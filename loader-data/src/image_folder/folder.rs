@@ -19,9 +19,9 @@ use super::{
 ///
 /// A sample is `(image, label)`: the image is a `Tensor<P>` of shape `[3, height, width]` (red, green, blue),
 /// the label is the number of its class folder as `u32`. `P` is `f32` with pixels from 0 to 1 (before
-/// normalisation) or `u8` with pixels from 0 to 255. A batch is a `Tensor<P>` of shape `[B, 3, height,
-/// width]` and a `Tensor<u32>` of shape `[B]`. Without a [`transform`](Self::transform) images keep their
-/// size, so the images of a batch must have the same size.
+/// normalisation) or `u8` with pixels from 0 to 255. A batch is a `Tensor<P>` of shape
+/// `[B, 3, height, width]` and a `Tensor<u32>` of shape `[B]`. Without a [`transform`](Self::transform)
+/// images keep their size, so the images of a batch must have the same size.
 ///
 /// # Which files it lists
 /// The class folders are the sub-folders of the root, numbered in the order of their names. The images of a
@@ -51,10 +51,9 @@ use super::{
 ///
 /// # Limits
 /// An image may have up to [`MAX_SIDE`](crate::MAX_SIDE) pixels per side and
-/// [`MAX_PIXELS`](crate::MAX_PIXELS) in total. A file may have up to
-/// [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES) bytes, unless [`max_file_bytes`](Self::max_file_bytes) sets
-/// another limit. It must be a regular file: a named pipe or a device fails at once. Of a file that is not an
-/// image only the first bytes are read.
+/// [`MAX_PIXELS`](crate::MAX_PIXELS) in total. A file may have up to [`MAX_FILE_BYTES`] bytes, unless
+/// [`max_file_bytes`](Self::max_file_bytes) sets another limit. It must be a regular file: a named pipe or a
+/// device fails at once. Of a file that is not an image only the first bytes are read.
 ///
 /// Each thread that loads images keeps its buffers for the next image (three bytes per pixel, up to 64 MiB
 /// each).
@@ -89,8 +88,7 @@ pub struct ImageFolder<P = f32> {
 }
 
 impl ImageFolder<f32> {
-    /// Opens the folder at `path`, with pixels as `f32` from 0 to 1. Lists the files and reads none of them
-    /// yet.
+    /// Opens the folder at `path`, with pixels as `f32` from 0 to 1. Lists the files and reads none of them.
     ///
     /// # Errors
     /// Returns [`ImageFolderError`] if the folder is missing or cannot be listed, has no class folders, or
@@ -148,16 +146,15 @@ impl<P: Pixel> ImageFolder<P> {
     /// Sets the transform of the images and replaces the previous one. By default images are not transformed.
     ///
     /// # Errors
-    /// Returns [`TransformError`] if a value is out of bounds, or if the pixels are `u8` and the transform
-    /// normalises.
+    /// Returns [`TransformError`] if a value is out of bounds, or if the transform normalises `u8` pixels.
     pub fn transform(mut self, transform: Transform) -> Result<Self, TransformError> {
         transform.validate_for::<P>()?;
         self.transform = transform;
         Ok(self)
     }
 
-    /// Sets the maximum size of an image file in bytes. The default is
-    /// [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES), 256 MiB. A larger file fails before it is read.
+    /// Sets the maximum size of an image file in bytes. The default is [`MAX_FILE_BYTES`], 256 MiB. A larger
+    /// file fails before it is read.
     #[must_use]
     pub fn max_file_bytes(mut self, bytes: u64) -> Self {
         self.max_file_bytes = bytes;
@@ -175,8 +172,7 @@ impl<P: Pixel> ImageFolder<P> {
         self.files.get(index).ok().map(|(_, label)| label)
     }
 
-    /// Returns the labels of all samples in order, without loading an image, for example to build a weighted
-    /// sampler.
+    /// Returns the labels of all samples in order, for example to build a weighted sampler. Loads no image.
     pub fn labels(&self) -> impl Iterator<Item = u32> {
         (0..self.files.len()).map_while(|index| self.label(index))
     }
@@ -209,8 +205,7 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
     }
 
     fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
-        // A deserialised dataset did not necessarily get its transform from the method `transform`, which
-        // validates.
+        // A deserialised dataset did not necessarily get its transform from `Self::transform`.
         Ok(self.transform.validate_for::<P>()?)
     }
 }

@@ -50,8 +50,7 @@ impl Picture {
         self.bytes.resize(size.pixels() as usize * channels.max(RGB), 0);
     }
 
-    /// Makes the picture the part `area` of an image. Its pixels are unspecified, so the caller must write
-    /// all of them.
+    /// Makes the picture the part `area` of an image. The caller must write all pixels.
     pub(super) fn clear_part(&mut self, area: Area) {
         self.area = area;
         self.bytes.resize(area.size.pixels() as usize * RGB, 0);

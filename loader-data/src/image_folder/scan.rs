@@ -116,8 +116,7 @@ fn walk(
     Ok(())
 }
 
-/// Joins two parts of a path. Returns an `OsString`, which is compared bytewise; a `PathBuf` is compared name
-/// by name.
+/// Joins two parts of a path. `OsString`s are compared bytewise, but `PathBuf`s name by name.
 fn joined(folder: &OsStr, name: &OsStr) -> OsString {
     [folder, name].join(OsStr::new("/"))
 }
@@ -158,8 +157,7 @@ impl Folder {
     }
 }
 
-/// True if the entry is a folder or a link to one. A broken link counts as a file; loading it returns the
-/// error.
+/// True if the entry is a folder or a link to one. A broken link counts as a file, which fails to load.
 fn is_folder(entry: &fs::DirEntry) -> io::Result<bool> {
     let kind = entry.file_type()?;
     Ok(kind.is_dir()

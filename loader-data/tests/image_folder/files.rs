@@ -17,8 +17,7 @@ pub(crate) fn pixels(name: &str, bytes: &[u8]) -> Result<[Vec<u8>; 3], ImageErro
     }
 }
 
-/// Loads a file that must fail. Its error must name the file, the problem (`wrong`) and what to do
-/// (`way_out`).
+/// Loads a file that must fail. The error must name the file, the problem and the `way_out`.
 pub(crate) fn problem(bytes: &[u8], wrong: &str, way_out: &str) -> ImageProblem {
     let error = pixels("broken.jpg", bytes).map(drop).unwrap_err();
     let message = error.to_string();

@@ -38,8 +38,7 @@ fn the_sample_photographs() {
 
 #[test]
 fn the_order_is_torchvisions() {
-    // The order of `sorted(os.walk(...))` and `sorted(files)`: the files of a folder come before those of its
-    // sub-folders.
+    // As `sorted(os.walk(...))` and `sorted(files)`: a folder's files come before its sub-folders'.
     let dot = dot();
     let files =
         ["b/z.png", "b/a/x.png", "b/a b/y.png", "b/a/c/w.png", "B/10.png", "B/9.PNG", "B/é.Jpeg", "a/0.JPG"];

@@ -1,5 +1,5 @@
-//! Decodes JPEG files: of baseline files our own decoder decodes only the part that a crop needs; zune-jpeg
-//! decodes all other files, as a whole.
+//! Decodes JPEG files. Our own decoder decodes the part of a baseline file that a crop needs; zune-jpeg
+//! decodes all other files as a whole.
 
 use zune_jpeg::{
     JpegDecoder,

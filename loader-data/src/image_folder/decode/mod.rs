@@ -56,8 +56,7 @@ impl Image<'_> {
         }
     }
 
-    /// Makes sure that `picture` contains at least `area`. `picture` must be the one that was given to
-    /// [`open`].
+    /// Makes sure that `picture`, which must be the one given to [`open`], contains at least `area`.
     pub(super) fn decode(
         self,
         area: Area,

@@ -45,15 +45,14 @@ impl Transform {
     /// Loads the image at `path` and transforms it. Returns a tensor of shape `[3, height, width]`.
     ///
     /// Use it in a dataset of your own whose labels do not come from folders. Formats and limits are those of
-    /// [`ImageFolder`](crate::ImageFolder), with files of up to [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES)
-    /// bytes. `u8` pixels are not normalised.
+    /// [`ImageFolder`](crate::ImageFolder), with files of up to [`MAX_FILE_BYTES`] bytes. `u8` pixels are not
+    /// normalised.
     ///
     /// # Errors
     /// Returns [`ImageError`], which names the file.
     ///
     /// # Panics
-    /// May panic or return unspecified pixels if a value is out of bounds. Call [`validate`](Self::validate)
-    /// once before.
+    /// May panic or return any pixels if a value is out of bounds: call [`validate`](Self::validate) before.
     ///
     /// # Examples
     /// ```

@@ -13,8 +13,7 @@ pub use load::MAX_FILE_BYTES;
 pub use pixel::Pixel;
 pub use step::Step;
 
-/// The steps that transform each image of an [`ImageFolder`](crate::ImageFolder), applied in the order in
-/// which they were added.
+/// The steps that transform each image of an [`ImageFolder`](crate::ImageFolder), applied in order.
 ///
 /// The result is a tensor of shape `[3, height, width]`, with pixels as `f32` divided by 255 (torchvision's
 /// `ToTensor`) or as `u8`. The default has no steps.
@@ -58,8 +57,7 @@ impl Transform {
     /// Means of red, green and blue over the training images of ImageNet, for pixels from 0 to 1.
     pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 
-    /// Standard deviations of red, green and blue over the training images of ImageNet, for pixels from 0 to
-    /// 1.
+    /// Standard deviations of red, green and blue over ImageNet's training images, for pixels from 0 to 1.
     pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
 
     /// Creates a transform without steps: images keep their size.

@@ -3,12 +3,10 @@
 
 use super::super::picture::{Area, Size};
 
-/// Scales the part `source` of a picture to `scaled`, crops that to a window, and mirrors the window if
-/// `flipped`.
+/// Scales the part `source` of a picture to `scaled`, crops that to a window, and may mirror it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// A part of the picture. Scaling does not use pixels outside of it, as if the part had been cut out
-    /// first.
+    /// A part of the picture. Scaling uses only pixels inside it, as if the part had been cut out first.
     pub(super) source: Area,
     /// The size that the whole `source` is scaled to.
     pub(super) scaled: Size,
@@ -82,8 +80,7 @@ impl Plan {
         self.size = size;
     }
 
-    /// Returns the part of the picture from which the result is computed, or `None` if the result is all
-    /// black.
+    /// Returns the part of the picture that the result depends on, or `None` if the result is all black.
     pub(super) fn needed(&self) -> Option<Area> {
         let Visible { area, .. } = self.visible()?;
         let Area { x, y, size } = self.source;
@@ -92,8 +89,7 @@ impl Plan {
         Some(Area { x: x + left, y: y + top, size: Size::new(width, height) })
     }
 
-    /// Returns the part of the scaled source that is inside the window (before mirroring), or `None` if there
-    /// is none.
+    /// Returns the part of the scaled source inside the window, before mirroring, or `None` if it is empty.
     pub(super) fn visible(&self) -> Option<Visible> {
         let (x, at_x, width) = overlap(self.x, self.size.width, self.scaled.width)?;
         let (y, at_y, height) = overlap(self.y, self.size.height, self.scaled.height)?;

@@ -22,8 +22,7 @@ use super::{
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Step {
-    /// Makes the shorter side `size` pixels long and keeps the aspect ratio (the longer side is rounded
-    /// down).
+    /// Makes the shorter side `size` pixels long and keeps the aspect ratio; rounds the longer side down.
     Resize {
         /// The shorter side.
         size: u32,

@@ -333,8 +333,7 @@ impl Scan {
     }
 }
 
-/// The Huffman codes of annex K of the standard, in the form of a DHT segment. Frames of Motion JPEG leave
-/// them out.
+/// The Huffman codes of annex K of the standard as a DHT segment, which frames of Motion JPEG leave out.
 const MOTION_JPEG_CODES: &[u8] = &[
     0, 0, 1, 5, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 1, 0, 3, 1, 1,
     1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 16, 0, 2, 1, 3, 3, 2, 4, 3, 5,

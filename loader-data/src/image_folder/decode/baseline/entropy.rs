@@ -58,7 +58,7 @@ pub(super) struct Bits<'a> {
     bytes: &'a [u8],
     /// Number of the next bit in `bytes`.
     place: usize,
-    /// Ends in bytes of the restart intervals, from the current one on.
+    /// Ends of the restart intervals in bytes, from the current one on.
     ends: &'a [usize],
 }
 
@@ -157,8 +157,7 @@ impl<'a> Bits<'a> {
         Some(())
     }
 
-    /// Moves to the next restart interval. Returns `None` if this interval is the last, or if it has not been
-    /// read exactly to its end.
+    /// Moves to the next restart interval. Returns `None` if this one is the last, or is not read to its end.
     pub(super) fn restart(&mut self) -> Option<()> {
         let (&end, ends) = self.ends.split_first()?;
         if self.place.div_ceil(8) != end || ends.is_empty() {

@@ -8,8 +8,8 @@ pub(super) struct Header<'a> {
     pub(super) size: Size,
     components: [Component; 3],
     count: usize,
-    /// Number of blocks of the first component in a group (MCU), across and down: 1 and 1, 2 and 1, or 2 and
-    /// 2. The other components have one block in a group.
+    /// Number of blocks of the first component in a group (MCU), across and down: 1 x 1, 2 x 1 or 2 x 2. The
+    /// other components have one block in a group.
     pub(super) across: usize,
     pub(super) down: usize,
     /// Each is `None` until the file has defined it.
@@ -41,8 +41,7 @@ impl Component {
 }
 
 impl<'a> Header<'a> {
-    /// Reads the headers. Returns `None` if this decoder does not handle the file, or if the file ends too
-    /// early.
+    /// Reads the headers. Returns `None` if the file ends too early, or if this decoder does not handle it.
     pub(super) fn read(file: &'a [u8]) -> Option<Self> {
         let mut header = Self {
             size: Size::default(),

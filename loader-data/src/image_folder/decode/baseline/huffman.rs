@@ -2,8 +2,7 @@
 
 use super::header::{Component, Header};
 
-/// A Huffman code as it is stored in the file: the number of codes of each length from 1 to 16, and their
-/// symbols.
+/// A Huffman code as in the file: the number of codes of each length from 1 to 16, and their symbols.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Code<'a> {
     counts: &'a [u8; 16],
@@ -112,11 +111,9 @@ impl Entry {
 /// A table that decodes one Huffman code.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// For each sequence of `SHORT` bits, the entry of the code that it starts with; 0 if that code is
-    /// longer.
+    /// The entry of the code that each sequence of `SHORT` bits starts with; 0 if that code is longer.
     short: [u32; 1 << SHORT],
-    /// For each length, the first 16 bits, as a number, that are larger than those of every code of this
-    /// length.
+    /// For each length, the first 16-bit number after those that start with a code of this length.
     ends: [u32; 17],
     /// For each length, the index in `entries` of its first code, minus that code.
     starts: [i32; 17],

@@ -75,8 +75,7 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the groups, each `side` pixels long, that are needed for `length` pixels from `start` on in an
-    /// image `whole` pixels long.
+    /// Returns the groups of `side` pixels that `length` pixels from `start` on need. The image has `whole`.
     fn new(start: u32, length: u32, whole: u32, side: usize) -> Self {
         // Chroma of half size is interpolated, so a pixel needs the chroma of its neighbours too.
         const NEIGHBOURS: usize = 2;
