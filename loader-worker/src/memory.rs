@@ -22,10 +22,9 @@ pub(crate) fn own_memory() -> Option<u64> {
 /// process, before the machine runs out of memory.
 pub(crate) fn limit_memory(limit: u64) {
     let hard = limit.saturating_mul(HARD_LIMIT_FACTOR);
-    // RLIMIT_DATA, not RLIMIT_AS: shared memory and the program itself do not count. A lower hard limit
-    // stays.
-    if let Ok((_, max)) = getrlimit(Resource::RLIMIT_DATA) {
+    // RLIMIT_DATA, not RLIMIT_AS: shared memory and the program itself do not count. Lower limits stay.
+    if let Ok((soft, max)) = getrlimit(Resource::RLIMIT_DATA) {
         // If this fails, the check after each batch remains.
-        let _ = setrlimit(Resource::RLIMIT_DATA, hard.min(max), hard.min(max));
+        let _ = setrlimit(Resource::RLIMIT_DATA, hard.min(soft), hard.min(max));
     }
 }

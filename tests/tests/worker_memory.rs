@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use loader_core::prelude::*;
 use loader_tests::{Watchdog, processes};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
@@ -93,4 +94,32 @@ fn a_batch_that_wants_too_much_is_given_up() {
         errors[0].to_string().contains("killed by SIGABRT (6) while fetching sample 41 of batch 20"),
         "{errors:?}"
     );
+}
+
+/// Each sample is the soft limit on the data of the process that loads it.
+#[derive(Debug, Serialize, Deserialize)]
+struct SoftLimit;
+
+impl Dataset for SoftLimit {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        1
+    }
+
+    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        Ok(getrlimit(Resource::RLIMIT_DATA)?.0)
+    }
+}
+
+#[test]
+fn a_lower_soft_limit_of_the_program_stays() {
+    const LIMIT: u64 = 8 << 30;
+    let _watchdog = Watchdog::start();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_DATA).unwrap();
+    // High enough for the other tests of this program.
+    setrlimit(Resource::RLIMIT_DATA, LIMIT.min(soft), hard).unwrap();
+    let builder = DataLoader::builder(SoftLimit).num_workers(1).worker_memory_limit(LIMIT);
+    let batch = builder.build().unwrap().iter().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.as_slice(), [LIMIT.min(soft)]);
 }
