@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
+use anyhow::Context;
 use loader_core::{Element, prelude::*};
 use nix::sys::signal::SigSet;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ impl Dataset for Integers {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<i64> {
         Ok(index as i64)
     }
 }
@@ -60,7 +60,7 @@ impl<T: Element> Dataset for Same<T> {
         self.count
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<Tensor<T>> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<Tensor<T>> {
         Ok(self.sample.clone())
     }
 }
@@ -76,7 +76,7 @@ impl Dataset for CountedImages {
         self.0.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         Ok((self.0.get(index, cx)?, allocated()))
     }
 }
@@ -110,7 +110,7 @@ impl Dataset for Names {
         self.names.len()
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<i64> {
         Ok(self.names.get(index)?.len() as i64)
     }
 }
@@ -137,7 +137,7 @@ impl Dataset for Rows {
         self.array.shape()[0]
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<f32>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<f32>> {
         Ok(self.array.row(index).to_vec())
     }
 }
@@ -176,12 +176,12 @@ impl Dataset for Tokens {
         self.count
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         self.file = Some(File::open(&self.path)?);
         Ok(())
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<i64>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<i64>> {
         let file = self.file.as_ref().context("the file is opened in `setup`")?;
         let mut bytes = [0; Self::BYTES];
         file.read_exact_at(&mut bytes, (index * Self::BYTES) as u64)?;
@@ -211,7 +211,7 @@ impl Dataset for Stragglers {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<i64> {
         thread::sleep(Self::pause(index));
         Ok(index as i64)
     }
@@ -230,7 +230,7 @@ impl Dataset for Paced {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<i64> {
         thread::sleep(Duration::from_millis(1));
         Ok(index as i64)
     }
@@ -260,7 +260,7 @@ impl Dataset for Sticky {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<i64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<i64> {
         if let Some(stuck) = self.stuck.as_ref().filter(|stuck| stuck.index == index) {
             if stuck.blocks_signals {
                 SigSet::all().thread_block()?;

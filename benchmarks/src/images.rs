@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use loader_core::{DataLoader, Dataset, Tensor, sampler::RandomSampler};
 use loader_data::{ImageFolder, Transform};
 use serde::Serialize;

@@ -17,7 +17,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context, bail, ensure};
 
 const SHORT: u64 = 1_000;
 const LONG: u64 = 3_000;

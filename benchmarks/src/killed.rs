@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use loader_core::{DataLoader, Tensor};
 use nix::{
     sys::signal::{Signal, kill},

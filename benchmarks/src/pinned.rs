@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use clap::Parser;
 use cudarc::driver::{CudaContext, CudaStream};
 use loader_core::prelude::*;
@@ -116,7 +116,7 @@ impl Dataset for Images {
         self.samples
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<f32>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<f32>> {
         Ok(vec![index as f32; self.pixels])
     }
 }

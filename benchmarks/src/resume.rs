@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use loader_core::{DataLoader, Error, LoaderOptions, State, Tensor};
 use serde::Serialize;
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use loader_core::{DataLoader, Iter, Tensor, Warning};
 use nix::{
     errno::Errno,

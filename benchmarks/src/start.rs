@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::Context;
 use loader_core::{DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;
 

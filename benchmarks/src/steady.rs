@@ -2,7 +2,7 @@
 //! which main reads every page. In steady state there should be no page faults and no allocations of the size
 //! of a batch, and shared memory should not grow.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use loader_core::{DataLoader, Iter, Tensor};
 use serde::Serialize;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::Context as _;
+use anyhow::Context;
 use nix::{
     sys::resource::{UsageWho, getrusage},
     time::clock_getcpuclockid,

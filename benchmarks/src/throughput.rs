@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::Context;
 use anyhow::ensure;
 use loader_core::{DType, DataLoader, Dataset, Element, Sample, Tensor};
 use serde::Serialize;

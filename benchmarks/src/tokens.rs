@@ -1,6 +1,6 @@
 //! `tokens`: the cost of batches of 16 x 2048 tokens, which are read from a file of 16-bit numbers.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 
 use crate::{
     datasets::Tokens,

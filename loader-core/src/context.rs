@@ -37,8 +37,8 @@ impl WorkerInfo {
     /// is computed from the loader's seed and the epoch for which the workers were started. With `order =
     /// "torch"` it equals PyTorch's base seed.
     ///
-    /// Samples should not depend on this seed, because any worker can load any sample: use [`Context::rng`]
-    /// for random numbers in samples.
+    /// Samples should not depend on this seed, because any worker can load any sample: use
+    /// [`SampleContext::rng`] for random numbers in samples.
     pub fn seed(&self) -> u64 {
         self.base_seed.wrapping_add(self.id as u64)
     }
@@ -47,7 +47,7 @@ impl WorkerInfo {
 /// What a dataset can use while it loads a sample: the sample's random number generator, the epoch and the
 /// worker.
 #[derive(Debug)]
-pub struct Context {
+pub struct SampleContext {
     worker: Option<WorkerInfo>,
     epoch: u64,
     index: usize,
@@ -78,7 +78,7 @@ enum Many {
     Declined,
 }
 
-impl Context {
+impl SampleContext {
     /// Creates a context for calling a dataset directly. It equals the context of sample 0 in epoch 0 in the
     /// main process, with the loader's seed `seed`.
     pub fn new(seed: u64) -> Self {
@@ -171,9 +171,9 @@ impl Context {
     ///
     /// # Examples
     /// ```
-    /// use loader_core::{Context, rand::RngExt};
+    /// use loader_core::{SampleContext, rand::RngExt};
     ///
-    /// let mut cx = Context::new(7);
+    /// let mut cx = SampleContext::new(7);
     /// let flip = cx.rng().random_bool(0.5);
     /// let noise: f32 = cx.rng().random_range(-0.1..0.1);
     /// # let _ = (flip, noise);

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// # impl Dataset for Numbers {
 /// #     type Sample = u64;
 /// #     fn len(&self) -> usize { 10 }
-/// #     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> { Ok(index as u64) }
+/// #     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> { Ok(index as u64) }
 /// # }
 /// let loader = DataLoader::builder(Numbers).batch_size(4).build()?;
 /// let mut digest = Digest::new();

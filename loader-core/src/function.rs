@@ -19,19 +19,19 @@ use serde::{
 
 use crate::{
     collate::{CollateWith, ConvertWith},
-    context::{Context, WorkerInfo},
+    context::{SampleContext, WorkerInfo},
     fetch::WorkerInit,
 };
 
 /// A function given to [`Dataset::map`](crate::Dataset::map): from `A` to `S`.
-pub type MapFn<A, S> = Function<OwnedMut<A, Context, anyhow::Result<S>>>;
+pub type MapFn<A, S> = Function<OwnedMut<A, SampleContext, anyhow::Result<S>>>;
 /// A function given to [`Dataset::map_with`](crate::Dataset::map_with), with its parameters.
-pub type MapFnWith<P, A, S> = WithParams<P, SharedOwnedMut<P, A, Context, anyhow::Result<S>>>;
+pub type MapFnWith<P, A, S> = WithParams<P, SharedOwnedMut<P, A, SampleContext, anyhow::Result<S>>>;
 /// A function given to [`IterableDataset::filter`](crate::IterableDataset::filter).
-pub type FilterFn<A> = Function<SharedMut<A, Context, anyhow::Result<bool>>>;
+pub type FilterFn<A> = Function<SharedMut<A, SampleContext, anyhow::Result<bool>>>;
 /// A function given to [`IterableDataset::filter_with`](crate::IterableDataset::filter_with), with its
 /// parameters.
-pub type FilterFnWith<P, A> = WithParams<P, SharedSharedMut<P, A, Context, anyhow::Result<bool>>>;
+pub type FilterFnWith<P, A> = WithParams<P, SharedSharedMut<P, A, SampleContext, anyhow::Result<bool>>>;
 /// A function given to [`Builder::collate`](crate::Builder::collate): from a `Vec` of samples `S` to a batch
 /// `B`.
 pub type CollateFn<S, B> = CollateWith<BatchFn<Vec<S>, B>>;
@@ -108,13 +108,13 @@ pub trait MapFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + '
     ///
     /// # Errors
     /// Returns the error of the function.
-    fn call(&self, sample: A, cx: &mut Context) -> anyhow::Result<Self::Output>;
+    fn call(&self, sample: A, cx: &mut SampleContext) -> anyhow::Result<Self::Output>;
 }
 
 impl<A: 'static, S: Send + 'static> MapFunction<A> for MapFn<A, S> {
     type Output = S;
 
-    fn call(&self, sample: A, cx: &mut Context) -> anyhow::Result<S> {
+    fn call(&self, sample: A, cx: &mut SampleContext) -> anyhow::Result<S> {
         self.get()(sample, cx)
     }
 }
@@ -122,7 +122,7 @@ impl<A: 'static, S: Send + 'static> MapFunction<A> for MapFn<A, S> {
 impl<P: Params, A: 'static, S: Send + 'static> MapFunction<A> for MapFnWith<P, A, S> {
     type Output = S;
 
-    fn call(&self, sample: A, cx: &mut Context) -> anyhow::Result<S> {
+    fn call(&self, sample: A, cx: &mut SampleContext) -> anyhow::Result<S> {
         self.function.get()(&self.params, sample, cx)
     }
 }
@@ -133,17 +133,17 @@ pub trait FilterFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync 
     ///
     /// # Errors
     /// Returns the error of the function.
-    fn call(&self, sample: &A, cx: &mut Context) -> anyhow::Result<bool>;
+    fn call(&self, sample: &A, cx: &mut SampleContext) -> anyhow::Result<bool>;
 }
 
 impl<A: 'static> FilterFunction<A> for FilterFn<A> {
-    fn call(&self, sample: &A, cx: &mut Context) -> anyhow::Result<bool> {
+    fn call(&self, sample: &A, cx: &mut SampleContext) -> anyhow::Result<bool> {
         self.get()(sample, cx)
     }
 }
 
 impl<P: Params, A: 'static> FilterFunction<A> for FilterFnWith<P, A> {
-    fn call(&self, sample: &A, cx: &mut Context) -> anyhow::Result<bool> {
+    fn call(&self, sample: &A, cx: &mut SampleContext) -> anyhow::Result<bool> {
         self.function.get()(&self.params, sample, cx)
     }
 }

@@ -24,7 +24,7 @@
 //!     fn len(&self) -> usize {
 //!         1000
 //!     }
-//!     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<(u64, f32)> {
+//!     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u64, f32)> {
 //!         Ok((index as u64, (index * index) as f32))
 //!     }
 //! }
@@ -86,7 +86,7 @@ mod tuples;
 mod warning;
 
 pub use builder::{Builder, WorkerProgram};
-pub use context::{Context, WorkerInfo};
+pub use context::{SampleContext, WorkerInfo};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, InterleaveDataset, IterableDataset,
     Map, Parts, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError,
@@ -116,9 +116,9 @@ pub use collate::{Convert, Sample};
 /// The types and traits that most programs need.
 pub mod prelude {
     pub use crate::{
-        ConcatDataset, Context, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, OnBadSample,
-        OnWorkerDeath, Order, Sample, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset,
-        State, Subset, Tensor, TensorDataset, WorkerInfo,
+        ConcatDataset, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, OnBadSample,
+        OnWorkerDeath, Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset, SnapshotIterator,
+        StackDataset, State, Subset, Tensor, TensorDataset, WorkerInfo,
         sampler::{
             BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
             WeightedRandomSampler,
@@ -126,8 +126,8 @@ pub mod prelude {
     };
 }
 
-// The generator of `Context::rng` implements the traits of this version of rand. The program may depend on
-// another version.
+// The generator of `SampleContext::rng` implements the traits of this version of rand. The program may depend
+// on another version.
 pub use rand;
 
 #[doc(hidden)]

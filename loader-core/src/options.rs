@@ -238,7 +238,7 @@ pub struct LoaderOptions {
     /// True to load the samples in a new random order in each epoch; false by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle: Option<bool>,
-    /// Seed of the order and of [`Context::rng`](crate::Context::rng); 0 by default.
+    /// Seed of the order and of [`SampleContext::rng`](crate::SampleContext::rng); 0 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Random number generator that determines the order; [`Order::Native`] by default.

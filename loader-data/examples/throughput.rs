@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use loader_core::{Context, Dataset};
+use loader_core::{Dataset, SampleContext};
 use loader_data::{ImageFolder, Pixel, Transform};
 use nix::sys::{
     resource::{UsageWho, getrusage},
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn measure<P: Pixel>(name: &str, images: &ImageFolder<P>, duration: Duration) -> anyhow::Result<()> {
-    let mut cx = Context::new(0);
+    let mut cx = SampleContext::new(0);
     let mut load = |number: usize| {
         cx.set_index(number);
         images.get(number % images.len(), &mut cx)

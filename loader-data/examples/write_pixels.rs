@@ -9,8 +9,8 @@
 
 use std::{fs, path::Path};
 
-use anyhow::Context as _;
-use loader_core::{Context, Dataset};
+use anyhow::Context;
+use loader_core::{Dataset, SampleContext};
 use loader_data::{ImageFolder, Transform};
 
 fn main() -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
 fn write(images: &ImageFolder<u8>, output: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(output)?;
     for index in 0..images.len() {
-        let (image, _) = images.get(index, &mut Context::new(0))?;
+        let (image, _) = images.get(index, &mut SampleContext::new(0))?;
         fs::write(output.join(index.to_string()), image.as_slice())?;
     }
     Ok(())

@@ -6,7 +6,7 @@
 //!
 //! # Examples
 //! ```
-//! use loader_core::{Context, Dataset};
+//! use loader_core::{Dataset, SampleContext};
 //! use loader_data::{ImageFolder, Transform};
 //!
 //! let photos = ImageFolder::open("photos")?.transform(Transform::standard_train(224))?;
@@ -14,7 +14,7 @@
 //!
 //! // A loader calls `get` in its workers and collates the samples into a `Tensor<f32>` of shape
 //! // [B, 3, 224, 224] and a `Tensor<u32>` of shape [B].
-//! let (image, label) = photos.get(0, &mut Context::new(7))?;
+//! let (image, label) = photos.get(0, &mut SampleContext::new(7))?;
 //! assert_eq!(image.shape(), [3, 224, 224]);
 //! assert_eq!(label, 0);
 //! # anyhow::Ok(())

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::Context;
 use loader_ipc::{
     channel::ReceiveError,
     fault::{self, Point},

@@ -24,7 +24,7 @@
 //! # impl Dataset for Photos {
 //! #     type Sample = u64;
 //! #     fn len(&self) -> usize { 10 }
-//! #     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> { Ok(index as u64) }
+//! #     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> { Ok(index as u64) }
 //! # }
 //! fn main() -> std::process::ExitCode {
 //!     loader_worker::Registry::new().register::<Photos>("photos").serve()

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context, bail};
 use loader_core::{
     fetch::{Fetch, Loaded, NoBatch, ShardPlace, Snapshot, Watch, Work},
     panic::to_failure,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context, bail};
 use loader_ipc::{
     Loan, SlotMemory, SlotRegion,
     control::ControlPage,

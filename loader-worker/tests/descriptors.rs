@@ -29,7 +29,7 @@ impl Dataset for Listing {
         40
     }
 
-    fn get(&self, index: usize, _: &mut Context) -> anyhow::Result<String> {
+    fn get(&self, index: usize, _: &mut SampleContext) -> anyhow::Result<String> {
         Ok(match index {
             0 => in_this_process().values().map(|open| format!("{open:?}\n")).collect(),
             1 => in_a_new_program().concat(),
@@ -110,7 +110,7 @@ fn nothing_secret_is_in_arguments_or_environment() {
         fn len(&self) -> usize {
             1
         }
-        fn get(&self, _: usize, _: &mut Context) -> anyhow::Result<Vec<String>> {
+        fn get(&self, _: usize, _: &mut SampleContext) -> anyhow::Result<Vec<String>> {
             let arguments = std::env::args().collect::<Vec<_>>().join(" ");
             let variables = std::env::vars().filter(|(name, _)| name.starts_with("LOADER"));
             Ok(vec![arguments, variables.map(|(name, value)| format!("{name}={value};")).collect()])

@@ -120,14 +120,14 @@ impl Dataset for Forking {
         self.noise.count
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         // Without workers all loaders share this process, in which all forks are done.
         drop(FORKS.set(self.forks.clone()));
         self.forks.come_to(Place::Setup, 0);
         Ok(())
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         self.forks.come_to(Place::Get, index);
         self.noise.get(index, cx)
     }
@@ -144,11 +144,11 @@ impl Dataset for ForkingMany {
         self.0.noise.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         self.0.noise.get(index, cx)
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<NoiseSample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<NoiseSample>> {
         let load = |&index| {
             cx.set_index(index);
             self.0.forks.come_to(Place::GetMany, index);
@@ -164,7 +164,7 @@ impl IterableDataset for Forking {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<NoiseSample>> + Send> {
         Ok(shard.of(0..self.noise.count as u64).map(|number| {
             self.forks.come_to(Place::Next, number as usize);

@@ -111,12 +111,12 @@ impl Dataset for FewFiles {
         100
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         // All that there are have higher numbers.
         Ok(setrlimit(Resource::RLIMIT_NOFILE, 3, 3)?)
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(index as u64)
     }
 }

@@ -141,7 +141,7 @@ impl Dataset for Odd {
         self.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         self.habit.indulge(index)?;
         Noise { count: self.count }.get(index, cx)
     }

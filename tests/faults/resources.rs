@@ -307,7 +307,7 @@ impl IterableDataset for LargeSnapshot {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u64>>> + Send> {
         self.iter_from(shard, cx, None)
     }
@@ -319,7 +319,7 @@ impl SnapshotDataset for LargeSnapshot {
     fn iter_from(
         &self,
         _shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<Vec<u64>>, Snapshot = Self::Snapshot> + Send,

@@ -337,11 +337,11 @@ impl Dataset for Stuck {
         4
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         if let Where::StoppedInSetup = self.0 { self.hang() } else { Ok(()) }
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         if index == 2 {
             self.hang()?;
         }

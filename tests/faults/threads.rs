@@ -182,7 +182,7 @@ impl Dataset for Nested {
         6
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         let loader = DataLoader::builder(Noise { count: 4 }).num_workers(self.workers).build()?;
         Ok(loader.iter()?.count() as u64)
     }

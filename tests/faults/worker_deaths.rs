@@ -105,7 +105,7 @@ impl Dataset for Doomed {
         self.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         if self.at.contains(&index) && File::create_new(self.folder.join(index.to_string())).is_ok() {
             self.end.happen();
         }
@@ -286,7 +286,7 @@ impl Dataset for Poisoned {
         self.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         if index == self.at {
             self.end.happen();
         }

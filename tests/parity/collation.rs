@@ -25,7 +25,7 @@ impl<S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Dataset fo
         self.0.len()
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<S> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<S> {
         Ok(self.0[index].clone())
     }
 }

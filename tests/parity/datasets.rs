@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::support::{Count, numbers, one_epoch};
 
-fn cx() -> Context {
-    Context::new(0)
+fn cx() -> SampleContext {
+    SampleContext::new(0)
 }
 
 /// `15` rows of `[10, 2, 3]`, each number in them its place.
@@ -84,11 +84,11 @@ impl Dataset for Many {
         4
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<u64>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         anyhow::ensure!(indices.iter().all(|&index| index < 4), "no such index");
         let kept = indices.len() - usize::from(self.forgets);

@@ -36,7 +36,7 @@ impl Dataset for Apples {
         self.0
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u8> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u8> {
         Err(Rotten.into())
     }
 }
@@ -75,7 +75,7 @@ impl IterableDataset for Closed {
     fn iter(
         &self,
         _shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         ensure!(cx.epoch() < self.from || cx.epoch() > self.from + 1, "Error in __iter__");
         Ok((0..3).map(Ok))

@@ -101,7 +101,7 @@ impl IterableDataset for Stateful {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
         self.iter_from(shard, cx, None)
     }
@@ -113,7 +113,7 @@ impl SnapshotDataset for Stateful {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Place>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Place> + Send>
     {
@@ -192,7 +192,7 @@ impl IterableDataset for OwnIterator {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
         self.iter_from(shard, cx, None)
     }
@@ -204,7 +204,7 @@ impl SnapshotDataset for OwnIterator {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Self>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u32)>, Snapshot = Self> + Send>
     {

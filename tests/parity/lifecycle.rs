@@ -28,7 +28,7 @@ impl Dataset for Segfault {
         2
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u8> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u8> {
         // Rust's own handler lets the first one pass, to see whether it comes again.
         raise(Signal::SIGSEGV)?;
         raise(Signal::SIGSEGV)?;

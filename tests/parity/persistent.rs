@@ -21,7 +21,7 @@ impl Dataset for Remembers {
         10
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<(u64, u32)> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u64, u32)> {
         Ok((SEEN.fetch_add(1, Ordering::SeqCst) + 1, std::process::id()))
     }
 }

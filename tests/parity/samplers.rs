@@ -54,11 +54,11 @@ impl Dataset for Bulk {
         100
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut Context) -> anyhow::Result<Vec<(u64, u64)>> {
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<(u64, u64)>> {
         Ok(indices.iter().map(|&index| (index as u64, indices.len() as u64)).collect())
     }
 }

@@ -13,7 +13,7 @@ use crate::support::{Count, numbers, one_epoch};
 
 /// The samples of each part.
 fn samples(parts: &[Subset<Count>]) -> Vec<Vec<u64>> {
-    let cx = &mut Context::new(0);
+    let cx = &mut SampleContext::new(0);
     parts.iter().map(|part| (0..part.len()).map(|index| part.get(index, cx).unwrap()).collect()).collect()
 }
 
@@ -88,7 +88,7 @@ fn row_008_009_d08_subsets_of_subsets() {
         numbers(&one_epoch(|way| way.of(DataLoader::builder(nested())).build())).concat(),
         [50, 10, 10, 30]
     );
-    let many = nested().get_many(&[3, 1], &mut Context::new(0)).unwrap();
+    let many = nested().get_many(&[3, 1], &mut SampleContext::new(0)).unwrap();
     assert_eq!(many, [30, 10]);
     let error = Subset::new(Count(5), [0, 5]).unwrap_err();
     assert_eq!(error, SubsetError::IndexOutOfRange { index: 5, place: 1, len: 5 });
@@ -96,6 +96,6 @@ fn row_008_009_d08_subsets_of_subsets() {
     let part = Subset::new(split[1].clone(), 1..3).unwrap();
     assert_eq!(
         samples(&split)[1][1..3],
-        (0..2).map(|n| part.get(n, &mut Context::new(0)).unwrap()).collect::<Vec<_>>()
+        (0..2).map(|n| part.get(n, &mut SampleContext::new(0)).unwrap()).collect::<Vec<_>>()
     );
 }

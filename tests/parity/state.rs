@@ -190,7 +190,7 @@ fn row_254_snapshots_of_any_size() {
         fn iter(
             &self,
             shard: Shard,
-            cx: &mut Context,
+            cx: &mut SampleContext,
         ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
             self.iter_from(shard, cx, None)
         }
@@ -201,7 +201,7 @@ fn row_254_snapshots_of_any_size() {
         fn iter_from(
             &self,
             _shard: Shard,
-            _cx: &mut Context,
+            _cx: &mut SampleContext,
             snapshot: Option<Self::Snapshot>,
         ) -> anyhow::Result<
             impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = Self::Snapshot> + Send,
@@ -270,7 +270,7 @@ fn row_262_263_a_shard_is_opened_once() {
         fn iter(
             &self,
             _shard: Shard,
-            _cx: &mut Context,
+            _cx: &mut SampleContext,
         ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
             let opened = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
             Ok((0..10).map(move |_| Ok(opened)))

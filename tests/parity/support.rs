@@ -82,7 +82,7 @@ impl Dataset for Count {
         self.0
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(index as u64)
     }
 }
@@ -108,7 +108,7 @@ impl IterableDataset for Shards {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         let first: u64 = self.sizes[..shard.index()].iter().sum();
         Ok((first..first + self.sizes[shard.index()]).map(Ok))
@@ -157,7 +157,7 @@ pub(crate) struct Gated {
 }
 
 impl Gated {
-    fn sample(&self, number: u64, cx: &Context) -> (u64, u64) {
+    fn sample(&self, number: u64, cx: &SampleContext) -> (u64, u64) {
         if number == self.slow {
             wait_at(&self.gate);
         }
@@ -172,7 +172,7 @@ impl Dataset for Gated {
         self.count as usize
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
         Ok(self.sample(index as u64, cx))
     }
 }
@@ -187,7 +187,7 @@ impl IterableDataset for GatedStream {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
         let size = self.0.count / shard.count() as u64;
         let first = size * shard.index() as u64;

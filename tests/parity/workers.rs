@@ -73,12 +73,12 @@ fn a11_the_hook_runs_before_a_stream_begins() {
         fn iter(
             &self,
             _shard: Shard,
-            _cx: &mut Context,
+            _cx: &mut SampleContext,
         ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
             Ok(std::iter::once(Ok(ORDER.load(Ordering::SeqCst))))
         }
 
-        fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+        fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
             // 2 behind the hook, 3 before it.
             ORDER.fetch_add(1, Ordering::SeqCst);
             Ok(())
@@ -110,13 +110,13 @@ impl Dataset for Whoami {
         20
     }
 
-    fn get(&self, _index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, _index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let (id, workers) =
             cx.worker().map_or((99, 0), |worker| (worker.id() as u64, worker.num_workers() as u64));
         Ok((std::process::id(), id, workers, self.copies))
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.copies = 1 + cx.worker().map_or(0, |worker| worker.id() as u64);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Dataset for Processors {
         8
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
         let set = sched_getaffinity(Pid::from_raw(0))?;
         let may_use = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
         let count = (0..CpuSet::count()).filter(may_use).count();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context, bail};
 use loader_core::prelude::*;
 use nix::{
     sys::signal::{Signal, raise},
@@ -31,7 +31,7 @@ impl Dataset for Noise {
         self.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let noise = [(); 3].map(|()| cx.rng().random_range(0.0f32..1.0));
         Ok((index as u64, noise, format!("sample {index}")))
     }
@@ -74,11 +74,11 @@ impl Dataset for Many {
         self.count
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<NoiseSample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<NoiseSample>> {
         let load = |&index| {
             cx.set_index(index);
             Noise { count: self.count }.get(index, cx)
@@ -115,7 +115,7 @@ impl Dataset for Large {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u8>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u8>> {
         Ok(vec![index as u8; self.bytes])
     }
 }
@@ -136,7 +136,7 @@ impl Dataset for Slow {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         thread::sleep(self.delay);
         Ok(index as u64)
     }
@@ -160,7 +160,7 @@ impl Dataset for SlowFirst {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u64>> {
         if index == 0 {
             thread::sleep(self.delay);
         }
@@ -181,7 +181,7 @@ impl IterableDataset for Counting {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u32)>> + Send> {
         Ok(shard.of(0..self.count).map(|number| Ok((number, cx.rng().random()))))
     }
@@ -208,7 +208,7 @@ impl IterableDataset for Uneven {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u64>>> + Send> {
         if self.at == Some(u64::MAX) && shard.index() == 1 {
             bail_with_cause(shard.index())?;
@@ -271,7 +271,7 @@ impl IterableDataset for Squares {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
         self.iter_from(shard, cx, None)
     }
@@ -283,7 +283,7 @@ impl SnapshotDataset for Squares {
     fn iter_from(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = u64> + Send> {
         let next = snapshot.unwrap_or(shard.index() as u64);
@@ -338,7 +338,7 @@ impl Dataset for Faulty {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u64>> {
         let good = vec![index as u64];
         if index != self.at {
             return Ok(good);
@@ -385,7 +385,7 @@ impl Dataset for Mortal {
         self.count
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<NoiseSample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
         if take_life(&self.lives, index) {
             self.fault.happen(index)?;
         }
@@ -399,7 +399,7 @@ impl IterableDataset for Mortal {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         self.iter_from(shard, cx, None)
     }
@@ -411,7 +411,7 @@ impl SnapshotDataset for Mortal {
     fn iter_from(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
         snapshot: Option<usize>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = usize> + Send> {
         let (next, step) = (snapshot.unwrap_or(shard.index()), shard.count());

@@ -122,7 +122,7 @@ impl Dataset for SelfDescribing {
         3
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u32> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u32> {
         Ok(match &self.either {
             Either::Number(number) => *number,
             Either::Text(text) => text.len() as u32,
@@ -171,7 +171,7 @@ impl Dataset for Forgetful {
         self.rows.len()
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u32> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u32> {
         Ok(self.rows[index])
     }
 }
@@ -198,7 +198,7 @@ impl Dataset for SkipsItsMean {
         2
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<f32> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<f32> {
         Ok(self.mean)
     }
 }
@@ -209,7 +209,7 @@ impl IterableDataset for SkipsItsMean {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<f32>>> {
         Ok(shard.of([Ok(self.mean), Ok(self.mean)]))
     }
@@ -238,7 +238,7 @@ impl Dataset for Nested {
         1
     }
 
-    fn get(&self, _index: usize, cx: &mut Context) -> anyhow::Result<String> {
+    fn get(&self, _index: usize, cx: &mut SampleContext) -> anyhow::Result<String> {
         anyhow::ensure!(cx.worker().is_some());
         Ok(match noise().num_workers(1).build() {
             Ok(_) => "built".to_owned(),

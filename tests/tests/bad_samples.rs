@@ -26,7 +26,7 @@ impl Dataset for Rotten {
         60
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         let is_bad = self.bad.contains(&index);
         assert!(index.is_multiple_of(2) || !is_bad, "sample {index} is odd");
         anyhow::ensure!(!is_bad, "sample {index} is rotten");
@@ -45,11 +45,11 @@ impl Dataset for RottenBlocks {
         self.0.len()
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<u64>> {
         indices.iter().map(|&index| self.0.get(index, cx)).collect()
     }
 }
@@ -292,7 +292,7 @@ impl Dataset for Deadly {
         72
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         if index < 70 {
             process::exit(1);
         }
@@ -343,11 +343,11 @@ impl Dataset for Poisoned {
         40
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<u64>> {
         let load = |&index: &usize| match index as u64 {
             index if index == self.at && self.hangs => loop {
                 std::thread::sleep(Duration::from_secs(1));
@@ -386,7 +386,7 @@ impl Dataset for Drawn {
         12
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<u64> {
         assert!(!(self.panics && index == 5), "five");
         Ok(cx.rng().random::<u64>())
     }
@@ -420,7 +420,7 @@ fn more_bad_samples_than_a_frame_tells_of() {
             900
         }
 
-        fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+        fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
             anyhow::ensure!(index >= 600, "bad");
             Ok(index as u64)
         }

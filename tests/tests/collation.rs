@@ -115,7 +115,7 @@ impl Dataset for Kinds {
         9
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Kind> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Kind> {
         let word = cx.rng().random_range(1..9);
         let sentence = Ragged::new(vec![word; index]).pad_with(100);
         let list = List(vec![(index as u8, "one"), (index as u8 + 1, "two")]);
@@ -167,7 +167,7 @@ struct Inner(Vec<f32>, String);
 #[test]
 fn structs_keep_their_names_in_batches_and_alone() {
     let _watchdog = Watchdog::start();
-    let named = |(number, noise, name): NoiseSample, _: &mut Context| {
+    let named = |(number, noise, name): NoiseSample, _: &mut SampleContext| {
         Ok(Named { number, inner: Inner(noise.to_vec(), name) })
     };
     let batches: Vec<NamedBatch> = everywhere(|workers| {
@@ -197,7 +197,7 @@ impl Dataset for Misfit {
         8
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let list = match index {
             2 => vec![vec![0; 3]; 3],
             5 => vec![vec![0; 3], vec![0; 4]],
@@ -311,7 +311,7 @@ impl IterableDataset for KeptShards {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Kept>> + Send> {
         let bad_from = self.bad_from;
         Ok((0..self.sizes[shard.index()]).map(move |number| {
@@ -352,7 +352,7 @@ impl Dataset for SlowKept {
         40
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Kept> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Kept> {
         thread::sleep(Duration::from_millis(20 * (index as u64 % 4)));
         Ok(Kept(index as u64))
     }

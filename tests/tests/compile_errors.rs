@@ -14,7 +14,7 @@ struct Numbers;
 impl Dataset for Numbers {
     type Sample = f32;
     fn len(&self) -> usize { 3 }
-    fn get(&self, _: usize, _: &mut Context) -> anyhow::Result<f32> { Ok(1.0) }
+    fn get(&self, _: usize, _: &mut SampleContext) -> anyhow::Result<f32> { Ok(1.0) }
 }
 
 struct Digit { pixels: [f32; 4] }
@@ -25,7 +25,7 @@ struct Digits;
 impl Dataset for Digits {
     type Sample = Digit;
     fn len(&self) -> usize { 3 }
-    fn get(&self, _: usize, _: &mut Context) -> anyhow::Result<Digit> { Ok(Digit { pixels: [0.0; 4] }) }
+    fn get(&self, _: usize, _: &mut SampleContext) -> anyhow::Result<Digit> { Ok(Digit { pixels: [0.0; 4] }) }
 }
 ";
 
@@ -79,7 +79,7 @@ const FIXTURES: &[Fixture] = &[
     (
         "a_stream_given_to_builder",
         "#[derive(Serialize, Deserialize)] struct Lines; impl IterableDataset for Lines { type Sample = u8; fn iter(&self, _: Shard, \
-         _: &mut Context) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u8>>> { Ok([Ok(1)].into_iter()) } } fn main() { let \
+         _: &mut SampleContext) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u8>>> { Ok([Ok(1)].into_iter()) } } fn main() { let \
          _ = DataLoader::builder(Lines); }",
         Some(1),
         &["`Lines` is not a map-style dataset", "`DataLoader::stream(...)`"],

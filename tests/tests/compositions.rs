@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use anyhow::Context as _;
+use anyhow::Context;
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     Watchdog,
@@ -127,11 +127,11 @@ impl Dataset for Tally {
         8
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut Context) -> anyhow::Result<Vec<u64>> {
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<u64>> {
         CALLS.fetch_add(1, Ordering::SeqCst);
         Ok(indices.iter().map(|&index| index as u64).collect())
     }
@@ -250,18 +250,18 @@ fn a_function_around_parts_draws_the_same_with_any_number_of_workers() {
     }
 }
 
-fn shift(sample: NoiseSample, cx: &mut Context) -> anyhow::Result<f64> {
+fn shift(sample: NoiseSample, cx: &mut SampleContext) -> anyhow::Result<f64> {
     Ok(f64::from(sample.1[0]) + cx.rng().random::<f64>())
 }
 
-fn halve(sample: NoiseSample, cx: &mut Context) -> anyhow::Result<f64> {
+fn halve(sample: NoiseSample, cx: &mut SampleContext) -> anyhow::Result<f64> {
     Ok(shift(sample, cx)? / 2.0)
 }
 
 #[test]
 fn functions_chosen_at_run_time_and_their_parameters_reach_the_workers() {
     let _watchdog = Watchdog::start();
-    let functions: [fn(NoiseSample, &mut Context) -> anyhow::Result<f64>; 2] = [shift, halve];
+    let functions: [fn(NoiseSample, &mut SampleContext) -> anyhow::Result<f64>; 2] = [shift, halve];
     let sums = functions.map(|function| {
         let batches = everywhere(|workers| {
             let mean: Vec<f64> = (0..3).map(f64::from).collect();
@@ -313,7 +313,7 @@ impl Dataset for OpaqueSamples {
         3
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Opaque> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Opaque> {
         Ok(Opaque(index as u8))
     }
 }

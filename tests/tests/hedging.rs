@@ -120,7 +120,7 @@ impl Dataset for LargeAfterHang {
         70
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u8>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u8>> {
         if index == 10 && take_life(&self.lives, index) {
             thread::sleep(Duration::from_secs(30));
         }

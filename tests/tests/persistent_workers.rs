@@ -77,7 +77,7 @@ impl Dataset for Calls {
         4
     }
 
-    fn get(&self, _index: usize, cx: &mut Context) -> anyhow::Result<(u64, u64, u64)> {
+    fn get(&self, _index: usize, cx: &mut SampleContext) -> anyhow::Result<(u64, u64, u64)> {
         Ok((CALLS.fetch_add(1, Ordering::Relaxed), HOOKS.load(Ordering::Relaxed), cx.epoch()))
     }
 }
@@ -267,11 +267,11 @@ impl Dataset for Mounted {
         6
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(index as u64)
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         anyhow::ensure!(!self.missing.exists(), "the mount is missing");
         Ok(())
     }

@@ -90,7 +90,7 @@ impl Dataset for Arguments {
         1
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<Vec<String>> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<String>> {
         Ok(std::env::args().collect())
     }
 }

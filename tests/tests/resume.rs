@@ -324,7 +324,7 @@ impl Dataset for Versioned {
         20
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(index as u64)
     }
 
@@ -424,12 +424,12 @@ impl IterableDataset for Fragile {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         self.iter_from(shard, cx, None)
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         if self.in_setup { self.check() } else { Ok(()) }
     }
 }
@@ -440,7 +440,7 @@ impl SnapshotDataset for Fragile {
     fn iter_from(
         &self,
         _shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = u64> + Send> {
         self.check()?;

@@ -28,7 +28,7 @@ impl Dataset for OneLarge {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u8>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u8>> {
         Ok(vec![index as u8; if index == self.at { 8 * MEGABYTE } else { 100_000 }])
     }
 }
@@ -66,7 +66,7 @@ impl Dataset for LargeAndLate {
         20
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Vec<u8>> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u8>> {
         if index == 0 {
             thread::sleep(Duration::from_millis(300));
         }
@@ -95,7 +95,7 @@ impl IterableDataset for LargeStream {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u8>>> + Send> {
         let own = (0..self.count).skip(shard.index()).step_by(shard.count());
         Ok(own.map(|index| Ok(vec![index as u8; self.bytes])))

@@ -257,7 +257,7 @@ impl IterableDataset for SlowStream {
     fn iter(
         &self,
         _shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         Ok(self.from(0))
     }
@@ -266,7 +266,7 @@ impl IterableDataset for SlowStream {
         &self,
         _shard: Shard,
         position: u64,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<u64>> + Send>> {
         Ok(Some(self.from(position)))
     }

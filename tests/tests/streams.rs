@@ -231,12 +231,12 @@ impl IterableDataset for Unopened {
     fn iter(
         &self,
         _shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         Ok(std::iter::repeat_with(|| Ok(1)))
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         anyhow::bail!("no such archive")
     }
 }
@@ -285,7 +285,7 @@ fn a_stream_that_is_longer_than_it_said_is_warned_of_once() {
         fn iter(
             &self,
             _shard: Shard,
-            _cx: &mut Context,
+            _cx: &mut SampleContext,
         ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
             Ok((0..20).map(Ok))
         }
@@ -337,11 +337,11 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn no_two_functions_or_parts_draw_the_same_numbers() {
     let _watchdog = Watchdog::start();
-    let draw = |(_, noise): (u64, u32), cx: &mut Context| {
+    let draw = |(_, noise): (u64, u32), cx: &mut SampleContext| {
         let first: u32 = cx.rng().random();
         Ok(vec![noise, first])
     };
-    let further = |mut numbers: Vec<u32>, cx: &mut Context| {
+    let further = |mut numbers: Vec<u32>, cx: &mut SampleContext| {
         numbers.push(cx.rng().random());
         Ok(numbers)
     };

@@ -159,13 +159,13 @@ impl Dataset for Locked {
         4
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         ensure!(!self.fails, "the key does not fit");
         self.open = true;
         Ok(())
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<(u8, bool)> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u8, bool)> {
         Ok((index as u8, self.open))
     }
 }
@@ -204,11 +204,11 @@ impl Dataset for Bulk {
         10
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         anyhow::bail!("get_many is there")
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
         let kept = indices.len() - usize::from(self.forgets);
         Ok(indices[..kept]
             .iter()

@@ -26,7 +26,7 @@ impl Dataset for Leaky {
         80
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         let bytes = if self.greedy == Some(index) { 1000 * MEGABYTE } else { 4 * MEGABYTE };
         LEAKED.lock().unwrap().push(vec![1; bytes]);
         Ok(index as u64)
@@ -39,9 +39,9 @@ impl IterableDataset for Leaky {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
-        let mut cx = Context::new(cx.epoch());
+        let mut cx = SampleContext::new(cx.epoch());
         Ok(shard.of(0..80).map(move |index| self.get(index as usize, &mut cx)))
     }
 }
@@ -107,7 +107,7 @@ impl Dataset for SoftLimit {
         1
     }
 
-    fn get(&self, _index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(getrlimit(Resource::RLIMIT_DATA)?.0)
     }
 }

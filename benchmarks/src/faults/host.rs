@@ -69,7 +69,7 @@ impl Dataset for Samples {
         BATCHES * BATCH_SIZE
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         if IS_COPY.load(Ordering::Relaxed) {
             fs::write(self.armed.with_file_name(COPY), "")?;
         }

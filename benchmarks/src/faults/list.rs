@@ -1,6 +1,6 @@
 //! The list of faults.
 
-use anyhow::Context as _;
+use anyhow::Context;
 
 /// A fault.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::{

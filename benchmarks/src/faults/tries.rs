@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context, bail};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

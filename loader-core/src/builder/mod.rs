@@ -75,7 +75,8 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
 
     /// Sets the random number generator that determines the order of the samples; [`Order::Native`] by
     /// default. With [`Order::Torch`], a run that is ported from PyTorch loads the same batches of indices.
-    /// The option does not affect the random numbers of augmentation ([`Context::rng`](crate::Context::rng)).
+    /// The option does not affect the random numbers of augmentation
+    /// ([`SampleContext::rng`](crate::SampleContext::rng)).
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.settings.options.order = Some(order);
@@ -146,8 +147,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the seed of the order and of [`Context::rng`](crate::Context::rng); 0 by default. The same seed
-    /// gives the same batches with any number of workers.
+    /// Sets the seed of the order and of [`SampleContext::rng`](crate::SampleContext::rng); 0 by default. The
+    /// same seed gives the same batches with any number of workers.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.options.seed = Some(seed);

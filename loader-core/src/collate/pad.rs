@@ -24,7 +24,7 @@ use crate::tensor::{Element, Rows, Tensor};
 ///     fn len(&self) -> usize {
 ///         self.0.len()
 ///     }
-///     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Self::Sample> {
+///     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
 ///         Ok(Ragged::new(self.0[index].clone()).pad_with(-1))
 ///     }
 /// }

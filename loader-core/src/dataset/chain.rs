@@ -7,7 +7,7 @@ use super::{
     nested::{Nested, open_later},
     with_len,
 };
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// Two iterable datasets, one after the other in each shard: PyTorch's `ChainDataset`. Created by
 /// [`IterableDataset::chain`].
@@ -25,7 +25,7 @@ impl<A, B> ChainDataset<A, B> {
 
 impl<A: IterableDataset, B> ChainDataset<A, B> {
     /// Returns the context of the second dataset; the first one uses `cx`.
-    fn context_of_second(&self, cx: &Context) -> Context {
+    fn context_of_second(&self, cx: &SampleContext) -> SampleContext {
         cx.for_layer(self.first.layers().wrapping_add(1))
     }
 }
@@ -40,7 +40,7 @@ where
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<A::Sample>> + Send> {
         let own = self.context_of_second(cx);
         // As in PyTorch, the second dataset is opened when the first one has ended.
@@ -51,7 +51,7 @@ where
         self.first.len()?.checked_add(self.second.len()?)
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.first.setup(cx)?;
         self.second.setup(cx)
     }
@@ -85,7 +85,7 @@ where
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<Self::Sample>, Snapshot = Self::Snapshot> + Send,

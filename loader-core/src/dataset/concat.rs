@@ -1,10 +1,10 @@
 //! Map-style datasets, one after the other.
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::{ComposeError, Dataset, many, with_len};
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// Datasets of one type, one after the other: PyTorch's `ConcatDataset`. For two datasets of different types
 /// see [`Dataset::concat`].
@@ -85,13 +85,13 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<D::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
         let (member, local) = self.located(index)?;
         let loaded = cx.with_offset(self.start(member), |cx| self.members[member].get(local, cx));
         loaded.with_context(|| format!("sample {local} of dataset {member} of {}", self.members.len()))
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<D::Sample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let mut gathered = Gathered::new(indices.len());
         let mut places = Vec::with_capacity(indices.len());
         for (place, &index) in indices.iter().enumerate() {
@@ -110,7 +110,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         Ok(gathered.finish())
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         let of = self.members.len();
         for (number, member) in self.members.iter_mut().enumerate() {
             member.setup(cx).with_context(|| format!("dataset {number} of {of}"))?;
@@ -161,7 +161,7 @@ where
         self.len
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<A::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<A::Sample> {
         ensure!(index < self.len, "index {index} is out of range: the dataset has {} samples", self.len);
         match index.checked_sub(self.middle) {
             None => self.first.get(index, cx),
@@ -172,7 +172,7 @@ where
         }
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<A::Sample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<A::Sample>> {
         let (in_first, in_second): (Vec<usize>, Vec<usize>) =
             (0..indices.len()).partition(|&place| indices[place] < self.middle);
         let of_first: Vec<usize> = in_first.iter().map(|&place| indices[place]).collect();
@@ -180,11 +180,11 @@ where
         // A dataset without a sample in this batch is not asked. The concatenation declines only if it has
         // asked both: the caller would not call `get_many` again, and the dataset that was not asked may have
         // one. Otherwise it loads samples one by one here, which does not change them.
-        let ask_first = |cx: &mut Context| match of_first.is_empty() {
+        let ask_first = |cx: &mut SampleContext| match of_first.is_empty() {
             true => Ok(None),
             false => many::ask(&self.first, &of_first, cx),
         };
-        let ask_second = |cx: &mut Context| match of_second.is_empty() {
+        let ask_second = |cx: &mut SampleContext| match of_second.is_empty() {
             true => Ok(None),
             false => many::ask(&self.second, &of_second, cx).context("the second dataset"),
         };
@@ -194,7 +194,7 @@ where
             return many::decline(self, indices, cx);
         }
         let first = first.map_or_else(|| many::one_by_one(&self.first, &of_first, cx), Ok)?;
-        let one_by_one = |cx: &mut Context| many::one_by_one(&self.second, &of_second, cx);
+        let one_by_one = |cx: &mut SampleContext| many::one_by_one(&self.second, &of_second, cx);
         let second = second.map_or_else(|| cx.with_offset(self.middle, one_by_one), Ok)?;
         let mut gathered = Gathered::new(indices.len());
         gathered.put(in_first, first);
@@ -202,7 +202,7 @@ where
         Ok(gathered.finish())
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.first.setup(cx)?;
         self.second.setup(cx).context("the second dataset")
     }
@@ -255,7 +255,7 @@ mod tests {
             Plain { first: 20, len: 1 },
         ])
         .unwrap();
-        let mut cx = Context::new(0);
+        let mut cx = SampleContext::new(0);
         let samples: Vec<u64> = (0..3).map(|index| whole.get(index, &mut cx).unwrap().0).collect();
         assert_eq!(samples, [10, 11, 20]);
         let error = whole.get(3, &mut cx).unwrap_err();
@@ -270,7 +270,7 @@ mod tests {
         let whole = Plain { first: 0, len: 2 }
             .concat(Counted { first: 100, len: 3, surplus: 0 })
             .concat(Plain { first: 200, len: 1 });
-        let mut cx = Context::new(0);
+        let mut cx = SampleContext::new(0);
         let samples: Vec<u64> = (0..6).map(|index| whole.get(index, &mut cx).unwrap().0).collect();
         assert_eq!(samples, [0, 1, 100, 101, 102, 200]);
         assert!(whole.get(6, &mut cx).is_err());
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_generator_of_a_sample_is_that_of_its_index_in_the_concatenation() {
-        let mut cx = Context::new(7);
+        let mut cx = SampleContext::new(7);
         let expected: Vec<u64> = (0..8).map(|index| draw(&mut cx, index)).collect();
         let indices = [7, 0, 5, 2, 6, 1];
         let expected: Vec<u64> = indices.iter().map(|&index| expected[index]).collect();
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_concatenation_has_get_many_if_a_member_has() {
-        let mut cx = Context::new(0);
+        let mut cx = SampleContext::new(0);
         let plains = ConcatDataset::new([plain(3), plain(3)]).unwrap();
         assert!(many::ask(&plains, &[0, 4], &mut cx).unwrap().is_none());
         assert!(many::ask(&plains.concat(plain(1)), &[0, 6], &mut cx).unwrap().is_none());
@@ -341,7 +341,7 @@ mod tests {
             let whole = ConcatDataset::new(members).unwrap();
             prop_assume!(!whole.is_empty());
             let indices: Vec<usize> = picks.iter().map(|pick| pick.index(whole.len())).collect();
-            let mut cx = Context::new(3);
+            let mut cx = SampleContext::new(3);
             let many = whole.get_many(&indices, &mut cx).unwrap();
             prop_assert_eq!(many, many::one_by_one(&whole, &indices, &mut cx).unwrap());
         }

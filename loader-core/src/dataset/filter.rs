@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
-use crate::{context::Context, function::FilterFunction};
+use crate::{context::SampleContext, function::FilterFunction};
 
 /// The samples of an iterable dataset for which a function returns true. Created by
 /// [`IterableDataset::filter`] and [`IterableDataset::filter_with`]. `F` is [`FilterFn`](crate::FilterFn) or
@@ -28,14 +28,14 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
         let own = cx.for_layer(self.layers());
         let items = self.dataset.iter(shard, cx)?;
         Ok(FilterIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.dataset.setup(cx)
     }
 
@@ -56,7 +56,7 @@ impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filte
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = Self::Snapshot> + Send,
@@ -72,7 +72,7 @@ struct FilterIter<I, F> {
     items: I,
     function: F,
     /// Context of the function; the dataset has one of its own.
-    cx: Context,
+    cx: SampleContext,
     /// Number of items read.
     position: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context, ensure};
 use loader_ipc::codec;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use super::{
     nested::{Nested, open_later},
     with_len,
 };
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// Iterable datasets of one type whose samples are interleaved in each shard: the open streams give one
 /// sample each in turn, as with `interleave` of `tf.data`.
@@ -27,7 +27,7 @@ use crate::context::Context;
 /// # struct Numbers(std::ops::Range<u64>);
 /// # impl IterableDataset for Numbers {
 /// #     type Sample = u64;
-/// #     fn iter(&self, shard: Shard, _cx: &mut Context) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+/// #     fn iter(&self, shard: Shard, _cx: &mut SampleContext) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
 /// #         Ok(shard.of(self.0.clone()).map(Ok))
 /// #     }
 /// # }
@@ -79,7 +79,7 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
         let own = cx.for_layer(self.layers());
         let open = move |lane, _: Option<()>| {
@@ -93,7 +93,7 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
         self.streams.iter().try_fold(0usize, |sum, stream| sum.checked_add(stream.len()?))
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.streams.iter_mut().try_for_each(|stream| stream.setup(cx))
     }
 
@@ -127,7 +127,7 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<InterleaveSnapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = InterleaveSnapshot> + Send,
@@ -250,7 +250,7 @@ mod tests {
     use crate::dataset::testing::Stream;
 
     fn samples<D: IterableDataset>(dataset: &D, shard: Shard) -> Vec<D::Sample> {
-        let mut cx = Context::for_shard(None, 5, 0, shard);
+        let mut cx = SampleContext::for_shard(None, 5, 0, shard);
         dataset.iter(shard, &mut cx).unwrap().map(Result::unwrap).collect()
     }
 

@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{ChainDataset, Filter, InterleaveDataset, Map, ShuffleBuffer, Take};
 use crate::{
-    context::Context,
+    context::SampleContext,
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
 };
 
@@ -32,7 +32,7 @@ use crate::{
 ///     fn iter(
 ///         &self,
 ///         shard: Shard,
-///         _cx: &mut Context,
+///         _cx: &mut SampleContext,
 ///     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>>> {
 ///         let numbered = self.0.iter().zip(0u64..).map(|(line, number)| Ok((number, line.clone())));
 ///         Ok(shard.of(numbered))
@@ -55,8 +55,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     type Sample: Send + 'static;
 
     /// Returns the samples of `shard`. Each sample belongs to one shard only. Two calls for the same shard
-    /// and epoch must return the same samples; draw random numbers from [`Context::rng`], which here is the
-    /// generator of the shard.
+    /// and epoch must return the same samples; draw random numbers from [`SampleContext::rng`], which here is
+    /// the generator of the shard.
     ///
     /// # Errors
     /// The loader reports an error in place of the shard's next batch, and ends the shard for this epoch. A
@@ -68,7 +68,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>;
 
     /// Returns the items of `shard` after the first `position` items, or `None` if the dataset does not
@@ -82,8 +82,8 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// implement [`SnapshotDataset`](crate::SnapshotDataset) instead.
     ///
     /// The items must be those that [`iter`](Self::iter) returns after that position. Items that are errors
-    /// count. [`Context::rng`] starts at its beginning here, so a dataset that draws from it for each item
-    /// cannot implement this method. An implementation that returns `None` must not have drawn from the
+    /// count. [`SampleContext::rng`] starts at its beginning here, so a dataset that draws from it for each
+    /// item cannot implement this method. An implementation that returns `None` must not have drawn from the
     /// generator.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     ///     fn iter(
     ///         &self,
     ///         shard: Shard,
-    ///         _cx: &mut Context,
+    ///         _cx: &mut SampleContext,
     ///     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<String>>> {
     ///         Ok(shard.of(&self.0).map(|line| Ok(line.clone())))
     ///     }
@@ -112,14 +112,14 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     ///         &self,
     ///         shard: Shard,
     ///         position: u64,
-    ///         _cx: &mut Context,
+    ///         _cx: &mut SampleContext,
     ///     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<String>>>> {
     ///         Ok(Some(shard.of(&self.0).skip(position as usize).map(|line| Ok(line.clone()))))
     ///     }
     /// }
     ///
     /// let lines = Lines(["a", "b", "c", "d"].map(String::from).into());
-    /// let mut cx = Context::new(0);
+    /// let mut cx = SampleContext::new(0);
     /// let rest = lines.iter_at(Shard::new(0, 2), 1, &mut cx)?.unwrap();
     /// assert_eq!(rest.collect::<Result<Vec<_>, _>>()?, ["c"]);
     /// # anyhow::Ok(())
@@ -128,7 +128,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         &self,
         shard: Shard,
         position: u64,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<Self::Sample>> + Send>> {
         let _ = (shard, position, cx);
         Ok(None::<iter::Empty<_>>)
@@ -150,7 +150,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     ///
     /// # Errors
     /// An error fails every batch of that process.
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         let _ = cx;
         Ok(())
     }
@@ -171,13 +171,13 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         0
     }
 
-    /// Passes every sample through `function`, in the process that loads the sample. Its [`Context::rng`]
-    /// depends on the sample's position in the shard. If `function` needs parameters, use
-    /// [`map_with`](Self::map_with): a closure that captures something does not compile.
+    /// Passes every sample through `function`, in the process that loads the sample. Its
+    /// [`SampleContext::rng`] depends on the sample's position in the shard. If `function` needs parameters,
+    /// use [`map_with`](Self::map_with): a closure that captures something does not compile.
     // The compiler shows the next line in its error about a closure that captures something.
     fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
-        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>,
+        function: fn(Self::Sample, &mut SampleContext) -> anyhow::Result<S>,
     ) -> Map<Self, MapFn<Self::Sample, S>>
     where
         Self: Sized,
@@ -190,7 +190,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     fn map_with<P: Params, S: Send + 'static>(
         self,
         params: P,
-        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>,
+        function: fn(&P, Self::Sample, &mut SampleContext) -> anyhow::Result<S>,
     ) -> Map<Self, MapFnWith<P, Self::Sample, S>>
     where
         Self: Sized,
@@ -199,7 +199,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     }
 
     /// Leaves out the samples for which `function` returns false. The result has no known length. The
-    /// function's [`Context::rng`] depends on the sample's position in the shard of this dataset. If
+    /// function's [`SampleContext::rng`] depends on the sample's position in the shard of this dataset. If
     /// `function` needs parameters, use [`filter_with`](Self::filter_with): a closure that captures something
     /// does not compile.
     ///
@@ -210,7 +210,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     /// # struct Numbers(u64);
     /// # impl IterableDataset for Numbers {
     /// #     type Sample = u64;
-    /// #     fn iter(&self, shard: Shard, _cx: &mut Context) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+    /// #     fn iter(&self, shard: Shard, _cx: &mut SampleContext) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
     /// #         Ok(shard.of(0..self.0).map(Ok))
     /// #     }
     /// # }
@@ -223,7 +223,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     #[rustfmt::skip]
     fn filter( // to capture, use `filter_with`
         self,
-        function: fn(&Self::Sample, &mut Context) -> anyhow::Result<bool>,
+        function: fn(&Self::Sample, &mut SampleContext) -> anyhow::Result<bool>,
     ) -> Filter<Self, FilterFn<Self::Sample>>
     where
         Self: Sized,
@@ -235,7 +235,7 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
     fn filter_with<P: Params>(
         self,
         params: P,
-        function: fn(&P, &Self::Sample, &mut Context) -> anyhow::Result<bool>,
+        function: fn(&P, &Self::Sample, &mut SampleContext) -> anyhow::Result<bool>,
     ) -> Filter<Self, FilterFnWith<P, Self::Sample>>
     where
         Self: Sized,

@@ -8,10 +8,10 @@
 
 use std::fmt;
 
-use anyhow::Context as _;
+use anyhow::Context;
 
 use super::Dataset;
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// Returns the samples `indices` if the dataset has a `get_many` of its own, and `None` otherwise.
 ///
@@ -21,7 +21,7 @@ use crate::context::Context;
 pub(crate) fn ask<D: Dataset>(
     dataset: &D,
     indices: &[usize],
-    cx: &mut Context,
+    cx: &mut SampleContext,
 ) -> anyhow::Result<Option<Vec<D::Sample>>> {
     let (samples, declined) = cx.probe_many::<D, _>(|cx| dataset.get_many(indices, cx));
     if declined {
@@ -38,7 +38,7 @@ pub(crate) fn ask<D: Dataset>(
 pub(super) fn decline<D: Dataset>(
     dataset: &D,
     indices: &[usize],
-    cx: &mut Context,
+    cx: &mut SampleContext,
 ) -> anyhow::Result<Vec<D::Sample>> {
     if cx.is_probing::<D>() {
         cx.decline_many();
@@ -51,7 +51,7 @@ pub(super) fn decline<D: Dataset>(
 pub(super) fn one_by_one<D: Dataset>(
     dataset: &D,
     indices: &[usize],
-    cx: &mut Context,
+    cx: &mut SampleContext,
 ) -> anyhow::Result<Vec<D::Sample>> {
     let load = |&index| {
         cx.set_index(index);

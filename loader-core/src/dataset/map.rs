@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, many};
-use crate::{context::Context, function::MapFunction};
+use crate::{context::SampleContext, function::MapFunction};
 
 /// A dataset whose samples pass through a function. Created by [`Dataset::map`], [`Dataset::map_with`] and
 /// the same methods of [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or
@@ -29,12 +29,12 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
         self.dataset.len()
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<F::Output> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<F::Output> {
         let sample = self.dataset.get(index, cx)?;
         cx.in_layer(Dataset::layers(self), |cx| self.function.call(sample, cx))
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<F::Output>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<F::Output>> {
         let Some(samples) = many::ask(&self.dataset, indices, cx)? else {
             return many::decline(self, indices, cx);
         };
@@ -45,7 +45,7 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
         mapped.collect()
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.dataset.setup(cx)
     }
 
@@ -64,7 +64,7 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<F::Output>> + Send> {
         let own = cx.for_layer(IterableDataset::layers(self));
         let items = self.dataset.iter(shard, cx)?;
@@ -75,7 +75,7 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         &self,
         shard: Shard,
         position: u64,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<F::Output>> + Send>> {
         let own = cx.for_layer(IterableDataset::layers(self));
         let items = self.dataset.iter_at(shard, position, cx)?;
@@ -86,7 +86,7 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         self.dataset.len()
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.dataset.setup(cx)
     }
 
@@ -106,7 +106,7 @@ impl<D: SnapshotDataset, F: MapFunction<D::Sample>> SnapshotDataset for Map<D, F
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<F::Output>, Snapshot = Self::Snapshot> + Send,
@@ -122,7 +122,7 @@ struct MapIter<I, F> {
     items: I,
     function: F,
     /// Context of the function; the dataset has one of its own.
-    cx: Context,
+    cx: SampleContext,
     /// Items taken.
     position: u64,
 }

@@ -25,7 +25,7 @@ use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    context::Context,
+    context::SampleContext,
     function::{MapFn, MapFnWith, Params, WithParams},
     options::Order,
     sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
@@ -86,7 +86,7 @@ pub use tensors::{TensorDataset, Tensors};
 ///         self.count
 ///     }
 ///
-///     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Self::Sample> {
+///     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
 ///         Ok((index as u64, (index * index) as f32))
 ///     }
 /// }
@@ -118,16 +118,16 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     ///
     /// # Errors
     /// Any error fails the batch that contains the sample, and no other batch. A panic does the same.
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample>;
 
     /// Returns the samples `indices`, in that order: PyTorch's `__getitems__`. Override it if the dataset
     /// reads several samples together at lower cost; the default calls [`get`](Self::get) for each index.
-    /// Call [`Context::set_index`] for each sample before you use its generator.
+    /// Call [`SampleContext::set_index`] for each sample before you use its generator.
     ///
     /// # Errors
     /// As for [`get`](Self::get). The batch also fails if the number of returned samples differs from the
     /// number of indices.
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
         many::decline(self, indices, cx)
     }
 
@@ -136,7 +136,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     ///
     /// # Errors
     /// An error fails every batch of that process.
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         let _ = cx;
         Ok(())
     }
@@ -160,8 +160,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 
     /// Passes every sample through `function`, in the process that loads the sample. `function` draws random
-    /// numbers from [`Context::rng`]. If it needs parameters, use [`map_with`](Self::map_with): a closure
-    /// that captures something does not compile.
+    /// numbers from [`SampleContext::rng`]. If it needs parameters, use [`map_with`](Self::map_with): a
+    /// closure that captures something does not compile.
     ///
     /// ```compile_fail,E0308
     /// # use loader_core::prelude::*;
@@ -173,7 +173,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     // The compiler shows the next line in its error about a closure that captures something.
     fn map<S: Send + 'static /* to capture, use `map_with` */>(
         self,
-        function: fn(Self::Sample, &mut Context) -> anyhow::Result<S>,
+        function: fn(Self::Sample, &mut SampleContext) -> anyhow::Result<S>,
     ) -> Map<Self, MapFn<Self::Sample, S>>
     where
         Self: Sized,
@@ -199,7 +199,7 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn map_with<P: Params, S: Send + 'static>(
         self,
         params: P,
-        function: fn(&P, Self::Sample, &mut Context) -> anyhow::Result<S>,
+        function: fn(&P, Self::Sample, &mut SampleContext) -> anyhow::Result<S>,
     ) -> Map<Self, MapFnWith<P, Self::Sample, S>>
     where
         Self: Sized,

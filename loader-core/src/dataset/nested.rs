@@ -12,7 +12,7 @@ use std::{
 use anyhow::anyhow;
 
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, generator::Generator};
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// Error context that marks a nested stream that could not be opened.
 ///
@@ -36,7 +36,7 @@ impl fmt::Display for NotOpened {
 pub(super) fn open_later<D: IterableDataset>(
     dataset: &D,
     shard: Shard,
-    mut cx: Context,
+    mut cx: SampleContext,
 ) -> Generator<'_, anyhow::Result<D::Sample>> {
     Generator::new(move |giver| async move {
         match dataset.iter(shard, &mut cx) {
@@ -71,7 +71,7 @@ impl<'a, S: Send + 'static, P: Send> Nested<'a, S, P> {
     pub(super) fn new<D: SnapshotDataset<Sample = S, Snapshot = P>>(
         dataset: &'a D,
         shard: Shard,
-        mut cx: Context,
+        mut cx: SampleContext,
         snapshot: Option<P>,
     ) -> Self
     where

@@ -9,13 +9,13 @@
 
 use std::{collections::VecDeque, mem};
 
-use anyhow::{Context as _, anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
 use loader_ipc::codec;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, nested::NotOpened};
-use crate::{context::Context, random::below};
+use crate::{context::SampleContext, random::below};
 
 /// An iterable dataset whose samples are shuffled within a buffer. Created by
 /// [`IterableDataset::shuffle_buffer`].
@@ -38,7 +38,7 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
         let mut buffer = Buffer::new(self.size, cx.buffer_rng(self.layers()));
         let mut items = self.dataset.iter(shard, cx)?.fuse();
@@ -49,7 +49,7 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
         self.dataset.len()
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.dataset.setup(cx)
     }
 
@@ -91,7 +91,7 @@ impl<D: SnapshotDataset> SnapshotDataset for ShuffleBuffer<D> {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<BufferSnapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = BufferSnapshot> + Send,

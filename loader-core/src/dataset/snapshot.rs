@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{IterableDataset, Shard};
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// An iterable dataset that can save its position in a shard and continue from there, as with `state_dict`
 /// and `load_state_dict` of torchdata's `StatefulDataLoader`. Enable it with
@@ -47,7 +47,7 @@ use crate::context::Context;
 ///     fn iter(
 ///         &self,
 ///         shard: Shard,
-///         cx: &mut Context,
+///         cx: &mut SampleContext,
 ///     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
 ///         self.iter_from(shard, cx, None)
 ///     }
@@ -58,7 +58,7 @@ use crate::context::Context;
 ///     fn iter_from(
 ///         &self,
 ///         shard: Shard,
-///         _cx: &mut Context,
+///         _cx: &mut SampleContext,
 ///         snapshot: Option<u64>,
 ///     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<u64>, Snapshot = u64> + Send> {
 ///         let next = snapshot.unwrap_or(shard.index() as u64);
@@ -85,7 +85,7 @@ pub trait SnapshotDataset: IterableDataset {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<Self::Sample>, Snapshot = Self::Snapshot> + Send,
@@ -129,7 +129,7 @@ mod tests {
         shard: Shard,
         depth: usize,
     ) -> Result<(), TestCaseError> {
-        let context = || Context::for_shard(None, 7, 1, shard);
+        let context = || SampleContext::for_shard(None, 7, 1, shard);
         let whole: Vec<String> = dataset.iter(shard, &mut context()).unwrap().map(text).collect();
         check_from(dataset, shard, None, &whole, depth)
     }
@@ -141,7 +141,7 @@ mod tests {
         expected: &[String],
         depth: usize,
     ) -> Result<(), TestCaseError> {
-        let mut cx = Context::for_shard(None, 7, 1, shard);
+        let mut cx = SampleContext::for_shard(None, 7, 1, shard);
         let from = from.map(|bytes| codec::decode(bytes).unwrap());
         let mut items = dataset.iter_from(shard, &mut cx, from).unwrap();
         let mut taken = 0;
@@ -162,12 +162,12 @@ mod tests {
         Ok(())
     }
 
-    fn noisy((number, noise): (u64, u64), cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+    fn noisy((number, noise): (u64, u64), cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
         anyhow::ensure!(number % 11 != 7, "{number} is refused");
         Ok((number, noise ^ cx.rng().random::<u64>()))
     }
 
-    fn kept((number, _): &(u64, u64), cx: &mut Context) -> anyhow::Result<bool> {
+    fn kept((number, _): &(u64, u64), cx: &mut SampleContext) -> anyhow::Result<bool> {
         anyhow::ensure!(number % 13 != 5, "{number} is not judged");
         Ok(number % 3 != 0 || cx.rng().random())
     }
@@ -208,11 +208,11 @@ mod tests {
         let shard = Shard::new(0, 1);
         let buffer = |count| Stream { count, bad: None, is_missing: false }.shuffle_buffer(5);
         let long = buffer(100);
-        let mut cx = Context::new(0);
+        let mut cx = SampleContext::new(0);
         let mut items = long.iter_from(shard, &mut cx, None).unwrap();
         items.by_ref().take(50).for_each(drop);
         let snapshot = items.snapshot().unwrap();
-        let mut cx = Context::new(0);
+        let mut cx = SampleContext::new(0);
         let error = buffer(20).iter_from(shard, &mut cx, Some(snapshot)).err().expect("it is too short");
         assert!(error.to_string().contains("fewer than the 55 items"), "{error:#}");
     }
@@ -223,7 +223,7 @@ mod tests {
     fn a_resumed_buffer_reads_a_bounded_number_of_items_again() {
         const SIZE: usize = 200;
         let stream = Stream { count: 40_000, bad: None, is_missing: false }.shuffle_buffer(SIZE);
-        let mut cx = Context::new(3);
+        let mut cx = SampleContext::new(3);
         let mut items = stream.iter_from(Shard::new(0, 1), &mut cx, None).unwrap();
         let mut again = Vec::new();
         for _ in 0..38 {

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use anyhow::Context as _;
+use anyhow::Context;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{ComposeError, Dataset, error::common_length, many};
-use crate::{context::Context, tuples::each_tuple};
+use crate::{context::SampleContext, tuples::each_tuple};
 
 /// Datasets of equal length, whose samples are combined index by index: PyTorch's `StackDataset`.
 ///
@@ -62,18 +62,18 @@ impl<P: Parts> Dataset for StackDataset<P> {
         self.len
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<P::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<P::Sample> {
         self.parts.get(index, cx)
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<P::Sample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<P::Sample>> {
         match self.parts.get_many(indices, cx)? {
             Some(samples) => Ok(samples),
             None => many::decline(self, indices, cx),
         }
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.parts.setup(cx)
     }
 
@@ -95,14 +95,18 @@ pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::
     fn lengths(&self) -> Vec<(String, usize)>;
 
     #[doc(hidden)]
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample>;
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample>;
 
     /// Returns `None` if no part has a `get_many`.
     #[doc(hidden)]
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>>;
+    fn get_many(
+        &self,
+        indices: &[usize],
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<Vec<Self::Sample>>>;
 
     #[doc(hidden)]
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()>;
 
     #[doc(hidden)]
     fn fingerprints(&self) -> Vec<String>;
@@ -120,7 +124,7 @@ fn get<D: Dataset>(
     part: &D,
     name: impl fmt::Display,
     index: usize,
-    cx: &mut Context,
+    cx: &mut SampleContext,
 ) -> anyhow::Result<D::Sample> {
     cx.restart_rng();
     part.get(index, cx).with_context(|| format!("dataset {name} of the stack"))
@@ -131,7 +135,7 @@ fn ask<D: Dataset>(
     part: &D,
     name: impl fmt::Display,
     indices: &[usize],
-    cx: &mut Context,
+    cx: &mut SampleContext,
 ) -> anyhow::Result<Option<Vec<D::Sample>>> {
     many::ask(part, indices, cx).with_context(|| format!("dataset {name} of the stack"))
 }
@@ -142,7 +146,7 @@ fn or_one_by_one<D: Dataset>(
     part: &D,
     name: impl fmt::Display,
     indices: &[usize],
-    cx: &mut Context,
+    cx: &mut SampleContext,
 ) -> anyhow::Result<std::vec::IntoIter<D::Sample>> {
     let samples = match asked {
         Some(samples) => samples,
@@ -166,11 +170,11 @@ macro_rules! parts {
                 vec![$((format!("dataset {}", $place), self.$place.len())),*]
             }
 
-            fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+            fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
                 Ok(($(get(&self.$place, $place, index, cx)?,)*))
             }
 
-            fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>> {
+            fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Option<Vec<Self::Sample>>> {
                 let asked = ($(ask(&self.$place, $place, indices, cx)?,)*);
                 if $(asked.$place.is_none())&&* {
                     return Ok(None);
@@ -180,7 +184,7 @@ macro_rules! parts {
                 Ok(Some(samples.collect()))
             }
 
-            fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+            fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
                 $(self.$place.setup(cx).with_context(|| format!("dataset {} of the stack", $place))?;)*
                 Ok(())
             }
@@ -211,12 +215,16 @@ where
         self.iter().map(|(key, part)| (format!("dataset {key:?}"), part.len())).collect()
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let load = |(key, part): (&K, &D)| Ok((key.clone(), get(part, format_args!("{key:?}"), index, cx)?));
         self.iter().map(load).collect()
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<Self::Sample>>> {
+    fn get_many(
+        &self,
+        indices: &[usize],
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<Vec<Self::Sample>>> {
         let mut parts = Vec::with_capacity(self.len());
         for (key, part) in self {
             // All parts have one type, so either all of them have a `get_many` or none has.
@@ -229,7 +237,7 @@ where
         Ok(Some(indices.iter().map(|_| parts.iter_mut().map(next).collect()).collect()))
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.iter_mut().try_for_each(|(key, part)| {
             part.setup(cx).with_context(|| format!("dataset {key:?} of the stack"))
         })
@@ -274,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_sample_combines_the_samples_of_the_parts() {
-        let mut cx = Context::new(1);
+        let mut cx = SampleContext::new(1);
         let stack = StackDataset::new((plain(3), counted(3))).unwrap();
         cx.set_index(2);
         let (one, two) = stack.get(2, &mut cx).unwrap();
@@ -290,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_stack_has_get_many_if_a_part_has() {
-        let mut cx = Context::new(1);
+        let mut cx = SampleContext::new(1);
         let plains = StackDataset::new((plain(3), plain(3))).unwrap();
         assert!(many::ask(&plains, &[0, 1], &mut cx).unwrap().is_none());
         let plains = StackDataset::new(BTreeMap::from([(1u8, plain(3))])).unwrap();
@@ -310,7 +318,7 @@ mod tests {
     #[test]
     fn an_error_names_the_part_that_returns_too_many_samples() {
         let stack = StackDataset::new((plain(9), Counted { surplus: 2, ..counted(9) })).unwrap();
-        let error = stack.get_many(&[0, 4], &mut Context::new(0)).unwrap_err();
+        let error = stack.get_many(&[0, 4], &mut SampleContext::new(0)).unwrap_err();
         assert_eq!(
             format!("{error:#}"),
             "dataset 1 of the stack: get_many was asked for 2 samples and returned 4"

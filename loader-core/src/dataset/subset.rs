@@ -3,13 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, hash, many, with_len};
-use crate::{context::Context, tensor::Tensor};
+use crate::{context::SampleContext, tensor::Tensor};
 
 /// The samples of a dataset that a list of indices selects: PyTorch's `Subset`. Sample `i` of the subset is
 /// sample `indices[i]` of the inner dataset, which may be a subset too.
 ///
-/// Workers share the list. The inner dataset loads a sample as it does without the subset: [`Context::index`]
-/// and the generator are those of the index `indices[i]`. Batches and errors have the index `i`.
+/// Workers share the list. The inner dataset loads a sample as it does without the subset:
+/// [`SampleContext::index`] and the generator are those of the index `indices[i]`. Batches and errors have
+/// the index `i`.
 ///
 /// # Examples
 /// ```
@@ -22,7 +23,7 @@ use crate::{context::Context, tensor::Tensor};
 /// #     fn len(&self) -> usize {
 /// #         5
 /// #     }
-/// #     fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u32> {
+/// #     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u32> {
 /// #         Ok(10 * index as u32)
 /// #     }
 /// # }
@@ -94,7 +95,7 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.indices.len()
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<D::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<D::Sample> {
         let inner = self.index_of(index);
         cx.set_index(inner);
         let sample = self.dataset.get(inner, cx)?;
@@ -103,7 +104,7 @@ impl<D: Dataset> Dataset for Subset<D> {
         Ok(sample)
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<D::Sample>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
         match many::ask(&self.dataset, &inner, cx)? {
             Some(samples) => Ok(samples),
@@ -111,7 +112,7 @@ impl<D: Dataset> Dataset for Subset<D> {
         }
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.dataset.setup(cx)
     }
 
@@ -155,12 +156,12 @@ mod tests {
             self.len
         }
 
-        fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+        fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
             assert_eq!(cx.index(), index);
             Ok((index, cx.rng().next_u64(), false))
         }
 
-        fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<Self::Sample>> {
+        fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
             let load = |&index| {
                 cx.set_index(index);
                 Ok((index, cx.rng().next_u64(), self.many))
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn samples_equal_those_of_the_inner_dataset() {
         let (whole, part) = (Noise { len: 10, many: true }, subset(&[7, 2, 2]));
-        let mut cx = Context::new(3);
+        let mut cx = SampleContext::new(3);
         let expected = whole.get_many(&[2, 7], &mut cx).unwrap();
         assert_eq!(part.len(), 3);
         assert_eq!(part.get_many(&[2, 0], &mut cx).unwrap(), expected);
@@ -192,9 +193,9 @@ mod tests {
     #[test]
     fn subsets_nest() {
         let nested = Subset::new(subset(&[7, 2, 5]), [2, 0]).unwrap();
-        let samples = nested.get_many(&[0, 1], &mut Context::new(0)).unwrap();
+        let samples = nested.get_many(&[0, 1], &mut SampleContext::new(0)).unwrap();
         assert!(samples.iter().map(|sample| sample.0).eq([5, 7]));
-        assert_eq!(nested.get(1, &mut Context::new(0)).unwrap().0, 7);
+        assert_eq!(nested.get(1, &mut SampleContext::new(0)).unwrap().0, 7);
         assert_eq!((nested.index_of(0), nested.dataset().index_of(2)), (2, 5));
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len};
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// The first samples of an iterable dataset. Created by [`IterableDataset::take`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
         Ok(TakeIter { left: self.share(shard), items: self.dataset.iter(shard, cx)? })
     }
@@ -38,7 +38,7 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
         &self,
         shard: Shard,
         position: u64,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<D::Sample>> + Send>> {
         let left = self.share(shard).saturating_sub(position);
         let items = self.dataset.iter_at(shard, position, cx)?;
@@ -49,7 +49,7 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
         Some(self.dataset.len()?.min(self.count))
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.dataset.setup(cx)
     }
 
@@ -69,7 +69,7 @@ impl<D: SnapshotDataset> SnapshotDataset for Take<D> {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<Self::Snapshot>,
     ) -> anyhow::Result<
         impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = Self::Snapshot> + Send,

@@ -18,7 +18,7 @@ use crate::{
 /// use loader_core::prelude::*;
 ///
 /// let dataset = TensorDataset::new(Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?)?;
-/// let row = dataset.get(1, &mut Context::new(0))?;
+/// let row = dataset.get(1, &mut SampleContext::new(0))?;
 /// assert_eq!(row.shape(), [2]);
 /// assert_eq!(row.iter().sum::<f32>(), 7.0);
 /// # anyhow::Ok(())

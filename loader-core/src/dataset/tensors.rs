@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwn
 
 use super::{ComposeError, Dataset, TensorRow, error::common_length};
 use crate::{
-    context::Context,
+    context::SampleContext,
     tensor::{Element, Tensor},
     tuples::each_tuple,
 };
@@ -70,7 +70,7 @@ impl<T: Tensors> Dataset for TensorDataset<T> {
         self.len
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<T::Rows> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<T::Rows> {
         ensure!(index < self.len, "index {index} is out of range: the tensors have {} rows", self.len);
         Ok(T::rows(&self.tensors, index))
     }
@@ -201,7 +201,7 @@ mod tests {
     fn samples_are_rows() {
         let grid = Tensor::from_vec((0..12u8).collect(), [3, 2, 2]).unwrap();
         let dataset = TensorDataset::new((grid.clone(), numbers([7, 8, 9]))).unwrap();
-        let mut cx = Context::new(0);
+        let mut cx = SampleContext::new(0);
         let (row, number) = dataset.get(1, &mut cx).unwrap();
         assert_eq!((&*row, row.shape()), ([4, 5, 6, 7].as_slice(), [2, 2].as_slice()));
         assert_eq!((&*number, number.shape()), ([8].as_slice(), [].as_slice()));
@@ -223,7 +223,7 @@ mod tests {
         let (bytes, attached) = attach::encode(&dataset).unwrap();
         let memory = Arc::clone(&attached.memories[0]);
         let copy: TensorDataset<(Tensor<i32>,)> = attach::decode(&bytes, attached).unwrap();
-        let (row,) = copy.get(2, &mut Context::new(0)).unwrap();
+        let (row,) = copy.get(2, &mut SampleContext::new(0)).unwrap();
         assert_eq!(*row, [3]);
         assert!(memory.bytes().as_ptr_range().contains(&row.as_ptr().cast()), "no copy");
     }

@@ -4,7 +4,7 @@ use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
 use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator};
-use crate::context::Context;
+use crate::context::SampleContext;
 
 /// The numbers `first`, `first + 1`, ...; has no `get_many`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ impl Dataset for Plain {
         self.len
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
         Ok((self.first + index as u64, cx.rng().random()))
     }
 }
@@ -40,11 +40,11 @@ impl Dataset for Counted {
         self.len
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<(u64, u64)> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
         Ok((self.first + index as u64, cx.rng().random()))
     }
 
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Vec<(u64, u64)>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<(u64, u64)>> {
         let surplus = std::iter::repeat_n(&0, self.surplus);
         let load = |&index| Ok((self.first + index as u64, draw(cx, index)));
         indices.iter().chain(surplus).map(load).collect()
@@ -52,7 +52,7 @@ impl Dataset for Counted {
 }
 
 /// Draws the first number of the generator of sample `index`.
-pub(super) fn draw(cx: &mut Context, index: usize) -> u64 {
+pub(super) fn draw(cx: &mut SampleContext, index: usize) -> u64 {
     cx.set_index(index);
     cx.rng().random()
 }
@@ -103,7 +103,7 @@ impl IterableDataset for Stream {
     fn iter(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
         self.iter_from(shard, cx, None)
     }
@@ -119,7 +119,7 @@ impl SnapshotDataset for Stream {
     fn iter_from(
         &self,
         shard: Shard,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         snapshot: Option<(u64, u64)>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = (u64, u64)> + Send>
     {

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use anyhow::Context as _;
+use anyhow::Context;
 use loader_ipc::{
     arena::Arena,
     codec,
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, push, set_up};
 use crate::{
     collate::{Collate, Stack},
-    context::{Context, WorkerInfo},
+    context::{SampleContext, WorkerInfo},
     dataset::{IterableDataset, NotOpened, Shard, SnapshotDataset, SnapshotIterator, generator::Generator},
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
@@ -79,7 +79,7 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     ///
     /// # Errors
     /// The error of the dataset's `setup`.
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()>;
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()>;
 
     /// Opens a shard at a snapshot. If the dataset can skip the next `skip` items without reading them, skips
     /// them. While `wants_snapshot` is set, each item comes with a snapshot.
@@ -87,7 +87,7 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn open(
         self: Arc<Self>,
         shard: Shard,
-        cx: Context,
+        cx: SampleContext,
         snapshot: Option<Vec<u8>>,
         skip: u64,
         wants_snapshot: Arc<AtomicBool>,
@@ -131,14 +131,14 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
         self.0.fingerprint()
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.0.setup(cx)
     }
 
     fn open(
         self: Arc<Self>,
         shard: Shard,
-        mut cx: Context,
+        mut cx: SampleContext,
         _snapshot: Option<Vec<u8>>,
         skip: u64,
         _wants_snapshot: Arc<AtomicBool>,
@@ -183,14 +183,14 @@ impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
         self.0.fingerprint()
     }
 
-    fn setup(&mut self, cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
         self.0.setup(cx)
     }
 
     fn open(
         self: Arc<Self>,
         shard: Shard,
-        mut cx: Context,
+        mut cx: SampleContext,
         snapshot: Option<Vec<u8>>,
         _skip: u64,
         wants_snapshot: Arc<AtomicBool>,
@@ -467,7 +467,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
         let skip = place.position.saturating_sub(position);
         let whole = Shard::new(self.cut.first_shard + shard, self.cut.all_shards);
-        let cx = Context::for_shard(self.worker.clone(), self.seed, epoch, whole);
+        let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
         let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, skip, Arc::clone(&wants_snapshot));

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, push, set_up};
 use crate::{
     collate::{Collate, Stack},
-    context::{Context, WorkerInfo},
+    context::{SampleContext, WorkerInfo},
     dataset::{Dataset, many},
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
@@ -121,7 +121,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         watch: &(impl Watch + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
     ) -> Result<C::Batch, NoBatch> {
-        let mut cx = Context::for_epoch(self.worker.clone(), self.seed, epoch);
+        let mut cx = SampleContext::for_epoch(self.worker.clone(), self.seed, epoch);
         let failed = |error: &anyhow::Error| {
             let (stage, index) = at.get();
             let index = index.or_else(|| many::blamed(error).map(|index| index as u64));
@@ -175,7 +175,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     fn get_many_good(
         &self,
         indices: &[usize],
-        cx: &mut Context,
+        cx: &mut SampleContext,
         watch: &(impl Watch + ?Sized),
     ) -> Option<Vec<D::Sample>> {
         if watch.is_one_by_one() || indices.iter().any(|&index| watch.is_known_bad(index)) {
@@ -188,12 +188,12 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     /// Runs user code. If it panics, returns the panic and resets the context.
     fn caught<R>(
         &self,
-        cx: &mut Context,
-        call: impl FnOnce(&mut Context) -> R,
+        cx: &mut SampleContext,
+        call: impl FnOnce(&mut SampleContext) -> R,
     ) -> Result<R, Box<dyn std::any::Any + Send>> {
         let result = catch_unwind(AssertUnwindSafe(|| call(cx)));
         if result.is_err() {
-            *cx = Context::for_epoch(self.worker.clone(), self.seed, cx.epoch());
+            *cx = SampleContext::for_epoch(self.worker.clone(), self.seed, cx.epoch());
         }
         result
     }
@@ -204,7 +204,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         &self,
         place: usize,
         indices: &[usize],
-        cx: &mut Context,
+        cx: &mut SampleContext,
         watch: &(impl Watch + ?Sized),
     ) -> Result<Option<D::Sample>, NoBatch> {
         let index = indices[place];
@@ -242,20 +242,21 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     fn try_one(
         &self,
         index: usize,
-        cx: &mut Context,
+        cx: &mut SampleContext,
         watch: &(impl Watch + ?Sized),
     ) -> Result<D::Sample, String> {
         if watch.is_known_bad(index) {
             return Err(String::new());
         }
-        let get = |cx: &mut Context| match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop())
-        {
-            Some(sample) => Ok(sample),
-            None => {
-                cx.set_index(index);
-                self.dataset.get(index, cx)
-            }
-        };
+        let get =
+            |cx: &mut SampleContext| match self.get_many(&[index], cx)?.and_then(|mut samples| samples.pop())
+            {
+                Some(sample) => Ok(sample),
+                None => {
+                    cx.set_index(index);
+                    self.dataset.get(index, cx)
+                }
+            };
         let failure = match self.caught(cx, get) {
             Ok(Ok(sample)) => return Ok(sample),
             Ok(Err(error)) => error_to_failure(&error, Stage::Fetch, Some(index as u64)),
@@ -265,7 +266,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     }
 
     /// Loads all samples with `get_many`; `None` if the dataset does not have it.
-    fn get_many(&self, indices: &[usize], cx: &mut Context) -> anyhow::Result<Option<Vec<D::Sample>>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Option<Vec<D::Sample>>> {
         if !self.has_many.load(Ordering::Relaxed) {
             return Ok(None);
         }

@@ -23,7 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     collate::{Batch, Collate, CollateError, CollateProblem, Stack},
-    context::{Context, WorkerInfo},
+    context::{SampleContext, WorkerInfo},
     options::OnBadSample,
     panic::{error_to_failure, to_failure},
 };
@@ -273,12 +273,12 @@ fn collate_error(error: CollateError) -> anyhow::Error {
 /// Runs the user code that comes before the first sample: the dataset's `setup` and, in a worker,
 /// `worker_init`.
 fn set_up(
-    setup: impl FnOnce(&mut Context) -> anyhow::Result<()>,
+    setup: impl FnOnce(&mut SampleContext) -> anyhow::Result<()>,
     seed: u64,
     worker: Option<&WorkerInfo>,
     hook: &impl WorkerInit,
 ) -> Result<(), Failure> {
-    let mut cx = Context::for_epoch(worker.cloned(), seed, 0);
+    let mut cx = SampleContext::for_epoch(worker.cloned(), seed, 0);
     guarded(Stage::Setup, || setup(&mut cx))?;
     worker.map_or(Ok(()), |worker| guarded(Stage::WorkerInit, || hook.call(worker)))
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loader_core::{Context, Dataset, SharedVec, Tensor};
+use loader_core::{Dataset, SampleContext, SharedVec, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -60,7 +60,7 @@ use super::{
 ///
 /// # Examples
 /// ```
-/// use loader_core::{Context, Dataset};
+/// use loader_core::{Dataset, SampleContext};
 /// use loader_data::{ImageFolder, Transform};
 ///
 /// let photos = ImageFolder::open("photos")?.transform(Transform::standard_eval(224))?;
@@ -69,7 +69,7 @@ use super::{
 /// assert_eq!(photos.label(3), Some(2));
 /// assert!(photos.path(3).unwrap().ends_with("photos/space/hubble_deep_field.jpg"));
 ///
-/// let (image, label) = photos.get(3, &mut Context::new(0))?;
+/// let (image, label) = photos.get(3, &mut SampleContext::new(0))?;
 /// assert_eq!((image.shape(), label), ([3, 224, 224].as_slice(), 2));
 /// # anyhow::Ok(())
 /// ```
@@ -109,12 +109,12 @@ impl ImageFolder<u8> {
     ///
     /// # Examples
     /// ```
-    /// use loader_core::{Context, Dataset};
+    /// use loader_core::{Dataset, SampleContext};
     /// use loader_data::{ImageFolder, Transform};
     ///
     /// let transform = Transform::new().random_resized_crop(160).random_horizontal_flip(0.5);
     /// let photos = ImageFolder::open_u8("photos")?.transform(transform)?;
-    /// let (image, _) = photos.get(0, &mut Context::new(7))?;
+    /// let (image, _) = photos.get(0, &mut SampleContext::new(7))?;
     /// let pixels: &[u8] = image.as_slice();
     /// assert_eq!(pixels.len(), 3 * 160 * 160);
     /// # anyhow::Ok(())
@@ -190,7 +190,7 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
         self.files.len()
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<Self::Sample> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
         let (file, label) = self.files.get(index)?;
         let path = Path::new(&self.root).join(file);
         let image = self.transform.load_up_to(self.max_file_bytes, &path, cx.rng())?;
@@ -204,7 +204,7 @@ impl<P: Pixel> Dataset for ImageFolder<P> {
         format!("image_folder(#{:016x})", self.listing)
     }
 
-    fn setup(&mut self, _cx: &mut Context) -> anyhow::Result<()> {
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         // A deserialised dataset did not necessarily get its transform from `Self::transform`.
         Ok(self.transform.validate_for::<P>()?)
     }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use loader_core::{Context, Dataset, Tensor};
+use loader_core::{Dataset, SampleContext, Tensor};
 use loader_data::{ImageFolder, Pixel};
 use png::{BitDepth, ColorType};
 use tempfile::TempDir;
@@ -59,7 +59,7 @@ pub(crate) fn png(
 
 /// Loads sample `index` like a loader with seed 7 in its first epoch.
 pub(crate) fn load<P: Pixel>(images: &ImageFolder<P>, index: usize) -> anyhow::Result<(Tensor<P>, u32)> {
-    let mut cx = Context::new(7);
+    let mut cx = SampleContext::new(7);
     cx.set_index(index);
     images.get(index, &mut cx)
 }

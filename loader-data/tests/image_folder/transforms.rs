@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use loader_core::{Context, Dataset};
+use loader_core::{Dataset, SampleContext};
 use loader_data::{ImageFolder, Step, Transform, TransformError};
 
 use crate::made::{PHOTOS, fixture, folder, load, planes};
@@ -58,7 +58,7 @@ fn a_flip_is_the_exact_mirror_image() {
 fn half_of_all_images_are_flipped() {
     let (plain, _) = load(&photos_u8(Transform::new().resize(2)), COFFEE).unwrap();
     let flipping = photos_u8(Transform::new().resize(2).random_horizontal_flip(0.5));
-    let mut cx = Context::new(3);
+    let mut cx = SampleContext::new(3);
     let mut flipped = 0;
     for sample in 0..40 {
         cx.set_index(sample);
@@ -94,7 +94,7 @@ fn the_same_generator_gives_the_same_pixels() {
         Transform::standard_train(64).steps()[..2].iter().fold(Transform::new(), |all, &step| all.step(step)),
     );
     let image = |seed, index| {
-        let mut cx = Context::new(seed);
+        let mut cx = SampleContext::new(seed);
         cx.set_index(index);
         train.get(COFFEE, &mut cx).unwrap().0
     };
@@ -204,7 +204,9 @@ fn setup_checks_a_deserialised_dataset() {
     let json = serde_json::to_string(&ImageFolder::open_u8(PHOTOS).unwrap()).unwrap();
     let json = json.replace(r#""transform":[]"#, r#""transform":[{"resize":{"size":0}}]"#);
     let mut photos: ImageFolder<u8> = serde_json::from_str(&json).unwrap();
-    assert!(photos.setup(&mut Context::new(0)).unwrap_err().to_string().contains("resize: a size of 0"));
+    assert!(
+        photos.setup(&mut SampleContext::new(0)).unwrap_err().to_string().contains("resize: a size of 0")
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ impl Dataset for Numbers {
         self.count
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(index as u64)
     }
 }
@@ -37,7 +37,7 @@ impl Dataset for Tripled {
         self.0.len()
     }
 
-    fn get(&self, index: usize, cx: &mut Context) -> anyhow::Result<u64> {
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<u64> {
         Ok(3 * self.0.get(index, cx)?)
     }
 }

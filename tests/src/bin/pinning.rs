@@ -222,7 +222,7 @@ impl Dataset for Nested {
         40
     }
 
-    fn get(&self, index: usize, _cx: &mut Context) -> anyhow::Result<Outer> {
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Outer> {
         let inner = Inner { pixels: [index as f32; 5], name: index.to_string() };
         Ok(Outer { label: index as u32, inner })
     }
@@ -245,7 +245,7 @@ impl IterableDataset for Counting {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut Context,
+        _cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
         Ok((0..40).skip(shard.index()).step_by(shard.count()).map(Ok))
     }

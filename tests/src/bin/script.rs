@@ -3,7 +3,7 @@
 
 use std::{io::Write, process::exit};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context, bail};
 use loader_core::{collate::Batch, prelude::*};
 use loader_tests::datasets::{Counting, Fault, Faulty};
 use nix::sys::{

@@ -56,10 +56,10 @@ impl Transform {
     ///
     /// # Examples
     /// ```
-    /// use loader_core::Context;
+    /// use loader_core::SampleContext;
     /// use loader_data::Transform;
     ///
-    /// let mut cx = Context::new(7);
+    /// let mut cx = SampleContext::new(7);
     /// let image = Transform::new().resize(100).load::<u8>("photos/table/coffee.jpg", cx.rng())?;
     /// assert_eq!(image.shape(), [3, 100, 150]);
     /// # anyhow::Ok(())

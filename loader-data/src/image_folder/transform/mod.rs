@@ -24,14 +24,15 @@ pub use step::Step;
 /// tensor is written.
 ///
 /// # Randomness
-/// Random steps draw from the sample's own generator ([`Context::rng`](loader_core::Context::rng)), always
-/// the same number of times for the same image, so that an image looks the same with any number of workers. A
-/// draw from 0 to 1 is the upper 53 bits of a 64-bit number from the generator. A draw of a whole number
-/// below `n` is the upper half of the 128-bit product of a 64-bit number and `n`.
+/// Random steps draw from the sample's own generator
+/// ([`SampleContext::rng`](loader_core::SampleContext::rng)), always the same number of times for the same
+/// image, so that an image looks the same with any number of workers. A draw from 0 to 1 is the upper 53 bits
+/// of a 64-bit number from the generator. A draw of a whole number below `n` is the upper half of the 128-bit
+/// product of a 64-bit number and `n`.
 ///
 /// # Examples
 /// ```
-/// use loader_core::{Context, Dataset};
+/// use loader_core::{Dataset, SampleContext};
 /// use loader_data::{ImageFolder, Transform};
 ///
 /// let transform = Transform::new()
@@ -39,7 +40,7 @@ pub use step::Step;
 ///     .random_horizontal_flip(0.5)
 ///     .normalise([0.5; 3], [0.5; 3]);
 /// let photos = ImageFolder::open("photos")?.transform(transform)?;
-/// let (image, _) = photos.get(0, &mut Context::new(7))?;
+/// let (image, _) = photos.get(0, &mut SampleContext::new(7))?;
 /// assert_eq!(image.shape(), [3, 96, 96]);
 /// assert!(image.as_slice().iter().all(|pixel| (-1.0..=1.0).contains(pixel)));
 ///
