@@ -116,9 +116,9 @@ pub use collate::{Convert, Sample};
 /// The types and traits that most programs need.
 pub mod prelude {
     pub use crate::{
-        ConcatDataset, DataLoader, Dataset, Digest, Error, IterableDataset, NumWorkers, OnBadSample,
-        OnWorkerDeath, Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset, SnapshotIterator,
-        StackDataset, State, Subset, Tensor, TensorDataset, WorkerInfo,
+        ConcatDataset, DataLoader, Dataset, Digest, IterableDataset, NumWorkers, OnBadSample, OnWorkerDeath,
+        Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset,
+        State, Subset, Tensor, TensorDataset, WorkerInfo,
         sampler::{
             BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
             WeightedRandomSampler,

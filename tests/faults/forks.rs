@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, sync::OnceLock, thread, time::Duration};
 
-use loader_core::{collate::Batch, prelude::*};
+use loader_core::{Error, collate::Batch, prelude::*};
 use loader_tests::{
     datasets::{Noise, NoiseSample, put_lives, take_life},
     digest_rest,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use loader_core::prelude::*;
+use loader_core::{Error, prelude::*};
 use loader_tests::{Watchdog, datasets::Counting, processes};
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, process, time::Duration};
 
-use loader_core::{BadSample, Iter, prelude::*};
+use loader_core::{BadSample, Error, Iter, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Faulty, Mortal, Uneven, put_lives},

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{Iter, collate::Batch, prelude::*};
+use loader_core::{Error, Iter, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Mortal, Slow, put_lives, take_life},

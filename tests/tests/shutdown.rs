@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use loader_core::prelude::*;
+use loader_core::{Error, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Faulty, Large, Slow},

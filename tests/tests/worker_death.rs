@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{ExitStatus, Iter, Warning, collate::Batch, prelude::*};
+use loader_core::{Error, ExitStatus, Iter, Warning, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Faulty, Large, Mortal, NoiseSample, Slow, put_lives},

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use loader_core::prelude::*;
+use loader_core::{Error, prelude::*};
 use loader_tests::{Watchdog, processes};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};

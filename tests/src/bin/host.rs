@@ -4,7 +4,7 @@
 
 use std::{io::Write, os::unix::process::CommandExt, process::Command, thread, time::Duration};
 
-use loader_core::prelude::*;
+use loader_core::{Error, prelude::*};
 use loader_tests::datasets::{Fault, Faulty, Slow};
 use nix::{
     sys::signal::{SigHandler, Signal, signal},
