@@ -40,19 +40,19 @@ pub enum Error {
     /// `build()`: the dataset has no samples.
     #[error("the dataset is empty; check the path or the filter that it was made from")]
     EmptyDataset,
-    /// `build()`: `num_workers` is not 0, and `loader_worker::init()` was not called.
+    /// `build()`: `num_workers` is not 0, and `loader::init()` was not called.
     #[error(
-        "num_workers is {num_workers}, but loader_worker::init() was not called: make it the first line of \
-         main (in tests, `loader_worker::init_before_main!()`), or set `worker_program`"
+        "num_workers is {num_workers}, but loader::init() was not called: make it the first line of \
+         main (in tests, `loader::init_before_main!()`), or set `worker_program`"
     )]
     InitNotCalled {
         /// The loader's `num_workers`.
         num_workers: usize,
     },
-    /// `build()`: `loader_worker::init()` was called from a shared library, such as an extension of an
+    /// `build()`: `loader::init()` was called from a shared library, such as an extension of an
     /// interpreter. If main started the program again, the new process would not become a worker.
     #[error(
-        "num_workers is {num_workers}, but loader_worker::init() was called from the shared library {}, so \
+        "num_workers is {num_workers}, but loader::init() was called from the shared library {}, so \
          the main program would not become a worker if it was started again; set `worker_program` to a \
          program that becomes one (for an interpreter with arguments: \
          `WorkerProgram::new(\"python3\").args([\"-m\", \"package.worker\"])`)",
@@ -73,7 +73,7 @@ pub enum Error {
     },
     /// `build()`: this process is a worker.
     #[error(
-        "a worker process tried to build a loader: make loader_worker::init() the first line of main, so \
+        "a worker process tried to build a loader: make loader::init() the first line of main, so \
          that workers run nothing after it, and do not build loaders in datasets"
     )]
     LoaderInWorker,

@@ -1,11 +1,11 @@
-//! Whether and where `loader_worker::init()` was called, and the type names that guard a separate worker
+//! Whether and where `loader::init()` was called, and the type names that guard a separate worker
 //! program.
 
 use std::{any::type_name, path::PathBuf, sync::OnceLock};
 
 use loader_ipc::LoadedObject;
 
-/// Where `loader_worker::init()` was called.
+/// Where `loader::init()` was called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Init {
     /// It was not called yet.
@@ -18,7 +18,7 @@ pub(crate) enum Init {
 
 static INIT: OnceLock<Init> = OnceLock::new();
 
-/// Notes that `loader_worker::init()` was called.
+/// Notes that `loader::init()` was called.
 #[doc(hidden)]
 pub fn note_init() {
     INIT.get_or_init(|| match LoadedObject::containing(note_init as fn() as usize) {

@@ -30,7 +30,7 @@
 //! }
 //!
 //! fn main() -> anyhow::Result<()> {
-//!     // loader_worker::init(); // The first line of main, with workers. In a worker it never returns.
+//!     // loader::init(); // The first line of main, with workers. In a worker it never returns.
 //!     let loader = DataLoader::builder(Squares).batch_size(50).shuffle(true).num_workers(4).build()?;
 //!     for batch in loader.iter()? {
 //!         // Tensor<u64> and Tensor<f32> of shape [50], which are views of shared memory.
@@ -41,8 +41,8 @@
 //! }
 //! ```
 //!
-//! Workers need the crate `loader-worker` and its call in `main`. Without workers (`num_workers(0)`), this
-//! crate is enough.
+//! Programs depend on the crate `loader`, which exports this crate together with `init`, which workers need.
+//! A library of datasets needs only this crate, and so does a program without workers (`num_workers(0)`).
 //!
 //! # Features
 //! - `config`: [`Config`](config::Config) reads the loader's options from TOML files and environment

@@ -1,4 +1,4 @@
-//! A program that never calls `loader_worker::init()`: this file leaves the line out on purpose.
+//! A program that never calls `loader::init()`: this file leaves the line out on purpose.
 
 use loader_core::{Error, prelude::*};
 use loader_tests::datasets::Noise;
@@ -8,7 +8,7 @@ fn it_is_told_so_by_build() {
     let error = DataLoader::builder(Noise { count: 10 }).num_workers(2).build().unwrap_err();
     assert!(matches!(error, Error::InitNotCalled { num_workers: 2 }), "{error:?}");
     let text = error.to_string();
-    assert!(text.contains("loader_worker::init()") && text.contains("first line of main"), "{text}");
+    assert!(text.contains("loader::init()") && text.contains("first line of main"), "{text}");
 }
 
 #[test]

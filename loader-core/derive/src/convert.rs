@@ -2,16 +2,17 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
-use syn::{DeriveInput, Fields, Member, Result, spanned::Spanned};
+use syn::{DeriveInput, Fields, Member, Path, Result, spanned::Spanned};
 
-use crate::{declare, extra_derives, fields_of, member_name, members};
+use crate::{Options, declare, fields_of, member_name, members, serde_path};
 
-pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
+/// Implements `Convert`. The generated code uses the crate at the path `default_core` unless the attribute
+/// names another.
+pub(crate) fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let fields = fields_of(input, "Convert")?;
-    let derives = extra_derives(&input.attrs)?;
+    let Options { core, derives } = Options::parse(&input.attrs, default_core)?;
     let (sample, vis) = (&input.ident, &input.vis);
     let item = format_ident!("{sample}Item");
-    let core = quote!(::loader_core);
     let member: Vec<Member> = members(fields);
     let name: Vec<String> = member.iter().map(member_name).collect();
 
@@ -22,7 +23,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     );
     let item_doc = format!("A converted [`{sample}`]: each field is the item of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
-    let serde_path = "::loader_core::__private::serde";
+    let serde_path = serde_path(&core);
 
     Ok(quote! {
         #[doc = #item_doc]

@@ -1,20 +1,28 @@
-//! `#[derive(Sample)]` and `#[derive(Convert)]` for `loader-core`: collate or convert a struct field by
-//! field.
+//! `#[derive(Sample)]` and `#[derive(Convert)]`: collate or convert a struct field by field.
+//!
+//! The generated code names the crate that the program depends on. Each derive is here twice: `loader-core`
+//! exports the one that writes `::loader_core`, and `loader` exports the one that writes `::loader`, under
+//! the same name. `#[sample(crate = "...")]` names any other path, for a renamed dependency or for a library
+//! that exports the loader. Alternative considered: the crate `proc-macro-crate`, which looks the name up in
+//! the program's manifest. Rejected because it adds a TOML parser to the build of every program.
 
 mod convert;
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, Data, DeriveInput, Error, Field, Fields, Index, Member, Path, Result, Token,
-    parse_macro_input, spanned::Spanned,
+    Attribute, Data, DeriveInput, Error, Field, Fields, Index, LitStr, Member, Path, Result, Token,
+    parse::Parser, parse_macro_input, parse_quote, spanned::Spanned,
 };
 
 /// Derives `Sample` (default collation) for a struct whose fields all implement it.
 ///
 /// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitBatch { pixels: Tensor<f32>,
 /// label: Tensor<u8> }` with the same visibilities. `DigitBatch` implements `Serialize` and `Deserialize`, so
-/// it can be the batch of a loader. `#[sample(derive(Debug, Clone))]` adds derives to it.
+/// it can be the batch of a loader.
+///
+/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
+/// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
 ///
 /// # Examples
 /// ```
@@ -40,7 +48,14 @@ use syn::{
 #[proc_macro_derive(Sample, attributes(sample))]
 pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    expand(&input).unwrap_or_else(Error::into_compile_error).into()
+    expand(&input, parse_quote!(::loader_core)).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// The derive that the crate `loader` exports as `Sample`.
+#[proc_macro_derive(LoaderSample, attributes(sample))]
+pub fn derive_loader_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    expand(&input, parse_quote!(::loader)).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// Derives `Convert` (default conversion for a loader without batches) for a struct whose fields all
@@ -48,7 +63,10 @@ pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
 ///
 /// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitItem { pixels: Tensor<f32>,
 /// label: u8 }` with the same visibilities. `DigitItem` implements `Serialize` and `Deserialize`, so it can
-/// be the item of a loader. `#[sample(derive(Debug, Clone))]` adds derives to it.
+/// be the item of a loader.
+///
+/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitItem`.
+/// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
 ///
 /// # Examples
 /// ```
@@ -67,15 +85,23 @@ pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
 #[proc_macro_derive(Convert, attributes(sample))]
 pub fn derive_convert(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    convert::expand(&input).unwrap_or_else(Error::into_compile_error).into()
+    convert::expand(&input, parse_quote!(::loader_core)).unwrap_or_else(Error::into_compile_error).into()
 }
 
-fn expand(input: &DeriveInput) -> Result<TokenStream> {
+/// The derive that the crate `loader` exports as `Convert`.
+#[proc_macro_derive(LoaderConvert, attributes(sample))]
+pub fn derive_loader_convert(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    convert::expand(&input, parse_quote!(::loader)).unwrap_or_else(Error::into_compile_error).into()
+}
+
+/// Implements `Sample`. The generated code uses the crate at the path `default_core` unless the attribute
+/// names another.
+fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
     let fields = fields_of(input, "Sample")?;
-    let derives = extra_derives(&input.attrs)?;
+    let Options { core, derives } = Options::parse(&input.attrs, default_core)?;
     let (sample, vis) = (&input.ident, &input.vis);
     let (batch, stack) = (format_ident!("{sample}Batch"), format_ident!("{sample}Stack"));
-    let core = quote!(::loader_core);
     let member: Vec<Member> = members(fields);
     let name: Vec<String> = member.iter().map(member_name).collect();
     let ty: Vec<_> = fields.iter().map(|field| &field.ty).collect();
@@ -92,7 +118,7 @@ fn expand(input: &DeriveInput) -> Result<TokenStream> {
     );
     let batch_doc = format!("A batch of [`{sample}`]s: each field is the batch of that field.");
     let semicolon = matches!(fields, Fields::Unnamed(_)).then(|| quote!(;));
-    let serde_path = "::loader_core::__private::serde";
+    let serde_path = serde_path(&core);
 
     Ok(quote! {
         #[doc = #batch_doc]
@@ -161,21 +187,42 @@ fn fields_of<'a>(input: &'a DeriveInput, trait_name: &str) -> Result<&'a Fields>
     Ok(&data.fields)
 }
 
-/// Returns the paths in `#[sample(derive(...))]`.
-fn extra_derives(attributes: &[Attribute]) -> Result<Vec<Path>> {
-    let mut derives = Vec::new();
-    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("sample")) {
-        attribute.parse_nested_meta(|meta| {
-            if !meta.path.is_ident("derive") {
-                return Err(meta.error("unknown attribute; expected `derive(...)`"));
-            }
-            let content;
-            syn::parenthesized!(content in meta.input);
-            derives.extend(content.parse_terminated(Path::parse_mod_style, Token![,])?);
-            Ok(())
-        })?;
+/// What `#[sample(...)]` says.
+struct Options {
+    /// Path of the crate that the generated code uses.
+    core: Path,
+    /// Derives for the generated struct.
+    derives: Vec<Path>,
+}
+
+impl Options {
+    fn parse(attributes: &[Attribute], default_core: Path) -> Result<Self> {
+        let mut options = Self { core: default_core, derives: Vec::new() };
+        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("sample")) {
+            attribute.parse_nested_meta(|meta| {
+                if meta.path.is_ident("crate") {
+                    let path: LitStr = meta.value()?.parse()?;
+                    // Not `LitStr::parse_with`: its spans make the compiler lint the path as the user's own code.
+                    options.core = Path::parse_mod_style
+                        .parse_str(&path.value())
+                        .map_err(|error| Error::new(path.span(), error))?;
+                } else if meta.path.is_ident("derive") {
+                    let content;
+                    syn::parenthesized!(content in meta.input);
+                    options.derives.extend(content.parse_terminated(Path::parse_mod_style, Token![,])?);
+                } else {
+                    return Err(meta.error("unknown attribute; expected `derive(...)` or `crate = \"...\"`"));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(options)
     }
-    Ok(derives)
+}
+
+/// Returns the path of serde for the attribute `#[serde(crate = "...")]`, which takes it as a text.
+fn serde_path(core: &Path) -> String {
+    quote!(#core::__private::serde).to_string().replace(' ', "")
 }
 
 fn members(fields: &Fields) -> Vec<Member> {

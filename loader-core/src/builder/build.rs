@@ -43,7 +43,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// - [`Error::DatasetNotEncodable`], [`Error::FunctionNotSendable`]: the dataset, or a function of the
     ///   loader, cannot be sent to workers.
     /// - [`Error::InitNotCalled`], [`Error::InitOutsideProgram`]: `num_workers` is not 0, and
-    ///   `loader_worker::init()` was not called or was called from a shared library.
+    ///   `loader::init()` was not called or was called from a shared library.
     /// - [`Error::WorkerProgramMissing`]: the worker program does not exist.
     /// - [`Error::LoaderInWorker`]: this process is a worker.
     /// - [`Error::System`]: the operating system refused a resource, such as shared memory.

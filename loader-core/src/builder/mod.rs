@@ -331,7 +331,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     ///
     /// The program can load any dataset if it contains the same build of the loader's code: the same
     /// executable, or another executable with the same shared library. Any other program must register the
-    /// dataset with `loader_worker::Registry`, under the name given to [`registered`](Self::registered).
+    /// dataset with `loader::Registry`, under the name given to [`registered`](Self::registered).
     #[must_use]
     pub fn worker_program(mut self, program: impl Into<WorkerProgram>) -> Self {
         self.settings.worker_program = Some(program.into());
@@ -461,7 +461,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// with parameters. Without workers it is not called.
     ///
     /// Use it for what each process needs once: a `log` or `tracing` subscriber (one that `main` installs
-    /// after `loader_worker::init()` exists in the main process only), a number of threads, the seed of a
+    /// after `loader::init()` exists in the main process only), a number of threads, the seed of a
     /// library. What a worker prints appears on the main process's standard error, after the worker's number.
     #[must_use]
     // If a closure captures something, the compiler's error shows the next line.

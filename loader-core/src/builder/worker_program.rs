@@ -7,7 +7,7 @@ use std::{
 
 /// A program that workers run, with its arguments, for
 /// [`Builder::worker_program`](crate::Builder::worker_program). With these arguments, the program must call
-/// `loader_worker::init()` or serve a `loader_worker::Registry`.
+/// `loader::init()` or serve a `loader::Registry`.
 ///
 /// # Examples
 /// ```

@@ -1,0 +1,69 @@
+//! The names under which a program depends on the crate that the generated code uses. `tests/program` is a
+//! program that depends on `loader` under its own name.
+
+mod by_its_own_name {
+    use loader_core::{Convert, collate::Stack, prelude::*};
+
+    #[derive(Sample, Convert)]
+    #[sample(derive(Debug))]
+    struct Point {
+        place: [f32; 2],
+        name: String,
+    }
+
+    #[test]
+    fn loader_core_is_found() {
+        let mut stack = Point::stack(2);
+        for n in 0..2_u8 {
+            stack.push(Point { place: [n.into(), 0.5], name: n.to_string() }).unwrap();
+        }
+        let PointBatch { place, name } = stack.finish().unwrap();
+        assert_eq!((place.as_slice(), &name[..]), (&[0.0, 0.5, 1.0, 0.5][..], &["0".into(), "1".into()][..]));
+        let PointItem { place, .. } = Point { place: [1.0, 2.0], name: "p".into() }.convert().unwrap();
+        assert_eq!(place.as_slice(), [1.0, 2.0]);
+    }
+}
+
+mod renamed {
+    use records::{Convert, collate::Stack, prelude::*};
+
+    #[derive(Sample, Convert)]
+    #[sample(crate = "records", derive(Debug))]
+    struct Point {
+        place: [f32; 2],
+        name: String,
+    }
+
+    #[test]
+    fn a_renamed_dependency_is_found_by_the_attribute() {
+        let mut stack = Point::stack(1);
+        stack.push(Point { place: [1.0, 0.5], name: "p".into() }).unwrap();
+        let batch = stack.finish().unwrap();
+        assert_eq!(batch.place.as_slice(), [1.0, 0.5]);
+        assert_eq!(batch.name, ["p"]);
+        let PointItem { name, .. } = Point { place: [1.0, 2.0], name: "p".into() }.convert().unwrap();
+        assert_eq!(name, "p");
+    }
+}
+
+mod exported_by_another_library {
+    mod library {
+        pub(crate) mod data {
+            pub(crate) use records as loading;
+        }
+    }
+
+    use library::data::loading::{collate::Stack, prelude::*};
+
+    #[derive(Sample)]
+    #[sample(crate = "crate::exported_by_another_library::library::data::loading")]
+    struct Pair(u8, f32);
+
+    #[test]
+    fn a_path_of_several_parts_is_found() {
+        let mut stack = Pair::stack(1);
+        stack.push(Pair(1, 0.5)).unwrap();
+        let PairBatch(numbers, _) = stack.finish().unwrap();
+        assert_eq!(numbers.as_slice(), [1]);
+    }
+}

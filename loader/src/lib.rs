@@ -1,0 +1,158 @@
+//! A data loader for training loops, with the semantics of PyTorch's `DataLoader`, on operating-system worker
+//! processes.
+//!
+//! The main process sends batches of indices to worker processes. Each worker loads the samples from its copy
+//! of the dataset, collates them into a batch, and writes the batch into shared memory. The main process
+//! returns the batches to the training loop in order, without a copy. The same seed gives the same batches
+//! with any number of workers.
+//!
+//! A program depends on this crate alone. Besides it, datasets need `serde` (with its feature `derive`) and
+//! `anyhow`.
+//!
+//! # Example
+//! ```standalone_crate
+//! use loader::{prelude::*, rand::RngExt};
+//! use serde::{Deserialize, Serialize};
+//!
+//! /// A dataset. Each worker receives a copy of it.
+//! #[derive(Serialize, Deserialize)]
+//! struct Waves {
+//!     count: usize,
+//! }
+//!
+//! /// A sample. The derive makes the batch type `WaveBatch`, with a tensor for each field.
+//! #[derive(Sample)]
+//! struct Wave {
+//!     points: [f32; 16],
+//!     class: u8,
+//! }
+//!
+//! impl Dataset for Waves {
+//!     type Sample = Wave;
+//!
+//!     fn len(&self) -> usize {
+//!         self.count
+//!     }
+//!
+//!     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Wave> {
+//!         let shift: f32 = cx.rng().random(); // depends on the seed, the epoch and the sample alone
+//!         let class = index % 3;
+//!         let points = std::array::from_fn(|x| ((x as f32 + shift) * (class + 1) as f32).sin());
+//!         Ok(Wave { points, class: class as u8 })
+//!     }
+//! }
+//!
+//! fn main() -> anyhow::Result<()> {
+//!     loader::init(); // the first line of main: a worker never returns from it
+//!
+//!     let loader = DataLoader::builder(Waves { count: 100 })
+//!         .batch_size(32)
+//!         .shuffle(true)
+//!         .seed(7)
+//!         .num_workers(2)
+//!         .build()?;
+//!     let mut samples = 0;
+//!     for batch in loader.iter()? {
+//!         let WaveBatch { points, class } = batch?; // views of shared memory
+//!         assert_eq!(points.shape(), [class.len(), 16]);
+//!         samples += class.len();
+//!     }
+//!     assert_eq!(samples, 100);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Where to go on
+//! - [`Dataset`] for data that has a length and an index (map-style), [`IterableDataset`] for streams.
+//!   [`TensorDataset`], [`Subset`], [`ConcatDataset`] and the methods of both traits compose datasets.
+//! - [`Builder`] lists all options. [`DataLoader::iter`] starts an epoch; [`Iter`] returns its batches.
+//! - [`collate`] makes batches of samples, [`sampler`] determines their order.
+//! - [`Iter::state`] and [`DataLoader::resume`] save the position in an epoch and continue from it.
+//! - [`Error`] says what can go wrong. A worker that dies is replaced.
+//! - [`init`] says what runs in workers. Tests use [`init_before_main!`], separate worker programs a
+//!   [`Registry`].
+//!
+//! # Features
+//! None is on by default.
+//!
+//! - `config`: `Config` in the module `config` reads the loader's options from TOML files and environment
+//!   variables.
+//! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. It needs no part of CUDA to build: the
+//!   program loads NVIDIA's driver at run time, and also runs without it.
+//! - `data`: the module `data` has datasets over real files, such as folders of images. It is off by default
+//!   because the image codecs take long to build.
+//!
+//! # The crates below
+//! This crate exports all of `loader-core`, and from `loader-worker` what a program calls. Both can be used
+//! alone: a library of datasets needs `loader-core` only. Types are the same, whichever crate names them.
+
+#[doc(inline)]
+pub use loader_core::*;
+#[doc(inline)]
+pub use loader_worker::{Registry, init, init_before_main};
+
+/// Derives [`Sample`](trait@Sample), the default collation, for a struct whose fields all implement it.
+///
+/// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitBatch { pixels: Tensor<f32>,
+/// label: Tensor<u8> }` with the same visibilities. `DigitBatch` implements `Serialize` and `Deserialize`, so
+/// it can be the batch of a loader.
+///
+/// - `#[sample(derive(Debug, Clone))]` adds derives to `DigitBatch`.
+/// - `#[sample(crate = "records")]` says that the program depends on this crate under the name `records`.
+///
+/// # Examples
+/// ```
+/// use loader::prelude::*;
+///
+/// #[derive(Sample)]
+/// #[sample(derive(Debug))]
+/// struct Digit {
+///     pixels: [f32; 64],
+///     label: u8,
+/// }
+///
+/// fn first_label(batch: &DigitBatch) -> u8 {
+///     batch.label.as_slice()[0]
+/// }
+/// ```
+#[doc(inline)]
+pub use loader_core_derive::LoaderSample as Sample;
+
+/// Derives [`Convert`](trait@Convert), the default conversion for a loader without batches, for a struct
+/// whose fields all implement it.
+///
+/// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitItem { pixels: Tensor<f32>,
+/// label: u8 }` with the same visibilities. `DigitItem` implements `Serialize` and `Deserialize`, so it can
+/// be the item of a loader. The attributes are those of the derive of `Sample`.
+///
+/// # Examples
+/// ```
+/// use loader::{Convert, Tensor};
+///
+/// #[derive(Convert)]
+/// struct Digit {
+///     pixels: [f32; 64],
+///     label: u8,
+/// }
+///
+/// let item: DigitItem = Digit { pixels: [0.5; 64], label: 3 }.convert()?;
+/// assert_eq!((item.pixels.shape(), item.label), ([64].as_slice(), 3));
+/// # Ok::<(), loader::collate::CollateError>(())
+/// ```
+#[doc(inline)]
+pub use loader_core_derive::LoaderConvert as Convert;
+
+#[cfg(feature = "data")]
+#[doc(inline)]
+pub use loader_data as data;
+
+/// The types and traits that most programs need.
+///
+/// No name here is a name of `anyhow` or of the standard library's prelude: a program can import
+/// `anyhow::Context` or define an `Error` of its own beside it.
+pub mod prelude {
+    #[doc(inline)]
+    pub use loader_core::prelude::*;
+    #[doc(no_inline)]
+    pub use loader_core_derive::LoaderSample as Sample;
+}
