@@ -45,7 +45,7 @@
 //! A library of datasets needs only this crate, and so does a program without workers (`num_workers(0)`).
 //!
 //! # Features
-//! - `config`: [`Config`](config::Config) reads the loader's options from TOML files and environment
+//! - `config`: `Config` in the module `config` reads the loader's options from TOML files and environment
 //!   variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. It needs no part of CUDA to build: the
 //!   program loads NVIDIA's driver at run time, and also runs without it.
@@ -94,7 +94,6 @@ pub use dataset::{
 };
 pub use digest::Digest;
 pub use error::{Doing, Error, GivenUp, UserFailure};
-pub use fetch::{Iterable, MapStyle, Plain, Snapshots};
 pub use function::{
     BatchFunction, CollateFn, CollateFnWith, ConvertFn, ConvertFnWith, FilterFn, FilterFnWith,
     FilterFunction, MapFn, MapFnWith, MapFunction, Params, WithParams, WorkerInitFn, WorkerInitFnWith,
@@ -102,6 +101,7 @@ pub use function::{
 pub use iter::{BatchInfo, Iter};
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
+#[doc(inline)]
 pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
 pub use options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
@@ -112,6 +112,36 @@ pub use warning::Warning;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.
 pub use collate::{Convert, Sample};
+
+/// What a [`Builder`] is generic over. Name these types and traits in a function that takes or returns a
+/// builder.
+///
+/// `Builder<K, C, W>` holds the dataset as a `K`: [`MapStyle<D>`](kind::MapStyle) from
+/// [`DataLoader::builder`], [`Iterable<Plain<D>>`](kind::Iterable) from [`DataLoader::stream`], and
+/// `Iterable<Snapshots<D>>` after [`snapshots`](Builder::snapshots). `C` is the collation (see [`collate`]).
+/// `W` is the worker hook, [`NoWorkerInit`](kind::NoWorkerInit) by default.
+///
+/// # Examples
+/// ```
+/// use loader_core::{Builder, kind::{DatasetKind, MapStyle}, prelude::*};
+///
+/// /// The options that all loaders of a program share.
+/// fn with_our_options<K: DatasetKind>(builder: Builder<K>) -> Builder<K> {
+///     builder.batch_size(8).seed(3)
+/// }
+///
+/// fn shuffled<D: Dataset>(dataset: D) -> Builder<MapStyle<D>> {
+///     with_our_options(DataLoader::builder(dataset)).shuffle(true)
+/// }
+///
+/// let numbers = TensorDataset::new(Tensor::<i64>::from_vec((0..80).collect(), [80])?)?;
+/// assert_eq!(shuffled(numbers).build()?.len(), Some(10));
+/// # anyhow::Ok(())
+/// ```
+pub mod kind {
+    #[doc(inline)]
+    pub use crate::fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInit};
+}
 
 /// The types and traits that most programs need.
 pub mod prelude {

@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fmt, process::ExitCode};
 use loader_core::{
     Dataset, IterableDataset, Sample,
     collate::{Collate, DefaultCollate},
-    fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, OpenFn, Plain, WorkerInit, open},
+    fetch::{OpenFn, open},
+    kind::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, WorkerInit},
     launch,
 };
 use loader_ipc::process;
@@ -55,7 +56,7 @@ impl Registry {
     }
 
     /// Adds a dataset of either kind, in the form in which a loader sends it:
-    /// [`MapStyle<D>`](loader_core::MapStyle), [`Iterable<Plain<D>>`](loader_core::Iterable), or
+    /// [`MapStyle<D>`](loader_core::kind::MapStyle), [`Iterable<Plain<D>>`](loader_core::kind::Iterable), or
     /// `Iterable<Snapshots<D>>` for a loader with snapshots.
     #[must_use]
     pub fn register_kind<K, C, W>(mut self, name: impl Into<String>) -> Self

@@ -88,6 +88,9 @@
 
 #[doc(inline)]
 pub use loader_core::*;
+// Without this line rustdoc would copy all of rand's documentation.
+#[doc(no_inline)]
+pub use loader_core::rand;
 #[doc(inline)]
 pub use loader_worker::{Registry, init, init_before_main};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use loader_core::{Builder, collate::Batch, fetch::DatasetKind, prelude::*};
+use loader_core::{Builder, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::{
     datasets::{Counting, Fault, Large, Mortal, Noise},
     digest,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{Builder, Error, collate::Batch, fetch::DatasetKind, prelude::*};
+use loader_core::{Builder, Error, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::{
     datasets::{Counting, Fault, Large, Mortal, Noise, Slow},
     digest, processes,

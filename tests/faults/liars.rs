@@ -2,7 +2,7 @@
 
 use std::{sync::mpsc, thread, time::Duration};
 
-use loader_core::{Builder, Error, MapStyle, prelude::*};
+use loader_core::{Builder, Error, kind::MapStyle, prelude::*};
 use loader_ipc::frame::MOST_BAD_SAMPLES;
 use loader_tests::{
     datasets::{Counting, Noise, NoiseSample},

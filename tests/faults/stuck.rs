@@ -11,7 +11,12 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{Builder, Error, MapStyle, Warning, collate::Collate, fetch::WorkerInit, prelude::*};
+use loader_core::{
+    Builder, Error, Warning,
+    collate::Collate,
+    kind::{MapStyle, WorkerInit},
+    prelude::*,
+};
 use loader_tests::{
     Watchdog,
     datasets::{Fault, Faulty, Slow},

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{Builder, Error, MapStyle, Warning, prelude::*};
+use loader_core::{Builder, Error, Warning, kind::MapStyle, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Noise, NoiseSample},

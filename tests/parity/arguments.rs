@@ -6,7 +6,10 @@ use std::{
 };
 
 use loader_core::{
-    Builder, Error, Iterable, LoaderOptions, MapStyle, Plain, Warning, prelude::*, sampler::FixedBatches,
+    Builder, Error, LoaderOptions, Warning,
+    kind::{Iterable, MapStyle, Plain},
+    prelude::*,
+    sampler::FixedBatches,
 };
 use loader_tests::Watchdog;
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{Builder, Error, Iter, collate::Batch, fetch::DatasetKind, prelude::*};
+use loader_core::{Builder, Error, Iter, collate::Batch, kind::DatasetKind, prelude::*};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 

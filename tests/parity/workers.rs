@@ -189,7 +189,7 @@ fn r10_augmentation_does_not_depend_on_the_workers() {
     assert_eq!(noise(1), noise(1));
     assert_ne!(noise(1), noise(2));
     // Whatever the batches are, and in whatever order they come.
-    let drawn = |builder: loader_core::Builder<loader_core::MapStyle<Noise>>| {
+    let drawn = |builder: loader_core::Builder<loader_core::kind::MapStyle<Noise>>| {
         let batches = all(builder.build().unwrap().iter().unwrap());
         let rows = batches.iter().flat_map(|(index, noise, _)| {
             index.as_slice().iter().enumerate().map(|(row, &index)| (index, noise.row(row).to_vec()))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use loader_core::{Builder, Error, LoaderOptions, MapStyle, prelude::*};
+use loader_core::{Builder, Error, LoaderOptions, kind::MapStyle, prelude::*};
 use loader_tests::{Watchdog, datasets::Noise};
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{Builder, Error, MapStyle, Warning, prelude::*, sampler::Epoch};
+use loader_core::{Builder, Error, Warning, kind::MapStyle, prelude::*, sampler::Epoch};
 use loader_tests::{
     Watchdog,
     datasets::{Large, Noise, Slow, SlowFirst},

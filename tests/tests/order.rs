@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use loader_core::{Builder, Error, MapStyle, Order, prelude::*};
+use loader_core::{Builder, Error, Order, kind::MapStyle, prelude::*};
 use loader_tests::{Watchdog, datasets::Noise, digest};
 
 loader_worker::init_before_main!();

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command, time::Instant};
 
-use loader_core::{Builder, Error, MapStyle, WorkerProgram, prelude::*};
+use loader_core::{Builder, Error, WorkerProgram, kind::MapStyle, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Large, Noise},
@@ -22,7 +22,7 @@ fn noise() -> Builder<MapStyle<Noise>> {
 fn refused<C, W>(builder: Builder<MapStyle<Noise>, C, W>) -> String
 where
     C: loader_core::collate::Collate<(u64, [f32; 3], String)>,
-    W: loader_core::fetch::WorkerInit,
+    W: loader_core::kind::WorkerInit,
 {
     let started = Instant::now();
     let error = builder.num_workers(2).build().unwrap().iter().expect_err("it must be refused");

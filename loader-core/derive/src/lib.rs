@@ -51,7 +51,7 @@ pub fn derive_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
     expand(&input, parse_quote!(::loader_core)).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// The derive that the crate `loader` exports as `Sample`.
+#[allow(missing_docs, reason = "`loader` exports it as `Sample` and documents it there")]
 #[proc_macro_derive(LoaderSample, attributes(sample))]
 pub fn derive_loader_sample(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -88,7 +88,7 @@ pub fn derive_convert(input: proc_macro::TokenStream) -> proc_macro::TokenStream
     convert::expand(&input, parse_quote!(::loader_core)).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// The derive that the crate `loader` exports as `Convert`.
+#[allow(missing_docs, reason = "`loader` exports it as `Convert` and documents it there")]
 #[proc_macro_derive(LoaderConvert, attributes(sample))]
 pub fn derive_loader_convert(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

@@ -31,7 +31,7 @@ pub use worker_program::WorkerProgram;
 /// dataset. The methods have the names and meanings of the arguments of PyTorch's `DataLoader`.
 ///
 /// `K` holds the dataset. `C` is the collation, which [`collate`](Self::collate) replaces. `W` is the worker
-/// hook, which [`worker_init`](Self::worker_init) sets.
+/// hook, which [`worker_init`](Self::worker_init) sets. The module [`kind`](crate::kind) has their types.
 pub struct Builder<K, C = DefaultCollate, W = NoWorkerInit> {
     kind: K,
     collate: C,

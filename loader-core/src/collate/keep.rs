@@ -22,7 +22,7 @@ use super::{Batch, CollateError, MAX_RESERVED, Sample, Stack};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Keep<S>(pub S);
 
-/// Collects samples in a `Vec`.
+/// The [`Stack`] of `String` and `char`: collects the samples of a batch in a `Vec`.
 #[derive(Debug)]
 pub struct ListStack<S>(Vec<S>);
 
@@ -61,7 +61,7 @@ macro_rules! listed {
 
 listed!(String, char);
 
-/// Converts samples and collects them in a `Vec`.
+/// The [`Stack`] of [`Keep`] and `&'static str`: converts each sample, and collects the results in a `Vec`.
 #[derive(Debug)]
 pub struct IntoListStack<S, B> {
     list: Vec<B>,

@@ -91,11 +91,11 @@ macro_rules! lists {
     };
 }
 
-/// The [`Stack`] of [`List`]s.
+/// The [`Stack`] of [`List`]: holds one stack for each position of the lists.
 #[derive(Debug)]
 pub struct ListPlaces<S: Sample>(Places<S>);
 
-/// The [`Stack`] of `Vec<String>` and of `Vec<Tensor<T>>`.
+/// The [`Stack`] of `Vec<String>` and `Vec<Tensor<T>>`: holds one stack for each position of the lists.
 #[derive(Debug)]
 pub struct VecPlaces<S: Sample>(Places<S>);
 
@@ -105,7 +105,7 @@ lists! {
     [T: Element] Vec<Tensor<T>>, VecPlaces, Tensor<T>, |list| list;
 }
 
-/// Stacks options that are all `Some` or all `None`.
+/// The [`Stack`] of `Option`: stacks the values of samples that are all `Some`, or all `None`.
 pub struct OptionStack<S: Sample> {
     capacity: usize,
     /// `None` before the first sample, `Some(None)` if the first sample is `None`.

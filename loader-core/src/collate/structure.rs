@@ -45,7 +45,8 @@ macro_rules! tuples {
 
 each_tuple!(tuples);
 
-/// Stacks maps key by key. All samples must have the keys of the first sample.
+/// The [`Stack`] of `HashMap` and `BTreeMap`: holds one stack for each key. All samples must have the keys of
+/// the first sample.
 pub struct MapStack<M, K, S: Sample> {
     capacity: usize,
     stacks: Option<Vec<(K, S::Stack)>>,

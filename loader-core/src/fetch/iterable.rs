@@ -29,7 +29,7 @@ use crate::{
     panic::{error_to_failure, forget_backtrace, to_failure},
 };
 
-/// An iterable dataset with the options that workers need.
+/// A builder's iterable dataset with the options that workers need: a `Plain<D>` or a `Snapshots<D>`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Iterable<O> {
     pub(crate) dataset: O,
@@ -94,12 +94,12 @@ pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
     ) -> Items<Self::Sample>;
 }
 
-/// A dataset without snapshots. A shard is resumed at a position, by [`IterableDataset::iter_at`] or by
-/// reading from its beginning.
+/// An iterable dataset in a builder, without snapshots. A shard is resumed at a position, by
+/// [`IterableDataset::iter_at`] or by reading from its beginning.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Plain<D>(pub(crate) D);
 
-/// A dataset with snapshots. A shard is resumed at its last snapshot.
+/// An iterable dataset in a builder, with snapshots. A shard is resumed at its last snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Snapshots<D>(pub(crate) D);
 

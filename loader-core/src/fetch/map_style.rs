@@ -26,7 +26,7 @@ use crate::{
 /// Max number of samples tried for one place in a batch, with [`OnBadSample::Replace`].
 const MAX_TRIES: usize = 16;
 
-/// A map-style dataset with the options that workers need.
+/// A builder's map-style dataset with the options that workers need.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MapStyle<D> {
     pub(crate) dataset: D,

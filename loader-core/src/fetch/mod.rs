@@ -34,25 +34,31 @@ pub use iterable::{Iterable, OpenShard, Plain, ShardPlace, Snapshot, Snapshots};
 pub(crate) use map_style::Fetcher;
 pub use map_style::MapStyle;
 
-/// A dataset of either kind, with the options of its loader that workers need. This is what main sends to
-/// workers. Like PyTorch's `_DatasetKind`.
+/// A dataset of either kind, with the options of its loader that workers need: what a
+/// [`Builder`](crate::Builder) holds, and what main sends to workers. Like PyTorch's `_DatasetKind`.
+///
+/// [`MapStyle`] and [`Iterable`] implement it. Programs name it as a bound and do not implement it.
 pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample.
     type Sample: Send + 'static;
 
     /// Returns the number of samples, if it is known.
+    #[doc(hidden)]
     fn samples(&self) -> Option<usize>;
 
     /// Returns the dataset's fingerprint.
+    #[doc(hidden)]
     fn fingerprint(&self) -> String;
 
     /// Sets what happens with samples that cannot be loaded.
+    #[doc(hidden)]
     fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample);
 
     /// Sets the dataset up in a worker and runs `worker_init`.
     ///
     /// # Errors
     /// The failure of either of them.
+    #[doc(hidden)]
     fn open<C: Collate<Self::Sample>>(
         self,
         collate: C,

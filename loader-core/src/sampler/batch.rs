@@ -102,13 +102,22 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
     }
 }
 
-/// Cuts an order into batches of `size` indices; the last batch may be shorter.
+/// Cuts an order into batches of `size` indices; the last batch may be shorter. A [`Sampler`](super::Sampler)
+/// calls it to implement [`batches`](super::Sampler::batches) for its own iterator type.
 ///
 /// The iterator's `nth` calls `indices.nth` once, so that resuming in the middle of an epoch is as fast as
 /// `indices.nth`.
 ///
 /// # Panics
 /// Panics if `size` is 0.
+///
+/// # Examples
+/// ```
+/// use loader_core::sampler::cut;
+///
+/// let batches: Vec<Vec<usize>> = cut((0..5).rev(), 2).collect();
+/// assert_eq!(batches, [vec![4, 3], vec![2, 1], vec![0]]);
+/// ```
 pub fn cut(
     indices: impl Iterator<Item = usize> + Send + 'static,
     size: usize,

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use loader_core::{Builder, Element, Warning, collate::Batch, fetch::DatasetKind, prelude::*};
+use loader_core::{Builder, Element, Warning, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::{
     datasets::{Large, Noise},
     driver_log::DriverLog,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{Builder, Error, MapStyle, prelude::*};
+use loader_core::{Builder, Error, kind::MapStyle, prelude::*};
 use loader_tests::{
     datasets::{Fault, Faulty, Large, Noise, Slow},
     digest, processes,
