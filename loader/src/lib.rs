@@ -85,12 +85,10 @@
 //! # The crates below
 //! This crate exports all of `loader-core`, and from `loader-worker` what a program calls. Both can be used
 //! alone: a library of datasets needs `loader-core` only. Types are the same, whichever crate names them.
+//! Examples of their items write `loader_core::`; with this crate, write `loader::` instead.
 
 #[doc(inline)]
 pub use loader_core::*;
-// Without this line rustdoc would copy all of rand's documentation.
-#[doc(no_inline)]
-pub use loader_core::rand;
 #[doc(inline)]
 pub use loader_worker::{Registry, init, init_before_main};
 
