@@ -53,11 +53,13 @@
 // The derive macros refer to this crate by the name that its users write.
 extern crate self as loader_core;
 
+mod batch_info;
 mod builder;
 pub mod collate;
 #[cfg(feature = "config")]
 pub mod config;
 mod context;
+mod coordinator;
 mod dataset;
 mod digest;
 mod error;
@@ -77,7 +79,7 @@ mod pool;
 mod random;
 mod report;
 pub mod sampler;
-mod schedule;
+mod shards;
 mod shared_vec;
 mod state;
 mod tensor;
@@ -85,6 +87,7 @@ mod torch;
 mod tuples;
 mod warning;
 
+pub use batch_info::BatchInfo;
 pub use builder::{Builder, WorkerProgram};
 pub use context::{SampleContext, WorkerInfo};
 pub use dataset::{
@@ -98,7 +101,7 @@ pub use function::{
     BatchFunction, CollateFn, CollateFnWith, ConvertFn, ConvertFnWith, FilterFn, FilterFnWith,
     FilterFunction, MapFn, MapFnWith, MapFunction, Params, WithParams, WorkerInitFn, WorkerInitFnWith,
 };
-pub use iter::{BatchInfo, Iter};
+pub use iter::Iter;
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 #[doc(inline)]

@@ -11,18 +11,17 @@ use loader_ipc::{pin::Pinner, slots::SlotPool};
 use crate::{
     builder::Builder,
     collate::Batch,
+    coordinator::{Epochs, Supply},
     dataset::{Dataset, IterableDataset},
     error::Error,
     fetch::{Cut, Iterable, MapStyle, Plain},
-    iter::{
-        BatchSource, Bench, Epochs, Inner, Iter, LocalBatches, LocalShards, ShardSource, Shards, Supply,
-        WorkerIter,
-    },
+    iter::{BatchSource, IdleTeam, Inner, Iter, LocalBatches, LocalShards, ShardSource, Team, WorkerIter},
     options::Order,
     plan::Plan,
     pool::Launch,
     random::base_seed,
     sampler::BatchSampler,
+    shards::Shards,
     state::{Origin, Place, State, must_agree},
     torch::BASE_SEED_DRAWS,
     warning::{Warn, Warning},
@@ -50,7 +49,7 @@ pub struct DataLoader<B> {
 pub(crate) enum Loading<B> {
     Batches(Arc<dyn BatchSource<B>>),
     Shards(Arc<dyn ShardSource<B>>),
-    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: Epochs, bench: Option<Bench> },
+    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: Epochs, idle: Option<IdleTeam> },
 }
 
 /// What an epoch consists of.
@@ -165,27 +164,24 @@ impl<B: Batch> DataLoader<B> {
             (Loading::Shards(source), Supply::Shards { shards, .. }) => {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
             }
-            (Loading::Workers { launch, slots, epochs, bench }, supply) => {
-                let rested = match bench {
-                    Some(bench) => bench.take(number, epochs.timeout).unwrap_or_else(|error| {
-                        self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
-                        None
-                    }),
-                    None => None,
+            (Loading::Workers { launch, slots, epochs, idle }, supply) => {
+                let rested = idle.as_ref().map_or(Ok(None), |idle| idle.take(number, epochs.timeout));
+                let rested = rested.unwrap_or_else(|error| {
+                    self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
+                    None
+                });
+                let team = match rested {
+                    Some(mut team) => {
+                        team.begin_epoch(supply, slots);
+                        team
+                    }
+                    None => {
+                        let pool = launch.start(slots, self.base_seed(number))?;
+                        Team::new(pool, epochs.clone(), supply, slots, idle.is_some())
+                    }
                 };
-                let pool = match rested {
-                    Some(pool) => pool,
-                    None => launch.start(slots, self.base_seed(number))?,
-                };
-                let home = bench.as_ref().map(Bench::home);
-                Inner::Workers(Box::new(WorkerIter::new(
-                    pool,
-                    home,
-                    slots.clone(),
-                    epochs.clone(),
-                    self.warn.clone(),
-                    supply,
-                )?))
+                let idle = idle.as_ref().map(IdleTeam::downgrade);
+                Inner::Workers(Box::new(WorkerIter::new(team, idle)?))
             }
             _ => unreachable!("the builder makes `loading` and `content` for the same kind of dataset"),
         };

@@ -17,10 +17,11 @@ use loader_ipc::{
 use super::{Builder, settings::Settings};
 use crate::{
     collate::{Batch, Collate},
+    coordinator::Epochs,
     dataset::Dataset,
     error::Error,
     fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, WorkerInit},
-    iter::{Bench, Epochs, MapSource, StreamSource},
+    iter::{IdleTeam, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
     options::{DEFAULT_BATCH_SIZE, DEFAULT_MAX_BAD_SAMPLES, OnBadSample, Order},
@@ -214,8 +215,9 @@ where
         handle_sigchld: settings.handle_sigchld,
         tries: epochs.most_deaths,
         memory_limit: epochs.memory_limit,
+        warn: settings.warn.clone(),
     };
     let slots = SlotPool::pinned(settings.shared_memory_limit(), pinner);
     let stay = settings.options.persistent_workers.unwrap_or(false);
-    Ok(Loading::Workers { launch: Arc::new(launch), slots, epochs, bench: stay.then(Bench::default) })
+    Ok(Loading::Workers { launch: Arc::new(launch), slots, epochs, idle: stay.then(IdleTeam::default) })
 }

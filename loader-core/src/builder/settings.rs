@@ -6,8 +6,8 @@ use loader_ipc::slots::FIRST_LEN;
 
 use super::{WorkerProgram, order::invalid};
 use crate::{
+    coordinator::Epochs,
     error::Error,
-    iter::Epochs,
     options::{
         DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, DEFAULT_WARN_AFTER,
         LoaderOptions, OnWorkerDeath,

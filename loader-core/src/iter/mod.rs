@@ -1,16 +1,15 @@
 //! One epoch, batch by batch.
 
 mod local;
-mod rest;
-mod shards;
-mod supply;
+mod team;
 mod workers;
 
 use std::{fmt, time::Instant};
 
-use loader_ipc::{frame, pin::Pinner};
+use loader_ipc::pin::Pinner;
 
 use crate::{
+    batch_info::BatchInfo,
     error::Error,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
@@ -19,10 +18,8 @@ use crate::{
 };
 
 pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardSource, StreamSource};
-pub(crate) use rest::Bench;
-pub(crate) use shards::Shards;
-pub(crate) use supply::Supply;
-pub(crate) use workers::{Epochs, WorkerIter};
+pub(crate) use team::{IdleTeam, Team};
+pub(crate) use workers::WorkerIter;
 
 /// The batches of one epoch, in order (or as they arrive, with `in_order(false)`). Made by
 /// [`DataLoader::iter`](crate::DataLoader::iter).
@@ -54,69 +51,6 @@ pub(crate) enum Inner<B> {
     Batches(LocalBatches<B>),
     Shards(LocalShards<B>),
     Workers(Box<WorkerIter<B>>),
-}
-
-/// What is known of a batch beside its content.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BatchInfo {
-    /// Its number in the epoch, from 0.
-    pub number: u64,
-    /// The samples in it, in order; empty for an iterable dataset, whose samples have no index.
-    pub indices: Vec<usize>,
-    /// Number of samples in it.
-    pub samples: usize,
-    /// The shard of an iterable dataset that it is of, counted in this process.
-    pub shard: Option<usize>,
-    /// The worker that loaded it; `None` in the main process.
-    pub worker: Option<usize>,
-    /// Samples that would have been in it, and were skipped or replaced.
-    pub bad_samples: Vec<BadSample>,
-}
-
-impl BatchInfo {
-    /// A batch of the samples `indices`, but for those that are `bad`.
-    pub(crate) fn of_indices(
-        number: u64,
-        mut indices: Vec<usize>,
-        worker: Option<usize>,
-        bad: Vec<frame::BadSample>,
-    ) -> Self {
-        if !bad.is_empty() {
-            let mut good: Vec<Option<usize>> = indices.into_iter().map(Some).collect();
-            for sample in &bad {
-                if let Some(place) = good.get_mut(sample.place as usize) {
-                    *place = sample.replaced_by.map(narrow);
-                }
-            }
-            indices = good.into_iter().flatten().collect();
-        }
-        let bad_samples = bad.into_iter().map(|sample| told(sample, number, None)).collect();
-        Self { number, samples: indices.len(), indices, shard: None, worker, bad_samples }
-    }
-
-    /// A batch of the next `items` of a shard, but for those that are `bad`.
-    pub(crate) fn of_shard(
-        number: u64,
-        shard: usize,
-        items: u64,
-        worker: Option<usize>,
-        bad: Vec<frame::BadSample>,
-    ) -> Self {
-        let samples = narrow(items).saturating_sub(bad.len());
-        let bad_samples = bad.into_iter().map(|sample| told(sample, number, Some(shard))).collect();
-        Self { number, indices: Vec::new(), samples, shard: Some(shard), worker, bad_samples }
-    }
-}
-
-fn told(sample: frame::BadSample, batch: u64, shard: Option<usize>) -> BadSample {
-    let frame::BadSample { index, replaced_by, reason, .. } = sample;
-    BadSample { batch, index: narrow(index), shard, replaced_by: replaced_by.map(narrow), reason }
-}
-
-/// What comes from another process may be any number.
-fn narrow(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// A batch, or why there is none, with what is known of it. `None` for a batch whose samples were all left out.

@@ -31,7 +31,7 @@ use super::{
     output::Output,
     reaper::{Reaper, Watched},
 };
-use crate::{builder::WorkerProgram, error::Error, launch::Init};
+use crate::{builder::WorkerProgram, error::Error, launch::Init, warning::Warn};
 
 /// How long a worker may take from its start to the end of the handshake.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -99,6 +99,7 @@ pub(crate) struct Launch {
     pub(crate) tries: u32,
     /// Most bytes of its own that a worker may have in memory.
     pub(crate) memory_limit: Option<u64>,
+    pub(crate) warn: Warn,
 }
 
 impl Launch {
@@ -129,6 +130,7 @@ impl Launch {
             owner: std::process::id(),
             looked_through: slots.destroyed(),
             oom,
+            warn: self.warn.clone(),
         };
         match reaper {
             Ok(reaper) => {
@@ -189,7 +191,7 @@ impl Starter {
         let deadline = Instant::now() + START_DEADLINE;
         let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
         let mut tries = self.launch.tries;
-        // Whoever killed one would have been forgiven a moment later too.
+        // A worker killed during start-up is retried, exactly as after start-up.
         let mut is_tried_again = |failed: &Failed| {
             let is_forgiven = failed.was_killed && tries > 0;
             tries -= u32::from(is_forgiven);
@@ -342,16 +344,16 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
     let problem = match own_end {
         // A program that is no worker program ends by itself.
         Some(status @ ExitStatus::Code(_)) if error.is_gone() => format!(
-            "its process {status} before it answered; is loader_worker::init() called first in its main, and is it a worker \
+            "its process {status} before it answered; is loader::init() called first in its main, and is it a worker \
              program?"
         ),
         Some(status @ ExitStatus::Signal { .. }) => format!(
             "its process was {status} before it answered; if no other process sent the signal, code that runs before \
-             loader_worker::init() crashes"
+             loader::init() crashes"
         ),
         Some(status) if error.is_gone() => format!("its process is {status}, before it answered"),
         _ if matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)) => {
-            "it did not answer; a worker program must call loader_worker::init() or serve a registry first in its main".to_owned()
+            "it did not answer; a worker program must call loader::init() or serve a registry first in its main".to_owned()
         }
         _ => error.to_string(),
     };

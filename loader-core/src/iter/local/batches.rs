@@ -8,11 +8,9 @@ use loader_ipc::{
     heap::HeapPool,
 };
 
-use super::{
-    super::{BatchInfo, Step},
-    once::OpenOnce,
-};
+use super::{super::Step, once::OpenOnce};
 use crate::{
+    batch_info::BatchInfo,
     collate::Collate,
     dataset::Dataset,
     error::Error,

@@ -8,16 +8,15 @@ use loader_ipc::{
     heap::HeapPool,
 };
 
-use super::{
-    super::{BatchInfo, Step, shards::Shards},
-    once::OpenOnce,
-};
+use super::{super::Step, once::OpenOnce};
 use crate::{
+    batch_info::BatchInfo,
     collate::Collate,
     error::Error,
     fetch::{
         Cursors, Iterable, NoBatch, NoWorkerInit, OpenShard, ShardBatch, ShardFetcher, ShardPlace, Unwatched,
     },
+    shards::Shards,
     state::Place,
 };
 

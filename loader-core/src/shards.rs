@@ -1,4 +1,4 @@
-//! Where the shards of an iterable dataset are, as far as the user has come.
+//! The user's place in the shards of an iterable dataset.
 
 use crate::{
     error::Error,
@@ -12,22 +12,22 @@ pub(crate) struct Shards {
     epoch: u64,
     cut: Cut,
     places: Vec<ShardPlace>,
-    /// Batches returned to the user.
+    /// Number of batches returned to the user.
     returned: u64,
-    /// The shard behind the one whose batch was returned last.
+    /// The shard after the one whose batch was returned last.
     turn: usize,
 }
 
 impl Shards {
-    /// All at their beginning.
+    /// Begins every shard at its start.
     pub(crate) fn new(epoch: u64, cut: Cut) -> Self {
         Self { epoch, cut, places: vec![ShardPlace::default(); cut.shards], returned: 0, turn: 0 }
     }
 
-    /// Where a state says.
+    /// Begins every shard where a state says.
     ///
     /// # Errors
-    /// When it has another number of shards: `State::check` has compared the cut, but a state can be put together by hand.
+    /// If the state has another number of shards. `State::check` has compared the cut, but a state can be made by hand.
     pub(crate) fn resume(epoch: u64, cut: Cut, place: &ShardsPlace) -> Result<Self, Error> {
         must_agree(SHARDS, place.shards.len(), cut.shards)?;
         let turn = place.turn % cut.shards;
@@ -42,12 +42,12 @@ impl Shards {
         self.places.len()
     }
 
-    /// Max number of items that a batch takes from its shard.
+    /// Maximum number of items that a batch takes from its shard.
     pub(crate) fn max_items(&self) -> u64 {
         self.cut.max_items() as u64
     }
 
-    /// Batches returned so far: the number of the next one.
+    /// Number of batches returned so far, which is the number of the next one.
     pub(crate) fn returned(&self) -> u64 {
         self.returned
     }
@@ -56,15 +56,16 @@ impl Shards {
         self.turn
     }
 
-    /// Where a shard is.
+    /// Returns the place of a shard.
     pub(crate) fn place(&self, shard: usize) -> &ShardPlace {
         &self.places[shard]
     }
 
-    /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Gives the number of items in it.
+    /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Returns the number of
+    /// its items.
     pub(crate) fn advance(&mut self, shard: usize, position: u64, snapshot: Option<Vec<u8>>) -> u64 {
         let place = &mut self.places[shard];
-        // A worker that counts backwards is not believed.
+        // A worker cannot go back.
         let before = place.position;
         place.position = position.max(before);
         if let Some(bytes) = snapshot {
@@ -80,7 +81,7 @@ impl Shards {
         self.places[shard].ended = true;
     }
 
-    /// For a state.
+    /// Returns the place for a state.
     pub(crate) fn write(&self) -> ShardsPlace {
         ShardsPlace { batches: self.returned, turn: self.turn, shards: self.places.clone() }
     }

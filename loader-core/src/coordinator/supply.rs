@@ -1,69 +1,70 @@
-//! What an epoch's tasks are made from: a plan of batches, or shards.
+//! Supplies an epoch's tasks: from a plan of batches, or from shards.
 
 use std::collections::BTreeSet;
 
 use loader_ipc::frame::BadSample;
 
-use super::{BatchInfo, shards::Shards};
+use super::schedule::Schedule;
 use crate::{
+    batch_info::BatchInfo,
     error::Error,
     fetch::ShardPlace,
     plan::{Plan, Planned},
-    schedule::Schedule,
+    shards::Shards,
     state::{BatchesPlace, Place},
 };
 
-/// What is still to be loaded.
-#[allow(clippy::large_enum_variant)] // one an epoch
+/// The part of an epoch that has not been sent to workers.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one per epoch
 pub(crate) enum Supply {
     Batches {
         plan: Plan,
-        /// Taken from the plan, not yet sent: there was no room in shared memory.
+        /// A batch that was taken from the plan and not sent, because there was no room in shared memory.
         held_back: Option<Planned>,
-        /// Batches of the plan that are not to be loaded: the user has got them.
+        /// Batches of the plan that the user has already, and that are not loaded.
         ahead: BTreeSet<u64>,
     },
     Shards {
         shards: Shards,
-        /// Shards that a worker has been told where to open.
+        /// By shard, whether a worker was told where to open it.
         opened: Vec<bool>,
-        /// How far each one has come in a worker; the user may not have got it yet.
+        /// By shard, how far its workers have read it. The user may be behind.
         reached: Vec<Reached>,
     },
 }
 
-/// What a task asks for.
+/// The content of a task.
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// The samples of these indices.
     Samples(Vec<usize>),
-    /// The next ones of a shard, which is opened at a place if this is its first task.
+    /// The next samples of a shard. The worker opens the shard at `open_at` first, if given.
     NextOf { shard: usize, open_at: Option<ShardPlace> },
 }
 
 impl Wanted {
-    /// True for a task whose shard is opened before the task's first item, so that its worker reads the item
-    /// `position` on the way there.
+    /// True if the worker reads the item `position` of the shard before it comes to the task's first item.
     pub(super) fn begins_behind(&self, position: usize) -> bool {
         matches!(self, Self::NextOf { open_at: Some(place), .. } if (position as u64) < place.position)
     }
 }
 
-/// How far a shard has come, by what its workers have said.
+/// How far a shard was read, according to its workers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reached {
     position: u64,
-    /// It cannot be read any further.
+    /// True if it cannot be read any further.
     is_over: bool,
 }
 
-/// Where a batch leaves its shard; of no meaning for a batch of indices.
+/// Where a batch ends in its shard. Unused for a batch of indices.
 #[derive(Debug, Default)]
-pub(super) struct ShardEnd {
-    pub(super) position: u64,
-    pub(super) snapshot: Option<Vec<u8>>,
-    /// There is nothing behind it.
-    pub(super) is_last: bool,
+pub(crate) struct ShardEnd {
+    pub(crate) position: u64,
+    pub(crate) snapshot: Option<Vec<u8>>,
+    /// True if the shard ends with it.
+    pub(crate) is_last: bool,
 }
 
 impl Supply {
@@ -71,7 +72,7 @@ impl Supply {
         Self::Batches { plan, held_back: None, ahead: BTreeSet::new() }
     }
 
-    /// A plan without what a state says was returned.
+    /// Supplies the batches of `plan` that were not returned according to a state.
     pub(crate) fn batches_from(mut plan: Plan, place: &BatchesPlace) -> Self {
         plan.skip_to(place.next);
         Self::Batches { plan, held_back: None, ahead: place.ahead.iter().copied().collect() }
@@ -90,16 +91,16 @@ impl Supply {
         }
     }
 
-    /// A schedule for it.
-    pub(super) fn schedule<P>(&self, workers: usize, per_worker: usize, in_order: bool) -> Schedule<P> {
+    /// Returns an empty schedule for it.
+    pub(super) fn schedule<T>(&self, workers: usize, per_worker: usize, in_order: bool) -> Schedule<T> {
         match self {
             Self::Batches { plan, .. } => {
-                let mut schedule = Schedule::new(workers, per_worker, in_order);
+                let mut schedule = Schedule::of_workers(workers, per_worker, in_order);
                 schedule.start_at(plan.next_number(), 0);
                 schedule
             }
             Self::Shards { shards, .. } => {
-                let mut schedule = Schedule::with_lanes(shards.count(), workers, per_worker, in_order);
+                let mut schedule = Schedule::of_shards(shards.count(), workers, per_worker, in_order);
                 schedule.start_at(0, shards.turn());
                 (0..shards.count())
                     .filter(|&shard| shards.place(shard).ended)
@@ -109,22 +110,23 @@ impl Supply {
         }
     }
 
-    /// Tasks are of shards, and so bound to their workers.
+    /// True for an iterable dataset, whose tasks are bound to the worker of their shard.
     pub(super) fn has_shards(&self) -> bool {
         matches!(self, Self::Shards { .. })
     }
 
-    /// What the next task of `lane` asks for; `None` when there is no more. Numbers that the user has already are left out of the schedule.
-    pub(super) fn next<P>(
+    /// Returns the content of the next task of `lane`, and why it cannot be loaded, if so. `None` at the end. The schedule
+    /// skips the numbers of batches that the user has already.
+    pub(super) fn next<T>(
         &mut self,
         lane: usize,
-        schedule: &mut Schedule<P>,
+        schedule: &mut Schedule<T>,
     ) -> Option<(Wanted, Option<Error>)> {
         match self {
             Self::Batches { plan, held_back, ahead, .. } => loop {
                 let Planned { number, indices, error } = held_back.take().or_else(|| plan.next())?;
                 if ahead.remove(&number) {
-                    schedule.leave_out();
+                    schedule.skip_number();
                     continue;
                 }
                 debug_assert_eq!(number, schedule.next_number());
@@ -134,7 +136,7 @@ impl Supply {
         }
     }
 
-    /// What a task of `shard` asks for.
+    /// Returns the content of the next task of `shard`.
     fn next_of(&self, shard: usize) -> Wanted {
         let Self::Shards { shards, opened, reached } = self else { unreachable!("a plan has no shards") };
         let open_at = (!opened[shard]).then(|| {
@@ -144,7 +146,7 @@ impl Supply {
         Wanted::NextOf { shard, open_at }
     }
 
-    /// Notes how far a shard has come, and that it cannot be read any further.
+    /// Notes that a worker has read a shard up to `position`, and whether it cannot be read any further.
     pub(super) fn reached(&mut self, shard: usize, position: u64, is_over: bool) {
         if let Self::Shards { reached, .. } = self {
             let reached = &mut reached[shard];
@@ -153,11 +155,11 @@ impl Supply {
         }
     }
 
-    /// Max position that a task's shard can have behind the next batch of it; 0 for a task of indices.
+    /// Returns the maximum position of a task's shard after its next batch; 0 for a task of indices.
     pub(super) fn max_position(&self, wanted: &Wanted) -> u64 {
         match (self, wanted) {
             (Self::Shards { shards, reached, .. }, &Wanted::NextOf { shard, .. }) => {
-                // The worker answers the tasks of a shard in their order, so it begins where the last answer left the shard.
+                // A worker answers the tasks of a shard in their order, so the batch begins where the last answer ended.
                 let position = shards.place(shard).position.max(reached[shard].position);
                 position.saturating_add(shards.max_items())
             }
@@ -165,8 +167,8 @@ impl Supply {
         }
     }
 
-    /// Another process will be the worker `worker` of `workers`: its shards are to be opened again, but for those that are over, which are
-    /// returned.
+    /// Notes that another process replaces the worker `worker` of `workers`. It must open its shards again, except those
+    /// that are over, which are returned.
     pub(super) fn reopen(&mut self, worker: usize, workers: usize) -> BTreeSet<usize> {
         let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
         let own = (worker..opened.len()).step_by(workers);
@@ -174,18 +176,18 @@ impl Supply {
         own.filter(|&shard| reached[shard].is_over).collect()
     }
 
-    /// What a task of `shard`, which is sent again with a slot of `room` bytes, asks for.
+    /// Returns the content of a task of `shard` that is sent again, with a slot of `room` bytes.
     pub(super) fn again(&mut self, shard: usize, room: u64) -> Wanted {
         let mut wanted = self.next_of(shard);
         if let Wanted::NextOf { open_at: Some(place), .. } = &mut wanted {
-            // The slot was leased for a batch: where it has no room for the snapshot, the shard is read from its beginning.
+            // The slot was leased for a batch. If the snapshot does not fit, the worker reads the shard from its beginning.
             place.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
         }
         self.sent(&wanted);
         wanted
     }
 
-    /// Takes back what could not be sent as task `number`.
+    /// Keeps the content of task `number`, which could not be sent, for the next call of [`next`](Self::next).
     pub(super) fn hold_back(&mut self, number: u64, wanted: Wanted) {
         if let (Self::Batches { held_back, .. }, Wanted::Samples(indices)) = (self, wanted) {
             *held_back = Some(Planned { number, indices, error: None });
@@ -199,7 +201,7 @@ impl Supply {
         }
     }
 
-    /// The number that the user knows the batch of task `task` by.
+    /// Returns the number that the user knows the batch of `task` by.
     pub(super) fn number_of(&self, task: u64) -> u64 {
         match self {
             Self::Batches { .. } => task,
@@ -207,7 +209,7 @@ impl Supply {
         }
     }
 
-    /// Notes that the user gets the batch of a task, or its error, which leaves its shard at `end`.
+    /// Notes that the user gets the batch of a task, or its error. The batch ends at `end` in its shard.
     pub(super) fn returned(
         &mut self,
         task: u64,
@@ -230,18 +232,17 @@ impl Supply {
         }
     }
 
-    /// Where the user stands, behind what is through in `schedule`.
-    pub(super) fn place<P>(&self, schedule: &Schedule<P>) -> Place {
+    /// Returns the user's place in the epoch: behind the tasks that are done in `schedule`.
+    pub(super) fn place<T>(&self, schedule: &Schedule<T>) -> Place {
         match self {
             Self::Batches { plan, ahead, .. } => {
-                plan.place(schedule.first(), schedule.through().chain(ahead.iter().copied()).collect())
+                plan.place(schedule.first(), schedule.done().chain(ahead.iter().copied()).collect())
             }
             Self::Shards { shards, .. } => Place::Shards(shards.write()),
         }
     }
 
-    /// The number of batches that the sampler said, and the number that it has given, once they are known to
-    /// differ.
+    /// Returns the number of batches that the sampler announced and the number that it has given, once they differ.
     pub(super) fn miscount(&self) -> Option<(usize, u64)> {
         match self {
             Self::Batches { plan, .. } => plan.miscount(),
@@ -249,7 +250,7 @@ impl Supply {
         }
     }
 
-    /// Batches that are still to be sent.
+    /// Returns bounds of the number of batches that have not been sent.
     pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
         match self {
             Self::Batches { plan, held_back, ahead, .. } => {

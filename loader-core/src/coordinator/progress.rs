@@ -1,9 +1,9 @@
-//! Kills workers that make no progress, which are then replaced as those that died: workers that spend longer
-//! than `sample_timeout` in one sample, that make no progress outside of samples, or that cannot go on, for
-//! example because SIGSTOP stopped them.
+//! Kills workers that make no progress; they are replaced like workers that died. That is a worker that is in one sample for
+//! longer than `sample_timeout`, that makes no progress outside of samples, or that cannot go on, for example because
+//! SIGSTOP stopped it.
 //!
-//! Main looks only while `next` waits, and counts only time in which main itself has run: after Ctrl-Z and
-//! `fg` no worker counts as late.
+//! Main looks only while it waits for a batch, and counts only time in which main itself has run: after Ctrl-Z and `fg` no
+//! worker counts as late.
 
 use std::time::{Duration, Instant};
 
@@ -13,46 +13,46 @@ use loader_ipc::{
     process::Halt,
 };
 
-use super::{Request, Vacate, WorkerIter, deaths::Cause};
-use crate::{collate::Batch, error::Error, iter::rest::LIVENESS_INTERVAL, options::OnBadSample};
+use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
+use crate::{error::Error, options::OnBadSample};
 
-/// Collation and sending have no limit of their own: with `sample_timeout` they may take that long, or so long where it is shorter. So
-/// may the end of a worker that says that it ends.
-const LEAST_STILL: Duration = Duration::from_secs(5);
+/// Minimum time that a worker may spend in collation, in sending, or in ending after it has said that it ends. With a longer
+/// `sample_timeout` it may take that long.
+const MIN_STILL: Duration = Duration::from_secs(5);
 
-/// Max time for which a worker that has work may be unable to go on (stopped by SIGSTOP or by a debugger, or
-/// without its main thread), with any options but `OnWorkerDeath::Fail`. It leaves a person who stops a
-/// worker a moment to look at it.
-const MOST_HALTED: Duration = Duration::from_secs(10);
+/// Maximum time for which a worker that has work may be unable to go on (stopped by SIGSTOP or by a debugger, or
+/// without its main thread), with any options but `OnWorkerDeath::Fail`. It leaves a person who stops a worker a moment to
+/// look at it.
+const MAX_HALTED: Duration = Duration::from_secs(10);
 
-/// Looks in the time that a sample may take at least: what happens between two of them is not seen.
+/// Number of looks in the time that a sample may take.
 const LOOKS: u32 = 4;
-/// Looks are not closer than that.
-const SHORTEST: Duration = Duration::from_millis(1);
-/// A look that is later than planned by more: main itself was not running.
-const MOST_LATE: Duration = Duration::from_millis(250);
+/// Minimum time between two looks.
+const MIN_PAUSE: Duration = Duration::from_millis(1);
+/// A look that is later than planned by more than this shows that main itself was not running.
+const MAX_LATE: Duration = Duration::from_millis(250);
 
-/// What main has seen of its workers while it waited.
+/// What main has seen of its workers while it waited for batches.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// How long the user has waited in all, from the first look of each wait to its end.
+    /// Time that main has waited in total, from the first look of each wait to its end.
     clock: Duration,
-    /// When the last look of this wait was, and how soon the next one was to follow.
+    /// When the last look of this wait was, and how soon the next one was planned.
     last: Option<(Instant, Duration)>,
-    /// By worker that has something to do.
+    /// By worker; `None` for a worker without work.
     seen: Vec<Option<Seen>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     look: Look,
-    /// By the clock, when it was seen so first.
+    /// When main first saw it like this, by `clock`.
     since: Duration,
     /// Since when, by `clock`, each look has found the worker halted, and in the same state.
     halted: Option<(Duration, Halt)>,
 }
 
-/// What a worker is in; one that works goes from one to the next.
+/// What a worker does. It changes whenever the worker makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     state: WorkerState,
@@ -66,23 +66,28 @@ impl Looks {
         Self { seen: vec![None; workers], ..Self::default() }
     }
 
-    /// The user waits no longer.
-    pub(super) fn end_wait(&mut self) {
+    /// Notes that main starts to wait. Time between two waits does not count.
+    pub(super) fn start_wait(&mut self) {
+        self.last = None;
+    }
+
+    /// Notes that main stops waiting.
+    pub(super) fn end_wait(&mut self, now: Instant) {
         if self.last.is_some() {
-            self.advance(Instant::now());
+            self.advance(now);
             self.last = None;
         }
     }
 
-    /// What was seen of a worker does not count: it had nothing to do, or is another process now.
+    /// Forgets what was seen of a worker: it had nothing to do, or is another process now.
     pub(super) fn forget(&mut self, worker: usize) {
         self.seen[worker] = None;
     }
 
     fn advance(&mut self, now: Instant) {
         if let Some((last, planned)) = self.last {
-            let since = now.duration_since(last);
-            self.clock += if since > planned + MOST_LATE { Duration::ZERO } else { since };
+            let since = now.saturating_duration_since(last);
+            self.clock += if since > planned + MAX_LATE { Duration::ZERO } else { since };
         }
     }
 
@@ -105,121 +110,119 @@ impl Looks {
     }
 }
 
-impl<B: Batch> WorkerIter<B> {
+impl Coordinator {
     /// Kills workers that make no progress. Returns the time until the next look.
-    pub(super) fn look_for_stuck(&mut self, now: Instant) -> Duration {
-        self.looks.advance(now);
+    pub(super) fn look_for_stuck(&mut self, crew: &mut impl Crew) -> Duration {
+        self.looks.advance(self.now);
         let pause = self
             .options
             .sample_timeout
-            .map_or(LIVENESS_INTERVAL, |patience| (patience / LOOKS).clamp(SHORTEST, LIVENESS_INTERVAL));
-        for worker in 0..self.options.workers {
-            match self.should_go_on(worker) {
-                true => self.look_at(worker),
+            .map_or(LIVENESS_INTERVAL, |patience| (patience / LOOKS).clamp(MIN_PAUSE, LIVENESS_INTERVAL));
+        for worker in 0..self.roster.len() {
+            match self.should_go_on(worker, crew) {
+                true => self.look_at(worker, crew),
                 false => self.looks.forget(worker),
             }
         }
-        self.looks.last = Some((now, pause));
+        self.looks.last = Some((self.now, pause));
         pause
     }
 
     /// True for a worker that has work and does not wait for main.
-    fn should_go_on(&self, worker: usize) -> bool {
-        let has_work = self.has_task_with_slot(worker) || self.hedges.is_busy(worker);
-        let waits = |request: &Request| request.worker == worker && !matches!(request.vacate, Vacate::Asked);
-        let waits_for_slot = || self.requests.values().any(waits);
+    fn should_go_on(&self, worker: usize, crew: &impl Crew) -> bool {
+        let has_work = self.has_task_with_slot(worker) || self.attempts.is_busy(worker);
         // A worker that main has killed is not expected to go on.
-        let is_killed = || self.deaths.is_expected(worker) && !self.pool.has_said_bye(worker);
-        has_work && !self.pool.is_down(worker) && !is_killed() && !waits_for_slot()
+        let is_killed = || self.deaths.is_expected(worker) && !self.roster.has_said_bye(worker);
+        has_work && !crew.is_down(worker) && !is_killed() && !self.leasing.is_blocked(worker)
     }
 
-    fn look_at(&mut self, worker: usize) {
-        let snapshot = self.pool.snapshot(worker);
+    fn look_at(&mut self, worker: usize, crew: &mut impl Crew) {
+        let snapshot = crew.snapshot(worker);
         let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
         // The same sample may come again and again: its age begins anew each time.
         let still = self.looks.note(worker, Look { state, task, sample, batches }).min(snapshot.age);
-        if self.pool.has_said_bye(worker) {
-            if still >= LEAST_STILL {
-                self.pool.kill(worker, true);
+        if self.roster.has_said_bye(worker) {
+            if still >= MIN_STILL {
+                crew.kill(worker, true);
             }
             return;
         }
         // The dataset may take as long as it needs to be opened.
-        let is_opening = state == WorkerState::Starting && !self.pool.has_opened(worker);
+        let is_opening = state == WorkerState::Starting && !self.roster.has_opened(worker);
         if let Some(patience) = self.options.sample_timeout
             && !is_opening
         {
             let is_in_sample = matches!(state, WorkerState::Fetching | WorkerState::FetchingMany);
-            if is_in_sample && still >= patience && self.end_late(worker, &snapshot) {
+            if is_in_sample && still >= patience && self.end_late(worker, &snapshot, crew) {
                 return;
             }
-            if still >= patience.max(LEAST_STILL) {
-                return self.end_still(
-                    worker,
-                    task,
-                    format!("had not moved for {still:.1?} (sample_timeout)"),
-                );
+            if still >= patience.max(MIN_STILL) {
+                let problem = format!("had not moved for {still:.1?} (sample_timeout)");
+                return self.end_still(worker, task, problem, crew);
             }
         }
-        // Seldom, since it costs a look at the file of the process. Under `Fail` the user wants no worker replaced, and without
-        // `sample_timeout` none is ended that may go on.
-        if still >= LIVENESS_INTERVAL && self.deaths.may_be_replaced() {
-            let halt = self.pool.halt(worker);
+        // Not at each look, since it reads files of the process. Under `Fail` no worker is replaced, and without
+        // `sample_timeout` no worker is ended that may go on.
+        if still >= LIVENESS_INTERVAL && self.deaths.are_replaced() {
+            let halt = crew.halt(worker);
             let halted = self.looks.note_halt(worker, halt);
             if let Some(halt) = halt
-                && halted >= MOST_HALTED
+                && halted >= MAX_HALTED
             {
-                self.end_still(worker, task, format!("{halt} for {halted:.1?}"));
+                self.end_still(worker, task, format!("{halt} for {halted:.1?}"), crew);
             }
         }
     }
 
-    /// Ends a worker that is on a sample for too long. False when it is on one that it was not given.
-    fn end_late(&mut self, worker: usize, snapshot: &WorkerSnapshot) -> bool {
+    /// Kills a worker that is on a sample for too long. False if the sample is of a task that it was not given.
+    fn end_late(&mut self, worker: usize, snapshot: &WorkerSnapshot, crew: &mut impl Crew) -> bool {
         let task = snapshot.task;
-        let cause = if self.hedges.task_of(worker) == Some(task) {
+        let cause = if self.attempts.task_of(worker) == Some(task) {
             Cause::Late
-        } else if self.sent_mut(task).is_some_and(|sent| sent.worker == worker) {
+        } else if self.schedule.worker_of(task) == Some(worker) {
             let sample = usize::try_from(snapshot.sample).ok();
             Cause::Stuck { task, sample: sample.filter(|_| snapshot.state == WorkerState::Fetching) }
         } else {
             return false;
         };
         self.deaths.expect(worker, cause);
-        self.pool.kill(worker, true);
+        crew.kill(worker, true);
         true
     }
 
-    fn end_still(&mut self, worker: usize, task: u64, problem: String) {
-        let is_spare = self.hedges.task_of(worker) == Some(task);
-        self.deaths.expect(worker, if is_spare { Cause::Late } else { Cause::Still { problem } });
-        self.pool.kill(worker, true);
+    fn end_still(&mut self, worker: usize, task: u64, problem: String, crew: &mut impl Crew) {
+        let is_attempt = self.attempts.task_of(worker) == Some(task);
+        self.deaths.expect(worker, if is_attempt { Cause::Late } else { Cause::Still { problem } });
+        crew.kill(worker, true);
     }
 
-    /// A worker was killed since it was on a sample for too long: that sample is bad.
+    /// Handles the end of a worker that was killed because it was on a sample for too long: that sample is bad.
     pub(super) fn take_stuck(
         &mut self,
         worker: usize,
         task: u64,
         sample: Option<usize>,
+        crew: &mut impl Crew,
     ) -> Result<(), Error> {
+        if !self.schedule.is_waiting(task) {
+            return Ok(());
+        }
         let patience = self.options.sample_timeout.unwrap_or_default();
         let reason = format!("it took longer than {patience:?} (sample_timeout)");
-        if self.schedule.is_waiting(task) {
-            let is_by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
-            let is_noted = match sample {
-                Some(sample) if is_by_sample => self.note_bad(task, sample, reason.clone()),
-                _ => is_by_sample,
-            };
-            if !is_noted {
-                let index = sample.map(|sample| sample as u64);
-                let chain = vec![reason];
-                let failure = Failure { stage: Stage::Fetch, index, chain, panicked: false, backtrace: None };
-                let batch = self.supply.number_of(task);
-                self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)))?;
-            } else if sample.is_none() {
-                self.one_by_one.insert(task);
-            }
+        let is_by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+        let is_noted = match sample {
+            Some(sample) if is_by_sample => self.note_bad(task, sample, reason.clone()),
+            _ => is_by_sample,
+        };
+        if !is_noted {
+            let index = sample.map(|sample| sample as u64);
+            let failure =
+                Failure { stage: Stage::Fetch, index, chain: vec![reason], panicked: false, backtrace: None };
+            let batch = self.supply.number_of(task);
+            return self.give_up(task, |_| Error::from_failure(failure, batch, Some(worker)), crew);
+        }
+        if sample.is_none() {
+            self.known_bad.load_one_by_one(task);
         }
         Ok(())
     }

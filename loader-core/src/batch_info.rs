@@ -1,0 +1,69 @@
+//! What the user learns about a batch apart from its content.
+
+use loader_ipc::frame;
+
+use crate::report::BadSample;
+
+/// What is known of a batch apart from its content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchInfo {
+    /// Number of the batch in the epoch, from 0.
+    pub number: u64,
+    /// Indices of its samples, in order. Empty for an iterable dataset, whose samples have no index.
+    pub indices: Vec<usize>,
+    /// Number of its samples.
+    pub samples: usize,
+    /// The shard of the iterable dataset that it was read from, counted in this process.
+    pub shard: Option<usize>,
+    /// The worker that loaded it; `None` if the main process did.
+    pub worker: Option<usize>,
+    /// Samples of it that were skipped or replaced.
+    pub bad_samples: Vec<BadSample>,
+}
+
+impl BatchInfo {
+    /// Describes a batch of the samples `indices`, from which the `bad` ones were left out or replaced.
+    pub(crate) fn of_indices(
+        number: u64,
+        mut indices: Vec<usize>,
+        worker: Option<usize>,
+        bad: Vec<frame::BadSample>,
+    ) -> Self {
+        if !bad.is_empty() {
+            let mut good: Vec<Option<usize>> = indices.into_iter().map(Some).collect();
+            for sample in &bad {
+                if let Some(place) = good.get_mut(sample.place as usize) {
+                    *place = sample.replaced_by.map(narrow);
+                }
+            }
+            indices = good.into_iter().flatten().collect();
+        }
+        let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, None)).collect();
+        Self { number, samples: indices.len(), indices, shard: None, worker, bad_samples }
+    }
+
+    /// Describes a batch of the next `items` of a shard, from which the `bad` ones were left out.
+    pub(crate) fn of_shard(
+        number: u64,
+        shard: usize,
+        items: u64,
+        worker: Option<usize>,
+        bad: Vec<frame::BadSample>,
+    ) -> Self {
+        let samples = narrow(items).saturating_sub(bad.len());
+        let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, Some(shard))).collect();
+        Self { number, indices: Vec::new(), samples, shard: Some(shard), worker, bad_samples }
+    }
+}
+
+/// Returns a bad sample as the user sees it.
+fn for_user(sample: frame::BadSample, batch: u64, shard: Option<usize>) -> BadSample {
+    let frame::BadSample { index, replaced_by, reason, .. } = sample;
+    BadSample { batch, index: narrow(index), shard, replaced_by: replaced_by.map(narrow), reason }
+}
+
+/// A number that comes from another process can be larger than a `usize`.
+fn narrow(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}

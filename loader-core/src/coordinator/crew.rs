@@ -1,0 +1,78 @@
+//! The workers, as the coordinator commands and sees them.
+
+use std::time::Duration;
+
+use loader_ipc::{
+    control::WorkerSnapshot,
+    frame::{Lease, Order},
+    process::Halt,
+};
+
+use crate::{error::Error, warning::Warning};
+
+/// Carries out what the coordinator decides. [`Pool`](crate::pool::Pool) implements it with processes, and the simulation
+/// with simulated ones.
+///
+/// No method waits for a worker. A method that sends to a worker whose process has ended does nothing and succeeds, since
+/// the report of the exit follows.
+///
+/// Alternative considered: the coordinator puts commands into a queue that its owner empties. Rejected because the
+/// coordinator needs two answers at once: whether a task could be withdrawn, and what a worker is doing.
+pub(crate) trait Crew {
+    /// Sends an order over the worker's index queue, after the memory of the slot that it names.
+    fn order(&mut self, worker: usize, order: Order) -> Result<(), Error>;
+
+    /// Tells the worker that no more tasks come.
+    fn finish(&mut self, worker: usize);
+
+    /// Takes back the task with this claim. False if the worker has begun it.
+    fn withdraw(&mut self, worker: usize, claim: u32) -> bool;
+
+    /// Answers a worker that has asked for a larger slot: with the slot, or with the reason why there is none.
+    fn grant(&mut self, worker: usize, task: u64, lease: Result<Lease, String>) -> Result<(), Error>;
+
+    /// Asks a worker that waits for a larger slot for the one that it has.
+    fn vacate(&mut self, worker: usize, task: u64) -> Result<(), Error>;
+
+    /// Kills the worker's process. Reports that it has sent before still count if it is `trusted`.
+    fn kill(&mut self, worker: usize, trusted: bool);
+
+    /// Begins to start another process in the place of one that has ended, after `pause`.
+    fn restart(&mut self, worker: usize, pause: Duration) -> Result<(), Error>;
+
+    /// Takes over the process that [`restart`](Self::restart) has started, after the report that it is there.
+    ///
+    /// # Errors
+    /// Why it could not be started; it can be tried again.
+    fn adopt(&mut self, worker: usize) -> Result<(), Error>;
+
+    /// Tells the workers whether the tasks that they have are still wanted.
+    fn set_wanted(&mut self, is_wanted: bool);
+
+    /// Tells the user.
+    fn warn(&mut self, warning: &Warning);
+
+    /// Returns the process id of the worker's process, or of the last one that it had.
+    fn pid(&self, worker: usize) -> u32;
+
+    /// True if the worker's process has ended and no other one was adopted.
+    fn is_down(&self, worker: usize) -> bool;
+
+    /// True if the worker's process runs and was not told that no more tasks come.
+    fn takes_tasks(&self, worker: usize) -> bool;
+
+    /// Returns what the worker is doing.
+    fn snapshot(&self, worker: usize) -> WorkerSnapshot;
+
+    /// Returns why the worker's process cannot go on by itself; `None` if it can.
+    fn halt(&self, worker: usize) -> Option<Halt>;
+
+    /// True if the kernel's OOM killer has ended a process since the last call.
+    fn has_oom_killer_acted(&mut self) -> bool;
+
+    /// True if the worker has used the slot before, so that its pages are in the worker's page table.
+    fn knows(&self, worker: usize, slot: u32) -> bool;
+
+    /// Notes which workers must unmap memory that no longer exists. True if some was destroyed since the last call.
+    fn forget_destroyed_slots(&mut self) -> bool;
+}

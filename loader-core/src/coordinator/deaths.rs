@@ -1,0 +1,416 @@
+//! Workers that die.
+//!
+//! Tasks belong to main, and a worker's lease on one ends with its process. Another process takes the worker's place and
+//! loads again what was not finished, so that the user gets each batch once and in its place, whatever happens to workers.
+//!
+//! A batch that ends its worker each time must not end the epoch: main gives it up, and the error names its samples.
+//!
+//! Each death counts either for the task that the worker was on ([`Suspects`]), or, outside of tasks, for the worker: a
+//! worker that cannot open the dataset, or that dies whenever it waits, is not started again without end. A worker's count
+//! starts again from zero when one of its processes answers a task, so that kills from outside do not end a run that makes
+//! progress.
+
+use std::time::Duration;
+
+use loader_ipc::{
+    control::{WorkerSnapshot, WorkerState},
+    frame::ExitStatus,
+};
+use nix::sys::signal::Signal;
+
+use super::{
+    Coordinator, Phase,
+    crew::Crew,
+    pending::{Outcome, Pending},
+    supply::Wanted,
+    suspects::{Blame, Evidence, Place, Suspects},
+};
+use crate::{
+    error::{Doing, Error, GivenUp},
+    options::OnBadSample,
+    warning::Warning,
+};
+
+/// Pause before another attempt to start a worker, in which descriptors or processes may come free.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What is known of the deaths in an epoch.
+#[derive(Debug)]
+pub(super) struct Deaths {
+    /// Maximum number of deaths of a worker in a row outside of tasks.
+    max: u32,
+    workers: Vec<Record>,
+    suspects: Suspects,
+    /// Number of deaths after which another process was started.
+    replaced: u64,
+}
+
+/// What is known of the deaths of one worker.
+#[derive(Debug, Default)]
+struct Record {
+    /// Number of deaths in a row outside of tasks.
+    deaths: u32,
+    /// Why the worker is about to end, if main knows.
+    cause: Option<Cause>,
+    /// True if its process has answered a task.
+    was_useful: bool,
+}
+
+/// Why a worker is about to end.
+#[derive(Debug)]
+pub(super) enum Cause {
+    /// Main killed it because it broke the protocol.
+    Expelled { problem: String },
+    /// Main killed it because it was on a sample for too long. `sample` is `None` if it was loading several at once.
+    Stuck { task: u64, sample: Option<usize> },
+    /// Main killed it because it made no progress.
+    Still { problem: String },
+    /// Main killed it because it was too long on a task that another worker has, or has done.
+    Late,
+    /// It ends by itself because it has grown too large.
+    Oversized,
+}
+
+impl Cause {
+    /// Says what became of the worker.
+    fn reason(&self) -> String {
+        let killed_since = match self {
+            Self::Expelled { problem } => format!("it broke the protocol ({problem})"),
+            Self::Stuck { .. } => "a sample took longer than sample_timeout".to_owned(),
+            Self::Still { problem } => format!("it {problem}"),
+            Self::Late => "it was on a batch for too long that another worker has".to_owned(),
+            Self::Oversized => return "ended, since it was too large".to_owned(),
+        };
+        format!("was killed, since {killed_since}")
+    }
+}
+
+impl Deaths {
+    pub(super) fn new(workers: usize, max: u32) -> Self {
+        let workers = (0..workers).map(|_| Record::default()).collect();
+        Self { max, workers, suspects: Suspects::default(), replaced: 0 }
+    }
+
+    /// True if main knows why a worker is about to end.
+    pub(super) fn is_expected(&self, worker: usize) -> bool {
+        self.workers[worker].cause.is_some()
+    }
+
+    /// Notes why a worker is about to end. The first cause counts.
+    pub(super) fn expect(&mut self, worker: usize, cause: Cause) {
+        self.workers[worker].cause.get_or_insert(cause);
+    }
+
+    /// True if workers that die are replaced.
+    pub(super) fn are_replaced(&self) -> bool {
+        self.max > 0
+    }
+
+    /// Number of deaths after which another process was started.
+    pub(super) fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    /// Notes that a worker has answered a task.
+    pub(super) fn note_answer(&mut self, worker: usize, task: u64) {
+        let record = &mut self.workers[worker];
+        (record.was_useful, record.deaths) = (true, 0);
+        self.suspects.acquit(task);
+    }
+
+    /// Counts a death for a worker. True if it was one too many.
+    fn count(&mut self, worker: usize) -> bool {
+        let record = &mut self.workers[worker];
+        record.deaths += 1;
+        record.deaths > self.max
+    }
+}
+
+impl Coordinator {
+    /// Handles the end of a worker's process. Everything that it had reported was handled before.
+    pub(super) fn worker_exited(
+        &mut self,
+        worker: usize,
+        pid: u32,
+        status: ExitStatus,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        let second = self.attempts.task_of(worker);
+        self.forget_process(worker);
+        if self.phase != Phase::Loading {
+            return Err(self.ended_while_idle(worker, status, crew));
+        }
+        if self.schedule.is_over(worker) {
+            // It gets no more tasks, so it is not missed; but the next epoch would miss it.
+            self.stays = false;
+            return Ok(());
+        }
+        let doing = self.doing(worker, crew);
+        let task = self.task_of_death(worker, crew);
+        // A death on a second attempt says nothing about the task: the first attempt goes on.
+        let is_at_task = task.is_some() || second.is_some();
+        let batches = self.batches_of(worker);
+        let was_useful = std::mem::take(&mut self.deaths.workers[worker].was_useful);
+        let cause = self.deaths.workers[worker].cause.take();
+        let is_counted = self.counts_for_worker(cause.as_ref(), is_at_task, was_useful);
+        let reason = cause.as_ref().map(Cause::reason).or_else(|| out_of_memory(status, crew));
+        if is_counted && self.deaths.count(worker) {
+            return Err(match cause {
+                Some(Cause::Expelled { problem }) => Error::WorkerMisbehaved { worker, problem },
+                _ => {
+                    let deaths = self.deaths.workers[worker].deaths;
+                    let (doing, given_up) = (Box::new(doing), None);
+                    Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
+                }
+            });
+        }
+        let noted = match cause {
+            None | Some(Cause::Still { .. }) => task.map_or(Ok(()), |task| {
+                let evidence = evidence_of(status, reason.is_some());
+                self.note_death_on(task, &doing, status, evidence, reason.clone(), crew)
+            }),
+            Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample, crew),
+            Some(Cause::Expelled { .. } | Cause::Late | Cause::Oversized) => Ok(()),
+        };
+        // Another worker may be found to have broken the protocol. This one is replaced all the same.
+        noted.or_else(|error| self.survive(error, crew))?;
+        let reason = reason.unwrap_or_else(|| status.to_string());
+        let deaths = if is_counted { self.deaths.workers[worker].deaths } else { 0 };
+        let (batches, max) = (self.batches_of(worker), self.deaths.max);
+        crew.warn(&Warning::WorkerReplaced { worker, pid, reason, doing, batches, deaths, most: max });
+        self.deaths.replaced += 1;
+        crew.restart(worker, Duration::ZERO)?;
+        self.send_again(worker, crew)
+    }
+
+    /// Forgets what was sent to a worker's process, and takes back what it had beside its tasks.
+    fn forget_process(&mut self, worker: usize) {
+        self.roster.forget(worker);
+        self.leasing.forget_worker(worker);
+        while let Some(attempt) = self.attempts.take_any_of(worker) {
+            self.leasing.slots().release(attempt.lease, false);
+        }
+        self.looks.forget(worker);
+    }
+
+    /// True if a death counts for the worker, not for the task that it was on.
+    fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
+        match cause {
+            None | Some(Cause::Still { .. }) => !is_at_task || !self.deaths.are_replaced(),
+            // The worker was told that the sample is bad, and loaded it nevertheless.
+            Some(Cause::Stuck { sample, .. }) => sample.is_some_and(|sample| self.known_bad.contains(sample)),
+            Some(Cause::Expelled { .. }) => true,
+            Some(Cause::Late) => false,
+            // A worker that is too large before it has answered anything would be replaced without end.
+            Some(Cause::Oversized) => !was_useful,
+        }
+    }
+
+    /// Returns the task that a dead worker was on and had not answered.
+    fn task_of_death(&self, worker: usize, crew: &impl Crew) -> Option<u64> {
+        let WorkerSnapshot { state, task, .. } = crew.snapshot(worker);
+        let is_at_task = matches!(
+            state,
+            WorkerState::Fetching | WorkerState::FetchingMany | WorkerState::Collating | WorkerState::Sending
+        );
+        let is_its_own = self.schedule.worker_of(task) == Some(worker);
+        (is_at_task && self.schedule.is_waiting(task) && is_its_own).then_some(task)
+    }
+
+    /// Handles a worker's report that it ends because it has grown too large.
+    pub(super) fn worker_oversized(
+        &mut self,
+        worker: usize,
+        resident: u64,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        let Some(limit) = self.options.memory_limit else {
+            return Err(Error::misbehaved(worker, "it ended for a limit that it does not have"));
+        };
+        self.roster.note_bye(worker)?;
+        crew.warn(&Warning::WorkerOversized { worker, pid: crew.pid(worker), resident, limit });
+        self.deaths.expect(worker, Cause::Oversized);
+        Ok(())
+    }
+
+    /// Notes that a worker died on a task. Once the sample, or the task, is found to be the cause, it is not tried again.
+    fn note_death_on(
+        &mut self,
+        task: u64,
+        doing: &Doing,
+        status: ExitStatus,
+        evidence: Evidence,
+        reason: Option<String>,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        let by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+        // Loading the samples one by one shows which sample of a `get_many` kills the worker.
+        if doing.state == WorkerState::FetchingMany && by_sample && self.known_bad.load_one_by_one(task) {
+            return Ok(());
+        }
+        let is_sample = doing.state == WorkerState::Fetching;
+        let is_read_again =
+            is_sample && self.schedule.get(task).is_some_and(|task| task.wanted().begins_behind(doing.index));
+        let place = Place { state: doing.state, sample: is_sample.then_some(doing.index), is_read_again };
+        let deaths = match self.deaths.suspects.note(task, place, evidence, by_sample && is_sample) {
+            None => return Ok(()),
+            Some(Blame::Sample { deaths }) => {
+                let last = reason.clone().unwrap_or_else(|| status.to_string());
+                let reason = format!("it has ended {deaths} workers, the last one {last}");
+                if self.note_bad(task, doing.index, reason) {
+                    return Ok(());
+                }
+                self.deaths.suspects.acquit(task);
+                deaths
+            }
+            Some(Blame::Task { deaths }) => deaths,
+        };
+        let (batches, doing) = (self.batches_of(doing.worker), Box::new(doing.clone()));
+        let Doing { worker, pid, batch, .. } = *doing;
+        let error = |indices| {
+            let given_up = Some(Box::new(GivenUp { batch, indices, deaths }));
+            Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
+        };
+        self.give_up(task, error, crew)
+    }
+
+    /// Notes that a sample is bad. False if the task must be given up instead: as many bad samples as fit its frame are noted
+    /// already, so that the next worker would try this one again.
+    pub(super) fn note_bad(&mut self, task: u64, sample: usize, reason: String) -> bool {
+        self.known_bad.note(sample, reason);
+        let told = self.schedule.get(task).map(|pending| self.known_bad.for_task(task, pending.wanted()));
+        told.is_none_or(|told| told.contains(&(sample as u64)))
+    }
+
+    /// Handles the end of an attempt to start a worker again.
+    pub(super) fn worker_started(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
+        match crew.adopt(worker) {
+            Ok(()) => self.roster.send_backlog(worker, crew),
+            Err(error) if self.deaths.count(worker) => Err(error),
+            Err(error) => {
+                let (deaths, most) = (self.deaths.workers[worker].deaths, self.deaths.max);
+                let problem = error.to_string();
+                crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, most });
+                crew.restart(worker, PAUSE)
+            }
+        }
+    }
+
+    /// Kills a worker that broke the protocol, and goes on if workers are replaced. Other errors are returned.
+    pub(super) fn survive(&mut self, error: Error, crew: &mut impl Crew) -> Result<(), Error> {
+        let Error::WorkerMisbehaved { worker, problem } = error else { return Err(error) };
+        // What else it has said is not believed either.
+        crew.kill(worker, false);
+        if !self.deaths.are_replaced() {
+            return Err(Error::WorkerMisbehaved { worker, problem });
+        }
+        self.deaths.expect(worker, Cause::Expelled { problem });
+        Ok(())
+    }
+
+    /// Puts an error, made from the batch's indices, in the place of a batch.
+    pub(super) fn give_up(
+        &mut self,
+        task: u64,
+        error: impl FnOnce(Vec<usize>) -> Error,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        if let Some(second) = self.attempts.take_second_at(task) {
+            self.lose(second, crew)?;
+        }
+        self.leasing.unpark(task);
+        let Some(pending) = self.schedule.get_mut(task) else { return Ok(()) };
+        let (indices, shard) = match pending.wanted() {
+            Wanted::Samples(indices) => (indices.clone(), None),
+            Wanted::NextOf { shard, .. } => (Vec::new(), Some(*shard)),
+        };
+        let lease = pending.take_lease();
+        pending.set_outcome(Outcome::Lost(Box::new(error(indices))));
+        if let Some(lease) = lease {
+            self.leasing.slots().release(lease, false);
+        }
+        if let Some(shard) = shard {
+            self.supply.reached(shard, 0, true);
+            self.end_shard(shard);
+        }
+        let was_waiting = self.schedule.arrived(task);
+        debug_assert!(was_waiting, "the worker had not answered it");
+        Ok(())
+    }
+
+    /// Sends no more tasks of a shard whose batch was given up: a worker would answer the next one with the samples of that
+    /// batch, or, if that batch was to open the shard again, with those at its beginning. The tasks of the shard that wait for a
+    /// slot have no batch. [`send_again`](Self::send_again) handles those that have a slot: their worker has died.
+    fn end_shard(&mut self, shard: usize) {
+        let is_of_shard =
+            |task: &Pending| matches!(task.wanted(), Wanted::NextOf { shard: of, .. } if *of == shard);
+        let is_it = |&task: &u64| self.schedule.get(task).is_some_and(is_of_shard);
+        let parked: Vec<u64> = self.leasing.parked().filter(is_it).collect();
+        parked.into_iter().for_each(|task| self.end_without_batch(task, false));
+        self.schedule.close_lane(shard);
+    }
+
+    /// Gives a worker that is being started again the tasks that its last process had not answered.
+    fn send_again(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
+        let over = self.supply.reopen(worker, self.options.workers);
+        let tasks = self.schedule.waiting_at(worker);
+        // A task without a slot must wait for one. The tasks behind it wait too, since a shard is read in order.
+        let all_have_slots = tasks.iter().all(|&task| self.schedule.get(task).is_some_and(Pending::has_slot));
+        for number in tasks {
+            let Some(task) = self.schedule.get_mut(number) else { continue };
+            task.start_again();
+            let lease = task.lease().filter(|_| all_have_slots);
+            if let Wanted::NextOf { shard, .. } = *task.wanted() {
+                if over.contains(&shard) {
+                    self.end_without_batch(number, false);
+                    continue;
+                }
+                task.set_wanted(self.supply.again(shard, lease.map_or(u64::MAX, |lease| lease.len)));
+            }
+            match lease {
+                Some(lease) => self.give(number, worker, lease, crew)?,
+                None => self.park(number),
+            }
+        }
+        over.into_iter().for_each(|shard| self.schedule.close_lane(shard));
+        Ok(())
+    }
+}
+
+/// Returns why a worker was killed, if the kernel's OOM killer has ended a process since main looked last.
+fn out_of_memory(status: ExitStatus, crew: &mut impl Crew) -> Option<String> {
+    let is_sigkill = matches!(status, ExitStatus::Signal { signal, .. } if signal == Signal::SIGKILL as i32);
+    let is_it = is_sigkill && crew.has_oom_killer_acted();
+    is_it.then(|| format!("{status}, out of memory (the kernel's OOM killer ended a process)"))
+}
+
+/// Returns what a death proves about its task. `is_explained`: main or the OOM killer has killed the worker.
+fn evidence_of(status: ExitStatus, is_explained: bool) -> Evidence {
+    match status {
+        _ if is_explained => Evidence::Loss,
+        status if is_crash(status) => Evidence::Crash,
+        ExitStatus::Unknown => Evidence::Unknown,
+        _ => Evidence::Kill,
+    }
+}
+
+/// True when a process ended by itself, or by a signal for what it did; false when another process may have
+/// sent the signal.
+fn is_crash(status: ExitStatus) -> bool {
+    match status {
+        ExitStatus::Code(_) => true,
+        ExitStatus::Signal { signal, .. } => matches!(
+            Signal::try_from(signal),
+            Ok(Signal::SIGABRT
+                | Signal::SIGBUS
+                | Signal::SIGFPE
+                | Signal::SIGILL
+                | Signal::SIGSEGV
+                | Signal::SIGSYS
+                | Signal::SIGTRAP
+                | Signal::SIGXCPU
+                | Signal::SIGXFSZ)
+        ),
+        _ => false,
+    }
+}

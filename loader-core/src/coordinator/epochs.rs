@@ -1,0 +1,105 @@
+//! From one epoch to the next with the same workers: PyTorch's `persistent_workers`.
+//!
+//! At the end of an epoch, or when the user drops the iterator, the coordinator takes back what workers have not begun, and
+//! keeps the leases of what they have begun: their results are not wanted. Before the next epoch it tells each worker that the
+//! epoch begins ([`Order::Resume`]), and each worker says so once it has answered everything before. A worker gives up
+//! what it is loading at its next sample, instead of loading it to the end as in PyTorch.
+
+use std::io;
+
+use loader_ipc::frame::{ExitStatus, Order};
+
+use super::{
+    Coordinator, Phase,
+    attempts::Attempt,
+    crew::Crew,
+    hedging::ABANDONED,
+    leasing::{Request, Vacate},
+};
+use crate::error::Error;
+
+impl Coordinator {
+    /// Ends the epoch, and keeps the workers for another one. They are not busy with anything that is wanted.
+    pub(crate) fn rest(&mut self, crew: &mut impl Crew) {
+        self.phase = Phase::Resting;
+        crew.set_wanted(false);
+        let requests = self.leasing.stop_all_waiting();
+        for &(task, request) in &requests {
+            // If the worker is gone, the report of its exit follows.
+            drop(crew.grant(request.worker, task, Err(ABANDONED.to_owned())));
+        }
+        let was_asked = |task, worker| {
+            let is_it = |&(other, request): &(u64, Request)| {
+                (other, request.worker, request.vacate) == (task, worker, Vacate::Asked)
+            };
+            requests.iter().any(is_it)
+        };
+        let attempts = self.attempts.take_all();
+        for (number, worker, has_arrived, mut pending) in self.schedule.abandon() {
+            let is_held = pending.is_held();
+            let Some(lease) = pending.take_lease() else { continue };
+            match has_arrived {
+                true => self.leasing.slots().release(lease, is_held),
+                false => {
+                    let attempt = Attempt::new(number, worker, lease);
+                    self.abandon(attempt, was_asked(number, worker), crew);
+                }
+            }
+        }
+        attempts.into_iter().for_each(|attempt| self.abandon(attempt, false, crew));
+    }
+
+    /// Takes back what a worker has not begun, and waits for the answer to what it has.
+    fn abandon(&mut self, attempt: Attempt, was_asked: bool, crew: &mut impl Crew) {
+        match self.roster.withdraw(attempt.worker, attempt.task, crew) {
+            true => self.leasing.slots().release(attempt.lease, false),
+            false => self.attempts.lose(attempt, was_asked, self.now),
+        }
+    }
+
+    /// True if the workers can load another epoch: all of them could open the dataset, and none has died.
+    pub(crate) fn can_rest(&self, crew: &impl Crew) -> bool {
+        self.stays
+            && self.phase == Phase::Loading
+            && self.roster.all_are_fit()
+            && (0..self.roster.len()).all(|worker| crew.takes_tasks(worker))
+    }
+
+    /// Tells the workers that `epoch` begins.
+    pub(crate) fn start_resuming(&mut self, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
+        self.phase = Phase::Resuming { epoch, resumed: vec![false; self.roster.len()] };
+        (0..self.roster.len()).try_for_each(|worker| crew.order(worker, Order::Resume { epoch }))
+    }
+
+    /// Returns the first worker that has not resumed.
+    pub(crate) fn not_resumed(&self) -> Option<usize> {
+        match &self.phase {
+            Phase::Resuming { resumed, .. } => resumed.iter().position(|&resumed| !resumed),
+            Phase::Loading | Phase::Resting => None,
+        }
+    }
+
+    /// Notes that a worker has resumed: it has answered everything before.
+    pub(super) fn take_resumed(&mut self, worker: usize, epoch: u64) -> Result<(), Error> {
+        let is_expected = match &mut self.phase {
+            Phase::Resuming { epoch: expected, resumed } => {
+                *expected == epoch && !std::mem::replace(&mut resumed[worker], true)
+            }
+            Phase::Loading | Phase::Resting => false,
+        };
+        if !is_expected {
+            let problem = format!("it resumed with epoch {epoch}, which it was not told");
+            return Err(Error::misbehaved(worker, problem));
+        }
+        if self.attempts.is_busy(worker) || self.leasing.has_offer(worker) {
+            return Err(Error::misbehaved(worker, "it resumed with a task unanswered"));
+        }
+        Ok(())
+    }
+
+    /// The error for a worker that has ended between two epochs.
+    pub(super) fn ended_while_idle(&self, worker: usize, status: ExitStatus, crew: &impl Crew) -> Error {
+        let source = io::Error::other(format!("{} {status}", self.doing(worker, crew)));
+        Error::System { what: "resuming", source }
+    }
+}

@@ -1,0 +1,274 @@
+//! Interprets what comes from workers. Main believes a worker only as far as its report can be true.
+
+use loader_ipc::{
+    fault::{self, Point},
+    frame::{BadSample, Event, Lease, Report},
+};
+
+use super::{
+    Coordinator, Phase,
+    crew::Crew,
+    pending::{Outcome, Pending},
+    supply::Wanted,
+};
+use crate::{error::Error, options::OnBadSample};
+
+impl Coordinator {
+    /// Handles a report. The coordinator may be loading an epoch, or waiting for the workers to begin the next one.
+    pub(super) fn hear(&mut self, report: Report, crew: &mut impl Crew) -> Result<(), Error> {
+        fault::point(Point::MainReceive);
+        match report {
+            Report::Event { worker, event } => self.hear_event(worker, event, crew),
+            Report::Exited { worker, pid, status } => self.worker_exited(worker, pid, status, crew),
+            Report::Started { worker } => self.worker_started(worker, crew),
+        }
+    }
+
+    fn hear_event(&mut self, worker: usize, event: Event, crew: &mut impl Crew) -> Result<(), Error> {
+        match event {
+            Event::Ready => self.roster.note_opened(worker, true),
+            Event::NotReady { .. } => self.roster.note_opened(worker, false),
+            Event::Bye => self.take_bye(worker),
+            Event::Oversized { resident } => self.worker_oversized(worker, resident, crew),
+            Event::Withdrawn { task } => self.roster.saw_withdrawn(worker, task, crew),
+            Event::Resumed { epoch } => self.take_resumed(worker, epoch),
+            Event::NeedSlot { task, lease, needed } => self.take_request(worker, task, lease, needed, crew),
+            Event::Vacated { task, lease, held } => self.take_vacated(worker, task, lease, held),
+            Event::Unused { task, lease } => self.take_unused(worker, task, lease),
+            Event::Done { task, lease, encoded, held, position, bad } => {
+                let outcome = Outcome::Batch { lease, encoded, held, position, bad };
+                self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
+            }
+            Event::Failed { task, lease, failure, held, position, ended } => {
+                let outcome = Outcome::Failed { failure: Box::new(failure), position, ended };
+                self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
+            }
+            Event::LeftOut { task, lease, held, position, bad } => {
+                let outcome = Outcome::LeftOut { position, bad };
+                self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
+            }
+            Event::Exhausted { task, lease, held } => self.exhausted(worker, task, lease, held, crew),
+            Event::Skipped { task, lease, held } => self.skipped(worker, task, lease, held, crew),
+        }
+    }
+
+    fn take_bye(&mut self, worker: usize) -> Result<(), Error> {
+        match self.phase == Phase::Loading && self.schedule.is_over(worker) {
+            true => self.roster.note_bye(worker),
+            false => Err(Error::misbehaved(worker, "it ends although it was not told to")),
+        }
+    }
+
+    /// Handles a batch, or the reason why there is none.
+    fn take_answer(
+        &mut self,
+        worker: usize,
+        task: u64,
+        answer: Answer,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        let Answer { lease, held, outcome } = answer;
+        let has_failed = matches!(outcome, Outcome::Failed { .. });
+        if !self.wins(worker, task, lease, held, has_failed, crew)? {
+            return Ok(());
+        }
+        self.check_lease(worker, task, lease)?;
+        self.check_outcome(worker, task, &outcome)?;
+        match outcome {
+            Outcome::Batch { .. } => self.leasing.note_writer(lease, worker),
+            _ => self.leasing.slots().release(lease, held),
+        }
+        self.deaths.note_answer(worker, task);
+        if has_failed && self.schedule.get(task).is_some_and(Pending::is_sent_back) {
+            return self.take_sent_back(worker, task, crew);
+        }
+        self.leasing.stop_waiting(task);
+        self.note_reached(task, &outcome);
+        if let Some(pending) = self.schedule.get_mut(task) {
+            pending.set_outcome(outcome);
+        }
+        let was_waiting = self.schedule.arrived(task);
+        debug_assert!(was_waiting, "check_lease has seen that it waits");
+        // Last: it sends other tasks, which may fail, and this one is done all the same.
+        self.roster.answered(worker, task, crew)?;
+        self.finish_idle_workers(crew);
+        Ok(())
+    }
+
+    /// Handles the answer of a worker that was told to drop its batch: the task waits for a slot.
+    fn take_sent_back(&mut self, worker: usize, task: u64, crew: &mut impl Crew) -> Result<(), Error> {
+        if let Some(pending) = self.schedule.get_mut(task) {
+            pending.start_again();
+            pending.take_lease();
+        }
+        self.leasing.park(task);
+        self.roster.answered(worker, task, crew)
+    }
+
+    fn take_request(
+        &mut self,
+        worker: usize,
+        task: u64,
+        lease: Lease,
+        needed: u64,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        if self.refuses_attempt(worker, task, crew)? {
+            return Ok(());
+        }
+        self.check_lease(worker, task, lease)?;
+        if !self.schedule.get_mut(task).is_some_and(|pending| pending.ask()) {
+            return Err(Error::misbehaved(worker, format!("it asked twice for a slot for task {task}")));
+        }
+        let needed = usize::try_from(needed).unwrap_or(usize::MAX);
+        self.leasing.request(task, worker, lease, needed);
+        Ok(())
+    }
+
+    /// Handles the end of a shard: the other shards get its turns.
+    fn exhausted(
+        &mut self,
+        worker: usize,
+        task: u64,
+        lease: Lease,
+        held: bool,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        if self.take_lost(worker, task, lease, held, crew)? {
+            return Ok(());
+        }
+        self.check_lease(worker, task, lease)?;
+        if !self.supply.has_shards() {
+            let problem = format!("it has no more samples for task {task}, which has indices");
+            return Err(Error::misbehaved(worker, problem));
+        }
+        // The request for a slot would outlive the task.
+        if self.schedule.get(task).is_some_and(Pending::has_asked) {
+            let problem = format!(
+                "it has no more samples for task {task}, for which it has a batch: it asked for a larger slot"
+            );
+            return Err(Error::misbehaved(worker, problem));
+        }
+        self.deaths.note_answer(worker, task);
+        self.end_without_batch(task, held);
+        self.roster.answered(worker, task, crew)?;
+        self.finish_idle_workers(crew);
+        self.dispatch(crew)
+    }
+
+    fn skipped(
+        &mut self,
+        worker: usize,
+        task: u64,
+        lease: Lease,
+        held: bool,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        if self.phase != Phase::Loading && self.take_lost(worker, task, lease, held, crew)? {
+            return Ok(());
+        }
+        self.check_lease(worker, task, lease)?;
+        Err(Error::misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
+    }
+
+    /// Handles an answer that is not wanted. False if the answer is not that of an attempt that has lost.
+    fn take_lost(
+        &mut self,
+        worker: usize,
+        task: u64,
+        lease: Lease,
+        held: bool,
+        crew: &mut impl Crew,
+    ) -> Result<bool, Error> {
+        if self.attempts.take_lost(worker, task, lease).is_none() {
+            return Ok(false);
+        }
+        self.leasing.slots().release(lease, held);
+        self.roster.answered(worker, task, crew)?;
+        Ok(true)
+    }
+
+    /// Ends a task whose shard is over. `held`: the worker keeps a tensor in the slot.
+    pub(super) fn end_without_batch(&mut self, task: u64, held: bool) {
+        let ended = self.schedule.exhausted(task);
+        debug_assert!(ended.is_some(), "the caller has seen that it waits");
+        if let Some(lease) = ended.and_then(|mut pending| pending.take_lease()) {
+            self.leasing.slots().release(lease, held);
+        }
+        self.leasing.unpark(task);
+    }
+
+    /// A report must be about a task that waits for it, under the lease of the task, by the worker of the task.
+    pub(super) fn check_lease(&self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
+        let has_lease = || self.schedule.get(task).is_some_and(|pending| pending.lease() == Some(lease));
+        if self.schedule.worker_of(task) == Some(worker) && has_lease() && self.schedule.is_waiting(task) {
+            return Ok(());
+        }
+        Err(Error::misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
+    }
+
+    fn check_outcome(&self, worker: usize, task: u64, outcome: &Outcome) -> Result<(), Error> {
+        match outcome {
+            Outcome::Batch { position, bad, .. } => {
+                self.check_bad(worker, task, bad, false)?;
+                self.check_position(worker, task, *position)
+            }
+            Outcome::LeftOut { position, bad } => {
+                self.check_bad(worker, task, bad, true)?;
+                self.check_position(worker, task, *position)
+            }
+            Outcome::Failed { position, .. } => self.check_position(worker, task, *position),
+            Outcome::Lost(_) => Ok(()),
+        }
+    }
+
+    /// A worker may leave samples out only if the user allows it, and must name them.
+    fn check_bad(
+        &self,
+        worker: usize,
+        task: u64,
+        bad: &[BadSample],
+        all_left_out: bool,
+    ) -> Result<(), Error> {
+        let may_be = self.options.on_bad_sample != OnBadSample::Error;
+        let is_right =
+            if may_be { !all_left_out || !bad.is_empty() } else { !all_left_out && bad.is_empty() };
+        match is_right {
+            true => Ok(()),
+            false => Err(Error::misbehaved(worker, format!("it left samples of task {task} out"))),
+        }
+    }
+
+    /// A task takes a bounded number of items from its shard, and a task of indices takes none. Main must check this: a
+    /// position too far ahead would silently skip the rest of the shard.
+    fn check_position(&self, worker: usize, task: u64, position: u64) -> Result<(), Error> {
+        let pending = self.schedule.get(task);
+        let max = pending.map_or(0, |pending| self.supply.max_position(pending.wanted()));
+        if position <= max {
+            return Ok(());
+        }
+        let problem = format!(
+            "with task {task} it came to item {position}, further in its shard than a batch can ({max})"
+        );
+        Err(Error::misbehaved(worker, problem))
+    }
+
+    /// Notes where a batch ends in its shard: another worker may have to go on from there.
+    fn note_reached(&mut self, task: u64, outcome: &Outcome) {
+        let (position, is_over) = match outcome {
+            Outcome::Batch { position, .. } | Outcome::LeftOut { position, .. } => (*position, false),
+            Outcome::Failed { position, ended, .. } => (*position, *ended),
+            Outcome::Lost(_) => return,
+        };
+        let wanted = self.schedule.get(task).map(Pending::wanted);
+        if let Some(&Wanted::NextOf { shard, .. }) = wanted {
+            self.supply.reached(shard, position, is_over);
+        }
+    }
+}
+
+struct Answer {
+    lease: Lease,
+    held: bool,
+    outcome: Outcome,
+}

@@ -1,0 +1,158 @@
+//! What each worker was sent and has not answered, and what it has said about itself.
+
+use std::{collections::VecDeque, mem};
+
+use loader_ipc::frame::{MOST_UNANSWERED, Order, Task};
+
+use super::crew::Crew;
+use crate::error::Error;
+
+/// The protocol state of every worker.
+#[derive(Debug, Default)]
+pub(super) struct Roster(Vec<Member>);
+
+#[derive(Debug, Default)]
+struct Member {
+    /// Tasks that are not sent yet, because the worker has enough to do or its process is being replaced.
+    backlog: VecDeque<Task>,
+    /// Tasks that it was sent and has not answered.
+    unanswered: VecDeque<Unanswered>,
+    /// The claim of the next task. Claims are used in turn; there are as many as tasks may be unanswered.
+    next_claim: u32,
+    /// Whether it could open the dataset; `None` until it has said so.
+    is_fit: Option<bool>,
+    /// True once it has said that it ends.
+    has_said_bye: bool,
+}
+
+/// A task that a worker was sent.
+#[derive(Debug)]
+struct Unanswered {
+    task: u64,
+    claim: u32,
+    is_withdrawn: bool,
+}
+
+impl Roster {
+    pub(super) fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| Member::default()).collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Gives a task to a worker: at once, or when it has answered enough of the tasks before.
+    pub(super) fn give(&mut self, worker: usize, task: Task, crew: &mut impl Crew) -> Result<(), Error> {
+        self.0[worker].backlog.push_back(task);
+        self.send_backlog(worker, crew)
+    }
+
+    /// Sends tasks that wait here, as long as the worker's queue surely has room.
+    pub(super) fn send_backlog(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
+        let member = &mut self.0[worker];
+        while !crew.is_down(worker) && member.unanswered.len() < MOST_UNANSWERED {
+            let Some(mut task) = member.backlog.pop_front() else { break };
+            task.claim = member.next_claim;
+            member.next_claim = (task.claim + 1) % MOST_UNANSWERED as u32;
+            let (number, claim) = (task.number, task.claim);
+            member.unanswered.push_back(Unanswered { task: number, claim, is_withdrawn: false });
+            crew.order(worker, Order::Task(task))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a task back. False if the worker has begun it, or does not have it.
+    pub(super) fn withdraw(&mut self, worker: usize, task: u64, crew: &mut impl Crew) -> bool {
+        let Member { backlog, unanswered, .. } = &mut self.0[worker];
+        if let Some(place) = backlog.iter().position(|waiting| waiting.number == task) {
+            return backlog.remove(place).is_some();
+        }
+        let sent = unanswered.iter_mut().find(|sent| sent.task == task && !sent.is_withdrawn);
+        sent.is_some_and(|sent| {
+            sent.is_withdrawn = crew.withdraw(worker, sent.claim);
+            sent.is_withdrawn
+        })
+    }
+
+    /// Notes that a worker has answered a task.
+    pub(super) fn answered(&mut self, worker: usize, task: u64, crew: &mut impl Crew) -> Result<(), Error> {
+        self.remove(worker, task, false);
+        self.send_backlog(worker, crew)
+    }
+
+    /// Notes that a worker has seen that a task was withdrawn.
+    pub(super) fn saw_withdrawn(
+        &mut self,
+        worker: usize,
+        task: u64,
+        crew: &mut impl Crew,
+    ) -> Result<(), Error> {
+        match self.remove(worker, task, true) {
+            true => self.send_backlog(worker, crew),
+            false => Err(Error::misbehaved(worker, format!("it takes task {task} for withdrawn"))),
+        }
+    }
+
+    /// Removes a task from those that are unanswered. False if it is not among them.
+    fn remove(&mut self, worker: usize, task: u64, is_withdrawn: bool) -> bool {
+        let unanswered = &mut self.0[worker].unanswered;
+        // The first one, unless the worker misbehaves.
+        let is_answered = |sent: &Unanswered| sent.task == task && sent.is_withdrawn == is_withdrawn;
+        let place = unanswered.iter().position(is_answered);
+        place.is_some_and(|place| unanswered.remove(place).is_some())
+    }
+
+    /// True if an offer can reach the worker soon, and its queue has room for it.
+    pub(super) fn takes_offers(&self, worker: usize, crew: &impl Crew) -> bool {
+        let Member { backlog, unanswered, .. } = &self.0[worker];
+        backlog.is_empty() && unanswered.len() < MOST_UNANSWERED && crew.takes_tasks(worker)
+    }
+
+    /// True if tasks of other workers can be moved to this one.
+    pub(super) fn takes_moved_tasks(&self, worker: usize, crew: &impl Crew) -> bool {
+        self.0[worker].is_fit != Some(false) && crew.takes_tasks(worker)
+    }
+
+    /// True if no worker has said that it could not open the dataset.
+    pub(super) fn all_are_fit(&self) -> bool {
+        self.0.iter().all(|member| member.is_fit != Some(false))
+    }
+
+    /// Notes whether a worker could open the dataset. If not, it fails every task.
+    ///
+    /// # Errors
+    /// If the worker has said it before: main must not handle a worker's reports without end.
+    pub(super) fn note_opened(&mut self, worker: usize, is_fit: bool) -> Result<(), Error> {
+        match self.0[worker].is_fit.replace(is_fit) {
+            None => Ok(()),
+            Some(_) => Err(Error::misbehaved(worker, "it said twice whether it is ready")),
+        }
+    }
+
+    /// True once the worker has said whether it could open the dataset.
+    pub(super) fn has_opened(&self, worker: usize) -> bool {
+        self.0[worker].is_fit.is_some()
+    }
+
+    /// Notes that a worker says that it ends.
+    ///
+    /// # Errors
+    /// If the worker has said it before.
+    pub(super) fn note_bye(&mut self, worker: usize) -> Result<(), Error> {
+        match mem::replace(&mut self.0[worker].has_said_bye, true) {
+            false => Ok(()),
+            true => Err(Error::misbehaved(worker, "it said twice that it ends")),
+        }
+    }
+
+    /// True once the worker has said that it ends.
+    pub(super) fn has_said_bye(&self, worker: usize) -> bool {
+        self.0[worker].has_said_bye
+    }
+
+    /// Forgets a worker's tasks and what it has said: its process has ended.
+    pub(super) fn forget(&mut self, worker: usize) {
+        self.0[worker] = Member::default();
+    }
+}

@@ -1,0 +1,170 @@
+//! What main does while it waits for the user's next batch.
+
+use std::time::{Duration, Instant};
+
+use super::{Coordinator, crew::Crew};
+use crate::{
+    error::{Doing, Error},
+    warning::Warning,
+};
+
+/// Maximum time between two looks at the workers, in case the reaper misses an exit.
+pub(crate) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long main waits for a batch before it moves tasks from busy workers to idle ones. A shorter wait is not worth it.
+const MOVE_AFTER: Duration = Duration::from_millis(1);
+
+/// How often main looks for slots of other iterators, which come back without a report to this one.
+const STARVED_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The times of one wait.
+#[derive(Debug, Default)]
+pub(super) struct Wait {
+    since: Option<Instant>,
+    /// True once main was told to receive a report. It does so at least once, however soon the deadline is.
+    has_received: bool,
+    deadline: Option<Instant>,
+    warn_at: Option<Instant>,
+    move_at: Option<Instant>,
+    look_at: Option<Instant>,
+}
+
+/// What to do next in a wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The user's next batch has arrived.
+    Return,
+    /// The epoch is over.
+    End,
+    /// Receive a report, until this time. If there is none by then, look for workers that have ended, if `then_look`.
+    Receive { until: Instant, then_look: bool },
+}
+
+impl Coordinator {
+    /// Begins to wait for the user's next batch.
+    pub(crate) fn start_wait(&mut self, now: Instant) {
+        self.now = now;
+        self.looks.start_wait();
+        // A time beyond what the clock can hold never comes.
+        let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
+        self.wait = Wait {
+            since: Some(now),
+            has_received: false,
+            deadline: after(self.options.timeout),
+            warn_at: after(self.options.warn_after),
+            move_at: None,
+            look_at: None,
+        };
+    }
+
+    /// Does what is due, and says what to do next. A worker that broke the protocol is ended.
+    pub(crate) fn poll(&mut self, now: Instant, crew: &mut impl Crew) -> Result<Next, Error> {
+        self.now = now;
+        loop {
+            match self.do_due(crew) {
+                Ok(Next::Receive { until, then_look }) => return Ok(Next::Receive { until, then_look }),
+                Ok(next) => {
+                    self.looks.end_wait(now);
+                    return Ok(next);
+                }
+                Err(error) => {
+                    self.looks.end_wait(now);
+                    self.survive(error, crew)?;
+                }
+            }
+        }
+    }
+
+    fn do_due(&mut self, crew: &mut impl Crew) -> Result<Next, Error> {
+        if !self.fill(crew)? {
+            return Ok(Next::End);
+        }
+        if self.schedule.is_ready() {
+            return Ok(Next::Return);
+        }
+        let now = self.now;
+        let is_late = self.wait.deadline.is_some_and(|deadline| now >= deadline);
+        if is_late && std::mem::replace(&mut self.wait.has_received, true) {
+            return Err(self.timed_out(crew));
+        }
+        self.wait.has_received = true;
+        self.offer_warm_slots(crew)?;
+        let move_at = *self.wait.move_at.get_or_insert(now + MOVE_AFTER);
+        let is_early = now < move_at;
+        if now >= self.wait.look_at.unwrap_or(move_at) {
+            self.wait.look_at = Some(now + self.look_for_stuck(crew));
+        }
+        let late_at = if is_early { None } else { self.move_or_hedge(crew)? };
+        if self.wait.warn_at.is_some_and(|warn_at| now >= warn_at) {
+            self.wait.warn_at = None;
+            let after = self.options.warn_after.unwrap_or_default();
+            crew.warn(&Warning::LongWait { after, waiting_for: self.awaited(crew) });
+        }
+        let next_look = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+        let starved_at = self.leasing.is_starved().then(|| now + STARVED_INTERVAL);
+        let Wait { deadline, warn_at, look_at, .. } = self.wait;
+        let due = [starved_at, late_at, look_at, warn_at, deadline];
+        let until = due.into_iter().flatten().fold(next_look, Instant::min);
+        Ok(Next::Receive { until, then_look: !is_early })
+    }
+
+    /// Gives slots to tasks that wait for one, and sends tasks if none is on its way. False if the epoch is over.
+    fn fill(&mut self, crew: &mut impl Crew) -> Result<bool, Error> {
+        if self.schedule.is_ready() {
+            return Ok(true);
+        }
+        self.give_slots(true, crew)?;
+        if self.schedule.is_ready() || !self.schedule.is_empty() {
+            return Ok(true);
+        }
+        // Either the epoch is over, or there was no room for a single slot.
+        self.dispatch(crew)?;
+        // Without open lanes no task is left to wait for memory.
+        Ok(!self.schedule.is_empty() || (self.leasing.is_starved() && !self.schedule.is_closed()))
+    }
+
+    /// Moves tasks to idle workers, and hedges the user's next batch once it is late. Returns when it will be late.
+    fn move_or_hedge(&mut self, crew: &mut impl Crew) -> Result<Option<Instant>, Error> {
+        self.move_tasks(crew)?;
+        let patience = self.late_after(crew);
+        let late_at = patience.zip(self.wait.since).and_then(|(patience, since)| since.checked_add(patience));
+        if late_at.is_some_and(|late_at| self.now >= late_at) {
+            self.hedge(crew)?;
+            return Ok(None);
+        }
+        Ok(late_at)
+    }
+
+    fn timed_out(&mut self, crew: &impl Crew) -> Error {
+        let after = self.options.timeout.unwrap_or_default();
+        let waiting_for = self.awaited(crew);
+        let is_final = self.stalls.note(after, waiting_for.pid, &crew.snapshot(waiting_for.worker));
+        Error::TimedOut { after, waiting_for, is_final }
+    }
+
+    /// Returns what the worker does whose batch is the user's next.
+    fn awaited(&self, crew: &impl Crew) -> Doing {
+        self.doing(self.schedule.awaited_worker().unwrap_or(0), crew)
+    }
+
+    /// Returns what a worker does, with the batch number that the user sees.
+    pub(super) fn doing(&self, worker: usize, crew: &impl Crew) -> Doing {
+        let doing = Doing::new(worker, crew.pid(worker), &crew.snapshot(worker));
+        Doing { batch: self.number_of(doing.batch), ..doing }
+    }
+
+    /// Returns the batches that a worker has not answered, by the numbers that the user sees.
+    pub(super) fn batches_of(&self, worker: usize) -> Vec<u64> {
+        self.schedule.waiting_at(worker).into_iter().map(|task| self.number_of(task)).collect()
+    }
+
+    /// Returns the batch number of a task as the user sees it. For tasks of shards it counts the tasks before this one as if
+    /// each of them gave a batch.
+    fn number_of(&self, task: u64) -> u64 {
+        let number = self.supply.number_of(task);
+        match self.supply.has_shards() && self.schedule.get(task).is_some() {
+            true => number + self.schedule.pending_before(task) as u64,
+            false => number,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! An epoch on worker processes: the batches that the coordinator has in order are decoded and returned.
+
+use std::{io, marker::PhantomData};
+
+use loader_ipc::{
+    fault::{self, Point},
+    frame::BadSample,
+    lent,
+    slots::SlotPool,
+};
+
+use super::{
+    Step,
+    team::{Summary, Team, WeakIdleTeam},
+};
+use crate::{
+    collate::Batch,
+    coordinator::{Coordinator, Outcome, ShardEnd, Taken},
+    error::Error,
+    fetch::ShardBatch,
+    report::WorkerReport,
+    state::Place,
+};
+
+/// The batches of one epoch.
+pub(crate) struct WorkerIter<B> {
+    /// `None` once the workers were ended, or went to `idle`.
+    team: Option<Team>,
+    /// Where the workers go at the end, if they are to load another epoch.
+    idle: Option<WeakIdleTeam>,
+    /// What is known of the workers when the team is gone.
+    summary: Summary,
+    /// The iterator's slots. It counts as their user as long as it lives.
+    slots: SlotPool,
+    /// An error that ends the iteration, and that is returned at the next call: a batch had to be returned first.
+    last_error: Option<Error>,
+    /// True after the end, and after an error that ends the iteration.
+    is_ended: bool,
+    batch: PhantomData<fn() -> B>,
+}
+
+impl<B: Batch> WorkerIter<B> {
+    /// Takes over workers, and gives them their first tasks.
+    pub(crate) fn new(mut team: Team, idle: Option<WeakIdleTeam>) -> Result<Self, Error> {
+        // A lack of memory is no error yet: the first call of `next` tries again, and returns the error.
+        if let Err(error) = team.send_tasks()
+            && error.ends_iteration()
+        {
+            return Err(error);
+        }
+        Ok(Self {
+            slots: team.coordinator.slots().clone(),
+            team: Some(team),
+            idle,
+            summary: Summary::default(),
+            last_error: None,
+            is_ended: false,
+            batch: PhantomData,
+        })
+    }
+
+    /// Ends before the epoch does. Does not wait for the workers, which may be stuck: the next call, or the drop, does.
+    pub(super) fn end(&mut self) {
+        self.is_ended = true;
+        self.idle = None;
+        if let Some(team) = &mut self.team {
+            team.pool.ask_to_end();
+        }
+    }
+
+    pub(super) fn step(&mut self) -> Option<Step<B>> {
+        if self.is_ended {
+            self.close();
+        }
+        let team = self.team.as_mut()?;
+        if !team.pool.is_owned() {
+            let source = io::Error::other(
+                "a forked process cannot share its parent's workers; make an iterator of its own",
+            );
+            return Some((None, Err(Error::System { what: "loading in a forked process", source })));
+        }
+        let step = match self.last_error.take() {
+            Some(error) => Err(error),
+            None => next_batch(team, &mut self.last_error),
+        };
+        match step {
+            Ok(Some(step)) => Some(step),
+            Ok(None) => {
+                self.is_ended = true;
+                self.close();
+                None
+            }
+            Err(error) => {
+                if error.ends_iteration() {
+                    self.end();
+                }
+                Some((None, Err(error)))
+            }
+        }
+    }
+
+    /// Waits for the next batch. False if there is none.
+    pub(super) fn wait(&mut self) -> Result<bool, Error> {
+        self.team.as_mut().map_or(Ok(false), Team::wait)
+    }
+}
+
+impl<B> WorkerIter<B> {
+    /// Returns the user's place in the epoch; `None` once the end is known.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.team.as_ref().map_or_else(|| self.summary.place.clone(), |team| team.coordinator.place())
+    }
+
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.team.as_ref().map_or_else(|| self.summary.pids.clone(), |team| team.pool.pids())
+    }
+
+    pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
+        let team = self.team.as_ref();
+        team.map_or_else(|| self.summary.workers.clone(), |team| team.coordinator.worker_reports(&team.pool))
+    }
+
+    pub(super) fn restarts(&self) -> u64 {
+        self.team.as_ref().map_or(self.summary.restarts, |team| team.coordinator.restarts())
+    }
+
+    pub(super) fn miscount(&self) -> Option<(usize, u64)> {
+        self.team.as_ref().map_or(self.summary.miscount, |team| team.coordinator.miscount())
+    }
+
+    pub(super) fn shared_memory_bytes(&self) -> u64 {
+        self.slots.bytes()
+    }
+
+    pub(super) fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.team {
+            Some(team) if !self.is_ended => team.coordinator.size_hint(),
+            _ => (0, Some(0)),
+        }
+    }
+
+    /// Ends the workers, or leaves them to the next epoch.
+    fn close(&mut self) {
+        let Some(team) = self.team.take() else { return };
+        self.summary = team.summary();
+        let unwanted = match self.idle.take() {
+            Some(idle) => idle.put(team),
+            None => Some(team),
+        };
+        if let Some(mut team) = unwanted {
+            team.shut_down();
+            // What the workers did meanwhile counts too.
+            self.summary.workers = team.coordinator.worker_reports(&team.pool);
+        }
+    }
+}
+
+impl<B> Drop for WorkerIter<B> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Returns the next batch; `None` at the end of the epoch; an error that belongs to no batch.
+fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Result<Option<Step<B>>, Error> {
+    if !team.wait()? {
+        return Ok(None);
+    }
+    let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };
+    let Opened { end, batch, bad } = open(&team.coordinator, &taken, outcome);
+    let info = team.coordinator.returned(taken, end, bad);
+    // The next task before this batch is returned, so that its worker never waits for the user. For want of memory it is
+    // tried again at the next call, which returns the error.
+    *last_error = team.send_tasks().err().filter(Error::ends_iteration);
+    fault::point(Point::MainReturn);
+    Ok(Some((Some(info), batch)))
+}
+
+/// An outcome as the user sees it.
+struct Opened<B> {
+    end: ShardEnd,
+    /// `None` if all of the batch was left out.
+    batch: Result<Option<B>, Error>,
+    bad: Vec<BadSample>,
+}
+
+/// Decodes the batch of an outcome, which stays in its slot.
+fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) -> Opened<B> {
+    let (worker, batch) = (taken.worker(), taken.batch());
+    let failed = |end, error| Opened { end, batch: Err(error), bad: Vec::new() };
+    let (lease, encoded, held, position, bad) = match outcome {
+        // How far the lost batch went in its shard is not known, so the shard ends.
+        Outcome::Lost(error) => return failed(ShardEnd { is_last: true, ..ShardEnd::default() }, *error),
+        Outcome::Failed { failure, position, ended } => {
+            let end = ShardEnd { position, snapshot: None, is_last: ended };
+            return failed(end, Error::from_failure(*failure, batch, Some(worker)));
+        }
+        Outcome::LeftOut { position, bad } => {
+            return Opened { end: ShardEnd { position, ..ShardEnd::default() }, batch: Ok(None), bad };
+        }
+        Outcome::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),
+    };
+    let unreadable = |problem: String| Error::BatchNotReadable { batch, worker, problem };
+    let used = encoded.start.saturating_add(encoded.len);
+    let loan = coordinator.slots().lend(lease, used, held).map_err(|error| unreadable(error.to_string()));
+    let decoded = loan.and_then(|loan| {
+        let decoded = match coordinator.has_shards() {
+            true => lent::decode::<ShardBatch<B>>(loan, encoded),
+            false => lent::decode(loan, encoded).map(|batch| (None, batch)),
+        };
+        decoded.map_err(|error| unreadable(error.to_string()))
+    });
+    let (snapshot, batch) = match decoded {
+        Ok((snapshot, batch)) => (snapshot, Ok(Some(batch))),
+        Err(error) => (None, Err(error)),
+    };
+    Opened { end: ShardEnd { position, snapshot, is_last: false }, batch, bad }
+}
