@@ -292,3 +292,6 @@ impl Coordinator {
 fn counters(workers: usize, crew: &impl Crew) -> Vec<WorkerReport> {
     (0..workers).map(|worker| WorkerReport::new(&crew.snapshot(worker))).collect()
 }
+
+#[cfg(test)]
+mod simulation;
