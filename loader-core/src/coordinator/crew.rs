@@ -13,8 +13,9 @@ use crate::{error::Error, warning::Warning};
 /// Carries out what the coordinator decides. [`Pool`](crate::pool::Pool) implements it with processes, and the simulation
 /// with simulated ones.
 ///
-/// No method waits for a worker. A method that sends to a worker whose process has ended does nothing and succeeds, since
-/// the report of the exit follows.
+/// No method waits for a worker to do its work. A method that sends a slot or an answer may wait until the worker's lifeline
+/// accepts the message, which has a deadline. A method that sends to a worker whose process has ended does nothing and
+/// succeeds, since the report of the exit follows.
 ///
 /// Alternative considered: the coordinator puts commands into a queue that its owner empties. Rejected because the
 /// coordinator needs two answers at once: whether a task could be withdrawn, and what a worker is doing.

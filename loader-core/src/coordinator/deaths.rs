@@ -1,14 +1,16 @@
-//! Workers that die.
+//! Handles the deaths of workers.
 //!
-//! Tasks belong to main, and a worker's lease on one ends with its process. Another process takes the worker's place and
-//! loads again what was not finished, so that the user gets each batch once and in its place, whatever happens to workers.
+//! Tasks belong to main, and a worker's lease for a task ends with its process. Another process replaces it
+//! and loads the unfinished tasks again. So the user gets each batch once and in its place, whatever happens
+//! to workers.
 //!
-//! A batch that ends its worker each time must not end the epoch: main gives it up, and the error names its samples.
+//! A batch that ends its worker each time must not end the epoch: main gives it up, and the error names its
+//! samples.
 //!
-//! Each death counts either for the task that the worker was on ([`Suspects`]), or, outside of tasks, for the worker: a
-//! worker that cannot open the dataset, or that dies whenever it waits, is not started again without end. A worker's count
-//! starts again from zero when one of its processes answers a task, so that kills from outside do not end a run that makes
-//! progress.
+//! A death on a task counts for the task ([`Suspects`]). A death outside of tasks, or because the worker
+//! broke the protocol, counts for the worker, so that a worker that cannot open the dataset, or that dies
+//! whenever it waits, is not restarted without end. The count of a worker returns to zero when one of its
+//! processes answers a task, so that kills from outside do not end a run that makes progress.
 
 use std::time::Duration;
 
@@ -31,13 +33,13 @@ use crate::{
     warning::Warning,
 };
 
-/// Pause before another attempt to start a worker, in which descriptors or processes may come free.
+/// Pause before main tries again to start a worker. Meanwhile descriptors or processes may become available.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is known of the deaths in an epoch.
+/// The deaths of workers in an epoch.
 #[derive(Debug)]
 pub(super) struct Deaths {
-    /// Maximum number of deaths of a worker in a row outside of tasks.
+    /// Maximum number of consecutive deaths that count for a worker; 0 if dead workers are not replaced.
     max: u32,
     workers: Vec<Record>,
     suspects: Suspects,
@@ -45,14 +47,14 @@ pub(super) struct Deaths {
     replaced: u64,
 }
 
-/// What is known of the deaths of one worker.
+/// The deaths of one worker.
 #[derive(Debug, Default)]
 struct Record {
-    /// Number of deaths in a row outside of tasks.
+    /// Number of consecutive deaths that count for the worker.
     deaths: u32,
     /// Why the worker is about to end, if main knows.
     cause: Option<Cause>,
-    /// True if its process has answered a task.
+    /// True if its current process has answered a task.
     was_useful: bool,
 }
 
@@ -61,18 +63,19 @@ struct Record {
 pub(super) enum Cause {
     /// Main killed it because it broke the protocol.
     Expelled { problem: String },
-    /// Main killed it because it was on a sample for too long. `sample` is `None` if it was loading several at once.
+    /// Main killed it because it was on a sample for too long. `sample` is `None` if the worker was loading
+    /// several samples at once.
     Stuck { task: u64, sample: Option<usize> },
     /// Main killed it because it made no progress.
     Still { problem: String },
-    /// Main killed it because it was too long on a task that another worker has, or has done.
+    /// Main killed it because it took too long for a task that another worker has or has answered.
     Late,
-    /// It ends by itself because it has grown too large.
+    /// It ends by itself because it exceeds its memory limit.
     Oversized,
 }
 
 impl Cause {
-    /// Says what became of the worker.
+    /// Returns how and why the worker ended, for messages.
     fn reason(&self) -> String {
         let killed_since = match self {
             Self::Expelled { problem } => format!("it broke the protocol ({problem})"),
@@ -96,7 +99,7 @@ impl Deaths {
         self.workers[worker].cause.is_some()
     }
 
-    /// Notes why a worker is about to end. The first cause counts.
+    /// Notes why a worker is about to end. Later causes are ignored.
     pub(super) fn expect(&mut self, worker: usize, cause: Cause) {
         self.workers[worker].cause.get_or_insert(cause);
     }
@@ -106,7 +109,7 @@ impl Deaths {
         self.max > 0
     }
 
-    /// Number of deaths after which another process was started.
+    /// Returns the number of deaths after which another process was started.
     pub(super) fn replaced(&self) -> u64 {
         self.replaced
     }
@@ -118,7 +121,7 @@ impl Deaths {
         self.suspects.acquit(task);
     }
 
-    /// Counts a death for a worker. True if it was one too many.
+    /// Counts a death for a worker. True if the worker must not be started again.
     fn count(&mut self, worker: usize) -> bool {
         let record = &mut self.workers[worker];
         record.deaths += 1;
@@ -127,7 +130,7 @@ impl Deaths {
 }
 
 impl Coordinator {
-    /// Handles the end of a worker's process. Everything that it had reported was handled before.
+    /// Handles the end of a worker's process. Everything that the worker had reported was handled before.
     pub(super) fn worker_exited(
         &mut self,
         worker: usize,
@@ -141,13 +144,14 @@ impl Coordinator {
             return Err(self.ended_while_idle(worker, status, crew));
         }
         if self.schedule.is_over(worker) {
-            // It gets no more tasks, so it is not missed; but the next epoch would miss it.
+            // The worker gets no more tasks in this epoch, so it is not replaced. The next epoch would need
+            // it.
             self.stays = false;
             return Ok(());
         }
         let doing = self.doing(worker, crew);
         let task = self.task_of_death(worker, crew);
-        // A death on a second attempt says nothing about the task: the first attempt goes on.
+        // A death on a second attempt does not count for the task, whose first attempt continues.
         let is_at_task = task.is_some() || second.is_some();
         let batches = self.batches_of(worker);
         let was_useful = std::mem::take(&mut self.deaths.workers[worker].was_useful);
@@ -172,7 +176,8 @@ impl Coordinator {
             Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample, crew),
             Some(Cause::Expelled { .. } | Cause::Late | Cause::Oversized) => Ok(()),
         };
-        // Another worker may be found to have broken the protocol. This one is replaced all the same.
+        // This may find that another worker has broken the protocol. The dead worker is replaced
+        // nevertheless.
         noted.or_else(|error| self.survive(error, crew))?;
         let reason = reason.unwrap_or_else(|| status.to_string());
         let deaths = if is_counted { self.deaths.workers[worker].deaths } else { 0 };
@@ -183,7 +188,8 @@ impl Coordinator {
         self.send_again(worker, crew)
     }
 
-    /// Forgets what was sent to a worker's process, and takes back what it had beside its tasks.
+    /// Forgets the commands sent to a worker's process, its requests and its offers, and releases the slots
+    /// of its second attempts and of its attempts that have lost.
     fn forget_process(&mut self, worker: usize) {
         self.roster.forget(worker);
         self.leasing.forget_worker(worker);
@@ -197,16 +203,17 @@ impl Coordinator {
     fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
         match cause {
             None | Some(Cause::Still { .. }) => !is_at_task || !self.deaths.are_replaced(),
-            // The worker was told that the sample is bad, and loaded it nevertheless.
+            // Main had told the worker that the sample is bad, and the worker loaded it nevertheless.
             Some(Cause::Stuck { sample, .. }) => sample.is_some_and(|sample| self.known_bad.contains(sample)),
             Some(Cause::Expelled { .. }) => true,
             Some(Cause::Late) => false,
-            // A worker that is too large before it has answered anything would be replaced without end.
+            // A worker that is too large before it has answered a task would otherwise be replaced without
+            // end.
             Some(Cause::Oversized) => !was_useful,
         }
     }
 
-    /// Returns the task that a dead worker was on and had not answered.
+    /// Returns the task that a dead worker was on, unless the worker had answered it.
     fn task_of_death(&self, worker: usize, crew: &impl Crew) -> Option<u64> {
         let WorkerSnapshot { state, task, .. } = crew.snapshot(worker);
         let is_at_task = matches!(
@@ -217,7 +224,7 @@ impl Coordinator {
         (is_at_task && self.schedule.is_waiting(task) && is_its_own).then_some(task)
     }
 
-    /// Handles a worker's report that it ends because it has grown too large.
+    /// Handles a worker's report that it ends because it exceeds its memory limit.
     pub(super) fn worker_oversized(
         &mut self,
         worker: usize,
@@ -233,7 +240,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Notes that a worker died on a task. Once the sample, or the task, is found to be the cause, it is not tried again.
+    /// Notes that a worker died on a task. If a sample is found to be the cause, it is noted as bad; if the
+    /// task is, it is given up.
     fn note_death_on(
         &mut self,
         task: u64,
@@ -274,15 +282,15 @@ impl Coordinator {
         self.give_up(task, error, crew)
     }
 
-    /// Notes that a sample is bad. False if the task must be given up instead: as many bad samples as fit its frame are noted
-    /// already, so that the next worker would try this one again.
+    /// Notes that a sample is bad. Returns false if the task must be given up instead: the list of bad
+    /// samples in its frame is full without this one, so the next worker would load it again.
     pub(super) fn note_bad(&mut self, task: u64, sample: usize, reason: String) -> bool {
         self.known_bad.note(sample, reason);
         let told = self.schedule.get(task).map(|pending| self.known_bad.for_task(task, pending.wanted()));
         told.is_none_or(|told| told.contains(&(sample as u64)))
     }
 
-    /// Handles the end of an attempt to start a worker again.
+    /// Handles the end of an attempt to start a worker again: takes over the new process, or tries again.
     pub(super) fn worker_started(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         match crew.adopt(worker) {
             Ok(()) => self.roster.send_backlog(worker, crew),
@@ -296,10 +304,13 @@ impl Coordinator {
         }
     }
 
-    /// Kills a worker that broke the protocol, and goes on if workers are replaced. Other errors are returned.
+    /// Kills the worker if `error` says that it broke the protocol. It is then replaced after its exit.
+    ///
+    /// # Errors
+    /// `error` itself if it is a different error, or if workers are not replaced.
     pub(super) fn survive(&mut self, error: Error, crew: &mut impl Crew) -> Result<(), Error> {
         let Error::WorkerMisbehaved { worker, problem } = error else { return Err(error) };
-        // What else it has said is not believed either.
+        // Main does not believe the worker's other reports either.
         crew.kill(worker, false);
         if !self.deaths.are_replaced() {
             return Err(Error::WorkerMisbehaved { worker, problem });
@@ -308,7 +319,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Puts an error, made from the batch's indices, in the place of a batch.
+    /// Gives up a task: puts the error that `error` makes from the batch's indices in the place of the batch.
     pub(super) fn give_up(
         &mut self,
         task: u64,
@@ -338,9 +349,10 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Sends no more tasks of a shard whose batch was given up: a worker would answer the next one with the samples of that
-    /// batch, or, if that batch was to open the shard again, with those at its beginning. The tasks of the shard that wait for a
-    /// slot have no batch. [`send_again`](Self::send_again) handles those that have a slot: their worker has died.
+    /// Ends a shard whose batch was given up: main sends no more tasks of it. A worker would answer the next
+    /// task with the samples of the lost batch, or, if the lost task was to open the shard again, with the
+    /// samples at the beginning of the shard. Tasks of the shard that wait for a slot end without a batch.
+    /// [`send_again`](Self::send_again) handles the tasks that have a slot, because their worker has died.
     fn end_shard(&mut self, shard: usize) {
         let is_of_shard =
             |task: &Pending| matches!(task.wanted(), Wanted::NextOf { shard: of, .. } if *of == shard);
@@ -350,11 +362,12 @@ impl Coordinator {
         self.schedule.close_lane(shard);
     }
 
-    /// Gives a worker that is being started again the tasks that its last process had not answered.
+    /// Gives a worker that is being restarted the tasks that its last process had not answered.
     fn send_again(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         let over = self.supply.reopen(worker, self.options.workers);
         let tasks = self.schedule.waiting_at(worker);
-        // A task without a slot must wait for one. The tasks behind it wait too, since a shard is read in order.
+        // A task without a slot must wait for one. The tasks behind it wait too, because a shard is read in
+        // order.
         let all_have_slots = tasks.iter().all(|&task| self.schedule.get(task).is_some_and(Pending::has_slot));
         for number in tasks {
             let Some(task) = self.schedule.get_mut(number) else { continue };
@@ -377,14 +390,16 @@ impl Coordinator {
     }
 }
 
-/// Returns why a worker was killed, if the kernel's OOM killer has ended a process since main looked last.
+/// Returns why a worker was killed, if SIGKILL ended it and the kernel's OOM killer has ended a process since
+/// the last check.
 fn out_of_memory(status: ExitStatus, crew: &mut impl Crew) -> Option<String> {
     let is_sigkill = matches!(status, ExitStatus::Signal { signal, .. } if signal == Signal::SIGKILL as i32);
     let is_it = is_sigkill && crew.has_oom_killer_acted();
     is_it.then(|| format!("{status}, out of memory (the kernel's OOM killer ended a process)"))
 }
 
-/// Returns what a death proves about its task. `is_explained`: main or the OOM killer has killed the worker.
+/// Returns what a death proves about its task. `is_explained`: true if main or the OOM killer has killed the
+/// worker.
 fn evidence_of(status: ExitStatus, is_explained: bool) -> Evidence {
     match status {
         _ if is_explained => Evidence::Loss,
@@ -394,8 +409,8 @@ fn evidence_of(status: ExitStatus, is_explained: bool) -> Evidence {
     }
 }
 
-/// True when a process ended by itself, or by a signal for what it did; false when another process may have
-/// sent the signal.
+/// True if a process ended by itself, or by a signal for something that it did; false if another process may
+/// have sent the signal.
 fn is_crash(status: ExitStatus) -> bool {
     match status {
         ExitStatus::Code(_) => true,

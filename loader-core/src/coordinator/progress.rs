@@ -1,9 +1,9 @@
-//! Kills workers that make no progress; they are replaced like workers that died. That is a worker that is in one sample for
-//! longer than `sample_timeout`, that makes no progress outside of samples, or that cannot go on, for example because
-//! SIGSTOP stopped it.
+//! Kills workers that make no progress; they are replaced like workers that died. These are workers that
+//! spend longer than `sample_timeout` on one sample, that make no progress outside of samples, or that cannot
+//! continue, for example because SIGSTOP stopped them.
 //!
-//! Main looks only while it waits for a batch, and counts only time in which main itself has run: after Ctrl-Z and `fg` no
-//! worker counts as late.
+//! Main checks workers only while it waits for a batch, and counts only time in which main itself has run:
+//! after Ctrl-Z and `fg` no worker counts as late.
 
 use std::time::{Duration, Instant};
 
@@ -16,43 +16,44 @@ use loader_ipc::{
 use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
 use crate::{error::Error, options::OnBadSample};
 
-/// Minimum time that a worker may spend in collation, in sending, or in ending after it has said that it ends. With a longer
-/// `sample_timeout` it may take that long.
+/// With `sample_timeout`, time without progress outside of samples (in collation or sending) after which main
+/// kills a worker; a longer `sample_timeout` replaces it. Also the time that a worker may take to end after
+/// it has reported that it ends.
 const MIN_STILL: Duration = Duration::from_secs(5);
 
-/// Maximum time for which a worker that has work may be unable to go on (stopped by SIGSTOP or by a debugger, or
-/// without its main thread), with any options but `OnWorkerDeath::Fail`. It leaves a person who stops a worker a moment to
-/// look at it.
+/// Maximum time for which a worker that has work may be unable to continue, because SIGSTOP or a debugger
+/// stopped it or because its main thread has ended. It does not apply with `OnWorkerDeath::Fail`. It leaves a
+/// person who stops a worker some time to inspect it.
 const MAX_HALTED: Duration = Duration::from_secs(10);
 
-/// Number of looks in the time that a sample may take.
+/// Number of checks within `sample_timeout`.
 const LOOKS: u32 = 4;
-/// Minimum time between two looks.
+/// Minimum time between two checks.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// A look that is later than planned by more than this shows that main itself was not running.
+/// Maximum delay of a check. A longer delay shows that main itself was not running.
 const MAX_LATE: Duration = Duration::from_millis(250);
 
-/// What main has seen of its workers while it waited for batches.
+/// What main has seen of its workers in its checks while it waited for batches.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    /// Time that main has waited in total, from the first look of each wait to its end.
+    /// Total time that main has waited for batches, in each wait from the first check to the end.
     clock: Duration,
-    /// When the last look of this wait was, and how soon the next one was planned.
+    /// The time of the last check in this wait, and the planned pause until the next one.
     last: Option<(Instant, Duration)>,
-    /// By worker; `None` for a worker without work.
+    /// What main has seen, by worker; `None` for a worker without work.
     seen: Vec<Option<Seen>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     look: Look,
-    /// When main first saw it like this, by `clock`.
+    /// Value of `clock` when main first saw the worker like this.
     since: Duration,
-    /// Since when, by `clock`, each look has found the worker halted, and in the same state.
+    /// Value of `clock` since which every check has found the worker halted in the same way.
     halted: Option<(Duration, Halt)>,
 }
 
-/// What a worker does. It changes whenever the worker makes progress.
+/// What a worker is doing. It changes whenever the worker makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     state: WorkerState,
@@ -66,7 +67,7 @@ impl Looks {
         Self { seen: vec![None; workers], ..Self::default() }
     }
 
-    /// Notes that main starts to wait. Time between two waits does not count.
+    /// Notes that main starts to wait for a batch. Time between two waits does not count.
     pub(super) fn start_wait(&mut self) {
         self.last = None;
     }
@@ -79,7 +80,7 @@ impl Looks {
         }
     }
 
-    /// Forgets what was seen of a worker: it had nothing to do, or is another process now.
+    /// Forgets what was seen of a worker, because it has no work or another process has replaced it.
     pub(super) fn forget(&mut self, worker: usize) {
         self.seen[worker] = None;
     }
@@ -91,7 +92,7 @@ impl Looks {
         }
     }
 
-    /// Notes what a worker does, and returns for how long it has done that.
+    /// Notes what a worker is doing, and returns for how long it has been doing that.
     fn note(&mut self, worker: usize, look: Look) -> Duration {
         let new = Seen { look, since: self.clock, halted: None };
         let seen = self.seen[worker].filter(|seen| seen.look == look).unwrap_or(new);
@@ -100,8 +101,8 @@ impl Looks {
     }
 
     /// Notes whether a worker is halted, and returns for how long it has been. A worker that has used
-    /// processor time since the last look has gone on in between, for example under a program that stops and
-    /// continues it to slow it down.
+    /// processor time since the last check has run in between, for example because a program stops and
+    /// continues it to slow it down; its time then starts again from zero.
     fn note_halt(&mut self, worker: usize, halt: Option<Halt>) -> Duration {
         let Some(seen) = &mut self.seen[worker] else { return Duration::ZERO };
         let before = seen.halted.filter(|&(_, before)| Some(before) == halt);
@@ -111,7 +112,7 @@ impl Looks {
 }
 
 impl Coordinator {
-    /// Kills workers that make no progress. Returns the time until the next look.
+    /// Kills workers that make no progress. Returns the time until the next check.
     pub(super) fn look_for_stuck(&mut self, crew: &mut impl Crew) -> Duration {
         self.looks.advance(self.now);
         let pause = self
@@ -128,10 +129,10 @@ impl Coordinator {
         pause
     }
 
-    /// True for a worker that has work and does not wait for main.
+    /// True if the worker has work and does not wait for main.
     fn should_go_on(&self, worker: usize, crew: &impl Crew) -> bool {
         let has_work = self.has_task_with_slot(worker) || self.attempts.is_busy(worker);
-        // A worker that main has killed is not expected to go on.
+        // A worker that main has killed is not expected to continue.
         let is_killed = || self.deaths.is_expected(worker) && !self.roster.has_said_bye(worker);
         has_work && !crew.is_down(worker) && !is_killed() && !self.leasing.is_blocked(worker)
     }
@@ -139,7 +140,7 @@ impl Coordinator {
     fn look_at(&mut self, worker: usize, crew: &mut impl Crew) {
         let snapshot = crew.snapshot(worker);
         let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
-        // The same sample may come again and again: its age begins anew each time.
+        // The worker may load the same sample several times; the snapshot's age starts again each time.
         let still = self.looks.note(worker, Look { state, task, sample, batches }).min(snapshot.age);
         if self.roster.has_said_bye(worker) {
             if still >= MIN_STILL {
@@ -147,7 +148,7 @@ impl Coordinator {
             }
             return;
         }
-        // The dataset may take as long as it needs to be opened.
+        // Opening the dataset may take any time.
         let is_opening = state == WorkerState::Starting && !self.roster.has_opened(worker);
         if let Some(patience) = self.options.sample_timeout
             && !is_opening
@@ -161,8 +162,9 @@ impl Coordinator {
                 return self.end_still(worker, task, problem, crew);
             }
         }
-        // Not at each look, since it reads files of the process. Under `Fail` no worker is replaced, and without
-        // `sample_timeout` no worker is ended that may go on.
+        // Only for workers that have been still for a while, because `halt` reads files of the process, and
+        // not under `Fail`, because workers are not replaced then. Without `sample_timeout`, main kills only
+        // workers that cannot continue by themselves.
         if still >= LIVENESS_INTERVAL && self.deaths.are_replaced() {
             let halt = crew.halt(worker);
             let halted = self.looks.note_halt(worker, halt);
@@ -174,7 +176,8 @@ impl Coordinator {
         }
     }
 
-    /// Kills a worker that is on a sample for too long. False if the sample is of a task that it was not given.
+    /// Kills a worker that has been on a sample for too long. Returns false if the sample belongs to a task
+    /// that the worker was not given.
     fn end_late(&mut self, worker: usize, snapshot: &WorkerSnapshot, crew: &mut impl Crew) -> bool {
         let task = snapshot.task;
         let cause = if self.attempts.task_of(worker) == Some(task) {
@@ -196,7 +199,9 @@ impl Coordinator {
         crew.kill(worker, true);
     }
 
-    /// Handles the end of a worker that was killed because it was on a sample for too long: that sample is bad.
+    /// Handles the end of a worker that was killed because it was on a sample for too long: notes the sample
+    /// as bad, or gives up its task if bad samples are errors. If the worker was loading several samples at
+    /// once and bad samples are skipped or replaced, the next worker loads them one by one.
     pub(super) fn take_stuck(
         &mut self,
         worker: usize,
@@ -238,7 +243,7 @@ mod tests {
         Look { state: WorkerState::Fetching, task: 1, sample, batches: 1 }
     }
 
-    /// Looks at a worker each second, `seconds` times; gives for how long it is still.
+    /// Checks a worker each second, `seconds` times. Returns for how long it has made no progress.
     fn watch(looks: &mut Looks, now: &mut Instant, seconds: u32, sample: u64) -> Duration {
         let mut still = Duration::ZERO;
         for _ in 0..seconds {

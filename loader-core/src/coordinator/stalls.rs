@@ -1,28 +1,28 @@
-//! Counts waits that time out one after another while the awaited worker makes no progress, and ends the
-//! iterator after many of them. Otherwise a loop that only logs errors would ask for ever for a batch whose
-//! sample hangs. In PyTorch the first such error ends the loop.
+//! Counts consecutive waits that time out while the awaited worker makes no progress, and ends the iterator
+//! after many of them. Otherwise a loop that only logs errors would wait without end for a batch whose sample
+//! hangs. In PyTorch the first such error ends the loop.
 //!
-//! Alternative considered: to end the iterator at the first error. Rejected because `timeout` may be short on purpose, and a batch that comes
-//! late is as good as any other.
+//! Alternative considered: end the iterator at the first error. Rejected because `timeout` may be short on
+//! purpose, and a late batch is as good as any other.
 
 use std::time::Duration;
 
 use loader_ipc::control::WorkerSnapshot;
 
-/// Number of waits in a row without progress after which the iterator ends, if they took at least
+/// Number of consecutive waits without progress after which the iterator ends, if they took at least
 /// [`MIN_TIME`] together.
 const MAX_WAITS: u32 = 10;
-/// Time that those waits must have taken together at least.
+/// Minimum total time of those waits before the iterator ends.
 const MIN_TIME: Duration = Duration::from_secs(60);
 
-/// The waits since a batch was returned or the awaited worker made progress.
+/// The waits that have timed out since a batch was last returned or the awaited worker last made progress.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     waits: u32,
     seen: Option<Seen>,
 }
 
-/// What a worker does. It differs from one look to the next when the worker makes progress.
+/// What a worker is doing. It changes whenever the worker makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     pid: u32,
@@ -33,12 +33,13 @@ struct Seen {
 }
 
 impl Stalls {
-    /// Notes that a batch was returned.
+    /// Notes that a batch was returned, and forgets all waits.
     pub(super) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes a wait of `timeout` for a worker, whose process is `pid`, that ended without a batch. True when the iterator is to end.
+    /// Notes that a wait of `timeout` for a worker with the process id `pid` ended without a batch. Returns
+    /// true if the iterator must end.
     pub(super) fn note(&mut self, timeout: Duration, pid: u32, snapshot: &WorkerSnapshot) -> bool {
         let WorkerSnapshot { state, task, sample, batches, .. } = *snapshot;
         let seen = Seen { pid, state: state as u64, task, sample, batches };
@@ -69,7 +70,7 @@ mod tests {
         }
     }
 
-    /// Number of the wait that ends the iterator, among the first `waits`.
+    /// Returns which of the first `waits` waits ends the iterator, counted from 1.
     fn last(stalls: &mut Stalls, timeout: Duration, waits: u32) -> Option<u32> {
         (1..=waits).find(|_| stalls.note(timeout, 7, &at(0)))
     }

@@ -1,18 +1,19 @@
 //! Decides which deaths of workers a task has caused.
 //!
-//! A worker may die because of the sample that it loads, or because some other process killed it. How it died
-//! is the evidence for one or the other:
+//! A worker may die because of the sample that it loads, or because another process killed it. How it died is
+//! the evidence for one or the other:
 //!
 //! - A crash (SIGSEGV, SIGABRT, an exit, ...) comes from inside the worker.
-//! - The kernel counts the processes that its OOM killer ends.
-//! - Main itself kills a worker that makes no progress.
-//! - Any other signal, SIGKILL above all, can come from anywhere. A sample counts as the cause only if very
-//!   many workers in a row are killed in it: kills from outside seldom hit the same sample again, and a
+//! - The kernel counts the processes that its OOM killer ends, so main can recognise such a SIGKILL.
+//! - Main itself kills a worker that makes no progress, so main knows that cause.
+//! - Any other signal, SIGKILL above all, can come from any process. A sample counts as the cause only if
+//!   very many workers in a row are killed in it: kills from outside seldom hit the same sample again, and a
 //!   sample that one worker has finished did not kill the worker before it.
 //!
-//! Alternative considered: after each kill, let a worker wait for as long without loading the sample, and
-//! compare how often the two are killed; that works at any rate of kills. Rejected because each retry would
-//! take twice as long, and because kills at a fixed interval defeat it.
+//! Alternative considered: after each kill, a worker waits as long as the sample took, without loading it,
+//! and main compares how often workers are killed with and without the sample; that works at any rate of
+//! kills. Rejected because each retry would take twice as long, and because kills at a fixed interval defeat
+//! it.
 
 use loader_ipc::control::WorkerState;
 
@@ -21,50 +22,51 @@ const MAX_CRASHES: u32 = 2;
 /// Number of workers ended for lack of memory, or because they made no progress, after which their cause is
 /// given up. It is larger than [`MAX_CRASHES`] because another process may have taken the memory.
 const MAX_LOSSES: u32 = 3;
-/// Number of workers in a row that may end in the same sample, each with a status that the host has hidden, before it is given up. It may
-/// have been crashes, so far fewer than [`MAX_KILLS`].
+/// Number of workers in a row that ended in the same sample, each with an unknown exit status because the
+/// host reaped it, after which the sample is given up. The deaths may have been crashes, so the number is far
+/// smaller than [`MAX_KILLS`].
 const MAX_UNKNOWN: u32 = 3;
 /// Number of workers in a row killed in the same sample after which the sample is given up.
 const MAX_KILLS: u32 = 32;
-/// Number of deaths on one task after which the batch is given up. It bounds the attempts at a batch whose
-/// workers are killed in another sample each time.
+/// Number of deaths on one task after which its batch is given up. It bounds the attempts at a batch whose
+/// workers are killed in a different sample each time.
 const MAX_DEATHS: u32 = 100;
 
 /// How a worker died, as evidence against the task that it was on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// It ended by itself, or by a signal for what it did.
+    /// It ended by itself, or by a signal for something that it did.
     Crash,
     /// The OOM killer ended it, or main killed it because it made no progress.
     Loss,
     /// It ended by a signal that any process can send.
     Kill,
-    /// The host reaped it, so that main did not see how it ended.
+    /// The host reaped it, so main does not know how it ended.
     Unknown,
 }
 
 /// Where in a task a worker died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// In the dataset, in collation, or sending.
+    /// What the worker was doing: loading, collating or sending.
     pub(super) state: WorkerState,
     /// Index of the sample that the worker was loading, if any.
     pub(super) sample: Option<usize>,
-    /// True for a sample before the batch in its shard, which is read again on the way there. A kill there
-    /// says nothing about the batch.
+    /// True if the sample precedes the batch in its shard. A worker that opens the shard again reads it only
+    /// to reach the batch, so a kill there says nothing about the batch.
     pub(super) is_read_again: bool,
 }
 
-/// The cause of deaths.
+/// What has caused the deaths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// The sample at which the last worker died; it has ended this many workers in a row.
+    /// The sample at which the last worker died. It has ended `deaths` workers in a row.
     Sample { deaths: u32 },
-    /// The task; this many workers have died on it.
+    /// The task. `deaths` workers have died on it.
     Task { deaths: u32 },
 }
 
-/// The tasks on which workers have died and that have not been answered since.
+/// The tasks on which workers have died and that no worker has answered since.
 #[derive(Debug, Default)]
 pub(super) struct Suspects(Vec<Suspect>);
 
@@ -72,11 +74,11 @@ pub(super) struct Suspects(Vec<Suspect>);
 struct Suspect {
     task: u64,
     place: Place,
-    /// Number of deaths at the place since a worker last died elsewhere in the task.
+    /// Deaths at `place` since a worker last died elsewhere in the task.
     here: Counts,
-    /// Number of deaths on the task since a sample of it was last given up.
+    /// Deaths on the task since one of its samples was last given up.
     total: Counts,
-    /// Number of deaths on the task before that. They count only towards [`MAX_DEATHS`].
+    /// Number of deaths on the task before those in `total`. They count only towards [`MAX_DEATHS`].
     earlier: u32,
 }
 
@@ -102,17 +104,18 @@ impl Counts {
         self.crashes + self.losses + self.kills + self.unknown
     }
 
-    /// True when enough workers have died for causes that lie in the task.
+    /// True if enough workers have died of crashes, or enough of losses.
     fn is_proven(self) -> bool {
         self.crashes >= MAX_CRASHES || self.losses >= MAX_LOSSES
     }
 }
 
 impl Suspects {
-    /// Notes that a worker died on `task`. Returns the cause of the deaths there once it is known; the count
-    /// of the task then starts again from zero.
+    /// Notes that a worker died on `task`. Returns the cause of the deaths on the task once it is known; the
+    /// counts of the task then start again from zero, except that deaths before a sample was given up still
+    /// count towards [`MAX_DEATHS`].
     ///
-    /// `by_sample`: true when a sample can be given up without its batch.
+    /// `by_sample`: true if a sample can be given up without its batch.
     pub(super) fn note(
         &mut self,
         task: u64,
@@ -144,7 +147,7 @@ impl Suspects {
         Some(blame)
     }
 
-    /// Forgets the deaths on a task: a worker has answered it.
+    /// Forgets the deaths on a task, because a worker has answered it or it was given up.
     pub(super) fn acquit(&mut self, task: u64) {
         self.0.retain(|suspect| suspect.task != task);
     }
@@ -154,7 +157,7 @@ impl Suspect {
     fn blame(&self, by_sample: bool) -> Option<Blame> {
         let is_killed_here = self.here.kills >= MAX_KILLS || self.here.unknown >= MAX_UNKNOWN;
         let (here, total) = (self.here.deaths(), self.earlier + self.total.deaths());
-        // All of those here may be on samples that are read again.
+        // Kills in samples that are read again are in `here` but not in `total`.
         let deaths = total.max(here);
         let is_task = total >= MAX_DEATHS || (!by_sample && (is_killed_here || self.total.is_proven()));
         match by_sample && total < MAX_DEATHS && (is_killed_here || self.here.is_proven()) {
@@ -174,7 +177,7 @@ mod tests {
 
     const COLLATION: Place = Place { state: WorkerState::Collating, sample: None, is_read_again: false };
 
-    /// Notes deaths of `evidence` at `samples` on task 7.
+    /// Notes a death with `evidence` on task 7 at each of `samples`, until one returns a cause.
     fn note(
         suspects: &mut Suspects,
         evidence: Evidence,

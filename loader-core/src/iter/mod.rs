@@ -1,4 +1,4 @@
-//! One epoch, batch by batch.
+//! The iterator over the batches of one epoch.
 
 mod local;
 mod team;
@@ -21,29 +21,34 @@ pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardS
 pub(crate) use team::{IdleTeam, Team};
 pub(crate) use workers::WorkerIter;
 
-/// The batches of one epoch, in order (or as they arrive, with `in_order(false)`). Made by
-/// [`DataLoader::iter`](crate::DataLoader::iter).
+/// Iterates over the batches of one epoch, in order, or in order of arrival with `in_order(false)`. Returned
+/// by [`DataLoader::iter`](crate::DataLoader::iter) and [`DataLoader::resume`](crate::DataLoader::resume).
 ///
-/// An `Err` loses its batch only, and the iterator goes on, unless [`Error::ends_iteration`]. After the end it stays at its end.
-/// Dropping it ends its workers, within a deadline, or sends persistent ones home; batches that you hold stay valid.
+/// An `Err` loses at most the batch that it belongs to. The iterator continues after it, unless
+/// [`Error::ends_iteration`] returns true. After the end, [`next`](Iterator::next) always returns `None`.
 ///
-/// With workers, [`next`](Iterator::next) waits for the next batch, for ever without `timeout`, but never for a worker that has
-/// died. It must not be called from several threads at once, which its `&mut self` sees to; it may move between threads.
+/// With workers, `next` waits for the next batch, without limit if no `timeout` is set, but never for a
+/// worker that has died. The iterator may move to another thread; since `next` takes `&mut self`, only one
+/// thread at a time can call it.
+///
+/// Dropping the iterator ends its workers within a deadline, or keeps persistent workers for the next epoch.
+/// Batches that you hold stay valid.
 pub struct Iter<B> {
     inner: Inner<B>,
     stopwatch: Stopwatch,
     last: Option<BatchInfo>,
     origin: Origin,
     warn: Warn,
-    /// Page-locks the batches' memory.
+    /// Page-locks the memory of batches.
     pinner: Option<Pinner>,
-    /// The dataset or its sampler said a wrong number of samples or batches, and the user has been warned.
+    /// True once the user was warned that the dataset or its sampler announced a wrong number of samples or
+    /// batches.
     is_miscounted: bool,
-    /// Most bad samples in the epoch.
+    /// Maximum number of bad samples in the epoch.
     most_bad: u64,
-    /// So many there were before this iterator was resumed.
+    /// Number of bad samples in the epoch before the place from which this iterator was resumed.
     bad_before: u64,
-    /// There were more than may be.
+    /// True once the epoch had more bad samples than allowed.
     is_ended: bool,
 }
 
@@ -53,7 +58,8 @@ pub(crate) enum Inner<B> {
     Workers(Box<WorkerIter<B>>),
 }
 
-/// A batch, or why there is none, with what is known of it. `None` for a batch whose samples were all left out.
+/// A batch, or the error in its place, with what is known of the batch. `Ok(None)` stands for a batch whose
+/// samples were all left out.
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
 
 impl<B: crate::collate::Batch> Iter<B> {
@@ -71,16 +77,18 @@ impl<B: crate::collate::Batch> Iter<B> {
         Self { inner, stopwatch, last, origin, warn, pinner, is_miscounted, most_bad, bad_before, is_ended }
     }
 
-    /// There were `bad_samples` in the epoch before.
+    /// Sets the number of bad samples in the epoch before the place from which this iterator was resumed.
     pub(crate) fn count_bad_from(&mut self, bad_samples: u64) {
         self.bad_before = bad_samples;
     }
 
-    /// Where you stand: behind the batch that `next` returned last, whatever has been loaded ahead. Give it to
-    /// [`DataLoader::resume`](crate::DataLoader::resume) to go on from there, in this process or another, with any number of workers.
+    /// Returns your place in the epoch: after the batch that `next` returned last, however many batches are
+    /// loaded ahead. Once the end of the epoch is known, that is the start of the next epoch.
+    /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or in
+    /// another one, with any number of workers.
     ///
-    /// It costs no more than to copy it. It is exact; a batch that failed counts as returned. Of an iterable dataset see
-    /// [`SnapshotDataset`](crate::SnapshotDataset) for what going on costs.
+    /// This call only copies the state. The state is exact; a batch that failed counts as returned. For the
+    /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
         let place = match &self.inner {
             Inner::Batches(iter) => iter.place(),
@@ -96,7 +104,8 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// False when it is already over. Waits for the next batch.
+    /// Returns false if the epoch is over. For an iterable dataset, and with workers, waits for the next
+    /// batch.
     pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
         match &mut self.inner {
             Inner::Batches(iter) => Ok(iter.place().is_some()),
@@ -105,17 +114,19 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// The epoch that is being loaded.
+    /// Returns the number of the epoch that is being loaded, from 0.
     pub fn epoch(&self) -> u64 {
         self.stopwatch.epoch()
     }
 
-    /// What is known of the batch that `next` returned last; `None` before the first one and after an error that is of no batch.
+    /// Returns what is known of the batch that `next` returned last, or whose error it returned. Returns
+    /// `None` before the first batch, and after an error that belongs to no batch.
     pub fn last_batch(&self) -> Option<&BatchInfo> {
         self.last.as_ref()
     }
 
-    /// Process ids of the workers, by their number; empty without workers. A worker that dies and is replaced gets another one.
+    /// Returns the process ids of the workers, by number of the worker; empty without workers. A worker that
+    /// dies and is replaced gets another process id.
     pub fn worker_pids(&self) -> Vec<u32> {
         match &self.inner {
             Inner::Batches(_) | Inner::Shards(_) => Vec::new(),
@@ -123,7 +134,8 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// The figures so far: batches, samples, time spent waiting, and whether the loader or the training step is the bottleneck.
+    /// Returns the figures of the epoch so far: batches, samples, time spent waiting, and whether the loader
+    /// or the training step is the bottleneck.
     pub fn report(&self) -> EpochReport {
         let mut report = self.stopwatch.report();
         if let Inner::Workers(iter) = &self.inner {
@@ -185,7 +197,7 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
 impl<B: crate::collate::Batch> Iter<B> {
     fn step(&mut self) -> Option<Step<B>> {
         match &mut self.inner {
-            // Ended itself, with workers to wait for.
+            // It handles its end itself, since it must wait for its workers.
             Inner::Workers(iter) => iter.step(),
             _ if self.is_ended => None,
             Inner::Batches(iter) => iter.step(),
@@ -193,7 +205,7 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// Warns once when a batch sampler gives another number of batches than its `len` said.
+    /// Warns once if a batch sampler yields another number of batches than its `len` announced.
     fn check_batch_count(&mut self) {
         let miscount = match &self.inner {
             Inner::Batches(iter) => iter.miscount(),
@@ -208,7 +220,10 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// Tells of a batch's bad samples; fails when they are too many in this epoch.
+    /// Warns of each bad sample of a batch.
+    ///
+    /// # Errors
+    /// If the epoch now has more bad samples than allowed. The epoch is then ended.
     fn count_bad_samples(&mut self, samples: &[BadSample]) -> Result<(), Error> {
         for sample in samples {
             self.warn.warn(&Warning::BadSample(sample.clone()));
@@ -225,7 +240,7 @@ impl<B: crate::collate::Batch> Iter<B> {
 }
 
 impl<B> Iter<B> {
-    /// Warns, once, when an iterable dataset turns out longer than it said.
+    /// Warns once if an iterable dataset has more samples than it announced.
     fn check_length(&mut self) {
         let Some(said) = self.origin.samples else { return };
         let loaded = self.stopwatch.samples();

@@ -1,4 +1,4 @@
-//! Workers with their coordinator: while an iterator has them, and between two epochs.
+//! Keeps workers together with their coordinator, both in an iterator and between two epochs.
 
 use std::{
     io,
@@ -16,25 +16,26 @@ use crate::{
     state::Place,
 };
 
-/// How long workers may take to finish the sample that they are on before the next epoch, if the loader has no `timeout`. They
-/// get as long to end.
+/// Maximum time for workers to finish their current samples before the next epoch, if the loader has no
+/// `timeout`. It equals the time that workers get to end.
 const RESUME_DEADLINE: Duration = Duration::from_secs(5);
-/// A deadline further away is none; an `Instant` cannot hold any.
+/// Maximum time until that deadline. A longer `timeout` is reduced to this value, because adding it to an
+/// `Instant` could overflow.
 const MAX_RESUME_DEADLINE: Duration = Duration::from_secs(1 << 30);
 
-/// Running workers, and what decides what they do. Dropped, it ends the workers.
+/// Running workers, and the coordinator that decides what they do. Dropping a team ends its workers.
 #[derive(Debug)]
 pub(crate) struct Team {
     pub(super) pool: Pool,
     pub(super) coordinator: Coordinator,
 }
 
-/// What is known of an epoch when its workers are gone.
+/// What an iterator still knows of its epoch once its team is gone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Summary {
-    /// The user's place; `None` at the end.
+    /// The user's place in the epoch; `None` at the end.
     pub(super) place: Option<Place>,
-    /// The number of batches that the sampler announced and the number that it has given, if they differ.
+    /// The number of batches that the sampler announced and the number that it has yielded, if they differ.
     pub(super) miscount: Option<(usize, u64)>,
     pub(super) pids: Vec<u32>,
     /// What each worker did in the epoch.
@@ -55,7 +56,7 @@ impl Team {
         self.coordinator.begin_epoch(supply, slots, Instant::now(), &mut self.pool);
     }
 
-    /// Sends tasks while there is room for them.
+    /// Sends tasks while the window has room for them.
     pub(super) fn send_tasks(&mut self) -> Result<(), Error> {
         self.coordinator.send_tasks(Instant::now(), &mut self.pool)
     }
@@ -72,8 +73,8 @@ impl Team {
         }
     }
 
-    /// Receives and handles a report, until a time. If there is none by then, looks for workers that have ended, if
-    /// `then_look`.
+    /// Waits for a report until the time `until`, and handles it. If none arrives and `then_look` is true,
+    /// looks for workers that have ended.
     fn receive(&mut self, until: Instant, then_look: bool) -> Result<(), Error> {
         let Self { pool, coordinator } = self;
         match pool.receive(until) {
@@ -88,7 +89,8 @@ impl Team {
         }
     }
 
-    /// Tells the workers that `epoch` begins, and waits until each has answered what it was told before, for `patience` at most.
+    /// Tells the workers that `epoch` begins, and waits until each has answered everything that it was sent
+    /// before, for at most `patience`.
     fn resume(&mut self, epoch: u64, patience: Duration) -> Result<(), Error> {
         if !self.pool.is_owned() {
             let source = io::Error::other("the workers are its parent's");
@@ -98,7 +100,7 @@ impl Team {
         let deadline = Instant::now() + patience;
         while let Some(late) = self.coordinator.not_resumed() {
             let now = Instant::now();
-            // Also while reports come: a worker that sends many of them must not extend the deadline.
+            // Checked after each report too: a worker that sends many reports must not extend the deadline.
             if now >= deadline {
                 let waiting_for = self.doing(late);
                 return Err(Error::TimedOut { after: patience, waiting_for, is_final: false });
@@ -127,11 +129,11 @@ impl Team {
         self.pool.is_owned() && self.coordinator.can_rest(&self.pool)
     }
 
-    /// Ends the workers, and gives back their leases.
+    /// Ends the workers, and releases their leases.
     pub(super) fn shut_down(&mut self) {
         self.pool.shut_down();
         for (worker, lease) in self.coordinator.take_leases() {
-            // A worker that could not be killed may still write: its slot is not used again.
+            // A worker that could not be killed may still write to its slot, so the slot is not used again.
             self.coordinator.slots().release(lease, !self.pool.has_ended(worker));
         }
     }
@@ -143,11 +145,11 @@ impl Drop for Team {
     }
 }
 
-/// The loader's side of `persistent_workers`: a team that no iterator has.
+/// The loader's reference to the team that persistent workers form while no iterator uses them.
 #[derive(Debug, Default)]
 pub(crate) struct IdleTeam(Arc<Mutex<Option<Team>>>);
 
-/// An iterator's side: where its team goes when it is not needed any more.
+/// An iterator's reference to the place in the loader to which its team returns.
 #[derive(Debug, Clone)]
 pub(crate) struct WeakIdleTeam(Weak<Mutex<Option<Team>>>);
 
@@ -156,11 +158,11 @@ impl IdleTeam {
         WeakIdleTeam(Arc::downgrade(&self.0))
     }
 
-    /// Takes the team, if there is one, and makes it ready for `epoch`. Waits for what its workers are doing, for `timeout` at
-    /// most.
+    /// Takes the team, if there is one, and prepares it for `epoch`. Waits until its workers have finished
+    /// their current samples, for at most `timeout`.
     ///
     /// # Errors
-    /// If the workers cannot go on. They are ended then.
+    /// If the workers cannot continue. The workers have then been ended.
     pub(crate) fn take(&self, epoch: u64, timeout: Option<Duration>) -> Result<Option<Team>, Error> {
         let team = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut team) = team else { return Ok(None) };
@@ -170,10 +172,11 @@ impl IdleTeam {
 }
 
 impl WeakIdleTeam {
-    /// Takes a team in, if its workers can load another epoch and the loader has no idle team. Otherwise returns the team.
+    /// Gives the team to the loader if the workers can load another epoch and the loader exists and has no
+    /// idle team. Otherwise returns the team.
     pub(super) fn put(&self, mut team: Team) -> Option<Team> {
         let Some(idle) = self.0.upgrade().filter(|_| team.can_rest()) else { return Some(team) };
-        // Before the lock, since it may wait for a worker's lifeline.
+        // This precedes the lock because it may wait for a worker's lifeline.
         team.coordinator.rest(&mut team.pool);
         let mut place = idle.lock().unwrap_or_else(PoisonError::into_inner);
         match &*place {

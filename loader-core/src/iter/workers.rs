@@ -1,4 +1,4 @@
-//! An epoch on worker processes: the batches that the coordinator has in order are decoded and returned.
+//! Iterates over an epoch on worker processes: takes batches from the coordinator, decodes and returns them.
 
 use std::{io, marker::PhantomData};
 
@@ -24,25 +24,27 @@ use crate::{
 
 /// The batches of one epoch.
 pub(crate) struct WorkerIter<B> {
-    /// `None` once the workers were ended, or went to `idle`.
+    /// `None` once the workers were ended or given to `idle`.
     team: Option<Team>,
-    /// Where the workers go at the end, if they are to load another epoch.
+    /// Where the team goes at the end of the epoch, if the workers are persistent.
     idle: Option<WeakIdleTeam>,
-    /// What is known of the workers when the team is gone.
+    /// What is known of the epoch once `team` is `None`.
     summary: Summary,
-    /// The iterator's slots. It counts as their user as long as it lives.
+    /// The iterator's slots. The iterator counts as their user until it is dropped.
     slots: SlotPool,
-    /// An error that ends the iteration, and that is returned at the next call: a batch had to be returned first.
+    /// An error that ends the iteration and that occurred while a batch was returned. The next call returns
+    /// it.
     last_error: Option<Error>,
-    /// True after the end, and after an error that ends the iteration.
+    /// True after the end of the epoch, and after an error that ends the iteration.
     is_ended: bool,
     batch: PhantomData<fn() -> B>,
 }
 
 impl<B: Batch> WorkerIter<B> {
-    /// Takes over workers, and gives them their first tasks.
+    /// Takes over a team, and sends the first tasks.
     pub(crate) fn new(mut team: Team, idle: Option<WeakIdleTeam>) -> Result<Self, Error> {
-        // A lack of memory is no error yet: the first call of `next` tries again, and returns the error.
+        // An error that does not end the iteration, such as a lack of memory, is ignored here: the first call
+        // of `next` tries again, and returns the error.
         if let Err(error) = team.send_tasks()
             && error.ends_iteration()
         {
@@ -59,7 +61,8 @@ impl<B: Batch> WorkerIter<B> {
         })
     }
 
-    /// Ends before the epoch does. Does not wait for the workers, which may be stuck: the next call, or the drop, does.
+    /// Ends the iteration before the end of the epoch. Does not wait for the workers, which may be stuck; the
+    /// next call of `step`, or the drop, waits for them.
     pub(super) fn end(&mut self) {
         self.is_ended = true;
         self.idle = None;
@@ -99,7 +102,7 @@ impl<B: Batch> WorkerIter<B> {
         }
     }
 
-    /// Waits for the next batch. False if there is none.
+    /// Waits for the next batch. False if the epoch is over.
     pub(super) fn wait(&mut self) -> Result<bool, Error> {
         self.team.as_mut().map_or(Ok(false), Team::wait)
     }
@@ -139,7 +142,7 @@ impl<B> WorkerIter<B> {
         }
     }
 
-    /// Ends the workers, or leaves them to the next epoch.
+    /// Ends the workers, or keeps them for the next epoch.
     fn close(&mut self) {
         let Some(team) = self.team.take() else { return };
         self.summary = team.summary();
@@ -149,7 +152,7 @@ impl<B> WorkerIter<B> {
         };
         if let Some(mut team) = unwanted {
             team.shut_down();
-            // What the workers did meanwhile counts too.
+            // Include what the workers did while they ended.
             self.summary.workers = team.coordinator.worker_reports(&team.pool);
         }
     }
@@ -161,7 +164,10 @@ impl<B> Drop for WorkerIter<B> {
     }
 }
 
-/// Returns the next batch; `None` at the end of the epoch; an error that belongs to no batch.
+/// Returns the next batch, or `None` at the end of the epoch.
+///
+/// # Errors
+/// Only errors that belong to no batch. The error of a batch is part of the [`Step`].
 fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Result<Option<Step<B>>, Error> {
     if !team.wait()? {
         return Ok(None);
@@ -169,27 +175,27 @@ fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Resu
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };
     let Opened { end, batch, bad } = open(&team.coordinator, &taken, outcome);
     let info = team.coordinator.returned(taken, end, bad);
-    // The next task before this batch is returned, so that its worker never waits for the user. For want of memory it is
-    // tried again at the next call, which returns the error.
+    // Send the next task before this batch is returned, so that its worker never waits for the user. If
+    // memory is short, the next call tries again, and returns the error.
     *last_error = team.send_tasks().err().filter(Error::ends_iteration);
     fault::point(Point::MainReturn);
     Ok(Some((Some(info), batch)))
 }
 
-/// An outcome as the user sees it.
+/// An outcome, with its batch decoded.
 struct Opened<B> {
     end: ShardEnd,
-    /// `None` if all of the batch was left out.
+    /// `None` if all samples of the batch were left out.
     batch: Result<Option<B>, Error>,
     bad: Vec<BadSample>,
 }
 
-/// Decodes the batch of an outcome, which stays in its slot.
+/// Decodes the batch of an outcome. Its tensors stay in the slot.
 fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) -> Opened<B> {
     let (worker, batch) = (taken.worker(), taken.batch());
     let failed = |end, error| Opened { end, batch: Err(error), bad: Vec::new() };
     let (lease, encoded, held, position, bad) = match outcome {
-        // How far the lost batch went in its shard is not known, so the shard ends.
+        // Main does not know where the lost batch ends in its shard, so the shard ends.
         Outcome::Lost(error) => return failed(ShardEnd { is_last: true, ..ShardEnd::default() }, *error),
         Outcome::Failed { failure, position, ended } => {
             let end = ShardEnd { position, snapshot: None, is_last: ended };

@@ -1,4 +1,4 @@
-//! Carries out what the coordinator decides.
+//! Implements [`Crew`] for [`Pool`]: carries out what the coordinator decides.
 
 use std::{
     io, mem,
@@ -20,7 +20,8 @@ use nix::sys::signal::Signal;
 use super::{Greeted, Pool, Restart, Worker};
 use crate::{coordinator::Crew, error::Error, warning::Warning};
 
-/// How long a worker's lifeline may take to accept a message before the worker counts as stuck.
+/// Maximum time for a worker's lifeline to accept a message. A worker that takes longer counts as having
+/// broken the protocol, so that a stuck worker cannot block main.
 const LIFELINE_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Crew for Pool {
@@ -143,7 +144,7 @@ impl Crew for Pool {
 }
 
 impl Pool {
-    /// Sends the memory of a slot to a worker that does not have it.
+    /// Sends a worker the memory of a slot, unless the worker has it already.
     fn share_slot(&mut self, number: usize, lease: Lease) -> Result<(), Error> {
         let worker = &mut self.workers[number];
         if !worker.used.insert(lease.slot) {

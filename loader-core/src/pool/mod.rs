@@ -1,8 +1,9 @@
-//! Workers that were started together, with their processes and channels: those of one epoch, or of several.
+//! A pool of workers that were started together, with their processes and channels. It serves one epoch, or
+//! several with persistent workers.
 //!
-//! A worker's process is started, then connected (the handshake is done), then finishing (it was sent the sentinel), then
-//! exited (reaped), and perhaps started again. What the worker is told to do is decided by the
-//! [coordinator](crate::coordinator).
+//! A worker's process starts, connects (completes the handshake), finishes (main has sent the sentinel) and
+//! exits (the reaper reaps it). Another process may then replace it. The [coordinator](crate::coordinator)
+//! decides what each worker does.
 
 mod carry_out;
 mod output;
@@ -38,14 +39,14 @@ use start::{Greeted, Starter};
 pub(crate) use start::{Launch, Program};
 use worker::Worker;
 
-/// How long workers may take to end by themselves before main sends them SIGTERM, as in PyTorch.
+/// Maximum time for workers to end by themselves before main sends them SIGTERM, as in PyTorch.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a worker may take to end before main sends it SIGCONT, in case it was stopped.
+/// Time that workers get to end before main sends them SIGCONT, in case they were stopped.
 const CONTINUE_AFTER: Duration = Duration::from_millis(100);
-/// How long a worker may take to end after a signal.
+/// Maximum time for workers to end after SIGTERM, and again after SIGKILL.
 const SIGNAL_DEADLINE: Duration = Duration::from_secs(1);
 
-/// How often to look at the processes where the result queue fails.
+/// Interval at which main checks the processes if the result queue fails.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Running workers.
@@ -56,35 +57,36 @@ pub(crate) struct Pool {
     notes: NoteSender,
     control: Arc<ControlPage>,
     starter: Arc<Starter>,
-    /// Workers that are being started again, by number.
+    /// Attempts to start workers again, by number of the worker.
     restarts: BTreeMap<usize, Restart>,
     reaper: Option<Reaper>,
     slots: SlotPool,
-    /// The process that started the workers. A forked child that inherits the pool must not end them.
+    /// Process id of the process that started the workers. A forked child that inherits the pool must not end
+    /// them.
     owner: u32,
-    /// Number of regions that had been destroyed when the workers' mappings were last checked.
+    /// Number of destroyed regions when main last checked which regions workers must unmap.
     looked_through: u64,
     oom: OomWatch,
     warn: Warn,
 }
 
 impl Pool {
-    /// Returns the process ids, by number of the worker.
+    /// Returns the process ids of the workers, by number of the worker.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.workers.iter().map(|worker| worker.process.pid()).collect()
     }
 
-    /// Returns the process id of the worker's process, or of the last one that it had.
+    /// Returns the id of the worker's process, or of its last process if that has ended.
     pub(crate) fn pid(&self, worker: usize) -> u32 {
         self.workers[worker].process.pid()
     }
 
-    /// Returns what the worker is doing.
+    /// Returns what the worker is doing, as it says on the control page.
     pub(crate) fn snapshot(&self, worker: usize) -> WorkerSnapshot {
         self.control.read(worker)
     }
 
-    /// Returns the next report, or `None` at `deadline`. An exit comes once.
+    /// Returns the next report, or `None` at `deadline`. Returns the exit of each process once.
     pub(crate) fn receive(&mut self, deadline: Instant) -> Result<Option<Report>, Error> {
         loop {
             let report = match self.results.receive(deadline) {
@@ -103,7 +105,7 @@ impl Pool {
             };
             if let Report::Exited { worker, pid, status } = report {
                 let worker = &mut self.workers[worker];
-                // The reaper and `look_for_exits` may both have seen it.
+                // The reaper and `look_for_exits` may both have reported it.
                 if worker.exited.is_some() || worker.process.pid() != pid {
                     continue;
                 }
@@ -113,7 +115,8 @@ impl Pool {
         }
     }
 
-    /// Reports workers that have ended, in case the reaper has missed them. The report comes after what they had sent.
+    /// Reports workers that have ended, in case the reaper has missed them. [`receive`](Self::receive)
+    /// returns the report after everything that the worker sent.
     pub(crate) fn look_for_exits(&self) {
         for (worker, running) in self.workers.iter().enumerate() {
             if running.exited.is_none()
@@ -124,7 +127,7 @@ impl Pool {
         }
     }
 
-    /// Asks every worker to end, and does not wait. What they are loading is not wanted any more.
+    /// Asks every worker to end, without waiting. What the workers are loading is no longer wanted.
     pub(crate) fn ask_to_end(&mut self) {
         self.control.set_done();
         self.restarts.values().for_each(Restart::call_off);
@@ -133,22 +136,25 @@ impl Pool {
         }
     }
 
-    /// True in the process that started the workers; false in a forked child, which has only a copy of the pool.
+    /// True in the process that started the workers; false in a forked child, which only has a copy of the
+    /// pool.
     pub(crate) fn is_owned(&self) -> bool {
         self.owner == std::process::id()
     }
 
-    /// True if the worker's process is known to have ended, so that it cannot write to a slot any more.
+    /// True if main knows that the worker's process has ended and can no longer write to a slot.
     pub(crate) fn has_ended(&self, worker: usize) -> bool {
         self.workers[worker].exited.is_some()
     }
 
-    /// Ends every worker: done flag, sentinels, joining all at once until a deadline, SIGTERM, SIGKILL. Returns once each
-    /// worker is reaped, or cannot be killed.
+    /// Ends every worker: sets the done flag, sends the sentinels, waits for all workers until a deadline,
+    /// and then sends SIGTERM and SIGKILL to those that still run. Returns once all workers are reaped, or
+    /// after the last deadline if one cannot be killed.
     pub(crate) fn shut_down(&mut self) {
         let Some(reaper) = self.reaper.take() else { return };
         if !self.is_owned() {
-            // A forked child: the workers are its parent's, and the reaper's thread does not exist here.
+            // In a forked child, the workers belong to the parent, and the threads of the reaper and of the
+            // restarts do not exist.
             mem::forget(reaper);
             mem::take(&mut self.restarts).into_values().for_each(mem::forget);
             return;
@@ -157,7 +163,8 @@ impl Pool {
         self.ask_to_end();
         let deadline = Instant::now() + JOIN_DEADLINE;
         self.join(Instant::now() + CONTINUE_AFTER);
-        // A worker that was stopped then ends by itself. Otherwise only SIGKILL would end it. The others do not notice.
+        // A stopped worker continues and ends by itself; otherwise only SIGKILL would end it. SIGCONT has no
+        // effect on the others.
         self.signal_running(Signal::SIGCONT);
         self.join(deadline);
         mem::take(&mut self.restarts).into_values().for_each(Restart::forget);
@@ -173,19 +180,20 @@ impl Pool {
         running.for_each(|worker| worker.process.signal(signal));
     }
 
-    /// Reads reports until every worker has exited. Reading also frees workers that are blocked on a full queue.
+    /// Reads reports until every worker has exited, or until `deadline`. Reading also frees workers that are
+    /// blocked because the result queue is full.
     fn join(&mut self, deadline: Instant) {
         while self.workers.iter().any(|worker| worker.exited.is_none()) && Instant::now() < deadline {
             match self.receive(deadline) {
                 Ok(_) | Err(Error::WorkerMisbehaved { .. }) => {}
-                // The queue cannot be used any more: look at the processes themselves.
+                // The result queue has failed, so check the processes themselves.
                 Err(_) => {
                     self.look_for_exits();
                     thread::sleep(LOOK_INTERVAL);
                 }
             }
         }
-        // In case the reaper has missed an exit, or the queue still holds its report.
+        // The reaper may have missed an exit, or the queue may still hold its report.
         for worker in self.workers.iter_mut().filter(|worker| worker.exited.is_none()) {
             worker.exited = worker.process.try_reap();
         }

@@ -1,4 +1,4 @@
-//! What workers print, line by line, with a prefix that says who.
+//! Passes on what workers print, line by line, each with a prefix that names the worker.
 
 use std::{
     io::{self, Read},
@@ -13,21 +13,23 @@ use nix::{
     unistd::write,
 };
 
-/// Longest line that is kept together; with its prefix it fits what a pipe takes at once.
+/// Maximum length of a line in bytes; longer lines are split. A line and its prefix fit in [`ATOMIC_WRITE`].
 const LONGEST_LINE: usize = 4000;
-/// What a pipe that polls as writable takes without blocking (PIPE_BUF).
+/// Number of bytes that a pipe that polls as writable accepts without blocking (PIPE_BUF).
 const ATOMIC_WRITE: usize = 4096;
-/// Most bytes held back while standard error takes none; the worker then waits.
+/// Number of pending bytes from which on main reads no more of a worker's output, until standard error
+/// accepts some. The worker then blocks when it prints.
 const MOST_PENDING: usize = 64 * 1024;
-/// How long the last words of a worker may wait for standard error.
+/// Maximum time for which the last output of a worker waits for standard error.
 const LAST_WORDS_DEADLINE: Duration = Duration::from_millis(200);
 
-/// One worker's output, on its way to this process's standard error. Nothing here waits for whoever reads that.
+/// Copies one worker's output to the standard error of this process. It never blocks on the reader of
+/// standard error.
 #[derive(Debug)]
 pub(super) struct Output {
     prefix: String,
     pipe: io::PipeReader,
-    /// Written to without the lock that the program's own threads may be holding.
+    /// Used only for its descriptor, without its lock, since a thread of the host may hold that.
     stderr: io::Stderr,
     line: Vec<u8>,
     pending: Vec<u8>,
@@ -35,7 +37,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// A pipe: what to read from, and the end that becomes the worker's standard output and error.
+    /// Creates a pipe. Returns the reading side, and the descriptor that becomes the worker's standard output
+    /// and standard error.
     pub(super) fn pipe(worker: usize) -> io::Result<(Self, OwnedFd)> {
         let (reader, writer) = io::pipe()?;
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -45,7 +48,8 @@ impl Output {
         Ok((output, writer.into()))
     }
 
-    /// Passes on what there is, a bounded part of it, without waiting. False when there will be no more.
+    /// Passes on a bounded part of the available output, without waiting. False if all output was passed on
+    /// and no more can come.
     pub(super) fn relay(&mut self) -> bool {
         self.write_pending();
         let mut bytes = [0; 8 * 1024];
@@ -65,7 +69,8 @@ impl Output {
         !self.ended || !self.pending.is_empty()
     }
 
-    /// Passes on the rest, and loses what standard error does not take in a moment.
+    /// Passes on the rest of the output, and drops what standard error does not accept within
+    /// [`LAST_WORDS_DEADLINE`].
     pub(super) fn last_words(&mut self) {
         let deadline = Instant::now() + LAST_WORDS_DEADLINE;
         while self.relay() && Instant::now() < deadline && !self.pending.is_empty() {
@@ -75,7 +80,7 @@ impl Output {
         self.write_pending();
     }
 
-    /// What to poll: the worker's end while there is room for what it says, else standard error.
+    /// Returns what to poll: the worker's pipe if no bytes are pending, otherwise standard error.
     pub(super) fn poll_fd(&self) -> PollFd<'_> {
         if self.pending.is_empty() {
             PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)
@@ -101,7 +106,7 @@ impl Output {
         }
     }
 
-    /// Whole lines at a time, so that those of several workers do not mix.
+    /// Writes pending bytes as whole lines, so that the lines of several workers do not mix.
     fn write_pending(&mut self) {
         while !self.pending.is_empty() && is_writable(self.stderr.as_fd()) {
             let most = &self.pending[..self.pending.len().min(ATOMIC_WRITE)];
@@ -110,7 +115,7 @@ impl Output {
                 Ok(written) => drop(self.pending.drain(..written)),
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return,
-                // Nobody reads it any more.
+                // Standard error has no reader any more.
                 Err(_) => self.pending.clear(),
             }
         }

@@ -1,5 +1,6 @@
-//! The thread that sees workers die: it waits on their pidfds and on SIGCHLD, reaps them, and puts an exit into the result
-//! queue, behind everything that the worker had sent. It also passes on what they print.
+//! The reaper: a thread that waits on the pidfds of workers and on SIGCHLD, reaps workers that have ended,
+//! and puts a report of each exit into the result queue, after everything that the worker sent. It also
+//! passes on what workers print.
 
 use std::{
     io,
@@ -19,26 +20,26 @@ use signal_hook::{SigId, consts::SIGCHLD, low_level};
 
 use super::output::Output;
 
-/// The net under pidfds and SIGCHLD: workers are looked at this often in any case.
+/// Maximum time between two checks of all workers, in case neither a pidfd nor SIGCHLD wakes the reaper.
 const SLOW_POLL: Duration = Duration::from_secs(1);
-/// The same where the kernel has no pidfds.
+/// The same if a worker has no pidfd, because the kernel does not support them.
 const FAST_POLL: Duration = Duration::from_millis(50);
 
-/// How long the thread may take to end.
+/// Maximum time for the thread to end.
 const STOP_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The running thread.
+/// Handle of the reaper's thread.
 #[derive(Debug)]
 pub(super) struct Reaper {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Workers in the place of those that ended, each with its number.
+    /// Sends the thread the processes that replace ended ones, each with the number of its worker.
     replacements: mpsc::Sender<(usize, Watched)>,
     wake: UnixStream,
     sigchld: Option<SigId>,
 }
 
-/// One worker as the reaper sees it.
+/// A worker's process and its output, as the reaper watches them.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) process: Arc<WorkerProcess>,
@@ -46,8 +47,9 @@ pub(super) struct Watched {
 }
 
 impl Reaper {
-    /// Starts watching. `handle_sigchld`: also install a SIGCHLD handler. It chains to the one that is there; where the host ignores
-    /// SIGCHLD it is left out, since to ignore it again cannot be chained to.
+    /// Starts the thread. With `handle_sigchld`, also installs a SIGCHLD handler that calls the previous
+    /// handler. If the host ignores SIGCHLD, no handler is installed, since a handler cannot chain to
+    /// SIG_IGN.
     pub(super) fn start(
         workers: Vec<Watched>,
         results: NoteSender,
@@ -74,22 +76,23 @@ impl Reaper {
         }
     }
 
-    /// Watches another process in the place of the worker `number`, which has ended.
+    /// Watches the process that replaces the ended one of worker `number`.
     pub(super) fn watch(&self, number: usize, worker: Watched) {
-        // Without the thread, which a host may have stopped, main looks at its workers itself.
+        // If the thread is gone because the host stopped it, main checks its workers itself.
         drop(self.replacements.send((number, worker)));
         self.wake();
     }
 
-    /// Ends the thread.
+    /// Ends the thread, and waits for it until a deadline.
     pub(super) fn stop(self) {
-        // Release: the thread sees everything before; it only reads the flag.
+        // Release: the thread sees everything that happened before; it reads only the flag.
         self.stop.store(true, Ordering::Release);
         self.wake();
         if let Some(id) = self.sigchld {
             low_level::unregister(id);
         }
-        // It waits for nothing without a deadline, but a host may have stopped it, or filled the channel that wakes main: then leave it.
+        // Every wait of the thread has a deadline. But the host may have stopped the thread, or the channel
+        // that wakes main may be full. In these cases the thread is left behind.
         let deadline = Instant::now() + STOP_DEADLINE;
         while !self.thread.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_micros(200));
@@ -97,7 +100,7 @@ impl Reaper {
     }
 
     fn wake(&self) {
-        // A full socket wakes it just as well.
+        // If the socket is full, the thread wakes up anyway.
         drop(io::Write::write(&mut &self.wake, &[0]));
     }
 }
@@ -133,13 +136,13 @@ impl Watch {
         if worker.process.is_reaped() {
             return;
         }
-        // The order matters: what a worker printed before it died is read after its death is certain.
+        // Reap first, then read: if the worker has ended, this reads everything that it printed.
         let status = worker.process.try_reap();
         if worker.output.as_mut().is_some_and(|output| !output.relay()) {
             worker.output = None;
         }
         let Some(status) = status else { return };
-        // A process that the worker started may hold the pipe open: do not wait for its end.
+        // A process that the worker started may keep the pipe open, so do not wait for the end of the output.
         if let Some(mut output) = worker.output.take() {
             output.last_words();
         }
@@ -155,7 +158,7 @@ impl Watch {
         let longest =
             if running().all(|worker| worker.process.pidfd().is_some()) { SLOW_POLL } else { FAST_POLL };
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::ZERO);
-        // Any outcome, EINTR too, leads to another look at every worker.
+        // After any result, including EINTR, the thread checks every worker again.
         let _ = poll(&mut fds, timeout);
         let mut bytes = [0; 64];
         while io::Read::read(&mut &self.woken, &mut bytes).is_ok_and(|count| count == bytes.len()) {}
@@ -163,7 +166,7 @@ impl Watch {
 }
 
 fn is_sigchld_ignored() -> bool {
-    // A mask in hexadecimal, bit 0 for signal 1.
+    // The mask is hexadecimal; bit 0 stands for signal 1.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
         status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());

@@ -1,8 +1,9 @@
-//! Starting one worker again, on a thread of its own.
+//! Starts one worker again, on a thread of its own.
 //!
-//! Two ways were weighed. Main could start the new process itself when it hears of the death: a few lines, but a program that loads large
-//! libraries takes a second to answer, and meanwhile the batches of the other workers would lie there, and `timeout` would not count.
-//! With a thread main waits for nobody; the price is that the attempt must be called off when the pool is shut down meanwhile.
+//! Alternative considered: main starts the new process itself when it learns of the death, which takes less
+//! code. Rejected because a program that loads large libraries takes a second to answer. Meanwhile main could
+//! not return the batches of other workers, and `timeout` would not apply. With a thread, main never waits
+//! for the start, but the attempt must be cancelled if the pool shuts down meanwhile.
 
 use std::{
     io,
@@ -17,10 +18,10 @@ use nix::sys::signal::Signal;
 use super::start::{Greeted, Starter};
 use crate::error::Error;
 
-/// How long a thread may take to see that its worker was killed.
+/// Maximum time for the thread to notice that its worker was killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
-/// An attempt that is under way, or over and not yet looked at.
+/// An attempt to start a worker that is in progress, or that has ended and whose result main has not taken.
 #[derive(Debug)]
 pub(super) struct Restart {
     worker: usize,
@@ -34,7 +35,7 @@ struct Attempt {
     is_called_off: bool,
 }
 
-/// Tells main that an attempt is over.
+/// Reports to main, when it is dropped, that an attempt has ended.
 struct Told {
     notes: NoteSender,
     worker: usize,
@@ -47,7 +48,8 @@ impl Drop for Told {
 }
 
 impl Restart {
-    /// Starts a worker in the place of the one that had the number. [`Report::Started`] says that [`finish`](Self::finish) will not wait.
+    /// Begins to start another process for `worker`, after `pause`. After [`Report::Started`],
+    /// [`finish`](Self::finish) returns at once.
     pub(super) fn begin(
         worker: usize,
         starter: Arc<Starter>,
@@ -57,7 +59,7 @@ impl Restart {
         let attempt = Arc::new(Mutex::new(Attempt::default()));
         let ours = Arc::clone(&attempt);
         let thread = thread::Builder::new().name("loader-restart".into()).spawn(move || {
-            // Sent at the end of all, a panic included: main waits for it.
+            // Sends the report when the thread ends, even by a panic, because main waits for it.
             let told = Told { notes, worker };
             thread::sleep(pause);
             starter.start_one(worker, told.notes.wake(), |process| {
@@ -70,7 +72,7 @@ impl Restart {
         Ok(Self { worker, thread, attempt })
     }
 
-    /// The worker, or why there is none.
+    /// Returns the worker, or the error that the attempt ended with. Waits for the thread.
     pub(super) fn finish(self) -> Result<Greeted, Error> {
         let worker = self.worker;
         self.thread.join().unwrap_or_else(|_| {
@@ -79,7 +81,7 @@ impl Restart {
         })
     }
 
-    /// Nobody wants the worker any more: kills its process. [`forget`](Self::forget) follows.
+    /// Cancels the attempt: kills the worker's process. [`forget`](Self::forget) must follow.
     pub(super) fn call_off(&self) {
         let mut attempt = self.attempt.lock().unwrap_or_else(PoisonError::into_inner);
         attempt.is_called_off = true;
@@ -88,11 +90,11 @@ impl Restart {
         }
     }
 
-    /// Waits for the thread of an attempt that was called off, and leaves no process.
+    /// Waits for the thread of a cancelled attempt until a deadline, and ends the worker if it started.
     pub(super) fn forget(self) {
         let deadline = Instant::now() + STOP_DEADLINE;
         while !self.thread.is_finished() {
-            // A host that stops its own threads: the process is dead all the same.
+            // The host may have stopped the thread. The worker's process was killed nevertheless.
             if Instant::now() >= deadline {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Starting workers: all processes at once, then the handshakes.
+//! Starts workers: first all processes, then the handshakes.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -33,12 +33,13 @@ use super::{
 };
 use crate::{builder::WorkerProgram, error::Error, launch::Init, warning::Warn};
 
-/// How long a worker may take from its start to the end of the handshake.
+/// Maximum time from the start of a pool's workers to the end of their handshakes, and the same for a
+/// replacement.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a worker that failed to start may take to be reaped after SIGKILL.
+/// Maximum time to reap a worker after SIGKILL, or after the handshake has found it gone.
 const REAP_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long a worker whose lifeline was dropped may take to end by itself.
+/// Maximum time for a worker to end by itself after main has dropped its lifeline.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Environment variable that names a worker program.
@@ -49,12 +50,14 @@ const PROGRAM_VARIABLE: &str = "LOADER_WORKER";
 pub(crate) struct Program {
     path: PathBuf,
     args: Vec<OsString>,
-    /// True when it is this very program, which finds the dataset's code by address.
+    /// True if it is the program of this process, which finds the dataset's code by address.
     is_self: bool,
 }
 
 impl Program {
-    /// Finds the worker program: the explicit one, `LOADER_WORKER`, this program if `init()` ran in it, `loader-worker` beside it.
+    /// Finds the worker program. Returns the first of these: `explicit`; the program that the environment
+    /// variable `LOADER_WORKER` names; this program, if it has called `init()`; the program `loader-worker`
+    /// in the folder of this program.
     pub(crate) fn find(
         explicit: Option<&WorkerProgram>,
         init: Init,
@@ -85,7 +88,7 @@ impl Program {
     }
 }
 
-/// What every pool of a loader is started from.
+/// What a loader starts all of its pools from.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) program: Program,
@@ -95,9 +98,10 @@ pub(crate) struct Launch {
     pub(crate) dataset: SealedMemory,
     pub(crate) attached: Vec<Arc<SealedMemory>>,
     pub(crate) handle_sigchld: bool,
-    /// How often a worker is started again that is killed before it has answered.
+    /// Maximum number of times that workers killed before they have answered are started again while a pool
+    /// starts, for all of its workers together.
     pub(crate) tries: u32,
-    /// Most bytes of its own that a worker may have in memory.
+    /// Maximum number of bytes of memory of a worker's own; shared memory does not count.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) warn: Warn,
 }
@@ -106,7 +110,8 @@ impl Launch {
     /// Starts the workers, each with the seed `base_seed` plus its number, and waits until each has answered.
     ///
     /// # Errors
-    /// [`Error::WorkerNotStarted`], and no worker is left running.
+    /// [`Error::WorkerNotStarted`] if a worker cannot be started; [`Error::System`] if a channel, the control
+    /// page or the reaper cannot be created. No worker is left running.
     pub(crate) fn start(self: &Arc<Self>, slots: &SlotPool, base_seed: u64) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
         let (wake, woken) = channel().map_err(system("making the result queue"))?;
@@ -146,7 +151,7 @@ impl Launch {
     }
 }
 
-/// What every worker of a pool is started from.
+/// What a pool starts all of its workers from.
 #[derive(Debug)]
 pub(super) struct Starter {
     launch: Arc<Launch>,
@@ -154,30 +159,30 @@ pub(super) struct Starter {
     control: OwnedFd,
 }
 
-/// A worker's process that knows nothing yet.
+/// A worker's process that main has started and not yet sent an invitation.
 pub(super) struct Spawned {
     pub(super) process: Arc<WorkerProcess>,
     number: usize,
     lifeline: Lifeline,
     output: Output,
-    /// Dropped when the worker is connected, or reaped.
+    /// Dropped once the worker is connected or reaped.
     meeting: MeetingPlace,
 }
 
-/// A worker that was told everything and has not yet answered.
+/// A worker that main has sent an invitation and an offer, and that has not yet answered.
 struct Invited {
     spawned: Spawned,
     invitation: Invitation,
 }
 
-/// A worker that has answered, as the pool, the reaper and the result queue see it.
+/// A worker that has answered: its parts for the pool, the reaper and the result queue.
 pub(super) struct Greeted {
     pub(super) worker: Worker,
     pub(super) watched: Watched,
     pub(super) reader: ReportReader,
 }
 
-/// All of them.
+/// The parts of all workers that have answered, by number of the worker.
 #[derive(Default)]
 struct Fresh {
     workers: Vec<Worker>,
@@ -186,7 +191,8 @@ struct Fresh {
 }
 
 impl Starter {
-    /// Starts all workers at once, then waits for each one's answer. On a failure, ends them all.
+    /// Starts the processes of all workers, then waits for the answer of each. If one fails, ends all of
+    /// them.
     fn start_all(&self, wake: &Sender<Wake>) -> Result<Fresh, Error> {
         let deadline = Instant::now() + START_DEADLINE;
         let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
@@ -227,7 +233,8 @@ impl Starter {
         Ok(fresh)
     }
 
-    /// Starts one worker. `spawned` is told of its process as soon as there is one, and may refuse it.
+    /// Starts one worker. Calls `accept` as soon as the process exists. If that returns false, kills the
+    /// process.
     pub(super) fn start_one(
         &self,
         number: usize,
@@ -289,7 +296,7 @@ impl Starter {
     }
 }
 
-/// Waits for a worker's answer.
+/// Waits for the worker's answer and connects its queues.
 fn greet(invited: Invited, wake: &Sender<Wake>, deadline: Instant) -> Result<Greeted, Failed> {
     let Invited { spawned, invitation } = invited;
     match invitation.connect(&spawned.lifeline, wake, deadline) {
@@ -303,21 +310,21 @@ fn greet(invited: Invited, wake: &Sender<Wake>, deadline: Instant) -> Result<Gre
 }
 
 impl Greeted {
-    /// Ends a worker that nobody wants any more.
+    /// Ends the worker, which is no longer wanted.
     pub(super) fn end(self) {
         let Worker { process, lifeline, .. } = self.worker;
         end_all([(process, lifeline)].into_iter());
     }
 }
 
-/// A worker did not start, and is gone.
+/// Why a worker did not start. Its process has been ended.
 struct Failed {
     error: Error,
-    /// A signal ended it before it had answered.
+    /// True if a signal ended, or may have ended, the process before it answered.
     was_killed: bool,
 }
 
-/// Ends those that were started beside one that was not.
+/// Ends the other workers after one has failed to start. Returns `error`.
 fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
     let mut meetings = Vec::new();
     let waiting = invited.into_iter().map(|Invited { spawned, .. }| {
@@ -329,11 +336,12 @@ fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
     error
 }
 
-/// A worker did not come through the handshake: why, with how its process ended.
+/// Ends a worker whose handshake failed. Returns the reason, together with how its process ended.
 fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
     let Spawned { process, number, lifeline, mut output, meeting: _meeting } = spawned;
     drop(lifeline);
-    // It may be about to end by itself, with a status and last words that say more than our SIGKILL.
+    // The worker may be about to end by itself, with an exit status and last output that say more than a
+    // SIGKILL by main.
     let grace = if error.is_gone() { REAP_DEADLINE } else { GRACE };
     let own_end = reap_until(&process, Instant::now() + grace);
     kill_and_reap(&process);
@@ -342,7 +350,7 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
     }
     output.last_words();
     let problem = match own_end {
-        // A program that is no worker program ends by itself.
+        // A program that is not a worker program ends by itself.
         Some(status @ ExitStatus::Code(_)) if error.is_gone() => format!(
             "its process {status} before it answered; is loader::init() called first in its main, and is it a worker \
              program?"
@@ -359,15 +367,15 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
     };
     let was_killed = match own_end {
         Some(ExitStatus::Signal { .. }) => true,
-        // Where the host reaps every child, how it ended is not known: it may have been.
+        // The host has reaped it, so main cannot know the exit status. A signal may have ended it.
         Some(ExitStatus::Unknown) => error.is_gone(),
         _ => false,
     };
     Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed }
 }
 
-/// Ends workers that were started in vain: drops their lifelines, waits a moment for all of them, so that they can clean up after
-/// themselves, and kills the rest.
+/// Ends workers that are not needed after all: drops their lifelines, waits up to [`GRACE`] for all of them
+/// together, so that they can clean up, and kills the rest.
 fn end_all(workers: impl Iterator<Item = (Arc<WorkerProcess>, Lifeline)>) {
     let processes: Vec<_> = workers.map(|(process, _lifeline)| process).collect();
     let deadline = Instant::now() + GRACE;

@@ -1,4 +1,4 @@
-//! One worker's process and its channels.
+//! A worker's process and its channels.
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
@@ -9,11 +9,11 @@ pub(super) struct Worker {
     pub(super) process: Arc<WorkerProcess>,
     pub(super) lifeline: Lifeline,
     pub(super) orders: OrderSender,
-    /// Regions of slots that the worker has mapped, by number of the first slot.
+    /// Regions that the worker has mapped, each by the number of its first slot.
     pub(super) regions: BTreeSet<u32>,
-    /// Slots that it has been given.
+    /// Slots that main has given the worker.
     pub(super) used: BTreeSet<u32>,
-    /// Regions that it must unmap with its next task.
+    /// Destroyed regions that the worker must unmap; its next tasks list them.
     pub(super) to_forget: Vec<u32>,
     pub(super) sentinel_sent: bool,
     pub(super) exited: Option<ExitStatus>,
@@ -33,7 +33,8 @@ impl Worker {
         }
     }
 
-    /// Goes on with another process.
+    /// Replaces the process and its channels by those of `new`. Sends the sentinel again if the old process
+    /// was sent it.
     pub(super) fn become_started(&mut self, new: Self) {
         let old = mem::replace(self, new);
         if old.sentinel_sent {
@@ -41,7 +42,7 @@ impl Worker {
         }
     }
 
-    /// Never waits: the queue holds at most a few small tasks.
+    /// Sends the sentinel, once. Never blocks, since the index queue holds at most a few small tasks.
     pub(super) fn send_sentinel(&mut self) {
         if !mem::replace(&mut self.sentinel_sent, true) && self.exited.is_none() {
             // If the worker is gone, the reaper reports it.

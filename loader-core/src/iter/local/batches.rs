@@ -1,4 +1,4 @@
-//! Of a map-style dataset.
+//! Loads the batches of a map-style dataset in this process.
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -21,15 +21,16 @@ use crate::{
 
 /// Loads batches of type `B` in this process.
 pub(crate) trait BatchSource<B>: Send + Sync {
-    /// A batch, if not all of it was left out, and what is bad in it.
+    /// Loads a batch. Returns the batch, or `None` if all of its samples were left out, and its bad samples.
     fn batch(&self, epoch: u64, indices: &[usize]) -> (Result<Option<B>, Failure>, Vec<frame::BadSample>);
 }
 
-/// A dataset that is set up when the first batch is asked for, and shared by the loader's iterators.
+/// A map-style dataset that is opened when the first batch is requested. The iterators of the loader share
+/// it.
 pub(crate) struct MapSource<D, C> {
     open: OpenOnce<(MapStyle<D>, C), Fetcher<D, C>>,
     seed: u64,
-    /// Memory of batches that the program has dropped.
+    /// Memory of batches that the program has dropped, for reuse.
     memory: HeapPool,
 }
 
@@ -68,12 +69,12 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
 pub(crate) struct LocalBatches<B> {
     source: Arc<dyn BatchSource<B>>,
     plan: Plan,
-    /// Batches that the user has got already.
+    /// Numbers of later batches that the user has already received.
     ahead: BTreeSet<u64>,
 }
 
 impl<B> LocalBatches<B> {
-    /// The rest of `plan`, without the batches `ahead`.
+    /// Creates the iterator over the rest of `plan`, without the batches `ahead`.
     pub(crate) fn new(source: Arc<dyn BatchSource<B>>, plan: Plan, ahead: BTreeSet<u64>) -> Self {
         let mut batches = Self { source, plan, ahead };
         batches.leave_out();
@@ -93,7 +94,7 @@ impl<B> LocalBatches<B> {
         Some((Some(BatchInfo::of_indices(number, indices, None, bad)), batch))
     }
 
-    /// Passes over what the user has got already.
+    /// Skips batches that the user has already received.
     fn leave_out(&mut self) {
         let mut next = self.plan.next_number();
         while self.ahead.remove(&next) {
@@ -102,7 +103,7 @@ impl<B> LocalBatches<B> {
         self.plan.skip_to(next);
     }
 
-    /// Where the user stands; `None` at the end.
+    /// Returns the user's place in the epoch; `None` at the end.
     pub(in super::super) fn place(&self) -> Option<Place> {
         let ahead = || self.ahead.iter().copied().collect();
         (!self.plan.is_over()).then(|| self.plan.place(self.plan.next_number(), ahead()))

@@ -1,4 +1,4 @@
-//! An epoch without workers: each batch is loaded when it is asked for.
+//! Iterates over an epoch without workers: each batch is loaded when the user asks for it.
 
 mod batches;
 mod once;

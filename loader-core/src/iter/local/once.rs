@@ -1,10 +1,11 @@
-//! A dataset that is set up when it is first needed.
+//! A value that is opened when it is first needed.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use loader_ipc::frame::Failure;
 
-/// `Closed` until somebody needs `Open`, which is made once, for all threads.
+/// Holds a `Closed` value until the first call of [`get`](Self::get) makes the `Open` value from it, once for
+/// all threads.
 pub(super) struct OpenOnce<Closed, Open> {
     closed: Mutex<Option<Closed>>,
     open: OnceLock<Result<Open, Failure>>,
@@ -15,7 +16,7 @@ impl<Closed, Open> OpenOnce<Closed, Open> {
         Self { closed: Mutex::new(Some(closed)), open: OnceLock::new() }
     }
 
-    /// What `open` made, or why it could not: it is not tried again.
+    /// Returns the value that `open` made, or its failure. A failed `open` is not tried again.
     pub(super) fn get(&self, open: impl FnOnce(Closed) -> Result<Open, Failure>) -> Result<&Open, Failure> {
         let opened = self.open.get_or_init(|| {
             let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,4 +1,4 @@
-//! Of an iterable dataset.
+//! Loads the batches of an iterable dataset in this process.
 
 use std::{fmt, sync::Arc};
 
@@ -20,29 +20,30 @@ use crate::{
     state::Place,
 };
 
-/// Loads batches of type `B` in this process, one iteration at a time for each that begins.
+/// Loads batches of type `B` in this process. Each iteration has its own [`ShardReader`].
 pub(crate) trait ShardSource<B>: Send + Sync {
     fn begin(self: Arc<Self>, epoch: u64) -> Box<dyn ShardReader<B>>;
 }
 
-/// The shards of one iteration.
+/// Reads the shards for one iteration.
 pub(crate) trait ShardReader<B>: Send {
-    /// The next batch of a shard, which is opened at `place` if it is not open.
+    /// Loads the next batch of a shard. Opens the shard at `place` if it is not open.
     fn batch(&mut self, shard: usize, place: &ShardPlace) -> Loaded<B>;
 
-    /// True when a shard was ended by a panic.
+    /// True if a panic has ended the shard.
     fn is_broken(&self, shard: usize) -> bool;
 }
 
-/// What was loaded of a shard.
+/// What a [`ShardReader`] has loaded from a shard.
 pub(crate) struct Loaded<B> {
     batch: Result<ShardBatch<B>, NoBatch>,
-    /// Where it ends.
+    /// Position in the shard at which the batch ends.
     position: u64,
     bad: Vec<frame::BadSample>,
 }
 
-/// A dataset that is set up when the first batch is asked for, and shared by the loader's iterators.
+/// An iterable dataset that is opened when the first batch is requested. The iterators of the loader share
+/// it.
 pub(crate) struct StreamSource<O: OpenShard, C> {
     open: OpenOnce<(Iterable<O>, C), ShardFetcher<O, C>>,
     seed: u64,
@@ -65,7 +66,7 @@ struct Reader<O: OpenShard, C> {
     source: Arc<StreamSource<O, C>>,
     cursors: Cursors<O::Sample>,
     epoch: u64,
-    /// The dataset could not be set up, which the user knows.
+    /// True once the user has received the error that the dataset could not be opened.
     is_unfit: bool,
 }
 
@@ -96,21 +97,21 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
     }
 }
 
-/// The batches of one epoch: one of each shard in turn.
+/// The batches of one epoch. The open shards take turns, one batch at a time.
 pub(crate) struct LocalShards<B> {
     reader: Box<dyn ShardReader<B>>,
     shards: Shards,
-    /// Shards that may have more.
+    /// By shard: true if it may have more batches.
     open: Vec<bool>,
-    /// The next batch, if somebody wanted to know whether there is one.
+    /// The next batch, if [`has_more`](Self::has_more) has already loaded it.
     upcoming: Option<Read<B>>,
 }
 
-/// What a shard gave.
+/// The next batch of a shard, or its failure.
 struct Read<B> {
     shard: usize,
     position: u64,
-    /// `None` when all of it was left out.
+    /// `None` if all samples of the batch were left out.
     batch: Result<Option<ShardBatch<B>>, Failure>,
     bad: Vec<frame::BadSample>,
 }
@@ -136,7 +137,7 @@ impl<B> LocalShards<B> {
         Some((Some(BatchInfo::of_shard(number, shard, samples, None, bad)), batch))
     }
 
-    /// True when there is another batch; it is then loaded already.
+    /// True if there is another batch. This call loads it.
     pub(in super::super) fn has_more(&mut self) -> bool {
         if self.upcoming.is_none() {
             self.upcoming = self.read();
@@ -163,7 +164,7 @@ impl<B> LocalShards<B> {
         }
     }
 
-    /// Where the user stands; `None` when the end is known.
+    /// Returns the user's place in the epoch; `None` once the end is known.
     pub(in super::super) fn place(&self) -> Option<Place> {
         let is_over = self.upcoming.is_none() && !self.open.contains(&true);
         (!is_over).then(|| Place::Shards(self.shards.write()))
