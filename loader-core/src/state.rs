@@ -299,6 +299,7 @@ mod tests {
         Origin { seed: 7, order: Order::Native, samples: None, pipeline }
     }
 
+    // PyTorch: T04, T05, T14
     #[test]
     fn a_state_survives_text_and_binary_formats() {
         let json = serde_json::to_string(&state()).unwrap();

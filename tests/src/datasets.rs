@@ -499,3 +499,53 @@ fn overflow(depth: u64) -> u64 {
     let space = black_box([depth; 64]);
     overflow(depth + 1) + space[0]
 }
+
+/// As many samples as the field says; sample `n` is the number `n`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Count(pub usize);
+
+impl Dataset for Count {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+}
+
+/// Shards of given sizes. Sample `n` of the shards, one after the other, is the number `n`. PyTorch's tests call it
+/// `WorkerSpecificIterableDataset`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Shards {
+    /// Number of samples of each shard.
+    pub sizes: Vec<u64>,
+    /// Length that the dataset states, which may be wrong.
+    pub says: Option<usize>,
+}
+
+impl Shards {
+    /// Makes one shard for each size; the dataset states no length.
+    pub fn of(sizes: &[u64]) -> Self {
+        Self { sizes: sizes.to_vec(), says: None }
+    }
+}
+
+impl IterableDataset for Shards {
+    type Sample = u64;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+        let first: u64 = self.sizes[..shard.index()].iter().sum();
+        Ok((first..first + self.sizes[shard.index()]).map(Ok))
+    }
+
+    fn len(&self) -> Option<usize> {
+        self.says
+    }
+}

@@ -1,13 +1,17 @@
 //! What the integration tests share: datasets that misbehave on purpose, and eyes for what is left behind.
 
+pub mod alone;
 pub mod datasets;
 pub mod driver_log;
+pub mod gate;
 pub mod growth;
 pub mod lies;
 pub mod processes;
 mod skip;
+pub mod timing;
 pub mod traces;
 mod watchdog;
+pub mod ways;
 
 pub use skip::{SKIPPED, show, skipped};
 pub use watchdog::Watchdog;

@@ -1,4 +1,4 @@
-//! A program that never calls `loader::init()`: this file leaves the line out on purpose.
+//! A program that never calls `loader::init()`. A test program of its own, because every other one calls it before main.
 
 use loader_core::{Error, prelude::*};
 use loader_tests::datasets::Noise;

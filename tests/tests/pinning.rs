@@ -37,6 +37,7 @@ fn assert_ordinary(seen: &Seen, reason: &str) {
     assert!(warning.contains(reason) && warning.contains("or leave pin_memory out"), "{warning}");
 }
 
+// PyTorch: 102
 #[cfg(not(feature = "cuda"))]
 #[test]
 fn without_the_feature_there_is_a_warning_and_ordinary_memory() {
@@ -102,6 +103,7 @@ mod with_the_stub {
         assert_eq!(log.retained.len(), 1);
     }
 
+    // PyTorch: 38, 74, 99, 101, 110, A08, 2.4.3, U24
     #[test]
     fn batches_of_workers_lie_in_registered_slots() {
         let _watchdog = Watchdog::start();
@@ -113,6 +115,7 @@ mod with_the_stub {
         }
     }
 
+    // PyTorch: 38, 109, A08, 2.4.3
     #[test]
     fn so_do_those_that_are_loaded_without_workers() {
         let _watchdog = Watchdog::start();
@@ -179,6 +182,7 @@ mod with_the_stub {
         }
     }
 
+    // PyTorch: 102
     #[test]
     fn without_a_driver_or_a_device_there_is_a_warning() {
         let _watchdog = Watchdog::start();

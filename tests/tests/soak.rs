@@ -222,6 +222,7 @@ fn collate_slowly(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
     Ok(Tensor::from_slice(&samples, [samples.len()])?)
 }
 
+// PyTorch: U08
 #[test]
 fn twenty_kills_a_second_lose_nothing() {
     let _watchdog = Watchdog::start();

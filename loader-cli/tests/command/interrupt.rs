@@ -27,6 +27,7 @@ fn assert_interrupted(running: Running, pids: &[u32], within: Duration) {
     assert_gone(pids);
 }
 
+// PyTorch: X19
 #[test]
 fn between_batches() {
     for workers in ["0", "2"] {

@@ -159,6 +159,7 @@ fn settings_override_each_other_in_order() {
     assert_eq!(start["config"]["loader"]["prefetch_factor"], Value::Null);
 }
 
+// PyTorch: U25
 #[test]
 fn workers_by_machine() {
     let finished = run(&["run", PHOTOS, "--json", "--num-workers", "auto", "--size", "16"]);

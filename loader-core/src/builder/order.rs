@@ -144,6 +144,7 @@ mod tests {
         assert_eq!(batches(&drop_last, 10), [[3], [7]]);
     }
 
+    // PyTorch: 70
     #[test]
     fn with_drop_last_no_sample_comes_twice() {
         let shares =

@@ -173,6 +173,7 @@ impl<S: Convert> Convert for List<S> {
 mod tests {
     use super::*;
 
+    // PyTorch: 2.4.2
     #[test]
     fn numbers_strings_and_tensors_are_unchanged() {
         let tensor = Tensor::from_slice(&[1.0f32, 2.0], [2]).unwrap();
@@ -182,6 +183,7 @@ mod tests {
         assert_eq!(same.as_bytes().as_ptr(), tensor.as_bytes().as_ptr());
     }
 
+    // PyTorch: 2.4.2
     #[test]
     fn arrays_and_vectors_become_tensors_at_any_depth() {
         let inner = BTreeMap::from(

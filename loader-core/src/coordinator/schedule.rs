@@ -533,6 +533,7 @@ mod tests {
 
     // The traces are those of PyTorch's scheduler for the same events.
 
+    // PyTorch: 3.10d, N09
     #[test]
     fn a_shard_that_is_over_leaves_its_turns_to_the_others() {
         let (log, ..) = stream(&[&[], &[10], &[20, 21, 22]], 2, true, |_| 1);
@@ -541,6 +542,7 @@ mod tests {
         assert_eq!(log, expected);
     }
 
+    // PyTorch: 3.10e
     #[test]
     fn two_shards_take_turns() {
         let (log, yields, sent) = stream(&[&[0, 1, 2, 3, 4], &[5, 6, 7, 8, 9]], 2, true, |_| 1);
@@ -549,6 +551,7 @@ mod tests {
         assert_eq!(sent, 15);
     }
 
+    // PyTorch: 3.10f
     #[test]
     fn out_of_order_a_slow_shard_lets_the_other_pass() {
         let shards: [&[u64]; 2] = [&[0, 1, 2, 3, 4], &[5, 6, 7, 8, 9]];
@@ -558,18 +561,21 @@ mod tests {
         assert!(log.contains("end(w0)@7 d9>w1 d10>w1 Y5(w1)"), "{log}");
     }
 
+    // PyTorch: 3.10a
     #[test]
     fn two_workers_at_equal_speed() {
         let expected = "d0>w0 d1>w1 d2>w0 d3>w1 d4>w0 Y0 d5>w1 Y1 Y2 Y3 Y4 Y5";
         assert_eq!(trace(2, 2, 6, true, &[0, 1, 2, 3, 4, 5]), expected);
     }
 
+    // PyTorch: 3.10b
     #[test]
     fn a_slow_first_batch_holds_the_others_back() {
         let expected = "d0>w0 d1>w1 d2>w0 d3>w1 d4>w0 Y0 d5>w1 Y1 Y2 Y3 Y4 Y5";
         assert_eq!(trace(2, 2, 6, true, &[1, 3, 0, 5, 2, 4]), expected);
     }
 
+    // PyTorch: 3.10c
     #[test]
     fn out_of_order_the_fast_worker_goes_on() {
         let expected =
@@ -577,6 +583,7 @@ mod tests {
         assert_eq!(trace(2, 2, 10, false, &[1, 3, 4, 5, 6, 7, 8, 9, 0, 2]), expected);
     }
 
+    // PyTorch: 3.10g
     #[test]
     fn more_workers_than_batches() {
         assert_eq!(trace(4, 1, 3, true, &[0, 1, 2]), "d0>w0 d1>w1 d2>w2 Y0 Y1 Y2");

@@ -199,6 +199,7 @@ mod tests {
         assert_eq!((nested.index_of(0), nested.dataset().index_of(2)), (2, 5));
     }
 
+    // PyTorch: D08
     #[test]
     fn an_index_out_of_range_is_refused() {
         let error = Subset::new(Noise { len: 10, many: false }, [3, 10]).unwrap_err();

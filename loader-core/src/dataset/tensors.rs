@@ -217,6 +217,7 @@ mod tests {
         assert!(dataset.is_empty());
     }
 
+    // PyTorch: 92
     #[test]
     fn a_worker_reads_the_tensors_from_the_attached_memory() {
         let dataset = TensorDataset::new((numbers([1, 2, 3]),)).unwrap();

@@ -201,6 +201,7 @@ mod tests {
     }
 
     proptest! {
+        // PyTorch: S02, S06
         #[test]
         fn the_batches_together_are_the_order(
             len in 1usize..60, count in 1usize..120, size in 1usize..20, drop_last: bool, torch: bool, seed: u64, number in 0u64..3,

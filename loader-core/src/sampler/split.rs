@@ -162,6 +162,7 @@ mod tests {
     }
 
     proptest! {
+        // PyTorch: 3
         #[test]
         fn each_index_is_in_exactly_one_part(shares in prop::collection::vec(0usize..20, 1..8), seed: u64, torch: bool) {
             let order = if torch { Order::Torch } else { Order::Native };

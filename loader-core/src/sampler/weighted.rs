@@ -241,6 +241,7 @@ mod tests {
         assert!(near && found.len() == expected.len(), "{found:?}, expected {expected:?}");
     }
 
+    // PyTorch: U31
     #[test]
     fn indices_are_drawn_in_proportion_to_their_weights() {
         let weights = [2.0, 0.0, 1.0, 5.0, 0.0];
@@ -261,6 +262,7 @@ mod tests {
         }
     }
 
+    // PyTorch: U31
     #[test]
     fn more_than_2_to_the_24_weights_are_allowed() {
         let count = (1 << 24) + 1;

@@ -150,6 +150,7 @@ fn assert_epochs(sampler: &dyn Sampler, seed: u64, epochs: &[Indices]) {
     }
 }
 
+// PyTorch: R07, R08
 #[test]
 fn numbers() {
     for Seed { seed, words, permutations, randint, .. } in golden().seeds {
@@ -170,6 +171,7 @@ fn numbers() {
     }
 }
 
+// PyTorch: S03, S04
 #[test]
 fn samplers_of_permutations_and_draws() {
     for Seed { seed, random, subset, .. } in golden().seeds {
@@ -183,6 +185,7 @@ fn samplers_of_permutations_and_draws() {
     }
 }
 
+// PyTorch: S05, R09
 #[test]
 fn samplers_of_weights() {
     let Golden { weights, seeds, .. } = golden();
@@ -195,6 +198,7 @@ fn samplers_of_weights() {
     }
 }
 
+// PyTorch: R06
 #[test]
 fn loaders_that_shuffle() {
     for Seed { seed, shuffled, .. } in golden().seeds {
@@ -214,6 +218,7 @@ fn loaders_that_shuffle() {
     }
 }
 
+// PyTorch: S07, 2.2.1
 #[test]
 fn distributed_samplers() {
     for Seed { seed, distributed, .. } in golden().seeds {
@@ -228,6 +233,7 @@ fn distributed_samplers() {
     }
 }
 
+// PyTorch: D09
 #[test]
 fn splits() {
     for Seed { seed, splits, .. } in golden().seeds {
@@ -242,6 +248,7 @@ fn splits() {
 }
 
 /// Numbers of PyTorch from other sources, such as its own tests.
+// PyTorch: R06, R07
 #[test]
 fn published_numbers() {
     assert_eq!(permutation(1, 10), [5, 6, 1, 2, 0, 8, 9, 3, 7, 4]);

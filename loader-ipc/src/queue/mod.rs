@@ -231,6 +231,7 @@ mod tests {
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     }
 
+    // PyTorch: X07, N02
     #[test]
     fn an_exit_comes_after_everything_that_the_worker_sent() {
         let (mut ends, mut results, notes) = queues(2);
@@ -333,6 +334,7 @@ mod tests {
         assert_eq!(begun + withdrawn, 2_000);
     }
 
+    // PyTorch: X07
     #[test]
     fn an_invalid_frame_names_its_worker_and_other_workers_go_on() {
         let (mut ends, mut results, _notes) = queues(2);

@@ -1,4 +1,4 @@
-//! A shared library with a loader in it, as an extension of an interpreter: see `tests/tests/extension.rs`. A
+//! A shared library with a loader in it, as an extension of an interpreter: see `tests/tests/workers/extension.rs`. A
 //! module of the interpreter would call its exported functions. Each prints one line and returns the exit
 //! code.
 #![allow(unsafe_code)] // for functions that are found by name

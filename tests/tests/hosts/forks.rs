@@ -1,0 +1,281 @@
+//! Datasets that fork, with a child that comes back from user code into a worker's loop: the epoch is right, and the child ends.
+#![allow(unsafe_code)] // for `fork`, which only a test wants
+
+use std::{path::PathBuf, sync::OnceLock, thread, time::Duration};
+
+use loader_core::{Error, collate::Batch, prelude::*};
+use loader_tests::{
+    alone::alone,
+    datasets::{Noise, NoiseSample, put_lives, take_life},
+    digest_rest,
+    timing::{assert_soon, timed},
+    traces::Before,
+};
+use nix::{
+    libc,
+    sys::{
+        signal::Signal,
+        wait::{WaitStatus, waitpid},
+    },
+    unistd::Pid,
+};
+use rand::RngExt;
+use serde::{Deserialize, Serialize};
+
+/// How a dataset forks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Fork {
+    /// `fork`, by the C library.
+    Library,
+    /// The system call itself, of which the C library knows nothing.
+    RawClone,
+    /// `daemon(0, 0)`: the process that called it ends, and its child returns.
+    Daemon,
+}
+
+/// Where a dataset forks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Place {
+    Setup,
+    WorkerInit,
+    Get,
+    GetMany,
+    Collate,
+    /// In the batch's `Serialize`.
+    Encode,
+    /// In an iterator's `next`.
+    Next,
+}
+
+/// The forks that remain to be done: each file in the folder is one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Forks {
+    how: Fork,
+    place: Place,
+    folder: PathBuf,
+}
+
+impl Forks {
+    /// Makes samples `0..count` fork once each.
+    fn prepare(how: Fork, place: Place, count: usize) -> (Self, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        put_lives(folder.path(), &(0..count).map(|sample| (sample, 1)).collect::<Vec<_>>());
+        (Self { how, place, folder: folder.path().to_owned() }, folder)
+    }
+
+    /// Forks if this is the place and `sample` has not forked yet. Both processes return; true in the child.
+    fn come_to(&self, place: Place, sample: usize) -> bool {
+        place == self.place && take_life(&self.folder, sample) && fork(self.how, place)
+    }
+
+    /// The same for functions that get no dataset, with the forks noted for this process.
+    fn come_to_of_process(place: Place) -> bool {
+        FORKS.get().is_some_and(|forks| forks.come_to(place, 0))
+    }
+}
+
+/// The forks of functions in this process that get no dataset.
+static FORKS: OnceLock<Forks> = OnceLock::new();
+
+/// True in the child.
+fn fork(how: Fork, place: Place) -> bool {
+    let result = match how {
+        // SAFETY: this is what user code does: the child of a process with several threads goes on as if nothing had happened.
+        Fork::Library => i64::from(unsafe { libc::fork() }),
+        // SAFETY: as above; no stack and no flags but the signal of its end.
+        Fork::RawClone => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) },
+        // SAFETY: as above.
+        Fork::Daemon => i64::from(unsafe { libc::daemon(0, 0) }),
+    };
+    assert!(result >= 0, "{how:?}: {}", std::io::Error::last_os_error());
+    match how {
+        Fork::Library if result > 0 => {
+            let status = waitpid(Pid::from_raw(result as i32), None).unwrap();
+            // During collation the child itself writes into the slot.
+            let is_right = match status {
+                WaitStatus::Signaled(_, Signal::SIGSEGV, _) => place == Place::Collate,
+                WaitStatus::Exited(_, 1) => place != Place::Collate,
+                _ => false,
+            };
+            assert!(is_right, "{place:?}: {status:?}");
+        }
+        // Time for the child to go on first.
+        _ if result > 0 => thread::sleep(Duration::from_millis(20)),
+        _ => {}
+    }
+    result == 0
+}
+
+/// [`Noise`] that forks. As an iterable dataset it gives the same samples.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Forking {
+    noise: Noise,
+    forks: Forks,
+}
+
+impl Dataset for Forking {
+    type Sample = NoiseSample;
+
+    fn len(&self) -> usize {
+        self.noise.count
+    }
+
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
+        // Without workers all loaders share this process, in which all forks are done.
+        drop(FORKS.set(self.forks.clone()));
+        self.forks.come_to(Place::Setup, 0);
+        Ok(())
+    }
+
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
+        self.forks.come_to(Place::Get, index);
+        self.noise.get(index, cx)
+    }
+}
+
+/// The same, many samples at once.
+#[derive(Debug, Serialize, Deserialize)]
+struct ForkingMany(Forking);
+
+impl Dataset for ForkingMany {
+    type Sample = NoiseSample;
+
+    fn len(&self) -> usize {
+        self.0.noise.count
+    }
+
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
+        self.0.noise.get(index, cx)
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<NoiseSample>> {
+        let load = |&index| {
+            cx.set_index(index);
+            self.0.forks.come_to(Place::GetMany, index);
+            self.get(index, cx)
+        };
+        indices.iter().map(load).collect()
+    }
+}
+
+impl IterableDataset for Forking {
+    type Sample = NoiseSample;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<NoiseSample>> + Send> {
+        Ok(shard.of(0..self.noise.count as u64).map(|number| {
+            self.forks.come_to(Place::Next, number as usize);
+            let noise = [(); 3].map(|()| cx.rng().random_range(0.0f32..1.0));
+            Ok((number, noise, format!("sample {number}")))
+        }))
+    }
+}
+
+/// A batch that forks when it is encoded in a worker.
+#[derive(Debug, Deserialize)]
+#[serde(from = "(Tensor<u64>, Tensor<f32>)")]
+struct ForkingBatch(Tensor<u64>, Tensor<f32>);
+
+impl From<(Tensor<u64>, Tensor<f32>)> for ForkingBatch {
+    fn from((numbers, noise): (Tensor<u64>, Tensor<f32>)) -> Self {
+        Self(numbers, noise)
+    }
+}
+
+impl Serialize for ForkingBatch {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Forks::come_to_of_process(Place::Encode);
+        (&self.0, &self.1).serialize(serializer)
+    }
+}
+
+fn forking_collate(samples: Vec<NoiseSample>) -> anyhow::Result<ForkingBatch> {
+    // Some of the batch is made before, and some behind the fork.
+    let numbers: Vec<u64> = samples.iter().map(|(number, ..)| *number).collect();
+    let mut numbers = Tensor::from_slice(&numbers, [numbers.len()])?;
+    if Forks::come_to_of_process(Place::Collate) {
+        // The worker's batch must not have this, although it is made in the same slot.
+        numbers.as_mut_slice()?.fill(u64::MAX);
+    }
+    let noise: Vec<f32> = samples.iter().flat_map(|(_, noise, _)| *noise).collect();
+    Ok(ForkingBatch(numbers, Tensor::from_slice(&noise, [samples.len(), 3])?))
+}
+
+fn forking_worker_init(_worker: &WorkerInfo) -> anyhow::Result<()> {
+    Forks::come_to_of_process(Place::WorkerInit);
+    Ok(())
+}
+
+/// Order and content of an epoch, and the number of replaced workers.
+type Epoch = ((u64, u64), u64);
+
+fn load<B: Batch>(loader: Result<DataLoader<B>, Error>) -> Epoch {
+    let mut batches = loader.unwrap().iter().unwrap();
+    (digest_rest(&mut batches).unwrap(), batches.report().restarts)
+}
+
+fn load_by_index<D: Dataset<Sample = NoiseSample>>(dataset: D, workers: usize) -> Epoch {
+    let loader = DataLoader::builder(dataset).batch_size(4).shuffle(true).num_workers(workers);
+    let loader = loader.worker_init(forking_worker_init).collate(forking_collate);
+    load(loader.on_warning(|_| {}).build())
+}
+
+fn load_in_order(dataset: Forking, workers: usize) -> Epoch {
+    let loader = DataLoader::stream(dataset).shards(3).batch_size(4).num_workers(workers);
+    load(loader.on_warning(|_| {}).build())
+}
+
+/// Loads an epoch whose dataset forks `count` times. The epoch must be that of a dataset that does not fork,
+/// and the forked children must have ended.
+fn assert_copies_end(how: Fork, place: Place, count: usize) {
+    let before = Before::take();
+    let (forks, lives) = Forks::prepare(how, place, count);
+    let dataset = Forking { noise: Noise { count: 200 }, forks };
+    let load = |workers| match place {
+        Place::Next => load_in_order(dataset.clone(), workers),
+        Place::GetMany => load_by_index(ForkingMany(dataset.clone()), workers),
+        _ => load_by_index(dataset.clone(), workers),
+    };
+    let ((digest, restarts), took) = timed(|| load(2));
+    println!("{how:?} in {place:?}: {took:?}");
+    assert_eq!(std::fs::read_dir(lives.path()).unwrap().count(), 0, "it has forked each time");
+    assert_soon(took);
+    // All forks are done, so main itself can load the epoch.
+    assert_eq!(digest, load(0).0, "{how:?} in {place:?}");
+    // A daemon's first process ends, and its worker is replaced.
+    assert_eq!(restarts, if how == Fork::Daemon { count as u64 } else { 0 }, "{how:?} in {place:?}");
+    drop(lives);
+    before.assert_nothing_left();
+}
+
+#[test]
+fn forks_and_both_processes_come_back() {
+    alone(|| {
+        for place in [
+            Place::Setup,
+            Place::WorkerInit,
+            Place::Get,
+            Place::GetMany,
+            Place::Collate,
+            Place::Encode,
+            Place::Next,
+        ] {
+            for how in [Fork::Library, Fork::RawClone] {
+                let is_of_sample = matches!(place, Place::Get | Place::GetMany | Place::Next);
+                assert_copies_end(how, place, if is_of_sample { 5 } else { 1 });
+            }
+        }
+    });
+}
+
+#[test]
+fn becomes_a_daemon() {
+    alone(|| {
+        for place in [Place::Setup, Place::Get, Place::Collate, Place::Next] {
+            assert_copies_end(Fork::Daemon, place, 1);
+        }
+    });
+}
