@@ -6,7 +6,8 @@ use std::{
     time::Instant,
 };
 
-use loader_ipc::{pin::Pinner, slots::SlotPool};
+use loader_ipc::slots::SlotPool;
+use loader_pinning::Pinner;
 
 use crate::{
     builder::Builder,

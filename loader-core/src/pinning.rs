@@ -1,6 +1,6 @@
 //! PyTorch's `pin_memory`: opens the driver, and warns if memory cannot be page-locked.
 
-use loader_ipc::pin::{PinError, Pinner};
+use loader_pinning::{PinError, Pinner};
 
 use crate::warning::{Warn, Warning};
 

@@ -7,10 +7,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{
-    pin::Pinner,
-    sys::{Line, Pages},
-};
+use loader_pinning::Pinner;
+
+use crate::sys::{Line, Pages};
 
 /// Maximum size of a buffer in the class of small buffers, in lines.
 const MAX_SMALL: usize = 64 * 1024 / size_of::<Line>();

@@ -1,9 +1,10 @@
 //! What main and its workers share: frames, the two kinds of queue, shared memory, worker processes and the
 //! handshake.
 //!
-//! Programs use `loader-core` and `loader-worker`, which are built on this crate. It is the only library of
-//! the loader with `unsafe` code (in `src/sys/` and `src/entry.rs`). Its interface is internal: it may change
-//! in any release, and its types keep their guarantees only when they are used as those two crates use them.
+//! Programs use `loader-core` and `loader-worker`, which are built on this crate. Its `unsafe` code is in
+//! `src/sys/` and `src/entry.rs`; the only other library of the loader with `unsafe` code is `loader-pinning`.
+//! The interface is internal: it may change in any release, and its types keep their guarantees only when they
+//! are used as those two crates use them.
 //!
 //! How a batch travels: main leases a slot of [`slots::SlotPool`] and sends a [`frame::Task`] with the
 //! [`frame::Lease`] on a worker's index [`queue`]. The worker builds the batch in an [`arena::Arena`] over
@@ -33,7 +34,6 @@ pub mod lifeline;
 pub mod meeting;
 pub mod memory;
 pub mod oom;
-pub mod pin;
 pub mod process;
 pub mod queue;
 mod ring;

@@ -30,6 +30,7 @@ use std::{
     thread::{self, ThreadId},
 };
 
+use loader_pinning::Pinner;
 use recent::RecentSizes;
 use regions::Region;
 pub use regions::SharedRegion;
@@ -37,7 +38,6 @@ pub use regions::SharedRegion;
 use crate::{
     advice,
     frame::Lease,
-    pin::Pinner,
     sys::{Loan, SlotMemory},
 };
 

@@ -9,10 +9,10 @@ use loader_ipc::{
     handshake::Work,
     heap::HeapPool,
     memory::SealedMemory,
-    pin::Pinner,
     process,
     slots::SlotPool,
 };
+use loader_pinning::Pinner;
 
 use super::{Builder, settings::Settings};
 use crate::{

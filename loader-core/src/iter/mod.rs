@@ -6,7 +6,7 @@ mod workers;
 
 use std::{fmt, time::Instant};
 
-use loader_ipc::pin::Pinner;
+use loader_pinning::Pinner;
 
 use crate::{
     batch_info::BatchInfo,

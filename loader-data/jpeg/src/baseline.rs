@@ -1,4 +1,4 @@
-//! A decoder for baseline JPEG that decodes only the part of the image that a crop needs.
+//! Decodes the part of a baseline JPEG that a crop needs.
 //!
 //! A decoder must read the coded blocks of a JPEG in order, but only the blocks in the crop must become
 //! pixels. For the other blocks this decoder reads the lengths of the codes and does not compute their
@@ -14,35 +14,33 @@
 //! grey or YCbCr with chroma of full or half size. For every other file, and for every damaged file, its
 //! functions return `None`; zune-jpeg then decodes or refuses the file.
 
-mod blocks;
-mod colour;
-mod complete;
-mod entropy;
-mod header;
-mod huffman;
-
 use pulp::{Simd, WithSimd};
 
-use super::super::picture::{Area, Picture, Size};
-use blocks::Block;
-pub(super) use complete::{Defect, check};
-use entropy::{Bits, Entropy};
-use header::Header;
-use huffman::Tables;
+use crate::{
+    RGB,
+    area::{Area, Size},
+    blocks::{self, Block},
+    colour,
+    entropy::{Bits, Entropy},
+    header::Header,
+    huffman::Tables,
+};
 
 /// The marker that ends an image.
-const END_OF_IMAGE: u8 = 0xD9;
+pub(crate) const END_OF_IMAGE: u8 = 0xD9;
 
-/// A JPEG file whose headers have been read.
+/// A file that this decoder handles, whose headers have been read.
 #[derive(Debug)]
-pub(super) struct Jpeg<'a> {
+pub(crate) struct Baseline<'a> {
     header: Header<'a>,
     file: &'a [u8],
 }
 
-/// Buffers of the decoder, kept from image to image.
+/// Buffers of the decoder, kept from image to image. A thread that decodes many images should keep one value.
+/// At most about as large as the largest coded file plus its decoded part, until they are
+/// [released](Self::release).
 #[derive(Debug, Default)]
-pub(in super::super) struct Buffers {
+pub struct Buffers {
     tables: Tables,
     entropy: Entropy,
     planes: [Plane; 3],
@@ -51,7 +49,7 @@ pub(in super::super) struct Buffers {
 
 impl Buffers {
     /// Frees the buffers if one of them is larger than `kept` bytes.
-    pub(in super::super) fn release(&mut self, kept: usize) {
+    pub fn release(&mut self, kept: usize) {
         if self.entropy.capacity() > kept || self.planes.iter().any(|plane| plane.bytes.capacity() > kept) {
             *self = Self::default();
         }
@@ -60,15 +58,15 @@ impl Buffers {
 
 /// The decoded part of one component, in whole blocks.
 #[derive(Debug, Default)]
-struct Plane {
-    bytes: Vec<u8>,
-    width: usize,
+pub(crate) struct Plane {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) width: usize,
 }
 
 /// The groups of blocks (MCUs) that a crop needs, in one direction.
 #[derive(Debug, Clone, Copy)]
-struct Span {
-    start: usize,
+pub(crate) struct Span {
+    pub(crate) start: usize,
     end: usize,
     /// Number of groups in the whole image.
     all: usize,
@@ -95,24 +93,25 @@ impl Span {
     }
 }
 
-impl<'a> Jpeg<'a> {
+impl<'a> Baseline<'a> {
     /// Reads the headers. Returns `None` if this decoder does not handle the file.
-    pub(super) fn open(file: &'a [u8]) -> Option<Self> {
+    pub(crate) fn open(file: &'a [u8]) -> Option<Self> {
         Some(Self { header: Header::read(file)?, file })
     }
 
-    pub(super) fn size(&self) -> Size {
+    pub(crate) fn size(&self) -> Size {
         self.header.size
     }
 
-    /// Decodes `area` into `picture`, in place of the previous image. Returns `None` if the file is damaged.
-    pub(super) fn decode(&self, area: Area, picture: &mut Picture, buffers: &mut Buffers) -> Option<()> {
+    /// Decodes `area`, which has pixels and is inside the image, into `pixels`, in place of the previous
+    /// image. Returns `None` if the file is damaged.
+    pub(crate) fn decode(&self, area: Area, pixels: &mut Vec<u8>, buffers: &mut Buffers) -> Option<()> {
         buffers.tables.build(&self.header)?;
         let (marker, _) = buffers.entropy.read(&self.file[self.header.scan..])?;
         if marker != END_OF_IMAGE {
             return None;
         }
-        pulp::Arch::new().dispatch(Job { jpeg: self, area, picture, buffers })
+        pulp::Arch::new().dispatch(Job { jpeg: self, area, pixels, buffers })
     }
 }
 
@@ -120,9 +119,9 @@ impl<'a> Jpeg<'a> {
 /// processor has. Every function that it calls must be `inline(always)`: a function that is not inlined is
 /// compiled for the basic instruction set only.
 struct Job<'a> {
-    jpeg: &'a Jpeg<'a>,
+    jpeg: &'a Baseline<'a>,
     area: Area,
-    picture: &'a mut Picture,
+    pixels: &'a mut Vec<u8>,
     buffers: &'a mut Buffers,
 }
 
@@ -131,16 +130,16 @@ impl WithSimd for Job<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Option<()> {
-        let Self { jpeg, area, picture, buffers } = self;
+        let Self { jpeg, area, pixels, buffers } = self;
         let Buffers { tables, entropy, planes, colours } = buffers;
         let spans = jpeg.decode_planes(area, tables, entropy, planes)?;
-        picture.clear_part(area);
-        colours.write(&jpeg.header, area, spans, planes, picture);
+        pixels.resize(area.size.pixels() as usize * RGB, 0);
+        colours.write(&jpeg.header, area, spans, planes, pixels);
         Some(())
     }
 }
 
-impl Jpeg<'_> {
+impl Baseline<'_> {
     /// Decodes the groups that `area` needs into `planes`. Returns the columns and rows of these groups.
     #[inline(always)]
     fn decode_planes(
@@ -201,35 +200,32 @@ impl Jpeg<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{super::picture::RGB, jpeg},
-        *,
-    };
+    use super::*;
+    use crate::decode_whole;
 
     const PHOTOS: [(&str, &[u8]); 8] = [
-        ("4:2:0", include_bytes!("../../../../photos/table/coffee.jpg")),
-        ("4:2:0, even finer detail", include_bytes!("../../../../photos/texture/grass.jpg")),
-        ("grey", include_bytes!("../../../../photos/texture/brick.jpg")),
-        ("4:2:0, two groups wide", include_bytes!("../../../../tests/image_folder/fixtures/baseline.jpg")),
-        ("4:2:2", include_bytes!("../../../../tests/image_folder/fixtures/half-width-chroma.jpg")),
-        ("4:4:4", include_bytes!("../../../../tests/image_folder/fixtures/full-chroma.jpg")),
-        ("restart markers", include_bytes!("../../../../tests/image_folder/fixtures/restarts.jpg")),
-        ("codes made for the file", include_bytes!("../../../../tests/image_folder/fixtures/own-codes.jpg")),
+        ("4:2:0", include_bytes!("../../photos/table/coffee.jpg")),
+        ("4:2:0, even finer detail", include_bytes!("../../photos/texture/grass.jpg")),
+        ("grey", include_bytes!("../../photos/texture/brick.jpg")),
+        ("4:2:0, two groups wide", include_bytes!("../../tests/image_folder/fixtures/baseline.jpg")),
+        ("4:2:2", include_bytes!("../../tests/image_folder/fixtures/half-width-chroma.jpg")),
+        ("4:4:4", include_bytes!("../../tests/image_folder/fixtures/full-chroma.jpg")),
+        ("restart markers", include_bytes!("../../tests/image_folder/fixtures/restarts.jpg")),
+        ("codes made for the file", include_bytes!("../../tests/image_folder/fixtures/own-codes.jpg")),
     ];
 
-    fn decode(file: &[u8], area: Area, buffers: &mut Buffers) -> Option<Picture> {
-        let mut picture = Picture::default();
-        Jpeg::open(file)?.decode(area, &mut picture, buffers)?;
-        Some(picture)
+    fn decode(file: &[u8], area: Area, buffers: &mut Buffers) -> Option<Vec<u8>> {
+        let mut pixels = Vec::new();
+        Baseline::open(file)?.decode(area, &mut pixels, buffers)?;
+        Some(pixels)
     }
 
     #[test]
     fn pixels_are_the_same_as_from_zune_jpeg() {
         let buffers = &mut Buffers::default();
         for (kind, file) in PHOTOS {
-            let mut expected = Picture::default();
-            jpeg::decode_whole(file, &mut expected).unwrap();
-            let Size { width, height } = expected.area().size;
+            let (Size { width, height }, expected) = decode_whole(file).unwrap();
+            let bytes_of_row = width as usize * RGB;
             let (half_width, half_height) = (width / 2, height / 2);
             for (x, y, width, height) in [
                 (0, 0, width, height),
@@ -243,10 +239,12 @@ mod tests {
             ] {
                 let area = Area::new(x, y, Size::new(width, height));
                 let found = decode(file, area, buffers).expect(kind);
-                assert_eq!(found.area(), area, "{kind}");
-                assert_eq!(found.bytes().len(), area.size.pixels() as usize * RGB, "{kind}");
-                for y in y..y + height {
-                    assert!(found.row(x, y, width) == expected.row(x, y, width), "{kind}, {area:?}, row {y}");
+                assert_eq!(found.len(), area.size.pixels() as usize * RGB, "{kind}");
+                let expected = expected.chunks_exact(bytes_of_row).skip(y as usize);
+                let rows = found.chunks_exact(width as usize * RGB);
+                for (y, (found, expected)) in rows.zip(expected).enumerate() {
+                    let expected = &expected[x as usize * RGB..][..width as usize * RGB];
+                    assert!(found == expected, "{kind}, {area:?}, row {y}");
                 }
             }
         }
@@ -287,13 +285,12 @@ mod tests {
     fn a_damaged_file_loads_as_with_zune_jpeg_or_fails() {
         let (_, file) = PHOTOS[3];
         let buffers = &mut Buffers::default();
-        let expected = &mut Picture::default();
         let (mut loaded, mut failed) = (0, 0);
         // Leaves out the first two bytes, which identify the format and are checked elsewhere.
         for flip in (16..file.len() * 8).step_by(3) {
             let mut damaged = file.to_vec();
             damaged[flip / 8] ^= 1 << (flip % 8);
-            let Some(jpeg) = Jpeg::open(&damaged).filter(|jpeg| jpeg.size().pixels() < 1 << 16) else {
+            let Some(jpeg) = Baseline::open(&damaged).filter(|jpeg| jpeg.size().pixels() < 1 << 16) else {
                 continue;
             };
             let corner = decode(&damaged, Area::new(0, 0, Size::new(1, 1)), buffers);
@@ -304,9 +301,9 @@ mod tests {
                 continue;
             };
             loaded += 1;
-            let whole = jpeg::decode_whole(&damaged, expected);
-            assert!(whole.is_ok(), "bit {flip}: zune-jpeg: {}", whole.unwrap_err());
-            assert!(found.bytes() == expected.bytes(), "bit {flip}");
+            let whole = decode_whole(&damaged);
+            let (_, expected) = whole.unwrap_or_else(|error| panic!("bit {flip}: zune-jpeg: {error}"));
+            assert!(found == expected, "bit {flip}");
         }
         assert!(loaded > 1000 && failed > 100, "{loaded} loaded, {failed} failed");
     }

@@ -1,7 +1,7 @@
 //! The inverse cosine transform, which computes the pixels of a block from its values.
 
 /// The 8 x 8 values of a block, row by row: cosine coefficients, not pixels.
-pub(super) type Block = [i32; 64];
+pub(crate) type Block = [i32; 64];
 
 /// Transforms the eight columns of a block at once: one of the two directions. Constants are multiples of
 /// 1/4096. `round` is added to each sum before it is shifted right by `SHIFT`.
@@ -56,7 +56,7 @@ fn transposed(rows: [[i32; 8]; 8]) -> [[i32; 8]; 8] {
 /// Writes the pixels of `block` to eight rows of `out`, which start `width` bytes apart, and sets all values
 /// of the block to 0. `last` is the place, in zigzag order, after which all values are 0.
 #[inline(always)]
-pub(super) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize) {
+pub(crate) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize) {
     if last == 0 {
         let pixel = (block[0].wrapping_add(4 + 1024) >> 3).clamp(0, 255) as u8;
         for row in out.chunks_mut(width).take(8) {

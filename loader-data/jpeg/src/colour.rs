@@ -1,14 +1,15 @@
 //! Converts the planes of the components to RGB.
 
-use super::{
-    super::super::picture::{Area, Picture, RGB},
-    Plane, Span,
+use crate::{
+    RGB,
+    area::Area,
+    baseline::{Plane, Span},
     header::Header,
 };
 
 /// Buffers for one row of chroma, enlarged to the resolution of luma.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     blue: Row,
     red: Row,
 }
@@ -22,20 +23,21 @@ struct Row {
 }
 
 impl Rows {
-    /// Writes the pixels of `area` to `picture`. `planes` hold the groups in `columns` and `rows`.
+    /// Writes the pixels of `area` to `pixels`, which has its size. `planes` hold the groups in `columns` and
+    /// `rows`.
     #[inline(always)]
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         header: &Header<'_>,
         area: Area,
         (columns, rows): (Span, Span),
         planes: &[Plane; 3],
-        picture: &mut Picture,
+        pixels: &mut [u8],
     ) {
         let left = area.x as usize - columns.start * header.across * 8;
         let width = area.size.width as usize;
-        for y in area.y..area.y + area.size.height {
-            let out = picture.row_mut(area.x, y, area.size.width).as_chunks_mut::<RGB>().0;
+        for (y, out) in (area.y..).zip(pixels.chunks_exact_mut(width * RGB)) {
+            let out = out.as_chunks_mut::<RGB>().0;
             let y = y as usize - rows.start * header.down * 8;
             let luma = &planes[0].row(y)[left..left + width];
             if header.is_grey() {

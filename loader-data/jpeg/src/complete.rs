@@ -3,23 +3,13 @@
 //! zune-jpeg decodes missing coded pixels as if they were zeros and reports no error, not even in its strict
 //! mode. Therefore this module reads every scan before zune-jpeg does, without inverse transform and colours.
 
-use super::{
-    super::{super::picture::Size, MAX_PIXELS},
-    END_OF_IMAGE,
+use crate::{
+    JpegError,
+    area::Size,
+    baseline::END_OF_IMAGE,
     entropy::{Bits, Entropy},
     huffman::{Codes, Table},
 };
-
-/// Why an image is not complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Defect {
-    /// The file, or the image in it, ends too early.
-    Truncated,
-    /// Its bytes are invalid.
-    Invalid(&'static str),
-}
-
-const NO_CODE: Defect = Defect::Invalid("a Huffman code is missing or invalid");
 
 /// Maximum number of scans of a progressive image: the limit of zune-jpeg.
 const MAX_SCANS: usize = 100;
@@ -30,8 +20,9 @@ const MAX_SCANS: usize = 100;
 /// allows the later scans to be left out, which costs detail.
 ///
 /// # Errors
-/// Returns a [`Defect`], which depends on the bytes of the file only, not on the crop.
-pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
+/// Returns a [`JpegError`], which depends on the bytes of the file only, not on the crop. A frame of more than
+/// `max_pixels` is an error.
+pub(crate) fn check(file: &[u8], max_pixels: u64) -> Result<(), JpegError> {
     let mut codes = Codes::default();
     let mut frame = None;
     let mut restart = 0;
@@ -39,38 +30,36 @@ pub(in super::super) fn check(file: &[u8]) -> Result<(), Defect> {
     let mut entropy = Entropy::default();
     let mut place = 2;
     loop {
-        let marker = next_marker(file, &mut place).ok_or(Defect::Truncated)?;
+        let marker = next_marker(file, &mut place).ok_or(JpegError::Truncated)?;
         if marker == END_OF_IMAGE {
             let has_all = frame.is_some_and(|frame: Frame| frame.components.iter().all(|one| one.has_dc));
-            return if has_all { Ok(()) } else { Err(Defect::Truncated) };
+            return if has_all { Ok(()) } else { Err(JpegError::Truncated) };
         }
         let segment = segment(file, &mut place)?;
         match marker {
             0xC0..=0xC2 => {
-                frame = Some(
-                    Frame::read(marker == 0xC2, segment)
-                        .ok_or(Defect::Invalid("a frame header is invalid"))?,
-                );
+                frame = Some(Frame::read(marker == 0xC2, segment, max_pixels).ok_or(JpegError::FrameHeader)?);
             }
-            0xC4 => codes.read(segment).ok_or(NO_CODE)?,
+            0xC4 => codes.read(segment).ok_or(JpegError::HuffmanCode)?,
             0xDD => {
-                restart = usize::from(u16::from_be_bytes(*segment.first_chunk().ok_or(Defect::Truncated)?))
+                restart = usize::from(u16::from_be_bytes(*segment.first_chunk().ok_or(JpegError::Truncated)?))
             }
-            0xE0 if segment.starts_with(b"AVI1\0") => codes.read(MOTION_JPEG_CODES).ok_or(NO_CODE)?,
+            0xE0 if segment.starts_with(b"AVI1\0") => {
+                codes.read(MOTION_JPEG_CODES).ok_or(JpegError::HuffmanCode)?
+            }
             0xDA => {
                 scans += 1;
                 let frame = frame.as_mut().filter(|_| scans <= MAX_SCANS);
-                let frame = frame
-                    .ok_or(Defect::Invalid("a scan has no frame header, or there are too many scans"))?;
-                let (end, length) = entropy.read(&file[place..]).ok_or(Defect::Truncated)?;
+                let frame = frame.ok_or(JpegError::Scans)?;
+                let (end, length) = entropy.read(&file[place..]).ok_or(JpegError::Truncated)?;
                 place += length;
                 let scan = Scan::read(segment, frame, &codes)?;
                 let mut bits = Bits::new(&entropy);
                 if scan.read_all_blocks(frame, restart, &mut bits).is_none() {
                     return Err(match end {
-                        _ if !bits.is_at_end() => NO_CODE,
-                        END_OF_IMAGE => Defect::Truncated,
-                        _ => Defect::Invalid("a scan has fewer coded pixels than the header says"),
+                        _ if !bits.is_at_end() => JpegError::HuffmanCode,
+                        END_OF_IMAGE => JpegError::Truncated,
+                        _ => JpegError::ShortScan,
                     });
                 }
                 if !frame.progressive && scan.parts.len() == frame.components.len() {
@@ -100,14 +89,14 @@ fn next_marker(file: &[u8], place: &mut usize) -> Option<u8> {
 }
 
 /// Returns the segment at `place`, without its length field, and moves `place` after it.
-fn segment<'a>(file: &'a [u8], place: &mut usize) -> Result<&'a [u8], Defect> {
+fn segment<'a>(file: &'a [u8], place: &mut usize) -> Result<&'a [u8], JpegError> {
     let rest = &file[*place..];
-    let length = usize::from(u16::from_be_bytes(*rest.first_chunk().ok_or(Defect::Truncated)?));
+    let length = usize::from(u16::from_be_bytes(*rest.first_chunk().ok_or(JpegError::Truncated)?));
     *place += length;
     if length < 2 {
-        return Err(Defect::Invalid("a segment is shorter than its own length"));
+        return Err(JpegError::Segment);
     }
-    rest.get(2..length).ok_or(Defect::Truncated)
+    rest.get(2..length).ok_or(JpegError::Truncated)
 }
 
 struct Frame {
@@ -131,7 +120,7 @@ struct Component {
 }
 
 impl Frame {
-    fn read(progressive: bool, segment: &[u8]) -> Option<Self> {
+    fn read(progressive: bool, segment: &[u8], max_pixels: u64) -> Option<Self> {
         let &[_, height_1, height_2, width_1, width_2, count, ref components @ ..] = segment else {
             return None;
         };
@@ -141,7 +130,7 @@ impl Frame {
         let across = components.iter().map(|component| component.across).max()?;
         let down = components.iter().map(|component| component.down).max()?;
         let sane = components.iter().all(|one| (1..=4).contains(&one.across) && (1..=4).contains(&one.down));
-        (sane && components.len() == usize::from(count) && size.pixels() <= MAX_PIXELS).then_some(Self {
+        (sane && components.len() == usize::from(count) && size.pixels() <= max_pixels).then_some(Self {
             size,
             progressive,
             components,
@@ -205,8 +194,8 @@ struct Part {
 }
 
 impl Scan {
-    fn read(segment: &[u8], frame: &Frame, codes: &Codes<'_>) -> Result<Self, Defect> {
-        const INVALID: Defect = Defect::Invalid("the header of a scan is invalid");
+    fn read(segment: &[u8], frame: &Frame, codes: &Codes<'_>) -> Result<Self, JpegError> {
+        const INVALID: JpegError = JpegError::ScanHeader;
         let (&count, rest) = segment.split_first().ok_or(INVALID)?;
         let (parts, spectrum) = rest.split_at_checked(usize::from(count) * 2).ok_or(INVALID)?;
         let &[first, last, bits] = spectrum else { return Err(INVALID) };
@@ -229,12 +218,12 @@ impl Scan {
             let code = |of: &[_; 4], number: u8| of.get(usize::from(number)).copied().flatten();
             let (dc, ac) = (code(&codes.dc, codes_of_part >> 4), code(&codes.ac, codes_of_part & 15));
             if matches!(content, Content::All | Content::FirstDc) {
-                dc.and_then(|code| part.dc.build_dc(code)).ok_or(NO_CODE)?;
+                dc.and_then(|code| part.dc.build_dc(code)).ok_or(JpegError::HuffmanCode)?;
             }
             if has_ac {
-                ac.and_then(|code| part.ac.build_progressive_ac(code)).ok_or(NO_CODE)?;
+                ac.and_then(|code| part.ac.build_progressive_ac(code)).ok_or(JpegError::HuffmanCode)?;
             } else if content == Content::All {
-                ac.and_then(|code| part.ac.build_ac(code)).ok_or(NO_CODE)?;
+                ac.and_then(|code| part.ac.build_ac(code)).ok_or(JpegError::HuffmanCode)?;
             }
             scan.parts.push(part);
         }
@@ -358,24 +347,28 @@ const MOTION_JPEG_CODES: &[u8] = &[
 mod tests {
     use super::*;
 
-    const BASELINE: &[u8] = include_bytes!("../../../../tests/image_folder/fixtures/baseline.jpg");
+    fn check(file: &[u8]) -> Result<(), JpegError> {
+        super::check(file, u64::MAX)
+    }
+
+    const BASELINE: &[u8] = include_bytes!("../../tests/image_folder/fixtures/baseline.jpg");
 
     #[test]
     fn the_end_of_a_thumbnail_does_not_end_the_image() {
         let metadata = [0xFF, 0xE1, 0, 6, 0xFF, 0xD8, 0xFF, 0xD9];
         let with_thumbnail = [&BASELINE[..2], &metadata, &BASELINE[2..]].concat();
         assert_eq!(check(&with_thumbnail), Ok(()));
-        assert_eq!(check(&with_thumbnail[..with_thumbnail.len() - 2]), Err(Defect::Truncated));
-        assert_eq!(check(&with_thumbnail[..10]), Err(Defect::Truncated));
-        assert_eq!(check(&with_thumbnail[..7]), Err(Defect::Truncated));
+        assert_eq!(check(&with_thumbnail[..with_thumbnail.len() - 2]), Err(JpegError::Truncated));
+        assert_eq!(check(&with_thumbnail[..10]), Err(JpegError::Truncated));
+        assert_eq!(check(&with_thumbnail[..7]), Err(JpegError::Truncated));
     }
 
     #[test]
     fn padding_and_bytes_after_the_end_are_ignored() {
         let padded = [&BASELINE[..2], &[0, 0, 0xFF, 0xFF], &BASELINE[2..], &[0; 40]].concat();
         assert_eq!(check(&padded), Ok(()));
-        assert_eq!(check(&[0xFF, 0xD8]), Err(Defect::Truncated));
-        assert_eq!(check(&[0xFF, 0xD8, 0xFF]), Err(Defect::Truncated));
+        assert_eq!(check(&[0xFF, 0xD8]), Err(JpegError::Truncated));
+        assert_eq!(check(&[0xFF, 0xD8, 0xFF]), Err(JpegError::Truncated));
     }
 
     /// Returns the range of the segment with the marker `wanted`.
@@ -397,10 +390,10 @@ mod tests {
         while frame.windows(2).any(|pair| pair == [0xFF, 0xC4]) {
             frame.drain(segment_of(&frame, 0xC4));
         }
-        assert_eq!(check(&frame), Err(NO_CODE));
+        assert_eq!(check(&frame), Err(JpegError::HuffmanCode));
         frame.splice(2..2, *b"\xFF\xE0\0\x07AVI1\0");
         assert_eq!(check(&frame), Ok(()));
         frame.drain(frame.len() - 50..frame.len() - 2);
-        assert_eq!(check(&frame), Err(Defect::Truncated));
+        assert_eq!(check(&frame), Err(JpegError::Truncated));
     }
 }

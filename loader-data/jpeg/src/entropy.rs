@@ -1,13 +1,13 @@
 //! Reads the bits of a scan: the coded pixels.
 
-use super::{
+use crate::{
     blocks::Block,
     huffman::{Entry, Table},
 };
 
 /// The bytes of a scan, without stuffing and markers.
 #[derive(Debug, Default)]
-pub(super) struct Entropy {
+pub(crate) struct Entropy {
     bytes: Vec<u8>,
     /// Ends of the restart intervals in `bytes`. The last one is the end of the scan.
     ends: Vec<usize>,
@@ -18,13 +18,13 @@ const PADDING: usize = 8;
 
 impl Entropy {
     /// Returns the capacity of the buffer in bytes.
-    pub(super) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
     /// Reads the scan at the start of `file`. Returns the marker that ends the scan and the number of bytes
     /// before that marker, or `None` if the file ends first.
-    pub(super) fn read(&mut self, file: &[u8]) -> Option<(u8, usize)> {
+    pub(crate) fn read(&mut self, file: &[u8]) -> Option<(u8, usize)> {
         self.bytes.clear();
         self.ends.clear();
         let mut rest = file;
@@ -54,7 +54,7 @@ impl Entropy {
 
 /// Reads bits from a scan.
 #[derive(Debug)]
-pub(super) struct Bits<'a> {
+pub(crate) struct Bits<'a> {
     bytes: &'a [u8],
     /// Number of the next bit in `bytes`.
     place: usize,
@@ -74,7 +74,7 @@ const ZIGZAG: [u8; 64] = [
 ];
 
 impl<'a> Bits<'a> {
-    pub(super) fn new(entropy: &'a Entropy) -> Self {
+    pub(crate) fn new(entropy: &'a Entropy) -> Self {
         Self { bytes: &entropy.bytes, place: 0, ends: &entropy.ends }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Bits<'a> {
     /// that of this block. Returns a place, in zigzag order, after which all values are 0, or `None` if a
     /// code is invalid or missing.
     #[inline(always)]
-    pub(super) fn block(
+    pub(crate) fn block(
         &mut self,
         dc: &Table,
         ac: &Table,
@@ -136,7 +136,7 @@ impl<'a> Bits<'a> {
 
     /// Reads the next code with `table`. Returns its entry and the window that starts with the code, or
     /// `None` if the code is invalid.
-    pub(super) fn symbol(&mut self, table: &Table) -> Option<(Entry, u64)> {
+    pub(crate) fn symbol(&mut self, table: &Table) -> Option<(Entry, u64)> {
         let window = self.window()?;
         let entry = table.look_up(window);
         self.place += entry.total() as usize;
@@ -144,13 +144,13 @@ impl<'a> Bits<'a> {
     }
 
     /// Skips `count` bits.
-    pub(super) fn skip(&mut self, count: usize) {
+    pub(crate) fn skip(&mut self, count: usize) {
         self.place += count;
     }
 
     /// Skips the rest of this restart interval and moves to the next one. Returns `None` if this interval is
     /// the last, or if more bits were read than it has.
-    pub(super) fn skip_to_restart(&mut self) -> Option<()> {
+    pub(crate) fn skip_to_restart(&mut self) -> Option<()> {
         self.check()?;
         let (&end, ends) = self.ends.split_first().filter(|(_, ends)| !ends.is_empty())?;
         (self.place, self.ends) = (end * 8, ends);
@@ -158,7 +158,7 @@ impl<'a> Bits<'a> {
     }
 
     /// Moves to the next restart interval. Returns `None` if this one is the last, or is not read to its end.
-    pub(super) fn restart(&mut self) -> Option<()> {
+    pub(crate) fn restart(&mut self) -> Option<()> {
         let (&end, ends) = self.ends.split_first()?;
         if self.place.div_ceil(8) != end || ends.is_empty() {
             return None;
@@ -169,12 +169,12 @@ impl<'a> Bits<'a> {
 
     /// True if fewer than 16 bits are left in the interval. The longest code has 16 bits, and the padding at
     /// the end of an interval need not be a valid code.
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.ends.first().is_none_or(|&end| self.place + 16 > end * 8)
     }
 
     /// Returns `None` if more bits were read than the interval has.
-    pub(super) fn check(&self) -> Option<()> {
+    pub(crate) fn check(&self) -> Option<()> {
         self.ends.first().filter(|&&end| self.place <= end * 8).map(|_| ())
     }
 }

@@ -1,39 +1,39 @@
 //! Reads the headers of a JPEG: everything before the coded pixels.
 
-use super::{super::super::picture::Size, huffman::Codes};
+use crate::{area::Size, huffman::Codes};
 
 /// The headers of a JPEG that this decoder handles.
 #[derive(Debug)]
-pub(super) struct Header<'a> {
-    pub(super) size: Size,
+pub(crate) struct Header<'a> {
+    pub(crate) size: Size,
     components: [Component; 3],
     count: usize,
     /// Number of blocks of the first component in a group (MCU), across and down: 1 x 1, 2 x 1 or 2 x 2. The
     /// other components have one block in a group.
-    pub(super) across: usize,
-    pub(super) down: usize,
+    pub(crate) across: usize,
+    pub(crate) down: usize,
     /// Each is `None` until the file has defined it.
     quantisers: [Option<[i32; 64]>; 4],
-    pub(super) codes: Codes<'a>,
+    pub(crate) codes: Codes<'a>,
     /// Number of groups from one restart marker to the next; 0 without restart markers.
-    pub(super) restart: usize,
+    pub(crate) restart: usize,
     /// Byte of the file at which the coded pixels start.
-    pub(super) scan: usize,
+    pub(crate) scan: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Component {
+pub(crate) struct Component {
     id: u8,
-    pub(super) across: usize,
-    pub(super) down: usize,
+    pub(crate) across: usize,
+    pub(crate) down: usize,
     /// Number of the quantisation table.
     table: usize,
     /// That table, in zigzag order, as in the file. [`Header::read`] fails if the file does not define it.
-    pub(super) quantiser: [i32; 64],
+    pub(crate) quantiser: [i32; 64],
     /// Number of the Huffman code for DC.
-    pub(super) dc: usize,
+    pub(crate) dc: usize,
     /// Number of the Huffman code for AC.
-    pub(super) ac: usize,
+    pub(crate) ac: usize,
 }
 
 impl Component {
@@ -42,7 +42,7 @@ impl Component {
 
 impl<'a> Header<'a> {
     /// Reads the headers. Returns `None` if the file ends too early, or if this decoder does not handle it.
-    pub(super) fn read(file: &'a [u8]) -> Option<Self> {
+    pub(crate) fn read(file: &'a [u8]) -> Option<Self> {
         let mut header = Self {
             size: Size::default(),
             components: [Component::UNKNOWN; 3],
@@ -85,11 +85,11 @@ impl<'a> Header<'a> {
         }
     }
 
-    pub(super) fn components(&self) -> impl Iterator<Item = &Component> {
+    pub(crate) fn components(&self) -> impl Iterator<Item = &Component> {
         self.components[..self.count].iter()
     }
 
-    pub(super) fn is_grey(&self) -> bool {
+    pub(crate) fn is_grey(&self) -> bool {
         self.count == 1
     }
 

@@ -1,10 +1,10 @@
 //! Tables that decode Huffman codes.
 
-use super::header::{Component, Header};
+use crate::header::{Component, Header};
 
 /// A Huffman code as in the file: the number of codes of each length from 1 to 16, and their symbols.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Code<'a> {
+pub(crate) struct Code<'a> {
     counts: &'a [u8; 16],
     symbols: &'a [u8],
 }
@@ -19,14 +19,14 @@ impl Code<'_> {
 
 /// The Huffman codes of a file: four for DC and four for AC. Each is `None` until the file has defined it.
 #[derive(Debug, Default)]
-pub(super) struct Codes<'a> {
-    pub(super) dc: [Option<Code<'a>>; 4],
-    pub(super) ac: [Option<Code<'a>>; 4],
+pub(crate) struct Codes<'a> {
+    pub(crate) dc: [Option<Code<'a>>; 4],
+    pub(crate) ac: [Option<Code<'a>>; 4],
 }
 
 impl<'a> Codes<'a> {
     /// Stores the codes that a DHT segment defines. Returns `None` if zune-jpeg would refuse them.
-    pub(super) fn read(&mut self, mut segment: &'a [u8]) -> Option<()> {
+    pub(crate) fn read(&mut self, mut segment: &'a [u8]) -> Option<()> {
         while let Some((&kind, rest)) = segment.split_first() {
             let (counts, rest) = rest.split_first_chunk::<16>()?;
             let all = counts.iter().map(|&count| usize::from(count)).sum();
@@ -49,7 +49,7 @@ const SHORT: u32 = 11;
 
 /// The meaning of a code: a number of zeros (`run`), then a value, whose `size` bits follow the code.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry(u32);
+pub(crate) struct Entry(u32);
 
 impl Entry {
     /// The `run` of the code that ends a block. A block has 63 AC values, so no real run is as long.
@@ -63,41 +63,41 @@ impl Entry {
 
     /// Number of bits of the value.
     #[inline(always)]
-    pub(super) fn size(self) -> u32 {
+    pub(crate) fn size(self) -> u32 {
         self.0 >> 16 & 0xFF
     }
 
     /// Returns the value as an unsigned number. `window` starts with the code.
-    pub(super) fn bits(self, window: u64) -> u64 {
+    pub(crate) fn bits(self, window: u64) -> u64 {
         // Two shifts, because `size` may be 0 and a shift by 64 overflows.
         window << (self.0 >> 8 & 0xFF) >> 1 >> (63 - self.size())
     }
 
     /// Number of bits of code and value together. Never 0.
     #[inline(always)]
-    pub(super) fn total(self) -> u32 {
+    pub(crate) fn total(self) -> u32 {
         self.0 & 0xFF
     }
 
     /// Number of values before this one that are 0.
     #[inline(always)]
-    pub(super) fn run(self) -> usize {
+    pub(crate) fn run(self) -> usize {
         (self.0 >> 24) as usize
     }
 
     #[inline(always)]
-    pub(super) fn is_end(self) -> bool {
+    pub(crate) fn is_end(self) -> bool {
         self.0 >> 24 == Self::END
     }
 
     #[inline(always)]
-    pub(super) fn is_valid(self) -> bool {
+    pub(crate) fn is_valid(self) -> bool {
         self.0 >> 24 <= Self::END
     }
 
     /// Returns the value. `window` starts with the code.
     #[inline(always)]
-    pub(super) fn value(self, window: u64) -> i32 {
+    pub(crate) fn value(self, window: u64) -> i32 {
         let (length, size) = (self.0 >> 8 & 0xFF, self.size());
         let window = window << length;
         // Two shifts, because `size` may be 0 and a shift by 64 overflows.
@@ -110,7 +110,7 @@ impl Entry {
 
 /// A table that decodes one Huffman code.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// The entry of the code that each sequence of `SHORT` bits starts with; 0 if that code is longer.
     short: [u32; 1 << SHORT],
     /// For each length, the first 16-bit number after those that start with a code of this length.
@@ -130,7 +130,7 @@ impl Default for Table {
 impl Table {
     /// Returns the entry of the code that `window` starts with.
     #[inline(always)]
-    pub(super) fn look_up(&self, window: u64) -> Entry {
+    pub(crate) fn look_up(&self, window: u64) -> Entry {
         match self.short[(window >> (64 - SHORT)) as usize] {
             0 => self.look_up_long(window),
             entry => Entry(entry),
@@ -154,7 +154,7 @@ impl Table {
     }
 
     /// Builds the table of a code for DC values.
-    pub(super) fn build_dc(&mut self, code: Code<'_>) -> Option<()> {
+    pub(crate) fn build_dc(&mut self, code: Code<'_>) -> Option<()> {
         // 11 bits hold any difference of two DC values, where pixels have 8 bits.
         self.build(code, |length, size| match size {
             0..=11 => Entry::new(length, size.into(), 0),
@@ -163,7 +163,7 @@ impl Table {
     }
 
     /// Builds the table of a code for AC values of a sequential frame.
-    pub(super) fn build_ac(&mut self, code: Code<'_>) -> Option<()> {
+    pub(crate) fn build_ac(&mut self, code: Code<'_>) -> Option<()> {
         self.build(code, |length, symbol| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
             (0, 0) => Entry::new(length, 0, Entry::END),
             (15, 0) => Entry::new(length, 0, 15),
@@ -174,7 +174,7 @@ impl Table {
 
     /// Builds the table of a code for AC values of a progressive frame, in which a code that ends a block has
     /// a value too, from which the number of ended blocks is computed.
-    pub(super) fn build_progressive_ac(&mut self, code: Code<'_>) -> Option<()> {
+    pub(crate) fn build_progressive_ac(&mut self, code: Code<'_>) -> Option<()> {
         self.build(code, |length, symbol| match (u32::from(symbol >> 4), u32::from(symbol & 15)) {
             (15, 0) => Entry::new(length, 0, 15),
             (size, 0) => Entry::new(length, size, Entry::END),
@@ -220,14 +220,14 @@ impl Table {
 
 /// The tables for the codes of a file.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(crate) struct Tables {
     dc: Box<[Table; 4]>,
     ac: Box<[Table; 4]>,
 }
 
 impl Tables {
     /// Builds the tables that the components use. Returns `None` if a code is missing or invalid.
-    pub(super) fn build(&mut self, header: &Header<'_>) -> Option<()> {
+    pub(crate) fn build(&mut self, header: &Header<'_>) -> Option<()> {
         let [mut dc_built, mut ac_built] = [[false; 4]; 2];
         for component in header.components() {
             if !std::mem::replace(&mut dc_built[component.dc], true) {
@@ -242,7 +242,7 @@ impl Tables {
 
     /// Returns the tables of `component` for DC and AC.
     #[inline(always)]
-    pub(super) fn of(&self, component: &Component) -> (&Table, &Table) {
+    pub(crate) fn of(&self, component: &Component) -> (&Table, &Table) {
         (&self.dc[component.dc & 3], &self.ac[component.ac & 3])
     }
 }

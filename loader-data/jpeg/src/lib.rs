@@ -1,44 +1,132 @@
-//! Decodes JPEG files. Our own decoder decodes the part of a baseline file that a crop needs; zune-jpeg
-//! decodes all other files as a whole.
+//! A JPEG decoder in pure Rust for data loading: it decodes the part of an image that a crop needs, and
+//! refuses files with missing or damaged pixels, whatever the crop.
+//!
+//! An own decoder decodes baseline files of the kind that nearly all photographs are: 8 bits, Huffman codes,
+//! one scan, grey or YCbCr with chroma of full or half size. It gives exactly the pixels of [zune-jpeg], which
+//! decodes every other file as a whole.
+//!
+//! The main type is [`Jpeg`].
+//!
+//! [zune-jpeg]: https://docs.rs/zune-jpeg
+
+mod area;
+mod baseline;
+mod blocks;
+mod colour;
+mod complete;
+mod entropy;
+mod header;
+mod huffman;
 
 use zune_jpeg::{
     JpegDecoder,
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-use super::{
-    super::error::ImageProblem,
-    Area, Picture, Size, baseline,
-    baseline::{Buffers, Defect},
-    check, make_room,
+pub use crate::{
+    area::{Area, Size},
+    baseline::Buffers,
 };
+use crate::{baseline::Baseline, complete::check};
 
-const FORMAT: &str = "JPEG";
+/// Number of bytes of a pixel.
+const RGB: usize = 3;
 
-/// A JPEG file whose headers have been read.
-pub(in super::super) struct Jpeg<'a> {
+/// A JPEG file whose headers have been read. Its pixels are decoded to RGB: three bytes per pixel, row by row
+/// from the top. Width and height are from 1 to 65,535 pixels.
+///
+/// # Examples
+/// ```
+/// use loader_jpeg::{Area, Buffers, Jpeg, Size};
+///
+/// let file = std::fs::read("../photos/table/coffee.jpg")?;
+/// let jpeg = Jpeg::open(&file, 100_000_000)?;
+/// assert_eq!(jpeg.size(), Size::new(600, 400));
+///
+/// // `pixels` and `buffers` are reused for the next image.
+/// let (mut pixels, mut buffers) = (Vec::new(), Buffers::default());
+/// let crop = Area::new(100, 50, Size::new(224, 224));
+/// let decoded = jpeg.decode(crop, &mut pixels, &mut buffers)?;
+/// assert_eq!(decoded, crop);
+/// assert_eq!(pixels.len(), 224 * 224 * 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Jpeg<'a> {
     file: &'a [u8],
+    max_pixels: u64,
     kind: Kind<'a>,
 }
 
 enum Kind<'a> {
-    Baseline(Box<baseline::Jpeg<'a>>),
+    Baseline(Box<Baseline<'a>>),
     Other(Box<Decoder<'a>>),
 }
 
+/// Why a file cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JpegError {
+    /// The file, or the image in it, ends too early.
+    #[error("the file ends before the image does")]
+    Truncated,
+    /// The image has more pixels than the caller allows.
+    #[error("the image has {} x {} pixels (maximum: {max_pixels} in total)", size.width, size.height)]
+    TooLarge {
+        /// Width and height of the image.
+        size: Size,
+        /// The limit that was given.
+        max_pixels: u64,
+    },
+    /// A segment of the file is shorter than its length field.
+    #[error("a segment is shorter than its own length")]
+    Segment,
+    /// The header of a frame is invalid, or declares more pixels than the caller allows.
+    #[error("a frame header is invalid")]
+    FrameHeader,
+    /// The header of a scan is invalid.
+    #[error("the header of a scan is invalid")]
+    ScanHeader,
+    /// A scan has no frame header, or there are more than 100 scans.
+    #[error("a scan has no frame header, or there are too many scans")]
+    Scans,
+    /// A scan has fewer coded pixels than its frame header says.
+    #[error("a scan has fewer coded pixels than the header says")]
+    ShortScan,
+    /// A Huffman code is missing or invalid.
+    #[error("a Huffman code is missing or invalid")]
+    HuffmanCode,
+    /// zune-jpeg refuses the file.
+    #[error("{0}")]
+    Refused(
+        /// The message of zune-jpeg.
+        String,
+    ),
+}
+
 impl<'a> Jpeg<'a> {
-    pub(super) fn open(file: &'a [u8]) -> Result<Self, ImageProblem> {
-        let jpeg = match baseline::Jpeg::open(file) {
-            Some(jpeg) => Self { file, kind: Kind::Baseline(Box::new(jpeg)) },
-            None => Self { file, kind: Kind::Other(Box::new(headers(file)?)) },
+    /// Reads the headers of `file`, an image of at most `max_pixels` pixels.
+    ///
+    /// # Errors
+    /// Returns [`JpegError`] if the headers are missing or invalid, if the image has more than `max_pixels`
+    /// pixels, or if zune-jpeg does not support this kind of file.
+    pub fn open(file: &'a [u8], max_pixels: u64) -> Result<Self, JpegError> {
+        let kind = match Baseline::open(file) {
+            Some(baseline) => Kind::Baseline(Box::new(baseline)),
+            None => Kind::Other(Box::new(headers(file, max_pixels)?)),
         };
-        check(jpeg.size())?;
+        let jpeg = Self { file, max_pixels, kind };
+        let size = jpeg.size();
+        if size.pixels() > max_pixels {
+            return Err(JpegError::TooLarge { size, max_pixels });
+        }
         Ok(jpeg)
     }
 
-    pub(super) fn size(&self) -> Size {
+    /// Returns the width and height of the image.
+    pub fn size(&self) -> Size {
         match &self.kind {
-            Kind::Baseline(jpeg) => jpeg.size(),
+            Kind::Baseline(baseline) => baseline.size(),
             Kind::Other(decoder) => {
                 let (width, height) = decoder.dimensions().unwrap_or_default();
                 // The casts keep the values: both have 16 bits in the file.
@@ -47,68 +135,84 @@ impl<'a> Jpeg<'a> {
         }
     }
 
-    /// Decodes at least `area` into `picture`. Whether this succeeds does not depend on `area`.
-    pub(super) fn decode(
-        self,
-        area: Area,
-        picture: &mut Picture,
-        buffers: &mut Buffers,
-    ) -> Result<(), ImageProblem> {
+    /// Decodes at least `area` into `pixels`, in place of their previous content: RGB, three bytes per pixel,
+    /// row by row from the top. Returns the area that `pixels` holds afterwards: `area` or the whole image.
+    ///
+    /// Whether this succeeds does not depend on `area`. After an error, `pixels` holds arbitrary bytes.
+    ///
+    /// # Errors
+    /// Returns [`JpegError`] if coded pixels are missing or damaged.
+    ///
+    /// # Panics
+    /// If `area` is empty or not inside the image.
+    pub fn decode(self, area: Area, pixels: &mut Vec<u8>, buffers: &mut Buffers) -> Result<Area, JpegError> {
         let size = self.size();
+        assert!(area.is_part_of(size), "{area:?} is not a part of an image of {size:?}");
         let decoder = match self.kind {
-            Kind::Baseline(jpeg) => match jpeg.decode(area, picture, buffers) {
-                Some(()) => return Ok(()),
+            Kind::Baseline(baseline) => match baseline.decode(area, pixels, buffers) {
+                Some(()) => return Ok(area),
                 // zune-jpeg accepts more kinds of files, and its errors name the reason.
-                None => Box::new(headers(self.file)?),
+                None => Box::new(headers(self.file, self.max_pixels)?),
             },
             Kind::Other(decoder) => decoder,
         };
-        baseline::check(self.file).map_err(problem)?;
-        whole(decoder, size, picture)
+        check(self.file, self.max_pixels)?;
+        whole(decoder, size, pixels)
     }
 }
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
-fn headers(file: &[u8]) -> Result<Decoder<'_>, ImageProblem> {
+/// Reads the headers with zune-jpeg.
+fn headers(file: &[u8], max_pixels: u64) -> Result<Decoder<'_>, JpegError> {
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
         .jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
-    decoder.decode_headers().map_err(|error| match baseline::check(file) {
-        Err(Defect::Truncated) => problem(Defect::Truncated),
-        _ => malformed(&error),
+    decoder.decode_headers().map_err(|error| match check(file, max_pixels) {
+        Err(JpegError::Truncated) => JpegError::Truncated,
+        _ => refused(&error),
     })?;
     if decoder.dimensions().is_none() {
-        return Err(malformed(&"no header"));
+        return Err(refused(&"no header"));
     }
     Ok(decoder)
 }
 
-fn whole(mut decoder: Box<Decoder<'_>>, size: Size, picture: &mut Picture) -> Result<(), ImageProblem> {
-    make_room(picture, size.width, size.height, 3)?;
+/// Decodes the whole image with zune-jpeg.
+fn whole(mut decoder: Box<Decoder<'_>>, size: Size, pixels: &mut Vec<u8>) -> Result<Area, JpegError> {
+    // The bytes must be zero, because zune-jpeg may leave out pixels, and those must not show the previous
+    // image.
+    pixels.clear();
+    pixels.resize(size.pixels() as usize * RGB, 0);
     // Without strict mode zune-jpeg fills the parts that it cannot decode with grey and returns no error. The
     // headers are read without strict mode, because stray bytes between them are harmless and do occur.
     decoder.set_options(decoder.options().set_strict_mode(true));
-    decoder.decode_into(picture.bytes_mut()).map_err(|error| malformed(&error))
+    decoder.decode_into(pixels).map_err(|error| refused(&error))?;
+    Ok(Area::new(0, 0, size))
 }
 
 /// Decodes a whole file with zune-jpeg.
 #[cfg(test)]
-pub(super) fn decode_whole(file: &[u8], picture: &mut Picture) -> Result<(), ImageProblem> {
-    let jpeg = Jpeg { file, kind: Kind::Other(Box::new(headers(file)?)) };
-    jpeg.decode(Area::default(), picture, &mut Buffers::default())
+fn decode_whole(file: &[u8]) -> Result<(Size, Vec<u8>), JpegError> {
+    let decoder = Box::new(headers(file, u64::MAX)?);
+    let jpeg = Jpeg { file, max_pixels: u64::MAX, kind: Kind::Other(decoder) };
+    let (size, mut pixels) = (jpeg.size(), Vec::new());
+    jpeg.decode(Area::new(0, 0, size), &mut pixels, &mut Buffers::default())?;
+    Ok((size, pixels))
 }
 
-fn malformed(reason: &dyn ToString) -> ImageProblem {
+fn refused(reason: &dyn ToString) -> JpegError {
     // zune-jpeg puts some of its messages in quotes.
-    ImageProblem::Malformed { format: FORMAT, reason: reason.to_string().trim_matches('"').to_owned() }
+    JpegError::Refused(reason.to_string().trim_matches('"').to_owned())
 }
 
-fn problem(defect: Defect) -> ImageProblem {
-    match defect {
-        Defect::Truncated => ImageProblem::Truncated { format: FORMAT },
-        Defect::Invalid(reason) => malformed(&reason),
+impl std::fmt::Debug for Kind<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Baseline(baseline) => f.debug_tuple("Baseline").field(baseline).finish(),
+            Self::Other(_) => f.debug_tuple("Other").finish_non_exhaustive(),
+        }
     }
 }

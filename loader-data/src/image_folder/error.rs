@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use loader_core::SharedVecError;
 
-use super::decode::{MAX_PIXELS, MAX_SIDE};
+use super::picture::{MAX_PIXELS, MAX_SIDE};
 
 /// Why a folder cannot be opened as an [`ImageFolder`](crate::ImageFolder).
 #[derive(Debug, thiserror::Error)]

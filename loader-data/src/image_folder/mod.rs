@@ -11,7 +11,7 @@ mod picture;
 mod scan;
 mod transform;
 
-pub use decode::{MAX_PIXELS, MAX_SIDE};
 pub use error::{ImageError, ImageFolderError, ImageProblem, TransformError};
 pub use folder::ImageFolder;
+pub use picture::{MAX_PIXELS, MAX_SIDE};
 pub use transform::{MAX_FILE_BYTES, Pixel, Step, Transform};

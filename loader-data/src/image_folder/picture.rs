@@ -1,35 +1,12 @@
 //! Decoded images and areas of them.
 
-/// Width and height in pixels.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) width: u32,
-    pub(super) height: u32,
-}
+pub(super) use loader_jpeg::{Area, Size};
 
-impl Size {
-    pub(super) fn new(width: u32, height: u32) -> Self {
-        Self { width, height }
-    }
+/// Maximum width and maximum height of an image, in pixels: 16,384.
+pub const MAX_SIDE: u32 = 16_384;
 
-    pub(super) fn pixels(self) -> u64 {
-        u64::from(self.width) * u64::from(self.height)
-    }
-}
-
-/// A rectangle of pixels.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Area {
-    pub(super) x: u32,
-    pub(super) y: u32,
-    pub(super) size: Size,
-}
-
-impl Area {
-    pub(super) fn new(x: u32, y: u32, size: Size) -> Self {
-        Self { x, y, size }
-    }
-}
+/// Maximum number of pixels of an image: 178,956,970, the limit of Pillow (half a gigabyte when decoded).
+pub const MAX_PIXELS: u64 = 178_956_970;
 
 /// An image, or the part of it that is needed, as RGB bytes, row by row from the top. The buffer is reused
 /// for the next image.
@@ -54,6 +31,16 @@ impl Picture {
     pub(super) fn clear_part(&mut self, area: Area) {
         self.area = area;
         self.bytes.resize(area.size.pixels() as usize * RGB, 0);
+    }
+
+    /// Replaces the image by one that `decode` writes: RGB, row by row. `decode` returns the area of the image
+    /// that it has written.
+    pub(super) fn replace<E>(
+        &mut self,
+        decode: impl FnOnce(&mut Vec<u8>) -> Result<Area, E>,
+    ) -> Result<(), E> {
+        self.area = decode(&mut self.bytes)?;
+        Ok(())
     }
 
     /// Frees the buffer if it is larger than `kept` bytes.

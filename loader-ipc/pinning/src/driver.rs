@@ -1,4 +1,10 @@
 //! Calls the CUDA driver.
+//!
+//! `libloading` looks the twelve calls up in the driver; they have not changed since CUDA 11, and a missing
+//! call is an error. Alternative considered: the crate `cudarc`, which declares all calls. Rejected because
+//! its features select one version of CUDA: a program in which two crates select different versions does not
+//! compile (263 errors), and one crate must not load the driver while another links it. A library must not
+//! choose for its users' candle or burn. With `cudarc`, a missing call is a panic.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -8,7 +14,7 @@ use std::{
 
 use libloading::Library;
 
-use crate::pin::{DriverError, PinError};
+use crate::{DriverError, PinError};
 
 const LIBRARY: &str = "libcuda.so.1";
 const SUCCESS: c_int = 0;
@@ -19,7 +25,7 @@ type Device = c_int;
 type Context = *mut c_void;
 
 /// The driver, with the primary context of a device.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     calls: Calls,
     device: Device,
     context: Context,
@@ -65,7 +71,7 @@ calls! {
 }
 
 impl Driver {
-    pub(super) fn open() -> Result<Self, PinError> {
+    pub(crate) fn open() -> Result<Self, PinError> {
         let calls = Calls::load()?;
         // SAFETY: `cuInit` may be called at any time and any number of times.
         match unsafe { (calls.cuInit)(0) } {
@@ -81,17 +87,19 @@ impl Driver {
     }
 
     /// Releases the context. All registrations made with it must have ended.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         // SAFETY: `open` has retained the context once. If the call fails, the driver has been shut down, and
         // nothing is left to do.
         unsafe { (self.calls.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 
-    /// Page-locks a range. The caller keeps it mapped for reading and writing until
-    /// [`unregister`](Self::unregister) succeeds.
-    pub(super) fn register(&self, start: NonNull<u8>, len: usize) -> Result<(), PinError> {
+    /// Page-locks a range.
+    ///
+    /// # Safety
+    /// The range must be mapped for reading and writing until [`unregister`](Self::unregister) succeeds.
+    pub(crate) unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<(), PinError> {
         let start = start.as_ptr().cast();
-        // SAFETY: the range is mapped. The driver locks its pages and does not touch their bytes.
+        // SAFETY: the caller promises that the range is mapped. The driver locks its pages and does not touch their bytes.
         let register =
             || unsafe { (self.calls.cuMemHostRegister_v2)(start, len, CU_MEMHOSTREGISTER_PORTABLE) };
         let (call, code) = self.in_context("cuMemHostRegister", register);
@@ -99,7 +107,7 @@ impl Driver {
     }
 
     /// Ends a registration. Returns false if the range is still registered.
-    pub(super) fn unregister(&self, start: NonNull<u8>) -> bool {
+    pub(crate) fn unregister(&self, start: NonNull<u8>) -> bool {
         // SAFETY: any address is allowed: the driver looks it up among its registrations.
         let unregister = || unsafe { (self.calls.cuMemHostUnregister)(start.as_ptr().cast()) };
         let (_, code) = self.in_context("cuMemHostUnregister", unregister);
@@ -153,7 +161,7 @@ impl Calls {
         Some(name.to_string_lossy().into_owned())
     }
 
-    /// Chooses as [`Pinner::open`](super::Pinner::open) says. Not always the first device, because a context
+    /// Chooses as [`Pinner::open`](crate::Pinner::open) says. Not always the first device, because a context
     /// on a device that the program does not use takes hundreds of megabytes of its memory.
     fn choose_device(&self) -> Result<Device, PinError> {
         let mut device = 0;

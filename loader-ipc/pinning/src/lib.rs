@@ -1,21 +1,59 @@
 //! Page-locked memory, from which a device copies while the program goes on.
 //!
-//! Main registers a slot with the CUDA driver in place, once, when it maps the slot. This needs no copy and
-//! no thread, unlike PyTorch's pinning.
+//! A [`Pinner`] registers memory with the CUDA driver in place. This needs no copy and no thread, unlike
+//! PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The driver is
+//! loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always fails.
 //!
-//! The driver's calls are in `sys/driver.rs`, behind the feature `cuda`. Alternative considered: a separate
-//! crate. Rejected because a registration must end before its memory is unmapped, and the `unsafe` code that
-//! guarantees this would be split between two crates.
+//! This crate does not own memory: the caller promises to keep a registered range mapped, so
+//! [`Pinner::register`] is `unsafe`. All `unsafe` code of this crate serves one of two files:
 //!
-//! `libloading` looks the twelve calls up in the driver; they have not changed since CUDA 11, and a missing
-//! call is an error. Alternative considered: the crate `cudarc`, which declares all calls. Rejected because
-//! its features select one version of CUDA: a program in which two crates select different versions does not
-//! compile (263 errors), and one crate must not load the driver while another links it. A library must not
-//! choose for its users' candle or burn. With `cudarc`, a missing call is a panic.
+//! | file | safe interface | invariant |
+//! |---|---|---|
+//! | `pinner.rs` | [`Pinner`], [`Registration`] | only the process that opened the driver calls it, and the driver outlives its registrations |
+//! | `driver.rs` | `Driver` | calls have the types of cuda.h, and restore the thread's context |
+//!
+//! # Examples
+//! ```
+//! use std::{
+//!     alloc::{Layout, alloc_zeroed, dealloc},
+//!     ptr::NonNull,
+//! };
+//!
+//! use loader_pinning::Pinner;
+//!
+//! // Whole pages, which no other registration shares.
+//! let layout = Layout::from_size_align(1 << 20, 4096)?;
+//! // SAFETY: the size is not 0.
+//! let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory")?;
+//! let mut can_free = true;
+//! match Pinner::open() {
+//!     Ok(pinner) => {
+//!         // SAFETY: the memory is freed only if it is not registered any more.
+//!         if let Some(registration) = unsafe { pinner.register(start, layout.size()) } {
+//!             // ... copy to the device ...
+//!             can_free = registration.end();
+//!         }
+//!     }
+//!     Err(error) => eprintln!("copies will be slower: {error}"),
+//! }
+//! if can_free {
+//!     // SAFETY: allocated above with this layout.
+//!     unsafe { dealloc(start.as_ptr(), layout) };
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![allow(unsafe_code)]
+
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(not(feature = "cuda"))]
+#[path = "no_driver.rs"]
+mod driver;
+mod pinner;
 
 use std::fmt;
 
-pub use crate::sys::Pinner;
+pub use pinner::{Pinner, Registration};
 
 /// Reasons why memory is not page-locked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,26 +2,28 @@
 
 use std::ptr::NonNull;
 
-use crate::pin::PinError;
+use crate::PinError;
 
 /// A type without values: [`open`](Self::open) always fails.
 #[derive(Debug)]
-pub(super) enum Driver {}
+pub(crate) enum Driver {}
 
 impl Driver {
-    pub(super) fn open() -> Result<Self, PinError> {
+    pub(crate) fn open() -> Result<Self, PinError> {
         Err(PinError::NotBuilt)
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         match *self {}
     }
 
-    pub(super) fn register(&self, _start: NonNull<u8>, _len: usize) -> Result<(), PinError> {
+    /// # Safety
+    /// As in `driver.rs`.
+    pub(crate) unsafe fn register(&self, _start: NonNull<u8>, _len: usize) -> Result<(), PinError> {
         match *self {}
     }
 
-    pub(super) fn unregister(&self, _start: NonNull<u8>) -> bool {
+    pub(crate) fn unregister(&self, _start: NonNull<u8>) -> bool {
         match *self {}
     }
 }

@@ -9,8 +9,7 @@ use std::{
     },
 };
 
-use super::driver::Driver;
-use crate::pin::PinError;
+use crate::{PinError, driver::Driver};
 
 /// An open driver. Clones and registrations share it; the last of them closes it.
 #[derive(Clone)]
@@ -52,10 +51,18 @@ impl Pinner {
         self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Registers a mapped range. If that fails, keeps the error for [`take_failure`](Self::take_failure).
-    pub(super) fn register(&self, start: NonNull<u8>, len: usize) -> Option<Registration> {
+    /// Page-locks the `len` bytes from `start` on, for all devices. If that fails, returns `None` and keeps the
+    /// first error for [`take_failure`](Self::take_failure). The driver does not touch the bytes.
+    ///
+    /// Two registrations must not share a page: the driver refuses the second one.
+    ///
+    /// # Safety
+    /// The range must be mapped for reading and writing, and must stay so until [`Registration::end`] returns
+    /// true, or for good if the registration is dropped without a call of `end`.
+    pub unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Option<Registration> {
         let registered = match self.0.owner == std::process::id() {
-            true => self.0.driver.register(start, len),
+            // SAFETY: the caller promises the same.
+            true => unsafe { self.0.driver.register(start, len) },
             false => Err(PinError::Forked),
         };
         match registered {
@@ -84,9 +91,11 @@ impl Drop for Shared {
     }
 }
 
-/// A registered range. The owner must end the registration before it unmaps the range.
+/// A registered range. The owner must [end](Self::end) the registration before it unmaps the range. Keeps the
+/// driver open.
 #[derive(Debug)]
-pub(super) struct Registration {
+#[must_use = "the range must stay mapped until `end` returns true"]
+pub struct Registration {
     pinner: Pinner,
     start: NonNull<u8>,
 }
@@ -94,14 +103,14 @@ pub(super) struct Registration {
 impl Registration {
     /// True in the process that made the registration. In a forked child, the range is a copy, or the
     /// parent's shared memory.
-    pub(super) fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         self.pinner.0.owner == std::process::id()
     }
 
     /// Ends the registration. If false, the driver still has the range registered: it must then stay mapped,
     /// because the driver would take other memory at its address for it.
     #[must_use]
-    pub(super) fn end(self) -> bool {
+    pub fn end(self) -> bool {
         // In a forked child, the registration belongs to the parent.
         let ended = !self.is_valid() || self.pinner.0.driver.unregister(self.start);
         if !ended {

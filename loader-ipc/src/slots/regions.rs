@@ -8,9 +8,10 @@ use std::{
     sync::Arc,
 };
 
+use loader_pinning::Pinner;
+
 use crate::{
     memory,
-    pin::Pinner,
     sys::{SlotMemory, SlotRegion},
 };
 

@@ -3,12 +3,10 @@
 
 use std::{io, num::NonZeroUsize, os::fd::BorrowedFd, process, ptr::NonNull};
 
+use loader_pinning::{Pinner, Registration};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::{
-    forked::is_guarded,
-    pinner::{Pinner, Registration},
-};
+use super::forked::is_guarded;
 
 #[derive(Debug)]
 pub(super) struct Mapping {
@@ -64,10 +62,11 @@ impl Mapping {
         Ok(Self { start: start.cast(), len, registration: None, only_in: None })
     }
 
-    /// Page-locks the memory until it is unmapped, if the driver can.
+    /// Page-locks memory that is mapped for writing until it is unmapped, if the driver can.
     pub(super) fn pin(&mut self, pinner: &Pinner) {
         if self.registration.is_none() {
-            self.registration = pinner.register(self.start, self.len.get());
+            // SAFETY: the range is mapped, and `drop` unmaps it only when the registration has ended.
+            self.registration = unsafe { pinner.register(self.start, self.len.get()) };
         }
     }
 

@@ -1,4 +1,4 @@
-//! All `unsafe` code of the loader except that of `entry.rs`. Each file wraps one mechanism in a safe
+//! All `unsafe` code of this crate except that of `entry.rs`. Each file wraps one mechanism in a safe
 //! interface.
 //!
 //! | file | safe interface | invariant |
@@ -9,8 +9,6 @@
 //! | `words.rs` | [`SharedWords`] | shared words are accessed only as atomics |
 //! | `objects.rs` | [`LoadedObject`] | the list of loaded objects is read only while the dynamic loader holds its lock |
 //! | `line.rs` | `Line` | plain bytes without padding |
-//! | `pinner.rs` | [`Pinner`] | only the process that opened the driver calls it, and the driver outlives its registrations |
-//! | `driver.rs` | `Driver` | calls have the types of cuda.h, and restore the thread's context |
 //! | `pages.rs` | `Pages` | the memory has one owner |
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no signal handler is installed |
 //! | `descriptors.rs` | `duplicate_sockets` | a number is used as a descriptor for one call only, which duplicates it |
@@ -20,11 +18,6 @@
 #![allow(unsafe_code)]
 
 mod descriptors;
-#[cfg(feature = "cuda")]
-mod driver;
-#[cfg(not(feature = "cuda"))]
-#[path = "no_driver.rs"]
-mod driver;
 mod environment;
 mod exit;
 mod forked;
@@ -32,7 +25,6 @@ mod line;
 mod mapping;
 mod objects;
 mod pages;
-mod pinner;
 mod sealed;
 mod signals;
 mod slot_memory;
@@ -43,7 +35,6 @@ pub(crate) use environment::with_variable;
 pub use exit::{exit_now, keep_freed_memory};
 pub use forked::{end_if_forked, guard_against_forks};
 pub use objects::LoadedObject;
-pub use pinner::Pinner;
 pub use sealed::SealedMap;
 pub use signals::default_sigchld;
 pub(crate) use signals::{ignore_sigpipe, take_pending};

@@ -2,7 +2,9 @@
 
 use std::{num::NonZeroUsize, slice};
 
-use super::{Line, Mapping, Pinner};
+use loader_pinning::Pinner;
+
+use super::{Line, Mapping};
 
 /// Lines in pages of their own, which are registered with the driver. Two registrations must not share a
 /// page.

@@ -19,7 +19,9 @@ use std::{
     },
 };
 
-use super::{Access, Mapping, Pinner, pinner::Registration, require_fixed_size};
+use loader_pinning::{Pinner, Registration};
+
+use super::{Access, Mapping, require_fixed_size};
 
 /// Shared memory of one or more slots of the same size, mapped for reading and writing.
 #[derive(Debug)]
@@ -57,7 +59,10 @@ impl SlotRegion {
         }
         // SAFETY: inside the mapping, because `taken` has as many places as the mapping has whole slots.
         let start = unsafe { self.mapping.start().add(place * self.slot_len.get()) };
-        let registration = pinner.and_then(|pinner| pinner.register(start, self.slot_len.get()));
+        // SAFETY: the slot's bytes are mapped for writing, by a region that `SlotMemory` holds, and that
+        // `SlotMemory::drop` releases only if the registration has ended.
+        let register = |pinner: &Pinner| unsafe { pinner.register(start, self.slot_len.get()) };
+        let registration = pinner.and_then(register);
         let region = Arc::clone(self);
         Some(Arc::new(SlotMemory { region, place, start, registration, lent: AtomicBool::new(false) }))
     }

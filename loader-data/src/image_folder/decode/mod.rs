@@ -1,22 +1,14 @@
 //! Decodes the bytes of an image file to RGB.
 
-mod baseline;
 mod jpeg;
 mod png;
 
-pub(super) use self::baseline::Buffers;
+use loader_jpeg::{Buffers, Jpeg};
 
-use self::jpeg::Jpeg;
 use super::{
     error::ImageProblem,
-    picture::{Area, Picture, Size},
+    picture::{Area, MAX_PIXELS, MAX_SIDE, Picture, Size},
 };
-
-/// Maximum width and maximum height of an image, in pixels: 16,384.
-pub const MAX_SIDE: u32 = 16_384;
-
-/// Maximum number of pixels of an image: 178,956,970, the limit of Pillow (half a gigabyte when decoded).
-pub const MAX_PIXELS: u64 = 178_956_970;
 
 /// An image whose headers have been read.
 pub(super) enum Image<'a> {
@@ -42,7 +34,7 @@ pub(super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
 /// also decodes the whole image into `picture`, in place of the previous image.
 pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
     if bytes.starts_with(&[0xFF, 0xD8]) {
-        return Jpeg::open(bytes).map(Image::Jpeg);
+        return jpeg::open(bytes).map(Image::Jpeg);
     }
     png::decode(bytes, picture)?;
     Ok(Image::Decoded(picture.area().size))
@@ -65,7 +57,9 @@ impl Image<'_> {
     ) -> Result<(), ImageProblem> {
         match self {
             Self::Decoded(_) => Ok(()),
-            Self::Jpeg(jpeg) => jpeg.decode(area, picture, buffers),
+            Self::Jpeg(jpeg) => {
+                picture.replace(|pixels| jpeg.decode(area, pixels, buffers)).map_err(jpeg::problem)
+            }
         }
     }
 }

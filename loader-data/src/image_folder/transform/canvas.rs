@@ -4,12 +4,12 @@ use fast_image_resize::{
     FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
     images::{CroppedImage, Image, ImageRef},
 };
+use loader_jpeg::Buffers;
 
 use super::{
     super::{
-        decode::{Buffers, MAX_PIXELS},
         error::ImageProblem,
-        picture::{Area, Picture, RGB, Size},
+        picture::{Area, MAX_PIXELS, Picture, RGB, Size},
     },
     pixel::Pixel,
     plan::{Plan, Visible, stretch},

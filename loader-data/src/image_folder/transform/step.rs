@@ -4,7 +4,10 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    super::{decode::MAX_SIDE, error::TransformError, picture::Size},
+    super::{
+        error::TransformError,
+        picture::{MAX_SIDE, Size},
+    },
     plan::Plan,
 };
 
