@@ -28,7 +28,7 @@ impl BatchInfo {
         number: u64,
         mut indices: Vec<usize>,
         worker: Option<usize>,
-        bad: Vec<frame::BadSample>,
+        bad: Vec<frame::BadSampleRecord>,
     ) -> Self {
         if !bad.is_empty() {
             let mut good: Vec<Option<usize>> = indices.into_iter().map(Some).collect();
@@ -49,7 +49,7 @@ impl BatchInfo {
         shard: usize,
         items: u64,
         worker: Option<usize>,
-        bad: Vec<frame::BadSample>,
+        bad: Vec<frame::BadSampleRecord>,
     ) -> Self {
         let samples = narrow(items).saturating_sub(bad.len());
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, Some(shard))).collect();
@@ -58,8 +58,8 @@ impl BatchInfo {
 }
 
 /// Returns a bad sample as the user sees it.
-fn for_user(sample: frame::BadSample, batch: u64, shard: Option<usize>) -> BadSample {
-    let frame::BadSample { index, replaced_by, reason, .. } = sample;
+fn for_user(sample: frame::BadSampleRecord, batch: u64, shard: Option<usize>) -> BadSample {
+    let frame::BadSampleRecord { index, replaced_by, reason, .. } = sample;
     BadSample { batch, index: narrow(index), shard, replaced_by: replaced_by.map(narrow), reason }
 }
 

@@ -132,10 +132,12 @@ pub enum Error {
     },
     /// More samples were skipped or replaced in this epoch than `max_bad_samples` allows. The iterator ends
     /// with this error.
-    #[error("more than {most} bad samples in an epoch: {sample}; raise max_bad_samples if this is expected")]
+    #[error(
+        "more than {max_bad_samples} bad samples in an epoch: {sample}; raise max_bad_samples if this is expected"
+    )]
     TooManyBadSamples {
         /// The loader's `max_bad_samples`.
-        most: u64,
+        max_bad_samples: u64,
         /// The bad sample that exceeded the limit.
         sample: Box<BadSample>,
     },
@@ -239,7 +241,7 @@ pub enum Error {
         /// Numbers of the batches that it had been given and had not finished.
         batches: Vec<u64>,
         /// What it was doing.
-        doing: Box<Doing>,
+        doing: Box<WorkerActivity>,
         /// Number of deaths of this worker in a row outside of batches. With `given_up`, number of workers
         /// that died on that batch.
         deaths: u32,
@@ -254,7 +256,7 @@ pub enum Error {
         /// The loader's `timeout`.
         after: Duration,
         /// The awaited worker and what it is doing.
-        waiting_for: Doing,
+        waiting_for: WorkerActivity,
         /// True if the iterator ends with this error. [`Iter::state`](crate::Iter::state) still tells where
         /// to resume.
         is_final: bool,
@@ -309,7 +311,7 @@ pub struct GivenUp {
 /// What a worker is doing, or was doing when it ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Doing {
+pub struct WorkerActivity {
     /// Number of the worker.
     pub worker: usize,
     /// Its process id.
@@ -325,7 +327,7 @@ pub struct Doing {
     pub age: Duration,
 }
 
-impl Doing {
+impl WorkerActivity {
     pub(crate) fn new(worker: usize, pid: u32, snapshot: &WorkerSnapshot) -> Self {
         Self {
             worker,
@@ -338,7 +340,7 @@ impl Doing {
     }
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for WorkerActivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { worker, pid, state, batch, index, .. } = self;
         // Two decimals: the clock that measures it has a resolution of some milliseconds.
@@ -454,7 +456,7 @@ fn failed(
     text
 }
 
-fn timed_out(after: &Duration, waiting_for: &Doing, is_final: bool) -> String {
+fn timed_out(after: &Duration, waiting_for: &WorkerActivity, is_final: bool) -> String {
     let rest = match is_final {
         false => "no batch is lost, and the next call waits again",
         true => "it made no progress in many such waits, so the iterator ends; resume from its state()",
@@ -466,14 +468,14 @@ fn timed_out(after: &Duration, waiting_for: &Doing, is_final: bool) -> String {
 }
 
 fn exited(
-    doing: &Doing,
+    doing: &WorkerActivity,
     status: &ExitStatus,
     reason: Option<&str>,
     batches: &[u64],
     deaths: u32,
     given_up: Option<&GivenUp>,
 ) -> String {
-    let Doing { worker, pid, .. } = doing;
+    let WorkerActivity { worker, pid, .. } = doing;
     let ended = reason.map_or_else(|| status.to_string(), str::to_owned);
     let mut text = format!("worker {worker} (pid {pid}) {ended}{}", while_doing(doing));
     match given_up {
@@ -507,7 +509,7 @@ fn exited(
 }
 
 /// What a worker was doing when it ended.
-pub(crate) fn while_doing(doing: &Doing) -> String {
+pub(crate) fn while_doing(doing: &WorkerActivity) -> String {
     match doing.state {
         WorkerState::Starting => " before it was ready".to_owned(),
         WorkerState::Idle => String::new(),

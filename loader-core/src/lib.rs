@@ -96,7 +96,7 @@ pub use dataset::{
     Take, TensorDataset, TensorRow, Tensors,
 };
 pub use digest::Digest;
-pub use error::{Doing, Error, GivenUp, UserFailure};
+pub use error::{Error, GivenUp, UserFailure, WorkerActivity};
 pub use function::{
     BatchFunction, CollateFn, CollateFnWith, ConvertFn, ConvertFnWith, FilterFn, FilterFnWith,
     FilterFunction, MapFn, MapFnWith, MapFunction, Params, WithParams, WorkerInitFn, WorkerInitFnWith,

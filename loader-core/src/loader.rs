@@ -12,10 +12,10 @@ use loader_pinning::Pinner;
 use crate::{
     builder::Builder,
     collate::Batch,
-    coordinator::{Epochs, Supply},
+    coordinator::{Supply, WorkerOptions},
     dataset::{Dataset, IterableDataset},
     error::Error,
-    fetch::{Cut, Iterable, MapStyle, Plain},
+    fetch::{Iterable, MapStyle, Plain, ShardLayout},
     iter::{BatchSource, IdleTeam, Inner, Iter, LocalBatches, LocalShards, ShardSource, Team, WorkerIter},
     options::Order,
     plan::Plan,
@@ -23,7 +23,7 @@ use crate::{
     random::base_seed,
     sampler::BatchSampler,
     shards::Shards,
-    state::{Origin, Place, State, must_agree},
+    state::{Origin, Position, State, must_agree},
     torch::BASE_SEED_DRAWS,
     warning::{Warn, Warning},
 };
@@ -50,7 +50,7 @@ pub struct DataLoader<B> {
 pub(crate) enum Loading<B> {
     Batches(Arc<dyn BatchSource<B>>),
     Shards(Arc<dyn ShardSource<B>>),
-    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: Epochs, idle: Option<IdleTeam> },
+    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: WorkerOptions, idle: Option<IdleTeam> },
 }
 
 /// What an epoch consists of.
@@ -58,7 +58,7 @@ pub(crate) enum Content {
     /// Batches of a map-style dataset, which has `samples` samples.
     Batches { sampler: Box<dyn BatchSampler>, samples: usize },
     /// Shards of an iterable dataset.
-    Shards(Cut),
+    Shards(ShardLayout),
 }
 
 impl DataLoader<()> {
@@ -115,7 +115,7 @@ impl<B: Batch> DataLoader<B> {
     /// # Errors
     /// The errors of [`iter`](Self::iter).
     pub fn epoch(&self, number: u64) -> Result<Iter<B>, Error> {
-        self.start(number, &Place::Start)
+        self.start(number, &Position::Start)
     }
 
     /// Returns the state at the beginning of the epoch that [`iter`](Self::iter) starts next. [`Iter::state`]
@@ -142,10 +142,10 @@ impl<B: Batch> DataLoader<B> {
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
         state.check(&self.origin)?;
         let mut iter = self.start(state.epoch(), state.place())?;
-        if matches!(state.place(), Place::Shards(_)) && !iter.has_more()? {
+        if matches!(state.place(), Position::Shards(_)) && !iter.has_more()? {
             // The state was taken after the last batch, before the loader knew that it was the last one.
             drop(iter);
-            iter = self.start(state.epoch().saturating_add(1), &Place::Start)?;
+            iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
         }
         *self.next_epoch() = iter.epoch().saturating_add(1);
         if iter.epoch() == state.epoch() {
@@ -154,7 +154,7 @@ impl<B: Batch> DataLoader<B> {
         Ok(iter)
     }
 
-    fn start(&self, number: u64, place: &Place) -> Result<Iter<B>, Error> {
+    fn start(&self, number: u64, place: &Position) -> Result<Iter<B>, Error> {
         let started = Instant::now();
         self.check_epoch(number)?;
         let supply = self.supply(number, place)?;
@@ -191,26 +191,26 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// Returns what epoch `number` loads from `place` on.
-    fn supply(&self, number: u64, place: &Place) -> Result<Supply, Error> {
+    fn supply(&self, number: u64, place: &Position) -> Result<Supply, Error> {
         // `State::check` refuses a state of the other kind. Only a state that was edited by hand gets here.
         let wrong_kind = |state, loader| must_agree("kind of dataset", state, loader).unwrap_err();
         match (&self.content, place) {
             (Content::Batches { sampler, samples }, place) => {
                 let plan = Plan::new(&**sampler, self.origin.epoch(number), *samples);
                 match place {
-                    Place::Start => Ok(Supply::batches(plan)),
-                    Place::Batches(place) => {
+                    Position::Start => Ok(Supply::batches(plan)),
+                    Position::Batches(place) => {
                         plan.check(place)?;
                         Ok(Supply::batches_from(plan, place))
                     }
-                    Place::Shards(_) => Err(wrong_kind("iterable", "map-style")),
+                    Position::Shards(_) => Err(wrong_kind("iterable", "map-style")),
                 }
             }
-            (Content::Shards(cut), Place::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
-            (Content::Shards(cut), Place::Shards(place)) => {
+            (Content::Shards(cut), Position::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
+            (Content::Shards(cut), Position::Shards(place)) => {
                 Ok(Supply::shards(Shards::resume(number, *cut, place)?))
             }
-            (Content::Shards(_), Place::Batches(_)) => Err(wrong_kind("map-style", "iterable")),
+            (Content::Shards(_), Position::Batches(_)) => Err(wrong_kind("map-style", "iterable")),
         }
     }
 
@@ -255,7 +255,7 @@ impl<B: Batch> DataLoader<B> {
     pub fn len(&self) -> Option<usize> {
         match &self.content {
             Content::Batches { sampler, .. } => Some(sampler.len(self.origin.epoch(*self.next_epoch()))),
-            Content::Shards(Cut { shards, all_shards, batch_size, drop_last, .. }) => {
+            Content::Shards(ShardLayout { shards, all_shards, batch_size, drop_last, .. }) => {
                 // This process's share of the samples.
                 let samples = self.origin.samples? as u128 * *shards as u128;
                 let samples = usize::try_from(samples.div_ceil(*all_shards as u128)).ok()?;

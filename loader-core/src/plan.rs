@@ -13,7 +13,7 @@ use crate::{
     error::Error,
     panic::to_failure,
     sampler::{BatchSampler, Epoch},
-    state::{BatchesPlace, Place, must_agree},
+    state::{BatchesPosition, Position, must_agree},
 };
 
 type Batches = Box<dyn Iterator<Item = Vec<usize>> + Send>;
@@ -72,13 +72,13 @@ impl Plan {
 
     /// Makes the place of a state. `next` is the first batch that was not returned, `ahead` the later batches
     /// that were.
-    pub(crate) fn place(&self, next: u64, ahead: Vec<u64>) -> Place {
+    pub(crate) fn place(&self, next: u64, ahead: Vec<u64>) -> Position {
         let batches = self.announced as u64;
-        Place::Batches(BatchesPlace { next, ahead, batches, fingerprint: self.fingerprint })
+        Position::Batches(BatchesPosition { next, ahead, batches, fingerprint: self.fingerprint })
     }
 
     /// Checks that a state was taken from an equal plan.
-    pub(crate) fn check(&self, place: &BatchesPlace) -> Result<(), Error> {
+    pub(crate) fn check(&self, place: &BatchesPosition) -> Result<(), Error> {
         must_agree("number of batches", place.batches, self.announced as u64)?;
         // A user's own sampler may give another order although its fingerprint is the same. In that case, the
         // first batch of the epoch nearly always differs.

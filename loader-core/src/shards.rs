@@ -2,16 +2,16 @@
 
 use crate::{
     error::Error,
-    fetch::{Cut, ShardPlace, Snapshot},
-    state::{SHARDS, ShardsPlace, must_agree},
+    fetch::{ShardLayout, ShardPosition, Snapshot},
+    state::{SHARDS, ShardsPosition, must_agree},
 };
 
 /// The shards of one epoch.
 #[derive(Debug)]
 pub(crate) struct Shards {
     epoch: u64,
-    cut: Cut,
-    places: Vec<ShardPlace>,
+    cut: ShardLayout,
+    places: Vec<ShardPosition>,
     /// Number of batches returned to the user.
     returned: u64,
     /// The shard after the one whose batch was returned last.
@@ -20,15 +20,15 @@ pub(crate) struct Shards {
 
 impl Shards {
     /// Begins every shard at its start.
-    pub(crate) fn new(epoch: u64, cut: Cut) -> Self {
-        Self { epoch, cut, places: vec![ShardPlace::default(); cut.shards], returned: 0, turn: 0 }
+    pub(crate) fn new(epoch: u64, cut: ShardLayout) -> Self {
+        Self { epoch, cut, places: vec![ShardPosition::default(); cut.shards], returned: 0, turn: 0 }
     }
 
     /// Begins every shard where a state says.
     ///
     /// # Errors
     /// If the state has another number of shards. `State::check` has compared the cut, but a state can be made by hand.
-    pub(crate) fn resume(epoch: u64, cut: Cut, place: &ShardsPlace) -> Result<Self, Error> {
+    pub(crate) fn resume(epoch: u64, cut: ShardLayout, place: &ShardsPosition) -> Result<Self, Error> {
         must_agree(SHARDS, place.shards.len(), cut.shards)?;
         let turn = place.turn % cut.shards;
         Ok(Self { epoch, cut, places: place.shards.clone(), returned: place.batches, turn })
@@ -57,7 +57,7 @@ impl Shards {
     }
 
     /// Returns the place of a shard.
-    pub(crate) fn place(&self, shard: usize) -> &ShardPlace {
+    pub(crate) fn place(&self, shard: usize) -> &ShardPosition {
         &self.places[shard]
     }
 
@@ -82,7 +82,7 @@ impl Shards {
     }
 
     /// Returns the place for a state.
-    pub(crate) fn write(&self) -> ShardsPlace {
-        ShardsPlace { batches: self.returned, turn: self.turn, shards: self.places.clone() }
+    pub(crate) fn write(&self) -> ShardsPosition {
+        ShardsPosition { batches: self.returned, turn: self.turn, shards: self.places.clone() }
     }
 }

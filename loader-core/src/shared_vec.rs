@@ -74,7 +74,7 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         let mut end = 0u64;
         for (row, value) in rows.into_iter().enumerate() {
             let problem = |error: codec::CodecError| SharedVecError::Row { row, problem: error.to_string() };
-            let bytes = attach::apart(|| codec::encode(&value)).map_err(problem)?;
+            let bytes = attach::without_attachments(|| codec::encode(&value)).map_err(problem)?;
             writer.write_all(&bytes)?;
             end += bytes.len() as u64;
             ends.extend_from_slice(&end.to_le_bytes());
@@ -107,7 +107,7 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
         }
         let start = if row == 0 { 0 } else { self.end_of(row - 1) };
         let bytes = self.memory.bytes().get(start..self.end_of(row)).unwrap_or_default();
-        let decoded = attach::apart(|| codec::decode(bytes));
+        let decoded = attach::without_attachments(|| codec::decode(bytes));
         decoded.map_err(|error| SharedVecError::Row { row, problem: error.to_string() })
     }
 
@@ -137,7 +137,7 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
 
 impl<T: Serialize + DeserializeOwned> Serialize for SharedVec<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let Some(number) = attach::put(&self.memory) {
+        if let Some(number) = attach::attach_memory(&self.memory) {
             return number.serialize(serializer);
         }
         let mut list = serializer.serialize_seq(Some(self.len))?;
@@ -150,9 +150,9 @@ impl<T: Serialize + DeserializeOwned> Serialize for SharedVec<T> {
 
 impl<'de, T: Serialize + DeserializeOwned> Deserialize<'de> for SharedVec<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        if attach::is_taking() {
+        if attach::is_decoding() {
             let number = u32::deserialize(deserializer)?;
-            let memory = attach::take(number).and_then(Self::from_memory);
+            let memory = attach::memory(number).and_then(Self::from_memory);
             return memory.ok_or_else(|| {
                 D::Error::custom(format_args!("the memory of shared rows {number} is missing or invalid"))
             });

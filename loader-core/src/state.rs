@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     error::Error,
-    fetch::{Cut, ShardPlace, Snapshot},
+    fetch::{ShardLayout, ShardPosition, Snapshot},
     options::Order,
     sampler::Epoch,
 };
@@ -47,24 +47,24 @@ pub struct State {
     /// Number of bad samples in the epoch so far, which count towards `max_bad_samples`.
     #[serde(default)]
     bad_samples: u64,
-    place: Place,
+    place: Position,
 }
 
 /// Which batches of the epoch were returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Place {
+pub(crate) enum Position {
     /// None.
     Start,
     /// Those of a map-style dataset.
-    Batches(BatchesPlace),
+    Batches(BatchesPosition),
     /// Those of an iterable dataset.
-    Shards(ShardsPlace),
+    Shards(ShardsPosition),
 }
 
 /// Which batches of a map-style dataset were returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct BatchesPlace {
+pub(crate) struct BatchesPosition {
     /// Number of the first batch that was not returned.
     pub(crate) next: u64,
     /// Numbers of the later batches that were returned, with `in_order(false)`.
@@ -77,13 +77,13 @@ pub(crate) struct BatchesPlace {
 
 /// Which batches of an iterable dataset were returned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ShardsPlace {
+pub(crate) struct ShardsPosition {
     /// Number of batches returned.
     pub(crate) batches: u64,
     /// Number of the shard whose turn is next.
     pub(crate) turn: usize,
     #[serde(with = "shards")]
-    pub(crate) shards: Vec<ShardPlace>,
+    pub(crate) shards: Vec<ShardPosition>,
 }
 
 /// Fingerprints of everything that determines the order of the samples, to compare two loaders. They consist
@@ -103,7 +103,7 @@ pub(crate) enum Batching {
     /// For a map-style dataset: the fingerprint of the batch sampler.
     Sampler(String),
     /// For an iterable dataset.
-    Shards(Cut),
+    Shards(ShardLayout),
 }
 
 impl Pipeline {
@@ -161,11 +161,11 @@ impl Origin {
 impl State {
     /// The state at the beginning of an epoch.
     pub(crate) fn start(origin: &Origin, epoch: u64) -> Self {
-        Self::new(origin, epoch, 0, Place::Start)
+        Self::new(origin, epoch, 0, Position::Start)
     }
 
     /// The state at a place of an epoch that has had `bad_samples` bad samples so far.
-    pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, place: Place) -> Self {
+    pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, place: Position) -> Self {
         let Origin { seed, order, samples, ref pipeline } = *origin;
         let samples = samples.map(|samples| samples as u64);
         let pipeline = Pipeline::clone(pipeline);
@@ -180,9 +180,9 @@ impl State {
     /// Returns the number of batches of the epoch that were returned, including batches that failed.
     pub fn batches(&self) -> u64 {
         match &self.place {
-            Place::Start => 0,
-            Place::Batches(place) => place.next.saturating_add(place.ahead.len() as u64),
-            Place::Shards(place) => place.batches,
+            Position::Start => 0,
+            Position::Batches(place) => place.next.saturating_add(place.ahead.len() as u64),
+            Position::Shards(place) => place.batches,
         }
     }
 
@@ -191,7 +191,7 @@ impl State {
         self.bad_samples
     }
 
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> &Position {
         &self.place
     }
 
@@ -216,7 +216,7 @@ impl State {
     }
 }
 
-fn must_agree_on_cut(theirs: &Cut, ours: &Cut) -> Result<(), Error> {
+fn must_agree_on_cut(theirs: &ShardLayout, ours: &ShardLayout) -> Result<(), Error> {
     must_agree("batch_size", theirs.batch_size, ours.batch_size)?;
     must_agree("drop_last", theirs.drop_last, ours.drop_last)?;
     must_agree(SHARDS, theirs.shards, ours.shards)?;
@@ -249,7 +249,10 @@ mod shards {
         ended: bool,
     }
 
-    pub(super) fn serialize<S: Serializer>(shards: &[ShardPlace], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        shards: &[ShardPosition],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let written = shards.iter().map(|place| Written {
             position: place.position,
@@ -261,7 +264,7 @@ mod shards {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Vec<ShardPlace>, D::Error> {
+    ) -> Result<Vec<ShardPosition>, D::Error> {
         let written = Vec::<Written>::deserialize(deserializer)?;
         let read = |Written { position, snapshot, ended }: Written| {
             let snapshot = match snapshot {
@@ -269,7 +272,7 @@ mod shards {
                 Some((at, _)) if at > position => return None,
                 Some((at, hex)) => Some(Snapshot { position: at, bytes: from_hex(&hex)? }),
             };
-            Some(ShardPlace { position, snapshot, ended })
+            Some(ShardPosition { position, snapshot, ended })
         };
         let places = written.into_iter().map(read).collect::<Option<_>>();
         places.ok_or_else(|| D::Error::custom("a shard's snapshot is invalid"))
@@ -287,14 +290,16 @@ mod tests {
 
     fn state() -> State {
         let snapshot = Snapshot { position: 3, bytes: vec![0, 255, 16] };
-        let shards =
-            vec![ShardPlace { position: 5, snapshot: Some(snapshot), ended: false }, ShardPlace::default()];
-        let place = Place::Shards(ShardsPlace { batches: 2, turn: 1, shards });
+        let shards = vec![
+            ShardPosition { position: 5, snapshot: Some(snapshot), ended: false },
+            ShardPosition::default(),
+        ];
+        let place = Position::Shards(ShardsPosition { batches: 2, turn: 1, shards });
         State::new(&origin(), 3, 0, place)
     }
 
     fn origin() -> Origin {
-        let cut = Cut { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
+        let cut = ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
         let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(cut)));
         Origin { seed: 7, order: Order::Native, samples: None, pipeline }
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    error::{Doing, while_doing},
+    error::{WorkerActivity, while_doing},
     report::BadSample,
 };
 
@@ -38,11 +38,11 @@ pub enum Warning {
         /// The loader's `warn_after`.
         after: Duration,
         /// The awaited worker and what it is doing.
-        waiting_for: Doing,
+        waiting_for: WorkerActivity,
     },
     /// A worker process has ended, and another process takes its place. Its unfinished batches are loaded
     /// again; no batch is lost.
-    #[error("{}", replaced(*.worker, *.pid, .reason, .doing, .batches, *.deaths, *.most))]
+    #[error("{}", replaced(*.worker, *.pid, .reason, .doing, .batches, *.deaths, *.max_worker_deaths))]
     WorkerReplaced {
         /// Number of the worker.
         worker: usize,
@@ -51,20 +51,20 @@ pub enum Warning {
         /// How it ended, or why the loader ended it.
         reason: String,
         /// What it was doing.
-        doing: Doing,
+        doing: WorkerActivity,
         /// Numbers of the batches that are loaded again.
         batches: Vec<u64>,
         /// Number of deaths of this worker in a row outside of batches. 0 if it died on a batch, because such
         /// a death counts for the batch.
         deaths: u32,
         /// The loader's `max_worker_deaths`.
-        most: u32,
+        max_worker_deaths: u32,
     },
     /// The process that should replace a dead worker could not be started. This counts as a death, and the
     /// loader tries again.
     #[error(
         "{problem}; trying again (death {deaths} in a row without finishing a batch; max_worker_deaths is \
-         {most})"
+         {max_worker_deaths})"
     )]
     WorkerNotReplaced {
         /// Number of the worker.
@@ -74,7 +74,7 @@ pub enum Warning {
         /// Number of deaths of this worker in a row outside of batches.
         deaths: u32,
         /// The loader's `max_worker_deaths`.
-        most: u32,
+        max_worker_deaths: u32,
     },
     /// A sample could not be loaded, and was skipped or replaced.
     #[error("{0}")]
@@ -104,26 +104,26 @@ pub enum Warning {
     /// The number of batches that the batch sampler gave in an epoch differs from its `len`. There is at most
     /// one such warning per iterator, as soon as the loader notices.
     #[error(
-        "the batch sampler said that epoch {epoch} has {said} batches, but it gave {given}; correct its \
+        "the batch sampler said that epoch {epoch} has {announced} batches, but it gave {given}; correct its \
          `len`, or the `len` of the sampler in it"
     )]
     WrongBatchCount {
         /// Number of the epoch.
         epoch: u64,
         /// Number that its `len` returned.
-        said: usize,
+        announced: usize,
         /// Number of batches that it gave. If it gave more than it said, this is one more than it said,
         /// because the loader warns at the first surplus batch.
         given: u64,
     },
     /// The iterable dataset gave more samples than its `len`. There is at most one such warning per iterator.
     #[error(
-        "the iterable dataset said that it has {said} samples, but it gave {loaded} so far; either its `len` \
+        "the iterable dataset said that it has {announced} samples, but it gave {loaded} so far; either its `len` \
          is wrong, or its shards overlap: `iter` must give each sample in one shard only"
     )]
-    LongerThanSaid {
+    LongerThanLen {
         /// Number that its `len` returned.
-        said: usize,
+        announced: usize,
         /// Number of samples so far.
         loaded: u64,
     },
@@ -143,10 +143,10 @@ fn replaced(
     worker: usize,
     pid: u32,
     reason: &str,
-    doing: &Doing,
+    doing: &WorkerActivity,
     batches: &[u64],
     deaths: u32,
-    most: u32,
+    max_worker_deaths: u32,
 ) -> String {
     let doing = while_doing(doing);
     let mut text = format!("worker {worker} (pid {pid}) {reason}{doing}; another process takes its place");
@@ -155,7 +155,7 @@ fn replaced(
     }
     if deaths > 0 {
         text.push_str(&format!(
-            " (death {deaths} in a row without finishing a batch; max_worker_deaths is {most})"
+            " (death {deaths} in a row without finishing a batch; max_worker_deaths is {max_worker_deaths})"
         ));
     }
     text

@@ -11,7 +11,7 @@ use loader_ipc::{
     attach,
     buffer::{ALIGNMENT, Buffer},
     codec,
-    frame::{BadSample, Event, Failure, Indices, Lease, Order, Stage, Task},
+    frame::{BadSampleRecord, Command, Event, Failure, Indices, Lease, Stage, Task},
     handshake::{Bootstrap, Notice},
     lent,
     lifeline::Lifeline,
@@ -31,9 +31,9 @@ pub(crate) fn report(bytes: &[u8]) {
 }
 
 /// Decodes the frame of a command, as a worker does. Encoding the command again must give the same bytes.
-pub(crate) fn order(bytes: &[u8]) {
-    if let Ok(order) = codec::decode::<Option<Order>>(bytes) {
-        assert_eq!(codec::encode(&order).unwrap(), bytes);
+pub(crate) fn command(bytes: &[u8]) {
+    if let Ok(command) = codec::decode::<Option<Command>>(bytes) {
+        assert_eq!(codec::encode(&command).unwrap(), bytes);
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn attached(bytes: &[u8]) {
     if let Ok(pieces) = attach::decode::<Vec<Piece>>(bytes, Vec::from(memories).into()) {
         assert!(pieces.iter().all(|piece| piece.0.as_bytes().iter().all(|&byte| byte == 7)));
     }
-    assert!(!attach::is_taking());
+    assert!(!attach::is_decoding());
 }
 
 /// Returns the messages of well-behaved processes, with which the corpus begins, by name of the target.
@@ -107,7 +107,7 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         backtrace: Some("0: main".into()),
     };
     let encoded = Encoded { start: 64, len: 100 };
-    let bad = BadSample { place: 2, index: 40, replaced_by: Some(41), reason: "rotten".into() };
+    let bad = BadSampleRecord { place: 2, index: 40, replaced_by: Some(41), reason: "rotten".into() };
     let events = [
         Event::Ready,
         Event::NotReady { failure: failure.clone() },
@@ -120,21 +120,21 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         Event::Withdrawn { task: 4 },
         Event::Exhausted { task: 5, lease, held: true },
         Event::Resumed { epoch: 6 },
-        Event::LeftOut { task: 7, lease, held: false, position: 0, bad: vec![bad] },
+        Event::AllSamplesBad { task: 7, lease, held: false, position: 0, bad: vec![bad] },
         Event::Oversized { resident: 1 << 30 },
     ];
     let task = |indices| {
         let (forget, known_bad) = (vec![1, 2], vec![40]);
         Task { epoch: 1, number: 2, lease, indices, forget, claim: 3, known_bad }
     };
-    let orders = [
+    let commands = [
         None,
-        Some(Order::Task(task(Indices::Range { start: 0, len: 64 }))),
-        Some(Order::Task(task(Indices::List(vec![5, 3, 1])))),
-        Some(Order::Task(task(Indices::InSlot { len: 1000 }))),
-        Some(Order::Task(task(Indices::NextOf { shard: 1, position: 2, skip: 1, snapshot: Some(9) }))),
-        Some(Order::Offer { task: 2, lease }),
-        Some(Order::Resume { epoch: 2 }),
+        Some(Command::Task(task(Indices::Range { start: 0, len: 64 }))),
+        Some(Command::Task(task(Indices::List(vec![5, 3, 1])))),
+        Some(Command::Task(task(Indices::InSlot { len: 1000 }))),
+        Some(Command::Task(task(Indices::NextOf { shard: 1, position: 2, skip: 1, snapshot: Some(9) }))),
+        Some(Command::Offer { task: 2, lease }),
+        Some(Command::Resume { epoch: 2 }),
     ];
     let notices = [
         Notice::Slots { first: 1, count: 8, slot_len: 4096 },
@@ -148,7 +148,7 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
     messages.extend(messages.clone().into_iter().map(|body| [header.clone(), body].concat()));
     BTreeMap::from([
         ("report", events.iter().map(|event| encode(codec::encode(event))).collect()),
-        ("order", orders.iter().map(|order| encode(codec::encode(order))).collect()),
+        ("command", commands.iter().map(|command| encode(codec::encode(command))).collect()),
         ("lifeline", messages),
         ("batch", vec![honest_batch()]),
         ("attached", vec![honest_attached()]),
@@ -219,7 +219,7 @@ impl Serialize for Tensor {
 impl<'de> Deserialize<'de> for Tensor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (place, len) = Deserialize::deserialize(deserializer)?;
-        let buffer = lent::adopt(place, len).expect("the batch is decoded from a slot");
+        let buffer = lent::buffer_at(place, len).expect("the batch is decoded from a slot");
         buffer.map(Tensor).map_err(D::Error::custom)
     }
 }
@@ -230,7 +230,7 @@ struct Piece(Arc<Buffer>);
 impl Serialize for Piece {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let len = self.0.as_bytes().len();
-        let piece = attach::put_piece(&self.0, len).expect("the value is encoded with attachments");
+        let piece = attach::attach_piece(&self.0, len).expect("the value is encoded with attachments");
         (piece.map_err(serde::ser::Error::custom)?, len as u64).serialize(serializer)
     }
 }
@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for Piece {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (piece, len): (_, u64) = Deserialize::deserialize(deserializer)?;
         let len = usize::try_from(len).map_err(D::Error::custom)?;
-        let buffer = attach::take_piece(piece, len).ok_or_else(|| D::Error::custom("no such piece"))?;
+        let buffer = attach::piece(piece, len).ok_or_else(|| D::Error::custom("no such piece"))?;
         Ok(Self(Arc::new(buffer)))
     }
 }

@@ -40,7 +40,7 @@ impl From<Vec<Arc<SealedMemory>>> for Attached {
 
 /// The attachments of a value that is being encoded.
 #[derive(Default)]
-struct Put {
+struct Encoding {
     /// `None` for the memory of `pieces`, which is still being written.
     memories: Vec<Option<Arc<SealedMemory>>>,
     pieces: Option<Pieces>,
@@ -63,8 +63,8 @@ struct Pieces {
 pub type Piece = (u32, u64);
 
 thread_local! {
-    static PUT: RefCell<Option<Put>> = const { RefCell::new(None) };
-    static TAKE: RefCell<Option<Attached>> = const { RefCell::new(None) };
+    static ENCODING: RefCell<Option<Encoding>> = const { RefCell::new(None) };
+    static DECODING: RefCell<Option<Attached>> = const { RefCell::new(None) };
 }
 
 /// Puts the previous value of a thread-local back on drop, also when user code panics.
@@ -93,9 +93,9 @@ pub enum AttachError {
 /// # Errors
 /// If `value` cannot be serialised, or if the system is out of memory or descriptors.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), AttachError> {
-    let _restore = Restore(&PUT, PUT.replace(Some(Put::default())));
+    let _restore = Restore(&ENCODING, ENCODING.replace(Some(Encoding::default())));
     let bytes = codec::encode(value)?;
-    let Put { mut memories, pieces, functions } = PUT.take().unwrap_or_default();
+    let Encoding { mut memories, pieces, functions } = ENCODING.take().unwrap_or_default();
     if let Some(Pieces { writer, number, .. }) = pieces {
         let memory = writer.into_inner().map_err(io::IntoInnerError::into_error)?.seal()?;
         memories[number] = Some(Arc::new(memory));
@@ -108,16 +108,16 @@ pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<(Vec<u8>, Attached), A
 /// # Errors
 /// If `bytes` do not encode a `T`.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], attached: Attached) -> Result<T, CodecError> {
-    let _restore = Restore(&TAKE, TAKE.replace(Some(attached)));
+    let _restore = Restore(&DECODING, DECODING.replace(Some(attached)));
     codec::decode(bytes)
 }
 
 /// Attaches `memory` to the value that this thread is encoding. Returns the number to serialise instead of
 /// the content; `None` if no value with attachments is being encoded, so that the caller must serialise the
 /// content itself.
-pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
-    PUT.with_borrow_mut(|put| {
-        let list = &mut put.as_mut()?.memories;
+pub fn attach_memory(memory: &Arc<SealedMemory>) -> Option<u32> {
+    ENCODING.with_borrow_mut(|encoding| {
+        let list = &mut encoding.as_mut()?.memories;
         let known =
             list.iter().position(|other| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory)));
         let place = known.unwrap_or_else(|| {
@@ -129,10 +129,10 @@ pub fn put(memory: &Arc<SealedMemory>) -> Option<u32> {
 }
 
 /// Attaches `function` to the value that this thread is encoding. Returns the number to serialise instead of
-/// it; `None` as in [`put`].
-pub fn put_function(function: AnyFunction) -> Option<u32> {
-    PUT.with_borrow_mut(|put| {
-        let list = &mut put.as_mut()?.functions;
+/// it; `None` as in [`attach_memory`].
+pub fn attach_function(function: AnyFunction) -> Option<u32> {
+    ENCODING.with_borrow_mut(|encoding| {
+        let list = &mut encoding.as_mut()?.functions;
         let known = list.iter().position(|other| other.is_same(function));
         let place = known.unwrap_or_else(|| {
             list.push(function);
@@ -143,15 +143,15 @@ pub fn put_function(function: AnyFunction) -> Option<u32> {
 }
 
 /// Attaches the first `len` bytes of `buffer` to the value that this thread is encoding, as a piece of one
-/// memory for all such; `None` as in [`put`].
+/// memory for all such; `None` as in [`attach_memory`].
 ///
 /// # Errors
 /// If the system is out of memory or descriptors.
-pub fn put_piece(buffer: &Arc<Buffer>, len: usize) -> Option<io::Result<Piece>> {
-    PUT.with_borrow_mut(|put| Some(put.as_mut()?.piece(buffer, len)))
+pub fn attach_piece(buffer: &Arc<Buffer>, len: usize) -> Option<io::Result<Piece>> {
+    ENCODING.with_borrow_mut(|encoding| Some(encoding.as_mut()?.piece(buffer, len)))
 }
 
-impl Put {
+impl Encoding {
     fn piece(&mut self, buffer: &Arc<Buffer>, len: usize) -> io::Result<Piece> {
         let pieces = match &mut self.pieces {
             Some(pieces) => pieces,
@@ -187,30 +187,32 @@ fn to_number(place: usize) -> u32 {
 
 /// Runs `call` without the attachments of the value that this thread is encoding or decoding: for a part that
 /// is encoded separately.
-pub fn apart<R>(call: impl FnOnce() -> R) -> R {
-    let _put = Restore(&PUT, PUT.take());
-    let _take = Restore(&TAKE, TAKE.take());
+pub fn without_attachments<R>(call: impl FnOnce() -> R) -> R {
+    let _encoding = Restore(&ENCODING, ENCODING.take());
+    let _decoding = Restore(&DECODING, DECODING.take());
     call()
 }
 
 /// True while this thread decodes a value with attachments.
-pub fn is_taking() -> bool {
-    TAKE.with_borrow(Option::is_some)
+pub fn is_decoding() -> bool {
+    DECODING.with_borrow(Option::is_some)
 }
 
 /// Returns the memory attached under `number` to the value that this thread is decoding.
-pub fn take(number: u32) -> Option<Arc<SealedMemory>> {
-    TAKE.with_borrow(|take| take.as_ref()?.memories.get(usize::try_from(number).ok()?).map(Arc::clone))
+pub fn memory(number: u32) -> Option<Arc<SealedMemory>> {
+    DECODING.with_borrow(|decoding| {
+        decoding.as_ref()?.memories.get(usize::try_from(number).ok()?).map(Arc::clone)
+    })
 }
 
 /// Returns the function attached under `number` to the value that this thread is decoding.
-pub fn take_function(number: u32) -> Option<AnyFunction> {
-    TAKE.with_borrow(|take| take.as_ref()?.functions.get(usize::try_from(number).ok()?).copied())
+pub fn function(number: u32) -> Option<AnyFunction> {
+    DECODING.with_borrow(|decoding| decoding.as_ref()?.functions.get(usize::try_from(number).ok()?).copied())
 }
 
 /// Returns the `len` bytes attached as `piece` to the value that this thread is decoding; `None` if they do
 /// not exist or are not aligned.
-pub fn take_piece((number, start): Piece, len: usize) -> Option<Buffer> {
+pub fn piece((number, start): Piece, len: usize) -> Option<Buffer> {
     let start = usize::try_from(start).ok().filter(|start| start.is_multiple_of(ALIGNMENT))?;
-    Buffer::in_sealed(take(number)?, start, len)
+    Buffer::in_sealed(memory(number)?, start, len)
 }

@@ -21,7 +21,7 @@ const LINE: usize = 8;
 
 // Line 0, word 0: done flag; word 1: cancel flag of the current epoch. Line 1, word 0: nonzero while main
 // sleeps. Line `2 + w`: worker `w`.
-const UNWANTED: usize = 1;
+const CANCELLED: usize = 1;
 const ASLEEP: usize = LINE;
 const FIRST_WORKER: usize = 2;
 const STATE: usize = 0;
@@ -121,15 +121,15 @@ impl ControlPage {
 
     /// Sets the cancel flag: while it is true, the current epoch is abandoned and persistent workers skip its
     /// tasks.
-    pub fn set_unwanted(&self, unwanted: bool) {
+    pub fn set_cancelled(&self, cancelled: bool) {
         // Release: as for the done flag.
-        self.words.words()[UNWANTED].store(u64::from(unwanted), Ordering::Release);
+        self.words.words()[CANCELLED].store(u64::from(cancelled), Ordering::Release);
     }
 
     /// True if no batch is wanted: the done flag or the cancel flag is set.
-    pub fn is_unwanted(&self) -> bool {
-        // Acquire: pairs with `set_unwanted`.
-        self.is_done() || self.words.words()[UNWANTED].load(Ordering::Acquire) == 1
+    pub fn is_cancelled(&self) -> bool {
+        // Acquire: pairs with `set_cancelled`.
+        self.is_done() || self.words.words()[CANCELLED].load(Ordering::Acquire) == 1
     }
 
     /// The word that is nonzero while main sleeps and must be woken. The queues state how they access it.

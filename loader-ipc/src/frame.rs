@@ -9,7 +9,7 @@ use crate::arena::Encoded;
 /// A command from main to one worker, on the worker's index queue. `None` in its place is the sentinel: there
 /// are no more tasks, and the worker reports [`Event::Bye`] and ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum Command {
     /// Loads one batch.
     Task(Task),
     /// Offers another slot for a task that was sent before. The slot has just been used, so it is still in
@@ -40,34 +40,34 @@ pub struct Task {
     /// Which samples to load.
     pub indices: Indices,
     /// Regions that no longer exist and that the worker unmaps, each by the number of its first slot; at most
-    /// [`MOST_FORGOTTEN`].
+    /// [`MAX_FORGOTTEN`].
     pub forget: Vec<u32>,
-    /// Number of the task's claim, one of [`MOST_UNANSWERED`] of the queue: it says whether the worker has
+    /// Number of the task's claim, one of [`MAX_UNANSWERED`] of the queue: it says whether the worker has
     /// begun the task or main has withdrawn it.
     pub claim: u32,
     /// Indices of samples that count as bad and are not tried, because an attempt has ended a worker; at most
-    /// [`MOST_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that each sample is loaded on its own.
+    /// [`MAX_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that each sample is loaded on its own.
     pub known_bad: Vec<u64>,
 }
 
 /// Maximum number of regions that one task tells the worker to unmap, so that its frame stays small.
-pub const MOST_FORGOTTEN: usize = 64;
+pub const MAX_FORGOTTEN: usize = 64;
 /// Maximum number of samples that a task lists as bad, so that its frame stays small.
-pub const MOST_KNOWN_BAD: usize = 64;
+pub const MAX_KNOWN_BAD: usize = 64;
 /// Stands in [`Task::known_bad`] if loading many samples at once has ended a worker: loading each on its own
 /// shows which one is bad.
 pub const ONE_BY_ONE: u64 = u64::MAX;
 /// Maximum number of bad samples that one event lists.
-pub const MOST_BAD_SAMPLES: usize = 256;
+pub const MAX_BAD_SAMPLES: usize = 256;
 /// Maximum number of indices in a frame; a longer list is in the slot. With frames of a few KiB, far more
-/// than [`MOST_UNANSWERED`] tasks fit a ring.
-pub const MOST_INLINE_INDICES: usize = 256;
+/// than [`MAX_UNANSWERED`] tasks fit a ring.
+pub const MAX_INLINE_INDICES: usize = 256;
 /// Minimum size in bytes of the slots that main offers while they are in the cache. For smaller slots the
 /// frame costs more than the offer saves.
-pub const LEAST_OFFERED: u64 = 1 << 20;
+pub const MIN_OFFERED: u64 = 1 << 20;
 /// Maximum number of tasks that a worker has been sent and has not answered. Further tasks wait in main, so
 /// the index queue is never full and main never waits for room in it.
-pub const MOST_UNANSWERED: usize = 16;
+pub const MAX_UNANSWERED: usize = 16;
 
 /// The right of a worker to write one slot for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ pub enum Indices {
         /// Number of indices.
         len: u64,
     },
-    /// Up to [`MOST_INLINE_INDICES`] indices.
+    /// Up to [`MAX_INLINE_INDICES`] indices.
     List(Vec<u64>),
     /// More indices than fit a frame: `len` little-endian `u64`s at the start of the leased slot.
     InSlot {
@@ -162,8 +162,8 @@ pub enum Event {
         held: bool,
         /// Number of items taken from the task's shard so far; 0 for a task of indices.
         position: u64,
-        /// Samples that were left out or replaced; at most [`MOST_BAD_SAMPLES`].
-        bad: Vec<BadSample>,
+        /// Samples that were left out or replaced; at most [`MAX_BAD_SAMPLES`].
+        bad: Vec<BadSampleRecord>,
     },
     /// The batch is larger than its slot. The worker waits for a grant on its lifeline.
     NeedSlot {
@@ -223,13 +223,13 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         held: bool,
     },
-    /// The worker has answered every command before [`Order::Resume`]; another epoch begins.
+    /// The worker has answered every command before [`Command::Resume`]; another epoch begins.
     Resumed {
         /// Number of the epoch.
         epoch: u64,
     },
     /// Every sample of the batch was bad and was left out, so there is no batch.
-    LeftOut {
+    AllSamplesBad {
         /// Number of the task.
         task: u64,
         /// The lease, which the worker gives back.
@@ -239,7 +239,7 @@ pub enum Event {
         /// As in [`Done`](Self::Done).
         position: u64,
         /// As in [`Done`](Self::Done).
-        bad: Vec<BadSample>,
+        bad: Vec<BadSampleRecord>,
     },
     /// The worker uses more memory than its limit and ends, so that another process replaces it. It has not
     /// begun its remaining tasks.
@@ -274,7 +274,7 @@ impl Event {
             Self::NeedSlot { lease, needed, .. } if *needed <= lease.len => {
                 Err("it asks for a slot that is no larger than the one it has")
             }
-            Self::Done { bad, .. } | Self::LeftOut { bad, .. } if bad.len() > MOST_BAD_SAMPLES => {
+            Self::Done { bad, .. } | Self::AllSamplesBad { bad, .. } if bad.len() > MAX_BAD_SAMPLES => {
                 Err("it lists more bad samples than a batch may have")
             }
             _ => Ok(()),
@@ -284,7 +284,7 @@ impl Event {
 
 /// A bad sample that did not fail its batch: the worker left it out or replaced it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BadSample {
+pub struct BadSampleRecord {
     /// Its position in the batch; meaningless for a sample of a shard.
     pub place: u32,
     /// Its index; for a sample of a shard its position in the shard.
@@ -295,7 +295,7 @@ pub struct BadSample {
     pub reason: String,
 }
 
-impl BadSample {
+impl BadSampleRecord {
     /// Truncates the reasons of a batch's bad samples, so that all of them fit a frame.
     pub fn cut_to_frame(samples: &mut [Self]) {
         let share = 2 * HALF_TEXT / samples.len().max(1);
@@ -440,12 +440,13 @@ mod tests {
     #[test]
     fn any_bad_samples_fit_a_frame() {
         let reason = "ä".repeat(1 << 20);
-        let sample = BadSample { place: u32::MAX, index: u64::MAX, replaced_by: Some(u64::MAX), reason };
+        let sample =
+            BadSampleRecord { place: u32::MAX, index: u64::MAX, replaced_by: Some(u64::MAX), reason };
         let lease = Lease { slot: u32::MAX, generation: u32::MAX, len: u64::MAX };
-        for count in [1, 2, MOST_BAD_SAMPLES] {
+        for count in [1, 2, MAX_BAD_SAMPLES] {
             let mut bad = vec![sample.clone(); count];
-            BadSample::cut_to_frame(&mut bad);
-            let event = Event::LeftOut { task: u64::MAX, lease, held: true, position: u64::MAX, bad };
+            BadSampleRecord::cut_to_frame(&mut bad);
+            let event = Event::AllSamplesBad { task: u64::MAX, lease, held: true, position: u64::MAX, bad };
             assert!(codec::encode(&event).unwrap().len() <= MAX_FRAME);
         }
     }

@@ -35,7 +35,7 @@ impl<G: Signature> Copy for Function<G> {}
 
 impl<G: Signature> Serialize for Function<G> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match attach::put_function(AnyFunction::new::<G>(self.0)) {
+        match attach::attach_function(AnyFunction::new::<G>(self.0)) {
             Some(number) => serializer.serialize_u32(number),
             None => Err(S::Error::custom(
                 "a function can only be sent to workers; it cannot be serialised otherwise",
@@ -49,7 +49,7 @@ impl<'de, G: Signature> Deserialize<'de> for Function<G> {
         let number = u32::deserialize(deserializer)?;
         // A false number does no harm: the table holds only functions that were encoded, each with its exact
         // type.
-        let function = attach::take_function(number).and_then(AnyFunction::get::<G>);
+        let function = attach::function(number).and_then(AnyFunction::get::<G>);
         function.map(Self).ok_or_else(|| {
             D::Error::custom(format_args!("the value was sent without a function {number} of this type"))
         })

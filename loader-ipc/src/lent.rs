@@ -27,7 +27,7 @@ pub enum DecodeError {
 struct Lent {
     loan: Loan,
     /// The tensors decoded so far, by offset and length.
-    adopted: BTreeMap<(u64, u64), Arc<Buffer>>,
+    buffers: BTreeMap<(u64, u64), Arc<Buffer>>,
 }
 
 thread_local! {
@@ -50,7 +50,7 @@ pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B
     // Copied: a worker that still writes to the slot could otherwise change a string after it was checked to
     // be UTF-8.
     let bytes = loan.take(to_range(encoded.start, encoded.len)?)?.as_bytes().to_vec();
-    let _restore = Restore(CURRENT.replace(Some(Lent { loan, adopted: BTreeMap::new() })));
+    let _restore = Restore(CURRENT.replace(Some(Lent { loan, buffers: BTreeMap::new() })));
     Ok(codec::decode(&bytes)?)
 }
 
@@ -60,10 +60,10 @@ pub fn decode<B: DeserializeOwned>(mut loan: Loan, encoded: Encoded) -> Result<B
 ///
 /// # Errors
 /// If the range is outside the slot, overlaps another tensor, or is not aligned.
-pub fn adopt(offset: u64, len: u64) -> Option<Result<Arc<Buffer>, ChunkError>> {
+pub fn buffer_at(offset: u64, len: u64) -> Option<Result<Arc<Buffer>, ChunkError>> {
     CURRENT.with_borrow_mut(|current| {
         let lent = current.as_mut()?;
-        Some(lent.adopt(offset, len))
+        Some(lent.buffer_at(offset, len))
     })
 }
 
@@ -73,16 +73,16 @@ pub fn is_decoding() -> bool {
 }
 
 impl Lent {
-    fn adopt(&mut self, offset: u64, len: u64) -> Result<Arc<Buffer>, ChunkError> {
+    fn buffer_at(&mut self, offset: u64, len: u64) -> Result<Arc<Buffer>, ChunkError> {
         let range = to_range(offset, len)?;
-        if let Some(buffer) = self.adopted.get(&(offset, len)).filter(|_| len > 0) {
+        if let Some(buffer) = self.buffers.get(&(offset, len)).filter(|_| len > 0) {
             return Ok(Arc::clone(buffer));
         }
         if range.start % ALIGNMENT != 0 {
             return Err(ChunkError::OutOfBounds { start: range.start, end: range.end });
         }
         let buffer = Arc::new(Buffer::in_slot(self.loan.take(range)?));
-        self.adopted.insert((offset, len), Arc::clone(&buffer));
+        self.buffers.insert((offset, len), Arc::clone(&buffer));
         Ok(buffer)
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     impl<'de> Deserialize<'de> for Byte {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let offset = u64::deserialize(deserializer)?;
-            adopt(offset, 1).expect("a slot is being decoded").map(Self).map_err(D::Error::custom)
+            buffer_at(offset, 1).expect("a slot is being decoded").map(Self).map_err(D::Error::custom)
         }
     }
 

@@ -28,21 +28,21 @@ pub mod frame;
 pub mod function;
 pub mod handshake;
 pub mod heap;
-mod held;
 pub mod lent;
 pub mod lifeline;
-pub mod meeting;
 pub mod memory;
 pub mod oom;
 pub mod process;
 pub mod queue;
 mod ring;
+mod signals;
 pub mod slots;
 pub mod socket_file;
+pub mod socket_folder;
 mod sys;
 
 pub use advice::advice;
-pub use held::ignore_sigpipe;
+pub use signals::ignore_sigpipe;
 pub use sys::{
     Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, default_sigchld,
     end_if_forked, exit_now, guard_against_forks, keep_freed_memory,

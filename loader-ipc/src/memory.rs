@@ -13,7 +13,7 @@ use nix::{
 };
 
 use crate::{
-    held::{uninterrupted, without},
+    signals::{uninterrupted, without},
     sys::{SealedMap, SharedWords},
 };
 
@@ -101,16 +101,16 @@ impl Write for SealedWriter {
 /// `OutOfMemory` or `StorageFull` if the system cannot reserve the pages; otherwise the error of the system
 /// call.
 pub fn reserve(len: NonZeroUsize) -> io::Result<OwnedFd> {
-    let fd = unreserved(len)?;
-    fill(&fd, 0, len)?;
+    let fd = create(len)?;
+    reserve_pages(&fd, 0, len)?;
     Ok(fd)
 }
 
-/// Creates writable memory of a fixed size without reserving pages: see [`fill`].
+/// Creates writable memory of a fixed size without reserving pages: see [`reserve_pages`].
 ///
 /// # Errors
 /// The error of the system call.
-pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
+pub fn create(len: NonZeroUsize) -> io::Result<OwnedFd> {
     let fd = memfd(c"loader-slot")?;
     let size = to_offset(len.get())?;
     // A limit on the size of files (`ulimit -f`) applies to memfds too.
@@ -123,7 +123,7 @@ pub fn unreserved(len: NonZeroUsize) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As [`reserve`]. No page is then reserved.
-pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
+pub fn reserve_pages(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
     // If a signal interrupts the call, the kernel drops the pages reserved so far. A profiler's timer could
     // keep it from ending.
@@ -136,7 +136,7 @@ pub fn fill(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
 ///
 /// # Errors
 /// The error of the system call.
-pub fn empty(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
+pub fn release_pages(fd: &OwnedFd, start: usize, len: NonZeroUsize) -> io::Result<()> {
     let (start, len) = (to_offset(start)?, to_offset(len.get())?);
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     uninterrupted(|| fallocate(fd, flags, start, len))?;
@@ -191,15 +191,15 @@ mod tests {
     #[test]
     fn pages_are_reserved_and_given_back() {
         let page = NonZeroUsize::new(4096).unwrap();
-        let fd = unreserved(page.checked_mul(NonZeroUsize::new(100).unwrap()).unwrap()).unwrap();
+        let fd = create(page.checked_mul(NonZeroUsize::new(100).unwrap()).unwrap()).unwrap();
         let pages = || nix::sys::stat::fstat(&fd).unwrap().st_blocks / 8;
         assert_eq!(pages(), 0);
-        fill(&fd, 4096, page).unwrap();
-        fill(&fd, 3 * 4096, page).unwrap();
+        reserve_pages(&fd, 4096, page).unwrap();
+        reserve_pages(&fd, 3 * 4096, page).unwrap();
         assert_eq!(pages(), 2);
-        empty(&fd, 4096, page).unwrap();
+        release_pages(&fd, 4096, page).unwrap();
         assert_eq!(pages(), 1);
-        assert!(fill(&fd, 100 * 4096, page).is_err(), "the range is behind the end");
+        assert!(reserve_pages(&fd, 100 * 4096, page).is_err(), "the range is behind the end");
     }
 
     #[test]

@@ -180,7 +180,7 @@ pub enum Halt {
         ticks: u64,
     },
     /// Its main thread has ended, and other threads keep the process alive.
-    Headless,
+    MainThreadEnded,
 }
 
 impl fmt::Display for Halt {
@@ -188,7 +188,7 @@ impl fmt::Display for Halt {
         f.write_str(match self {
             Self::Stopped { .. } => "had been stopped",
             Self::Traced { .. } => "had been stopped by a debugger",
-            Self::Headless => "had been without its main thread",
+            Self::MainThreadEnded => "had been without its main thread",
         })
     }
 }
@@ -206,7 +206,7 @@ fn halt(stat: &[u8]) -> Option<Halt> {
         "T" => Some(Halt::Stopped { ticks }),
         "t" => Some(Halt::Traced { ticks }),
         // The state is that of the main thread. A process that is ending also has it for a moment.
-        "Z" => Some(Halt::Headless),
+        "Z" => Some(Halt::MainThreadEnded),
         _ => None,
     }
 }
@@ -282,7 +282,7 @@ mod tests {
         };
         assert_eq!(halt(stat("T").as_bytes()), Some(Halt::Stopped { ticks: 42 }));
         assert_eq!(halt(stat("t").as_bytes()), Some(Halt::Traced { ticks: 42 }));
-        assert_eq!(halt(stat("Z").as_bytes()), Some(Halt::Headless));
+        assert_eq!(halt(stat("Z").as_bytes()), Some(Halt::MainThreadEnded));
         assert_eq!(halt(stat("S").as_bytes()), None);
         assert_eq!(halt(b"4242 (cut) T 1"), None);
         let own = fs::read("/proc/self/stat").unwrap();

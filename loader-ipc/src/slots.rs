@@ -218,13 +218,13 @@ impl SlotPool {
     }
 
     /// Returns the number of slots that other iterators lease, or have lent to the program.
-    pub fn used_elsewhere(&self) -> usize {
+    pub fn used_by_other_iterators(&self) -> usize {
         self.lock().used_by_others(&self.owner).count()
     }
 
     /// True if other iterators have slots that may come back while this thread waits. Slots of iterators that
     /// this thread used last cannot come back: this thread cannot take their batches while it waits.
-    pub fn may_come_back(&self) -> bool {
+    pub fn others_may_return_slots(&self) -> bool {
         let this = thread::current().id();
         self.lock().used_by_others(&self.owner).any(|owner| *lock(&owner.0) != this)
     }
@@ -381,7 +381,7 @@ impl SlotPool {
     }
 
     /// Returns the number of regions destroyed so far. While it stays the same, workers need not unmap any.
-    pub fn destroyed(&self) -> u64 {
+    pub fn destroyed_regions(&self) -> u64 {
         self.lock().destroyed
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::meeting::{candidates, is_meeting_place};
+use crate::socket_folder::{candidates, is_socket_folder};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
@@ -28,7 +28,7 @@ pub fn remove_socket(socket: &Path) {
     drop(fs::remove_file(socket));
     let Some(folder) = socket.parent() else { return };
     drop(fs::remove_dir(folder));
-    drop(folder.parent().filter(|parent| is_meeting_place(parent)).map(fs::remove_dir));
+    drop(folder.parent().filter(|parent| is_socket_folder(parent)).map(fs::remove_dir));
 }
 
 /// Removes the sockets of workers that had several threads and were killed before they could tell main the

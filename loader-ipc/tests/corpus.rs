@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, setrlimit};
 type Target = fn(&[u8]);
 const TARGETS: [(&str, Target); 5] = [
     ("report", harness::report),
-    ("order", harness::order),
+    ("command", harness::command),
     ("lifeline", harness::lifeline),
     ("batch", harness::batch),
     ("attached", harness::attached),

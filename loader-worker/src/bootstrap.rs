@@ -9,7 +9,7 @@ use std::{
 
 use loader_core::{
     WorkerInfo,
-    fetch::{Fetch, OpenFn, OpenSignature, Opening},
+    fetch::{Fetch, OpenFn, OpenRequest, OpenSignature},
     panic::{record_backtraces, to_failure},
 };
 use loader_ipc::{
@@ -19,17 +19,17 @@ use loader_ipc::{
     entry::AnyFunction,
     frame::{Failure, Stage},
     guard_against_forks,
-    handshake::{Bootstrap, Connected, HandshakeError, Work, refuse},
+    handshake::{Bootstrap, Connected, DatasetCode, HandshakeError, refuse},
     ignore_sigpipe, keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
     process::take_lifeline_from_stdin,
-    queue::{OrderReceiver, ReportSender},
+    queue::{CommandReceiver, ReportSender},
 };
 use nix::sys::{prctl::set_name, signal::SigSet};
 use signal_hook::consts::SIGINT;
 
 use crate::{
-    inherited::close_inherited, memory::limit_memory, orders, registry::Registry, watchdog::Watchdog,
+    commands, inherited::close_inherited, memory::limit_memory, registry::Registry, watchdog::Watchdog,
 };
 
 /// Maximum time from the start of the process to the end of the handshake.
@@ -66,7 +66,7 @@ fn serve(registry: &Registry) -> anyhow::Result<()> {
     };
     record_backtraces();
     let (fetch, session) = open_dataset(open, functions, connected);
-    orders::run(fetch, session, &lifeline)
+    commands::run(fetch, session, &lifeline)
 }
 
 /// Performs the handshake. Returns the function that opens the dataset, and what it needs.
@@ -78,8 +78,8 @@ fn perform_handshake(
     let (bootstrap, fds) = Bootstrap::receive(lifeline, deadline)?;
     set_process_name(bootstrap.worker);
     let mut chosen = None;
-    let accepts = |work: &Work| {
-        chosen = Some(find_open(registry, work)?);
+    let accepts = |code: &DatasetCode| {
+        chosen = Some(find_open(registry, code)?);
         Ok(())
     };
     let listening = bootstrap.listen(lifeline, accepts, deadline)?;
@@ -118,9 +118,9 @@ fn set_process_name(worker: u32) {
 }
 
 /// Finds the function that opens the dataset, and the functions that the dataset's encoding refers to.
-fn find_open(registry: &Registry, work: &Work) -> Result<(OpenFn, Vec<AnyFunction>), String> {
-    match work {
-        Work::Entries(entries) => {
+fn find_open(registry: &Registry, code: &DatasetCode) -> Result<(OpenFn, Vec<AnyFunction>), String> {
+    match code {
+        DatasetCode::Entries(entries) => {
             let functions = entries.resolve().map_err(|error| {
                 format!(
                     "{error}; the worker program is not the main program: use the same build, or register the dataset in the \
@@ -131,16 +131,16 @@ fn find_open(registry: &Registry, work: &Work) -> Result<(OpenFn, Vec<AnyFunctio
             let open = open.ok_or("the main program sent no function that opens a dataset")?;
             Ok((open, functions[1..].to_vec()))
         }
-        Work::Registered { name, types } => Ok((registry.find(name, types)?.open, Vec::new())),
+        DatasetCode::Registered { name, types } => Ok((registry.find(name, types)?.open, Vec::new())),
     }
 }
 
-/// What [`orders::run`] needs from the handshake, besides the dataset.
+/// What [`commands::run`] needs from the handshake, besides the dataset.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) worker: usize,
     pub(crate) control: Arc<ControlPage>,
-    pub(crate) orders: OrderReceiver,
+    pub(crate) commands: CommandReceiver,
     pub(crate) results: ReportSender,
     /// Maximum private memory of this process in bytes.
     pub(crate) memory_limit: Option<u64>,
@@ -149,7 +149,7 @@ pub(crate) struct Session {
 type Opened = Result<Box<dyn Fetch>, Failure>;
 
 fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected) -> (Opened, Session) {
-    let Connected { bootstrap, control, dataset, attached, orders, results } = connected;
+    let Connected { bootstrap, control, dataset, attached, commands, results } = connected;
     let worker = bootstrap.worker as usize;
     let (seed, memory_limit) = (bootstrap.seed, bootstrap.memory_limit);
     if let Some(limit) = memory_limit {
@@ -157,10 +157,10 @@ fn open_dataset(open: OpenFn, functions: Vec<AnyFunction>, connected: Connected)
     }
     let info = WorkerInfo::new(worker, bootstrap.workers as usize, bootstrap.base_seed);
     let attached = Attached { memories: attached, functions };
-    let opening = Opening { dataset, attached, seed, worker: info };
+    let opening = OpenRequest { dataset, attached, seed, worker: info };
     // If opening fails or panics, the worker keeps the failure and answers every task with it.
     let opened = catch_unwind(AssertUnwindSafe(|| open(opening)));
     end_if_forked();
     let opened = opened.unwrap_or_else(|payload| Err(to_failure(&*payload, Stage::Open, None)));
-    (opened, Session { worker, control, orders, results, memory_limit })
+    (opened, Session { worker, control, commands, results, memory_limit })
 }

@@ -10,8 +10,8 @@ use anyhow::Context;
 use loader_ipc::{
     channel::ReceiveError,
     fault::{self, Point},
-    frame::{Indices, LEAST_OFFERED, Lease, Order, Task},
-    queue::OrderReceiver,
+    frame::{Command, Indices, Lease, MIN_OFFERED, Task},
+    queue::CommandReceiver,
 };
 
 /// How long one wait for a command lasts; the worker then waits again. The watchdog ends the process if main
@@ -52,12 +52,12 @@ pub(crate) enum Next {
 
 impl Inbox {
     /// Returns what the worker does next. Waits for it without a deadline.
-    pub(crate) fn next(&mut self, queue: &mut OrderReceiver) -> anyhow::Result<Next> {
+    pub(crate) fn next(&mut self, queue: &mut CommandReceiver) -> anyhow::Result<Next> {
         while self.tasks.is_empty() && self.unused.is_empty() && self.resume.is_none() && !self.is_ended {
             self.read(queue, Instant::now() + IDLE_INTERVAL)?;
         }
         // Further commands may contain an offer for a large task.
-        let is_large = |task: &Task| task.lease.len >= LEAST_OFFERED;
+        let is_large = |task: &Task| task.lease.len >= MIN_OFFERED;
         while self.tasks.front().is_some_and(is_large)
             && !self.is_ended
             && self.read(queue, Instant::now())?
@@ -94,10 +94,10 @@ impl Inbox {
     }
 
     /// Reads one command. False if there was none before `deadline`.
-    fn read(&mut self, queue: &mut OrderReceiver, deadline: Instant) -> anyhow::Result<bool> {
+    fn read(&mut self, queue: &mut CommandReceiver, deadline: Instant) -> anyhow::Result<bool> {
         match queue.receive(deadline) {
-            Ok(Some(Order::Task(task))) => self.tasks.push_back(task),
-            Ok(Some(Order::Offer { task, lease })) => {
+            Ok(Some(Command::Task(task))) => self.tasks.push_back(task),
+            Ok(Some(Command::Offer { task, lease })) => {
                 if self.tasks.iter().any(|waiting| waiting.number == task) {
                     self.offers.insert(task, lease);
                 } else {
@@ -106,7 +106,7 @@ impl Inbox {
                 }
             }
             // Main sends no task behind it before the worker has answered it.
-            Ok(Some(Order::Resume { epoch })) => self.resume = Some(epoch),
+            Ok(Some(Command::Resume { epoch })) => self.resume = Some(epoch),
             Ok(None) | Err(ReceiveError::Closed) => self.is_ended = true,
             Err(ReceiveError::TimedOut) => return Ok(false),
             Err(error) => return Err(error).context("reading a command"),

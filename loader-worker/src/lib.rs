@@ -32,10 +32,10 @@
 //! ```
 
 mod bootstrap;
+mod commands;
 mod inbox;
 mod inherited;
 mod memory;
-mod orders;
 mod registry;
 mod slots;
 mod watchdog;

@@ -13,7 +13,7 @@ use std::{
 use loader_ipc::{
     arena::Encoded,
     control::WorkerState,
-    frame::{BadSample, Event, Failure, Lease, Order, Task},
+    frame::{BadSampleRecord, Command, Event, Failure, Lease, Task},
     handshake::{Bootstrap, Connected, Notice},
     process::take_lifeline_from_stdin,
 };
@@ -43,7 +43,7 @@ pub enum Lie {
     /// Its batch ends beyond the end of numbers.
     EndlessBatch,
     /// It left the batch out.
-    LeftOut,
+    AllSamplesBad,
     /// It left a sample out.
     SampleLeftOut,
     /// It left out more samples than a frame may name.
@@ -117,11 +117,11 @@ impl Lie {
             fds.iter().map(|fd| fd.try_clone().map(File::from)).collect::<Result<_, _>>()?;
         let listening = bootstrap.listen(&lifeline, |_| Ok(()), deadline)?;
         let connected = listening.accept(bootstrap, fds, &lifeline, deadline)?;
-        let Connected { bootstrap, control, mut orders, mut results, .. } = connected;
+        let Connected { bootstrap, control, mut commands, mut results, .. } = connected;
         results.send(&Event::Ready)?;
         control.line_of(bootstrap.worker as usize).enter(WorkerState::Idle);
-        let Some(Order::Task(task)) = orders.receive(deadline)? else { return Ok(()) };
-        orders.begin(task.claim);
+        let Some(Command::Task(task)) = commands.receive(deadline)? else { return Ok(()) };
+        commands.begin(task.claim);
         match self {
             Self::ReadyForEver => loop {
                 results.send(&Event::Ready)?;
@@ -167,8 +167,8 @@ impl Lie {
         };
         let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
         let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
-        let bad = |place| BadSample { place, index: 0, replaced_by: None, reason: "it is not".into() };
-        let left_out = |bad| Event::LeftOut { task, lease, held: false, position: 0, bad };
+        let bad = |place| BadSampleRecord { place, index: 0, replaced_by: None, reason: "it is not".into() };
+        let left_out = |bad| Event::AllSamplesBad { task, lease, held: false, position: 0, bad };
         let asks = |needed| Event::NeedSlot { task, lease, needed };
         let event = match self {
             Self::OthersTask => done(task + 1, lease),
@@ -178,7 +178,7 @@ impl Lie {
             Self::LargerSlot => done(task, Lease { len: 2 * lease.len, ..lease }),
             Self::BeyondSlot => encoded(1, lease.len),
             Self::EndlessBatch => encoded(u64::MAX, u64::MAX),
-            Self::LeftOut => left_out(Vec::new()),
+            Self::AllSamplesBad => left_out(Vec::new()),
             Self::SampleLeftOut => done_with(task, lease, (0, 8), vec![bad(0)]),
             Self::ManyLeftOut => left_out((0..300).map(bad).collect()),
             Self::Exhausted => Event::Exhausted { task, lease, held: false },

@@ -6,7 +6,7 @@ use loader_ipc::{
     attach::Attached,
     channel,
     entry::{AnyFunction, Entries},
-    handshake::Work,
+    handshake::DatasetCode,
     heap::HeapPool,
     memory::SealedMemory,
     process,
@@ -17,10 +17,12 @@ use loader_pinning::Pinner;
 use super::{Builder, settings::Settings};
 use crate::{
     collate::{Batch, Collate},
-    coordinator::Epochs,
+    coordinator::WorkerOptions,
     dataset::Dataset,
     error::Error,
-    fetch::{self, Cut, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, WorkerInit},
+    fetch::{
+        self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout, WorkerInit,
+    },
     iter::{IdleTeam, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
@@ -94,7 +96,7 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
             return Err(Error::invalid_option("on_bad_sample", PROBLEM));
         }
         let (first_shard, all_shards) = options.place_shards(shards)?;
-        self.kind.cut = Cut { shards, first_shard, all_shards, batch_size, drop_last };
+        self.kind.cut = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.cut);
         self.assemble(epochs, content, |iterable, collate, seed, memory| {
             Loading::Shards(Arc::new(StreamSource::new(iterable, collate, seed, memory)))
@@ -109,7 +111,7 @@ where
     W: WorkerInit,
 {
     /// Checks the options that both kinds of datasets have.
-    fn check(&self) -> Result<Epochs, Error> {
+    fn check(&self) -> Result<WorkerOptions, Error> {
         if process::is_worker() {
             return Err(Error::LoaderInWorker);
         }
@@ -128,7 +130,7 @@ where
     /// workers.
     fn assemble(
         mut self,
-        epochs: Epochs,
+        epochs: WorkerOptions,
         content: Content,
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
@@ -172,7 +174,7 @@ fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
 fn load_by_workers<K, C, W>(
     settings: &mut Settings,
     program: Program,
-    epochs: Epochs,
+    epochs: WorkerOptions,
     encoded: RoundTrip<K, C, W>,
     pinner: Option<Pinner>,
 ) -> Result<Loading<C::Batch>, Error>
@@ -187,7 +189,7 @@ where
         .map_err(|source| Error::System { what: "allocating shared memory for the dataset", source })?;
     let Attached { memories, functions } = attached;
     let unsendable = |problem| Error::FunctionNotSendable { problem };
-    let work = match settings.registered.take() {
+    let code = match settings.registered.take() {
         Some(name) if !program.is_self() => {
             if !functions.is_empty() {
                 let problem = format!(
@@ -197,23 +199,23 @@ where
                 );
                 return Err(unsendable(problem));
             }
-            Work::Registered { name, types: launch::types::<K, C, W>() }
+            DatasetCode::Registered { name, types: launch::types::<K, C, W>() }
         }
         _ => {
             let open = AnyFunction::new::<OpenSignature>(fetch::open::<K, C, W>);
             let all: Vec<_> = iter::once(open).chain(functions).collect();
-            Work::Entries(Entries::of(&all).map_err(|error| unsendable(error.to_string()))?)
+            DatasetCode::Entries(Entries::of(&all).map_err(|error| unsendable(error.to_string()))?)
         }
     };
     let launch = Launch {
         program,
         workers: epochs.workers,
         seed: settings.seed(),
-        work,
+        code,
         dataset,
         attached: memories,
         handle_sigchld: settings.handle_sigchld,
-        tries: epochs.most_deaths,
+        start_retries: epochs.max_worker_deaths,
         memory_limit: epochs.memory_limit,
         warn: settings.warn.clone(),
     };

@@ -15,7 +15,7 @@ use crate::{
     collate::{Batch, CollateWith, DefaultCollate},
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
-    fetch::{Cut, DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots},
+    fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
     options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order},
     sampler::{BatchSampler, Sampler},
@@ -56,7 +56,7 @@ impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
         let dataset = Plain(dataset);
         Self::new(Iterable {
             dataset,
-            cut: Cut::default(),
+            cut: ShardLayout::default(),
             snapshot_every: 1,
             on_bad_sample: OnBadSample::Error,
         })

@@ -6,7 +6,7 @@ use loader_ipc::slots::FIRST_LEN;
 
 use super::{WorkerProgram, order::invalid};
 use crate::{
-    coordinator::Epochs,
+    coordinator::WorkerOptions,
     error::Error,
     options::{
         DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, DEFAULT_WARN_AFTER,
@@ -87,7 +87,7 @@ impl Settings {
 
     /// Checks every option alone and against the others, except those of the order and of the batches. If
     /// several are wrong, it reports the one that PyTorch reports.
-    pub(super) fn check_options(&self) -> Result<Epochs, Error> {
+    pub(super) fn check_options(&self) -> Result<WorkerOptions, Error> {
         let options = &self.options;
         let workers = options.num_workers.unwrap_or_default().resolve();
         let check_needs_workers = |option, is_set| match workers == 0 && is_set {
@@ -126,13 +126,13 @@ impl Settings {
             let problem = format!("{limit} bytes are too few for a batch; use {min} or more");
             return invalid("shared_memory_limit", problem);
         }
-        Ok(Epochs {
+        Ok(WorkerOptions {
             workers,
             prefetch_factor: options.prefetch_factor.unwrap_or(DEFAULT_PREFETCH_FACTOR),
             in_order: options.in_order.unwrap_or(DEFAULT_IN_ORDER),
             timeout,
             warn_after,
-            most_deaths: match options.on_worker_death.unwrap_or_default() {
+            max_worker_deaths: match options.on_worker_death.unwrap_or_default() {
                 OnWorkerDeath::Restart => options.max_worker_deaths.unwrap_or(DEFAULT_MAX_WORKER_DEATHS),
                 OnWorkerDeath::Fail => 0,
             },

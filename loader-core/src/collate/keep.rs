@@ -24,9 +24,9 @@ pub struct Keep<S>(pub S);
 
 /// The [`Stack`] of `String` and `char`: collects the samples of a batch in a `Vec`.
 #[derive(Debug)]
-pub struct ListStack<S>(Vec<S>);
+pub struct ListBatchBuilder<S>(Vec<S>);
 
-impl<S> Stack for ListStack<S> {
+impl<S> Stack for ListBatchBuilder<S> {
     type Sample = S;
     type Batch = Vec<S>;
 
@@ -49,10 +49,10 @@ macro_rules! listed {
         $(
             impl Sample for $sample {
                 type Batch = Vec<Self>;
-                type Stack = ListStack<Self>;
+                type Stack = ListBatchBuilder<Self>;
 
-                fn stack(samples: usize) -> ListStack<Self> {
-                    ListStack(Vec::with_capacity(samples.min(MAX_RESERVED)))
+                fn stack(samples: usize) -> ListBatchBuilder<Self> {
+                    ListBatchBuilder(Vec::with_capacity(samples.min(MAX_RESERVED)))
                 }
             }
         )*
@@ -63,12 +63,12 @@ listed!(String, char);
 
 /// The [`Stack`] of [`Keep`] and `&'static str`: converts each sample, and collects the results in a `Vec`.
 #[derive(Debug)]
-pub struct IntoListStack<S, B> {
+pub struct MappedListBuilder<S, B> {
     list: Vec<B>,
     into: fn(S) -> B,
 }
 
-impl<S, B> Stack for IntoListStack<S, B> {
+impl<S, B> Stack for MappedListBuilder<S, B> {
     type Sample = S;
     type Batch = Vec<B>;
 
@@ -88,19 +88,19 @@ impl<S, B> Stack for IntoListStack<S, B> {
 
 impl<S: Batch> Sample for Keep<S> {
     type Batch = Vec<S>;
-    type Stack = IntoListStack<Self, S>;
+    type Stack = MappedListBuilder<Self, S>;
 
     fn stack(samples: usize) -> Self::Stack {
-        IntoListStack { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: |Self(sample)| sample }
+        MappedListBuilder { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: |Self(sample)| sample }
     }
 }
 
 impl Sample for &'static str {
     type Batch = Vec<String>;
-    type Stack = IntoListStack<Self, String>;
+    type Stack = MappedListBuilder<Self, String>;
 
     fn stack(samples: usize) -> Self::Stack {
-        IntoListStack { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: str::to_owned }
+        MappedListBuilder { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: str::to_owned }
     }
 }
 

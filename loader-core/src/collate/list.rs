@@ -122,7 +122,7 @@ impl<S: Sample> Stack for OptionStack<S> {
         match (stack, sample) {
             (Some(stack), Some(sample)) => stack.push(sample),
             (None, None) => Ok(()),
-            (_, sample) => Err(CollateProblem::Missing { here: sample.is_none() }.into()),
+            (_, sample) => Err(CollateProblem::MixedOptions { here: sample.is_none() }.into()),
         }
     }
 

@@ -18,7 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 pub use convert::Convert;
 pub use custom::{CollateWith, Collected};
-pub use keep::{IntoListStack, Keep, ListStack, UnitStack};
+pub use keep::{Keep, ListBatchBuilder, MappedListBuilder, UnitStack};
 pub use list::{List, ListPlaces, OptionStack, VecPlaces};
 pub use pad::{Padded, Padding, Ragged, RaggedStack, Side, pad_sequences};
 pub use rows::{Row, RowStack};
@@ -148,7 +148,7 @@ pub enum CollateProblem {
         if *here { "None" } else { "Some" },
         if *here { "Some" } else { "None" }
     )]
-    Missing {
+    MixedOptions {
         /// True if the option is `None` in this sample, false if it is `None` in the first sample.
         here: bool,
     },

@@ -21,7 +21,7 @@ pub enum ConfigError {
     #[error("{place}: not TOML: {problem}")]
     NotToml {
         /// Line of the error.
-        place: Place,
+        place: Location,
         /// Message of the parser.
         problem: String,
     },
@@ -32,7 +32,7 @@ pub enum ConfigError {
     #[error("{place}: {}: {problem}", name(key, section))]
     WrongValue {
         /// Line of the value.
-        place: Place,
+        place: Location,
         /// The key; empty if the error is not about a key.
         key: String,
         /// The section that the key is in; empty outside all sections.
@@ -44,7 +44,7 @@ pub enum ConfigError {
     #[error("{place}: {} is missing{}", quoted(key), within(section))]
     MissingKey {
         /// First line of the section, or line 1 if the section is missing.
-        place: Place,
+        place: Location,
         /// The key.
         key: String,
         /// The section that the key belongs to; empty outside all sections.
@@ -75,7 +75,7 @@ pub enum ConfigError {
 #[non_exhaustive]
 pub struct UnknownKey {
     /// Line of the key.
-    pub place: Place,
+    pub place: Location,
     /// The key, or the name of the section.
     pub key: String,
     /// The section that the key is in, such as `loader`; empty outside all sections.
@@ -108,14 +108,14 @@ impl fmt::Display for UnknownKey {
 /// A line in a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct Location {
     /// Path of the file; `None` for a text that was not read from a file.
     pub path: Option<PathBuf>,
     /// Number of the line, from 1.
     pub line: usize,
 }
 
-impl Place {
+impl Location {
     /// The line of `text` that contains the byte at `offset`.
     pub(super) fn of(text: &str, offset: usize, path: Option<&Path>) -> Self {
         let before = text.bytes().take(offset);
@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
             write!(f, "{}, ", path.display())?;

@@ -6,7 +6,7 @@ use toml::de::DeTable;
 
 use super::{
     OPTIONS,
-    error::{ConfigError, Place, UnknownKey, hint, quoted},
+    error::{ConfigError, Location, UnknownKey, hint, quoted},
     nearest,
 };
 
@@ -17,7 +17,7 @@ const MIN_SIMILARITY: f64 = 0.7;
 /// Explains an error from reading `text`.
 pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) -> ConfigError {
     let span = error.span().unwrap_or(0..0);
-    let place = Place::of(text, span.start, path);
+    let place = Location::of(text, span.start, path);
     let Ok(document) = DeTable::parse(text) else {
         let mut problem = error.message().to_owned();
         let found = text.get(span).unwrap_or_default();
@@ -65,7 +65,7 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
 
 /// Explains an error from reading a missing section as an empty one.
 pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Option<&Path>) -> ConfigError {
-    let place = Place::of("", 0, path);
+    let place = Location::of("", 0, path);
     let Message { kind, names } = Message::new(error.message());
     match kind {
         Kind::MissingField => {
@@ -76,7 +76,7 @@ pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Optio
     }
 }
 
-fn wrong_value(place: Place, mut keys: Vec<String>, problem: String) -> ConfigError {
+fn wrong_value(place: Location, mut keys: Vec<String>, problem: String) -> ConfigError {
     let key = keys.pop().unwrap_or_default();
     ConfigError::WrongValue { place, key, section: keys.join("."), problem }
 }

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::options::LoaderOptions;
 
-pub use error::{ConfigError, Place, UnknownKey};
+pub use error::{ConfigError, Location, UnknownKey};
 
 /// The content of a config file. `D` is the type of the section `[dataset]`; by default a TOML table.
 ///

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use loader_ipc::{
     control::WorkerSnapshot,
-    frame::{Lease, Order},
+    frame::{Command, Lease},
     process::Halt,
 };
 
@@ -20,8 +20,8 @@ use crate::{error::Error, warning::Warning};
 /// Alternative considered: the coordinator puts commands into a queue that its owner empties. Rejected because the
 /// coordinator needs two answers at once: whether a task could be withdrawn, and what a worker is doing.
 pub(crate) trait Crew {
-    /// Sends an order over the worker's index queue, after the memory of the slot that it names.
-    fn order(&mut self, worker: usize, order: Order) -> Result<(), Error>;
+    /// Sends a command over the worker's index queue, after the memory of the slot that it names.
+    fn command(&mut self, worker: usize, command: Command) -> Result<(), Error>;
 
     /// Tells the worker that no more tasks come.
     fn finish(&mut self, worker: usize);

@@ -28,7 +28,7 @@ use super::{
     suspects::{Blame, Evidence, Place, Suspects},
 };
 use crate::{
-    error::{Doing, Error, GivenUp},
+    error::{Error, GivenUp, WorkerActivity},
     options::OnBadSample,
     warning::Warning,
 };
@@ -182,7 +182,15 @@ impl Coordinator {
         let reason = reason.unwrap_or_else(|| status.to_string());
         let deaths = if is_counted { self.deaths.workers[worker].deaths } else { 0 };
         let (batches, max) = (self.batches_of(worker), self.deaths.max);
-        crew.warn(&Warning::WorkerReplaced { worker, pid, reason, doing, batches, deaths, most: max });
+        crew.warn(&Warning::WorkerReplaced {
+            worker,
+            pid,
+            reason,
+            doing,
+            batches,
+            deaths,
+            max_worker_deaths: max,
+        });
         self.deaths.replaced += 1;
         crew.restart(worker, Duration::ZERO)?;
         self.send_again(worker, crew)
@@ -245,7 +253,7 @@ impl Coordinator {
     fn note_death_on(
         &mut self,
         task: u64,
-        doing: &Doing,
+        doing: &WorkerActivity,
         status: ExitStatus,
         evidence: Evidence,
         reason: Option<String>,
@@ -274,7 +282,7 @@ impl Coordinator {
             Some(Blame::Task { deaths }) => deaths,
         };
         let (batches, doing) = (self.batches_of(doing.worker), Box::new(doing.clone()));
-        let Doing { worker, pid, batch, .. } = *doing;
+        let WorkerActivity { worker, pid, batch, .. } = *doing;
         let error = |indices| {
             let given_up = Some(Box::new(GivenUp { batch, indices, deaths }));
             Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
@@ -296,9 +304,9 @@ impl Coordinator {
             Ok(()) => self.roster.send_backlog(worker, crew),
             Err(error) if self.deaths.count(worker) => Err(error),
             Err(error) => {
-                let (deaths, most) = (self.deaths.workers[worker].deaths, self.deaths.max);
+                let (deaths, max_worker_deaths) = (self.deaths.workers[worker].deaths, self.deaths.max);
                 let problem = error.to_string();
-                crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, most });
+                crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, max_worker_deaths });
                 crew.restart(worker, PAUSE)
             }
         }

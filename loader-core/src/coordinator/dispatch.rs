@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{Failure, Indices, Lease, MOST_INLINE_INDICES, Task},
+    frame::{Failure, Indices, Lease, MAX_INLINE_INDICES, Task},
     slots::SlotError,
 };
 
@@ -12,7 +12,7 @@ use super::{
     pending::{Outcome, Pending},
     supply::Wanted,
 };
-use crate::{error::Error, fetch::ShardPlace};
+use crate::{error::Error, fetch::ShardPosition};
 
 impl Coordinator {
     /// Sends tasks while there is room in the window and in shared memory.
@@ -191,7 +191,7 @@ impl Coordinator {
             return Ok(Indices::Range { start: start as u64, len: indices.len() as u64 });
         }
         let list: Vec<u64> = indices.iter().map(|&index| index as u64).collect();
-        if list.len() <= MOST_INLINE_INDICES {
+        if list.len() <= MAX_INLINE_INDICES {
             return Ok(Indices::List(list));
         }
         let bytes: Vec<u8> = list.iter().flat_map(|index| index.to_le_bytes()).collect();
@@ -199,7 +199,12 @@ impl Coordinator {
         Ok(Indices::InSlot { len: list.len() as u64 })
     }
 
-    fn pack_shard(&self, shard: usize, open_at: Option<&ShardPlace>, lease: Lease) -> Result<Indices, Error> {
+    fn pack_shard(
+        &self,
+        shard: usize,
+        open_at: Option<&ShardPosition>,
+        lease: Lease,
+    ) -> Result<Indices, Error> {
         let shard = u32::try_from(shard).expect("checked by the builder");
         let Some(place) = open_at else {
             return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: None });
@@ -221,7 +226,7 @@ impl Wanted {
     /// Returns the number of bytes of it that travel in the slot.
     pub(super) fn bytes_in_slot(&self) -> usize {
         match self {
-            Self::Samples(indices) if indices.len() > MOST_INLINE_INDICES => size_of::<u64>() * indices.len(),
+            Self::Samples(indices) if indices.len() > MAX_INLINE_INDICES => size_of::<u64>() * indices.len(),
             Self::Samples(_) => 0,
             Self::NextOf { open_at, .. } => {
                 let snapshot = open_at.as_ref().and_then(|place| place.snapshot.as_ref());

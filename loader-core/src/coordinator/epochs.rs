@@ -2,12 +2,12 @@
 //!
 //! At the end of an epoch, or when the user drops the iterator, the coordinator takes back what workers have not begun, and
 //! keeps the leases of what they have begun: their results are not wanted. Before the next epoch it tells each worker that the
-//! epoch begins ([`Order::Resume`]), and each worker says so once it has answered everything before. A worker gives up
+//! epoch begins ([`Command::Resume`]), and each worker says so once it has answered everything before. A worker gives up
 //! what it is loading at its next sample, instead of loading it to the end as in PyTorch.
 
 use std::io;
 
-use loader_ipc::frame::{ExitStatus, Order};
+use loader_ipc::frame::{Command, ExitStatus};
 
 use super::{
     Coordinator, Phase,
@@ -68,7 +68,7 @@ impl Coordinator {
     /// Tells the workers that `epoch` begins.
     pub(crate) fn start_resuming(&mut self, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
         self.phase = Phase::Resuming { epoch, resumed: vec![false; self.roster.len()] };
-        (0..self.roster.len()).try_for_each(|worker| crew.order(worker, Order::Resume { epoch }))
+        (0..self.roster.len()).try_for_each(|worker| crew.command(worker, Command::Resume { epoch }))
     }
 
     /// Returns the first worker that has not resumed.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use loader_ipc::frame::{BadSample, MOST_KNOWN_BAD, ONE_BY_ONE};
+use loader_ipc::frame::{BadSampleRecord, MAX_KNOWN_BAD, ONE_BY_ONE};
 
 use super::supply::Wanted;
 
@@ -30,7 +30,7 @@ impl KnownBad {
     }
 
     /// Returns the samples that a task must not try: its own first, and then others that may replace one of its own. At
-    /// most [`MOST_KNOWN_BAD`].
+    /// most [`MAX_KNOWN_BAD`].
     pub(super) fn for_task(&self, task: u64, wanted: &Wanted) -> Vec<u64> {
         let one_by_one = self.one_by_one.contains(&task).then_some(ONE_BY_ONE);
         let Wanted::Samples(indices) = wanted else { return Vec::new() };
@@ -40,11 +40,11 @@ impl KnownBad {
         let (own, others): (Vec<usize>, Vec<usize>) =
             self.reasons.keys().partition(|index| indices.contains(index));
         let samples = own.into_iter().chain(others).map(|index| index as u64);
-        one_by_one.into_iter().chain(samples).take(MOST_KNOWN_BAD).collect()
+        one_by_one.into_iter().chain(samples).take(MAX_KNOWN_BAD).collect()
     }
 
     /// Adds the reasons of samples that a worker left out because main had said that they are bad.
-    pub(super) fn give_reasons(&self, bad: &mut [BadSample]) {
+    pub(super) fn give_reasons(&self, bad: &mut [BadSampleRecord]) {
         for sample in bad.iter_mut().filter(|sample| sample.reason.is_empty()) {
             let known = usize::try_from(sample.index).ok().and_then(|index| self.reasons.get(&index));
             sample.reason = known.cloned().unwrap_or_default();

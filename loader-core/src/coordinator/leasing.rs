@@ -6,7 +6,7 @@ use std::{
 };
 
 use loader_ipc::{
-    frame::{LEAST_OFFERED, Lease},
+    frame::{Lease, MIN_OFFERED},
     slots::SlotPool,
 };
 
@@ -180,7 +180,7 @@ impl Leasing {
     /// True while it makes sense to wait for slots of other iterators: some may come back, and at least one came back
     /// within [`PATIENCE`].
     pub(super) fn waits_for_others(&mut self, now: Instant) -> bool {
-        if !self.slots.may_come_back() {
+        if !self.slots.others_may_return_slots() {
             self.starved = None;
             return false;
         }
@@ -206,7 +206,7 @@ impl Leasing {
 
     /// Notes that `worker` has written the slot of `lease`, if it is large enough to be offered.
     pub(super) fn note_writer(&mut self, lease: Lease, worker: usize) {
-        if lease.len >= LEAST_OFFERED {
+        if lease.len >= MIN_OFFERED {
             self.writers.insert(lease.slot, worker);
         }
     }
@@ -218,7 +218,7 @@ impl Leasing {
 
     /// Leases a slot for `task` that is warmer than that of `lease`, if `worker` has written one. It must be offered to the worker.
     pub(super) fn lease_warmer(&mut self, task: u64, worker: usize, lease: Lease) -> Option<Lease> {
-        if lease.len < LEAST_OFFERED || self.offers.contains_key(&task) {
+        if lease.len < MIN_OFFERED || self.offers.contains_key(&task) {
             return None;
         }
         let warmer = self.slots.lease_warmer(lease, |slot| self.writers.get(&slot) == Some(&worker))?;

@@ -68,7 +68,7 @@ impl Coordinator {
                 if is_limited && self.drop_arrived_behind(task, crew) {
                     continue;
                 }
-                if is_retried(&error) || self.leasing.slots().used_elsewhere() > 0 {
+                if is_retried(&error) || self.leasing.slots().used_by_other_iterators() > 0 {
                     return Err(self.no_slot(&error));
                 }
                 if is_limited && self.send_back(crew)? {
@@ -273,7 +273,7 @@ impl Coordinator {
     /// Returns the error that asks the user to make room. No batch is lost.
     pub(super) fn no_slot(&self, error: &SlotError) -> Error {
         let mut problem = error.to_string();
-        let elsewhere = self.leasing.slots().used_elsewhere();
+        let elsewhere = self.leasing.slots().used_by_other_iterators();
         if elsewhere > 0 {
             problem.push_str(&format!(
                 "; {elsewhere} slots belong to other iterators of this loader: take their batches, or drop them"
@@ -302,7 +302,7 @@ impl Coordinator {
                 continue;
             }
             if let Some(warmer) = self.leasing.lease_warmer(task, worker, lease) {
-                crew.order(worker, loader_ipc::frame::Order::Offer { task, lease: warmer })?;
+                crew.command(worker, loader_ipc::frame::Command::Offer { task, lease: warmer })?;
             }
         }
         Ok(())

@@ -42,7 +42,7 @@ use std::{
 };
 
 use loader_ipc::{
-    frame::{BadSample, Lease, Report},
+    frame::{BadSampleRecord, Lease, Report},
     slots::SlotPool,
 };
 
@@ -58,7 +58,9 @@ use stalls::Stalls;
 use supply::Wanted;
 use wait::Wait;
 
-use crate::{batch_info::BatchInfo, error::Error, options::OnBadSample, report::WorkerReport, state::Place};
+use crate::{
+    batch_info::BatchInfo, error::Error, options::OnBadSample, report::WorkerReport, state::Position,
+};
 
 pub(crate) use crew::Crew;
 pub(crate) use pending::Outcome;
@@ -67,7 +69,7 @@ pub(crate) use wait::{LIVENESS_INTERVAL, Next};
 
 /// How an epoch is loaded.
 #[derive(Debug, Clone)]
-pub(crate) struct Epochs {
+pub(crate) struct WorkerOptions {
     pub(crate) workers: usize,
     pub(crate) prefetch_factor: usize,
     pub(crate) in_order: bool,
@@ -75,7 +77,7 @@ pub(crate) struct Epochs {
     /// How long the user waits before a warning names the worker.
     pub(crate) warn_after: Option<Duration>,
     /// Maximum number of deaths of a worker in a row outside of tasks after which it is started again.
-    pub(crate) most_deaths: u32,
+    pub(crate) max_worker_deaths: u32,
     pub(crate) on_bad_sample: OnBadSample,
     /// Maximum time for a sample.
     pub(crate) sample_timeout: Option<Duration>,
@@ -88,7 +90,7 @@ pub(crate) struct Epochs {
 /// The state of an epoch and of the workers that load it.
 #[derive(Debug)]
 pub(crate) struct Coordinator {
-    options: Epochs,
+    options: WorkerOptions,
     phase: Phase,
     /// The latest reading of the clock.
     now: Instant,
@@ -142,7 +144,7 @@ impl Taken {
 impl Coordinator {
     /// Coordinates workers that have just been started. `stays`: they load several epochs.
     pub(crate) fn new(
-        options: Epochs,
+        options: WorkerOptions,
         supply: Supply,
         slots: &SlotPool,
         stays: bool,
@@ -159,7 +161,7 @@ impl Coordinator {
             roster: Roster::new(workers),
             leasing: Leasing::new(slots),
             attempts: Attempts::default(),
-            deaths: Deaths::new(workers, options.most_deaths),
+            deaths: Deaths::new(workers, options.max_worker_deaths),
             known_bad: KnownBad::default(),
             looks: Looks::new(workers),
             stalls: Stalls::default(),
@@ -232,7 +234,12 @@ impl Coordinator {
     }
 
     /// Notes that the user gets the batch of a task, or its error. The batch ends at `end` in its shard.
-    pub(crate) fn returned(&mut self, taken: Taken, end: ShardEnd, mut bad: Vec<BadSample>) -> BatchInfo {
+    pub(crate) fn returned(
+        &mut self,
+        taken: Taken,
+        end: ShardEnd,
+        mut bad: Vec<BadSampleRecord>,
+    ) -> BatchInfo {
         self.known_bad.give_reasons(&mut bad);
         self.stalls.end();
         let Taken { task, worker, wanted, .. } = taken;
@@ -250,7 +257,7 @@ impl Coordinator {
     }
 
     /// Returns the user's place in the epoch; `None` once the end is known.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<Position> {
         let is_over = self.schedule.is_closed() && self.schedule.is_empty();
         (!is_over).then(|| self.supply.place(&self.schedule))
     }

@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     arena::Encoded,
-    frame::{BadSample, Failure, Lease},
+    frame::{BadSampleRecord, Failure, Lease},
 };
 
 use super::supply::Wanted;
@@ -39,12 +39,12 @@ pub(crate) enum Outcome {
         /// True if the worker keeps a tensor in the slot.
         held: bool,
         position: u64,
-        bad: Vec<BadSample>,
+        bad: Vec<BadSampleRecord>,
     },
     /// Every sample was left out.
-    LeftOut {
+    AllSamplesBad {
         position: u64,
-        bad: Vec<BadSample>,
+        bad: Vec<BadSampleRecord>,
     },
     Failed {
         failure: Box<Failure>,

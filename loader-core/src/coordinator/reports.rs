@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{BadSample, Event, Lease, Report},
+    frame::{BadSampleRecord, Event, Lease, Report},
 };
 
 use super::{
@@ -43,8 +43,8 @@ impl Coordinator {
                 let outcome = Outcome::Failed { failure: Box::new(failure), position, ended };
                 self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
             }
-            Event::LeftOut { task, lease, held, position, bad } => {
-                let outcome = Outcome::LeftOut { position, bad };
+            Event::AllSamplesBad { task, lease, held, position, bad } => {
+                let outcome = Outcome::AllSamplesBad { position, bad };
                 self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
             }
             Event::Exhausted { task, lease, held } => self.exhausted(worker, task, lease, held, crew),
@@ -213,7 +213,7 @@ impl Coordinator {
                 self.check_bad(worker, task, bad, false)?;
                 self.check_position(worker, task, *position)
             }
-            Outcome::LeftOut { position, bad } => {
+            Outcome::AllSamplesBad { position, bad } => {
                 self.check_bad(worker, task, bad, true)?;
                 self.check_position(worker, task, *position)
             }
@@ -227,7 +227,7 @@ impl Coordinator {
         &self,
         worker: usize,
         task: u64,
-        bad: &[BadSample],
+        bad: &[BadSampleRecord],
         all_left_out: bool,
     ) -> Result<(), Error> {
         let may_be = self.options.on_bad_sample != OnBadSample::Error;
@@ -256,7 +256,7 @@ impl Coordinator {
     /// Notes where a batch ends in its shard: another worker may have to go on from there.
     fn note_reached(&mut self, task: u64, outcome: &Outcome) {
         let (position, is_over) = match outcome {
-            Outcome::Batch { position, .. } | Outcome::LeftOut { position, .. } => (*position, false),
+            Outcome::Batch { position, .. } | Outcome::AllSamplesBad { position, .. } => (*position, false),
             Outcome::Failed { position, ended, .. } => (*position, *ended),
             Outcome::Lost(_) => return,
         };

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, mem};
 
-use loader_ipc::frame::{MOST_UNANSWERED, Order, Task};
+use loader_ipc::frame::{Command, MAX_UNANSWERED, Task};
 
 use super::crew::Crew;
 use crate::error::Error;
@@ -51,13 +51,13 @@ impl Roster {
     /// Sends tasks that wait here, as long as the worker's queue surely has room.
     pub(super) fn send_backlog(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         let member = &mut self.0[worker];
-        while !crew.is_down(worker) && member.unanswered.len() < MOST_UNANSWERED {
+        while !crew.is_down(worker) && member.unanswered.len() < MAX_UNANSWERED {
             let Some(mut task) = member.backlog.pop_front() else { break };
             task.claim = member.next_claim;
-            member.next_claim = (task.claim + 1) % MOST_UNANSWERED as u32;
+            member.next_claim = (task.claim + 1) % MAX_UNANSWERED as u32;
             let (number, claim) = (task.number, task.claim);
             member.unanswered.push_back(Unanswered { task: number, claim, is_withdrawn: false });
-            crew.order(worker, Order::Task(task))?;
+            crew.command(worker, Command::Task(task))?;
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Roster {
     /// True if an offer can reach the worker soon, and its queue has room for it.
     pub(super) fn takes_offers(&self, worker: usize, crew: &impl Crew) -> bool {
         let Member { backlog, unanswered, .. } = &self.0[worker];
-        backlog.is_empty() && unanswered.len() < MOST_UNANSWERED && crew.takes_tasks(worker)
+        backlog.is_empty() && unanswered.len() < MAX_UNANSWERED && crew.takes_tasks(worker)
     }
 
     /// True if tasks of other workers can be moved to this one.

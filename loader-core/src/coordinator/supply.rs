@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use loader_ipc::frame::BadSample;
+use loader_ipc::frame::BadSampleRecord;
 
 use super::schedule::Schedule;
 use crate::{
     batch_info::BatchInfo,
     error::Error,
-    fetch::ShardPlace,
+    fetch::ShardPosition,
     plan::{Plan, Planned},
     shards::Shards,
-    state::{BatchesPlace, Place},
+    state::{BatchesPosition, Position},
 };
 
 /// The part of an epoch that has not been sent to workers.
@@ -40,7 +40,7 @@ pub(super) enum Wanted {
     /// The samples of these indices.
     Samples(Vec<usize>),
     /// The next samples of a shard. The worker opens the shard at `open_at` first, if given.
-    NextOf { shard: usize, open_at: Option<ShardPlace> },
+    NextOf { shard: usize, open_at: Option<ShardPosition> },
 }
 
 impl Wanted {
@@ -73,7 +73,7 @@ impl Supply {
     }
 
     /// Supplies the batches of `plan` that were not returned according to a state.
-    pub(crate) fn batches_from(mut plan: Plan, place: &BatchesPlace) -> Self {
+    pub(crate) fn batches_from(mut plan: Plan, place: &BatchesPosition) -> Self {
         plan.skip_to(place.next);
         Self::Batches { plan, held_back: None, ahead: place.ahead.iter().copied().collect() }
     }
@@ -141,7 +141,7 @@ impl Supply {
         let Self::Shards { shards, opened, reached } = self else { unreachable!("a plan has no shards") };
         let open_at = (!opened[shard]).then(|| {
             let place = shards.place(shard);
-            ShardPlace { position: place.position.max(reached[shard].position), ..place.clone() }
+            ShardPosition { position: place.position.max(reached[shard].position), ..place.clone() }
         });
         Wanted::NextOf { shard, open_at }
     }
@@ -216,7 +216,7 @@ impl Supply {
         wanted: Wanted,
         worker: usize,
         end: ShardEnd,
-        bad: Vec<BadSample>,
+        bad: Vec<BadSampleRecord>,
     ) -> BatchInfo {
         match wanted {
             Wanted::Samples(indices) => BatchInfo::of_indices(task, indices, Some(worker), bad),
@@ -233,12 +233,12 @@ impl Supply {
     }
 
     /// Returns the user's place in the epoch: behind the tasks that are done in `schedule`.
-    pub(super) fn place<T>(&self, schedule: &Schedule<T>) -> Place {
+    pub(super) fn place<T>(&self, schedule: &Schedule<T>) -> Position {
         match self {
             Self::Batches { plan, ahead, .. } => {
                 plan.place(schedule.first(), schedule.done().chain(ahead.iter().copied()).collect())
             }
-            Self::Shards { shards, .. } => Place::Shards(shards.write()),
+            Self::Shards { shards, .. } => Position::Shards(shards.write()),
         }
     }
 

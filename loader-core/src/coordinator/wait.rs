@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Coordinator, crew::Crew};
 use crate::{
-    error::{Doing, Error},
+    error::{Error, WorkerActivity},
     warning::Warning,
 };
 
@@ -143,14 +143,14 @@ impl Coordinator {
     }
 
     /// Returns what the worker does whose batch is the user's next.
-    fn awaited(&self, crew: &impl Crew) -> Doing {
+    fn awaited(&self, crew: &impl Crew) -> WorkerActivity {
         self.doing(self.schedule.awaited_worker().unwrap_or(0), crew)
     }
 
     /// Returns what a worker does, with the batch number that the user sees.
-    pub(super) fn doing(&self, worker: usize, crew: &impl Crew) -> Doing {
-        let doing = Doing::new(worker, crew.pid(worker), &crew.snapshot(worker));
-        Doing { batch: self.number_of(doing.batch), ..doing }
+    pub(super) fn doing(&self, worker: usize, crew: &impl Crew) -> WorkerActivity {
+        let doing = WorkerActivity::new(worker, crew.pid(worker), &crew.snapshot(worker));
+        WorkerActivity { batch: self.number_of(doing.batch), ..doing }
     }
 
     /// Returns the batches that a worker has not answered, by the numbers that the user sees.

@@ -101,7 +101,7 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         for run in places.chunk_by(|(one, _), (other, _)| one == other) {
             let (member, start) = (run[0].0, self.start(run[0].0));
             let local: Vec<usize> = run.iter().map(|&(_, place)| indices[place] - start).collect();
-            let asked = cx.with_offset(start, |cx| many::ask(&self.members[member], &local, cx));
+            let asked = cx.with_offset(start, |cx| many::try_get_many(&self.members[member], &local, cx));
             let asked = asked.with_context(|| format!("dataset {member} of {}", self.members.len()))?;
             // All members have one type, so either all of them have a `get_many` or none has.
             let Some(samples) = asked else { return many::decline(self, indices, cx) };
@@ -182,11 +182,11 @@ where
         // one. Otherwise it loads samples one by one here, which does not change them.
         let ask_first = |cx: &mut SampleContext| match of_first.is_empty() {
             true => Ok(None),
-            false => many::ask(&self.first, &of_first, cx),
+            false => many::try_get_many(&self.first, &of_first, cx),
         };
         let ask_second = |cx: &mut SampleContext| match of_second.is_empty() {
             true => Ok(None),
-            false => many::ask(&self.second, &of_second, cx).context("the second dataset"),
+            false => many::try_get_many(&self.second, &of_second, cx).context("the second dataset"),
         };
         let first = ask_first(cx)?;
         let second = cx.with_offset(self.middle, ask_second)?;
@@ -303,15 +303,15 @@ mod tests {
     fn a_concatenation_has_get_many_if_a_member_has() {
         let mut cx = SampleContext::new(0);
         let plains = ConcatDataset::new([plain(3), plain(3)]).unwrap();
-        assert!(many::ask(&plains, &[0, 4], &mut cx).unwrap().is_none());
-        assert!(many::ask(&plains.concat(plain(1)), &[0, 6], &mut cx).unwrap().is_none());
+        assert!(many::try_get_many(&plains, &[0, 4], &mut cx).unwrap().is_none());
+        assert!(many::try_get_many(&plains.concat(plain(1)), &[0, 6], &mut cx).unwrap().is_none());
 
         let counted = |len| Counted { first: 10, len, surplus: 0 };
         let whole = plain(2).concat(counted(2));
         // A batch with samples of the first member only must not decline, because the second has a
         // `get_many`.
         for indices in [vec![1, 0], vec![3, 0, 2, 1], vec![2]] {
-            let samples = many::ask(&whole, &indices, &mut cx).unwrap().unwrap();
+            let samples = many::try_get_many(&whole, &indices, &mut cx).unwrap().unwrap();
             let wanted = indices.iter().map(|&index| if index < 2 { index as u64 } else { index as u64 + 8 });
             assert!(samples.into_iter().map(|(number, _)| number).eq(wanted), "{indices:?}");
         }

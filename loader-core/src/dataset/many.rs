@@ -18,7 +18,7 @@ use crate::context::SampleContext;
 /// # Errors
 /// Returns the errors of the dataset, and an error if the number of samples differs from the number of
 /// indices.
-pub(crate) fn ask<D: Dataset>(
+pub(crate) fn try_get_many<D: Dataset>(
     dataset: &D,
     indices: &[usize],
     cx: &mut SampleContext,
@@ -61,7 +61,7 @@ pub(super) fn one_by_one<D: Dataset>(
 }
 
 /// Returns the index of the sample that caused `error`, if [`one_by_one`] loaded it.
-pub(crate) fn blamed(error: &anyhow::Error) -> Option<usize> {
+pub(crate) fn failed_index(error: &anyhow::Error) -> Option<usize> {
     error.downcast_ref().map(|&AtSample(index)| index)
 }
 

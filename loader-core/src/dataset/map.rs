@@ -35,7 +35,7 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<F::Output>> {
-        let Some(samples) = many::ask(&self.dataset, indices, cx)? else {
+        let Some(samples) = many::try_get_many(&self.dataset, indices, cx)? else {
             return many::decline(self, indices, cx);
         };
         let mapped = samples.into_iter().zip(indices).map(|(sample, &index)| {

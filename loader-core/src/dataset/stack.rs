@@ -137,7 +137,7 @@ fn ask<D: Dataset>(
     indices: &[usize],
     cx: &mut SampleContext,
 ) -> anyhow::Result<Option<Vec<D::Sample>>> {
-    many::ask(part, indices, cx).with_context(|| format!("dataset {name} of the stack"))
+    many::try_get_many(part, indices, cx).with_context(|| format!("dataset {name} of the stack"))
 }
 
 /// Returns the samples that `ask` returned, or loads them one by one.
@@ -300,18 +300,18 @@ mod tests {
     fn a_stack_has_get_many_if_a_part_has() {
         let mut cx = SampleContext::new(1);
         let plains = StackDataset::new((plain(3), plain(3))).unwrap();
-        assert!(many::ask(&plains, &[0, 1], &mut cx).unwrap().is_none());
+        assert!(many::try_get_many(&plains, &[0, 1], &mut cx).unwrap().is_none());
         let plains = StackDataset::new(BTreeMap::from([(1u8, plain(3))])).unwrap();
-        assert!(many::ask(&plains, &[0, 1], &mut cx).unwrap().is_none());
+        assert!(many::try_get_many(&plains, &[0, 1], &mut cx).unwrap().is_none());
 
         for _ in 0..2 {
             let mixed = StackDataset::new((plain(3), counted(3))).unwrap();
-            let samples = many::ask(&mixed, &[2, 0], &mut cx).unwrap().unwrap();
+            let samples = many::try_get_many(&mixed, &[2, 0], &mut cx).unwrap().unwrap();
             assert_eq!(samples, many::one_by_one(&mixed, &[2, 0], &mut cx).unwrap());
             assert_eq!(samples[0].1.0, 102);
         }
         let maps = StackDataset::new(BTreeMap::from([(1u8, counted(3)), (2, counted(3))])).unwrap();
-        let samples = many::ask(&maps, &[2, 0], &mut cx).unwrap().unwrap();
+        let samples = many::try_get_many(&maps, &[2, 0], &mut cx).unwrap().unwrap();
         assert_eq!(samples, many::one_by_one(&maps, &[2, 0], &mut cx).unwrap());
     }
 

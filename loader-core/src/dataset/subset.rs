@@ -106,7 +106,7 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let inner: Vec<usize> = indices.iter().map(|&index| self.index_of(index)).collect();
-        match many::ask(&self.dataset, &inner, cx)? {
+        match many::try_get_many(&self.dataset, &inner, cx)? {
             Some(samples) => Ok(samples),
             None => many::decline(self, indices, cx),
         }

@@ -16,11 +16,14 @@ use loader_ipc::{
     arena::Arena,
     codec,
     control::WorkerState,
-    frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
+    frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, push, set_up};
+use super::{
+    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, WorkerInit, collate_error, push,
+    set_up,
+};
 use crate::{
     collate::{Collate, Stack},
     context::{SampleContext, WorkerInfo},
@@ -34,7 +37,7 @@ use crate::{
 pub struct Iterable<O> {
     pub(crate) dataset: O,
     /// Set by `build()`; the default before.
-    pub(crate) cut: Cut,
+    pub(crate) cut: ShardLayout,
     /// Number of batches of a shard from one snapshot to the next.
     pub(crate) snapshot_every: u64,
     pub(crate) on_bad_sample: OnBadSample,
@@ -42,7 +45,7 @@ pub struct Iterable<O> {
 
 /// How an iterable dataset is cut into shards and batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Cut {
+pub(crate) struct ShardLayout {
     /// Number of shards that this process (a rank, not a worker) reads.
     pub(crate) shards: usize,
     /// Number of the first of these shards among the shards of all processes.
@@ -53,11 +56,11 @@ pub(crate) struct Cut {
     pub(crate) drop_last: bool,
 }
 
-impl Cut {
+impl ShardLayout {
     /// Max number of items that a batch takes from its shard: its samples, and the bad ones that it may leave
     /// out.
     pub(crate) fn max_items(&self) -> usize {
-        self.batch_size.saturating_add(MOST_BAD_SAMPLES)
+        self.batch_size.saturating_add(MAX_BAD_SAMPLES)
     }
 }
 
@@ -229,7 +232,7 @@ fn encode_snapshot<S: Serialize>(items: &impl SnapshotIterator<Snapshot = S>) ->
 
 /// A place in a shard, at which it can be opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ShardPlace {
+pub struct ShardPosition {
     /// Number of items taken from the shard.
     pub position: u64,
     /// The last snapshot up to this position.
@@ -247,7 +250,7 @@ pub struct Snapshot {
     pub bytes: Vec<u8>,
 }
 
-impl ShardPlace {
+impl ShardPosition {
     /// Returns the number of items between the snapshot and the position, which must be skipped.
     pub(crate) fn skip(&self) -> u64 {
         // Saturating: a faulty worker may send a snapshot that lies after the position.
@@ -272,7 +275,7 @@ struct Cursor<S> {
     /// Number of items still to skip before the first batch.
     skip: u64,
     /// True if a panic has ended the shard. A loader that resumes after it must not read on either.
-    is_broken: bool,
+    has_panicked: bool,
     /// Number of batches since the last snapshot.
     batches: u64,
 }
@@ -292,8 +295,8 @@ impl<S> Cursors<S> {
 
     /// True if a panic has ended the shard. It is false if opening the shard failed, because a loader that
     /// resumes tries to open it again.
-    pub(crate) fn is_broken(&self, shard: usize) -> bool {
-        self.0.get(&shard).is_some_and(|cursor| cursor.is_broken)
+    pub(crate) fn has_panicked(&self, shard: usize) -> bool {
+        self.0.get(&shard).is_some_and(|cursor| cursor.has_panicked)
     }
 }
 
@@ -301,7 +304,7 @@ impl<S> Cursors<S> {
 #[derive(Debug)]
 pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
-    cut: Cut,
+    cut: ShardLayout,
     snapshot_every: u64,
     on_bad_sample: OnBadSample,
     collate: C,
@@ -330,17 +333,17 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         cursors: &mut Cursors<O::Sample>,
         epoch: u64,
         shard: usize,
-        place: &ShardPlace,
+        place: &ShardPosition,
         arena: &mut Arena,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
     ) -> Result<ShardBatch<C::Batch>, NoBatch> {
         let at = Cell::new((Stage::Open, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, watch, &at));
+        let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, sink, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let items = cursors.0.get_mut(&shard).and_then(|cursor| {
                 // Before the cursor has reached its place, a loader that resumes may try again.
-                cursor.is_broken = cursor.is_open && cursor.skip == 0;
+                cursor.has_panicked = cursor.is_open && cursor.skip == 0;
                 cursor.items.take()
             });
             // The iterator's destructor is user code too. A second panic must not unwind from here.
@@ -356,9 +359,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         cursors: &mut Cursors<O::Sample>,
         epoch: u64,
         shard: usize,
-        place: &ShardPlace,
+        place: &ShardPosition,
         arena: &mut Arena,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
     ) -> Result<ShardBatch<C::Batch>, NoBatch> {
         let failed = |error: &anyhow::Error| {
@@ -368,7 +371,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
         if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
             // The control page shows where reading begins, which may be before the first sample of the batch.
-            watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
+            sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
             match items.0.next() {
                 Some(Given::NotOpen(error)) => {
                     cursor.items = None;
@@ -383,15 +386,14 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             cursor.is_open = true;
         }
         let place = cursor.position.saturating_add(cursor.skip);
-        let Cut { batch_size, drop_last, .. } = self.cut;
+        let ShardLayout { batch_size, drop_last, .. } = self.cut;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
         // A batch with too many bad samples is left out as a whole, so reading on would only lose good
         // samples.
-        while count < batch_size && bad <= MOST_BAD_SAMPLES {
-            if !watch.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX))
-            {
-                return Err(NoBatch::Unwanted);
+        while count < batch_size && bad <= MAX_BAD_SAMPLES {
+            if !sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX)) {
+                return Err(NoBatch::Cancelled);
             }
             let ends_batch = cursor.skip == 0 && count + 1 == batch_size;
             let is_snapshot_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
@@ -431,7 +433,12 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 (Err(error), _) => {
                     bad += 1;
                     let (place, index) = (count as u32, cursor.position - 1);
-                    watch.bad(BadSample { place, index, replaced_by: None, reason: format!("{error:#}") });
+                    sink.bad(BadSampleRecord {
+                        place,
+                        index,
+                        replaced_by: None,
+                        reason: format!("{error:#}"),
+                    });
                     continue;
                 }
             };
@@ -444,24 +451,24 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             // begins at the same sample as without the error.
             misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
         }
-        if bad > MOST_BAD_SAMPLES {
-            return Err(NoBatch::LeftOut);
+        if bad > MAX_BAD_SAMPLES {
+            return Err(NoBatch::AllSamplesBad);
         }
         if count == 0 || (count < batch_size && drop_last) {
-            // `LeftOut` reports the bad samples; the next call returns `Exhausted`.
-            return Err(if bad > 0 { NoBatch::LeftOut } else { NoBatch::Exhausted });
+            // `AllSamplesBad` reports the bad samples; the next call returns `Exhausted`.
+            return Err(if bad > 0 { NoBatch::AllSamplesBad } else { NoBatch::Exhausted });
         }
         if let Some(failed) = misfit {
             return Err(failed);
         }
         cursor.batches = if snapshot.is_some() { 0 } else { cursor.batches + 1 };
         at.set((Stage::Collate, None));
-        watch.progress(WorkerState::Collating, usize::try_from(cursor.position).unwrap_or(usize::MAX));
+        sink.progress(WorkerState::Collating, usize::try_from(cursor.position).unwrap_or(usize::MAX));
         let batch = arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))?;
         Ok((snapshot, batch))
     }
 
-    fn cursor(&self, epoch: u64, shard: usize, place: &ShardPlace) -> Cursor<O::Sample> {
+    fn cursor(&self, epoch: u64, shard: usize, place: &ShardPosition) -> Cursor<O::Sample> {
         // The state may come from a loader with snapshots while this one has none.
         let snapshot = place.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
@@ -477,7 +484,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             is_open: false,
             position,
             skip,
-            is_broken: false,
+            has_panicked: false,
             batches: 0,
         }
     }
@@ -520,12 +527,14 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
     fn fetch(
         &mut self,
         epoch: u64,
-        work: &Work,
+        request: &BatchRequest,
         arena: &mut Arena,
-        watch: &dyn Watch,
-    ) -> Result<Box<dyn Loaded>, NoBatch> {
-        let Work::NextOf { shard, place } = work else { unreachable!("an iterable dataset has no indices") };
-        let batch = self.fetcher.batch(&mut self.cursors, epoch, *shard, place, arena, watch)?;
+        sink: &dyn ProgressSink,
+    ) -> Result<Box<dyn EncodeBatch>, NoBatch> {
+        let BatchRequest::NextOf { shard, place } = request else {
+            unreachable!("an iterable dataset has no indices")
+        };
+        let batch = self.fetcher.batch(&mut self.cursors, epoch, *shard, place, arena, sink)?;
         Ok(Box::new(batch))
     }
 
@@ -533,8 +542,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
         self.cursors.position(shard)
     }
 
-    fn is_broken(&self, shard: usize) -> bool {
-        self.cursors.is_broken(shard)
+    fn has_panicked(&self, shard: usize) -> bool {
+        self.cursors.has_panicked(shard)
     }
 
     fn rewind(&mut self) {

@@ -9,11 +9,14 @@ use std::{
 use loader_ipc::{
     arena::Arena,
     control::WorkerState,
-    frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
+    frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{DatasetKind, Fetch, Loaded, NoBatch, Watch, Work, WorkerInit, collate_error, push, set_up};
+use super::{
+    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, WorkerInit, collate_error, push,
+    set_up,
+};
 use crate::{
     collate::{Collate, Stack},
     context::{SampleContext, WorkerInfo},
@@ -102,11 +105,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         epoch: u64,
         indices: &[usize],
         arena: &mut Arena,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
     ) -> Result<C::Batch, NoBatch> {
         let at = Cell::new((Stage::Fetch, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| self.load(epoch, indices, arena, watch, &at));
+        let load = AssertUnwindSafe(|| self.load(epoch, indices, arena, sink, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let (stage, index) = at.get();
             Err(NoBatch::Failed(name_samples(to_failure(&*payload, stage, index), indices)))
@@ -118,40 +121,40 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         epoch: u64,
         indices: &[usize],
         arena: &mut Arena,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
     ) -> Result<C::Batch, NoBatch> {
         let mut cx = SampleContext::for_epoch(self.worker.clone(), self.seed, epoch);
         let failed = |error: &anyhow::Error| {
             let (stage, index) = at.get();
-            let index = index.or_else(|| many::blamed(error).map(|index| index as u64));
+            let index = index.or_else(|| many::failed_index(error).map(|index| index as u64));
             NoBatch::Failed(name_samples(error_to_failure(error, stage, index), indices))
         };
         let mut stack = self.collate.stack(indices.len());
         // Relaxed: the flag only saves a call of `get_many`; no other memory depends on it.
         if self.has_many.load(Ordering::Relaxed)
-            && !watch.progress(WorkerState::FetchingMany, indices.first().copied().unwrap_or(0))
+            && !sink.progress(WorkerState::FetchingMany, indices.first().copied().unwrap_or(0))
         {
-            return Err(NoBatch::Unwanted);
+            return Err(NoBatch::Cancelled);
         }
         let many = match self.on_bad_sample {
             OnBadSample::Error => self.get_many(indices, &mut cx).map_err(|error| failed(&error))?,
-            _ => self.get_many_good(indices, &mut cx, watch),
+            _ => self.get_many_good(indices, &mut cx, sink),
         };
         let mut many = many.map(Vec::into_iter);
         let mut left_out = 0;
         for (place, &index) in indices.iter().enumerate() {
             at.set((Stage::Fetch, Some(index as u64)));
-            if !watch.progress(WorkerState::Fetching, index) {
-                return Err(NoBatch::Unwanted);
+            if !sink.progress(WorkerState::Fetching, index) {
+                return Err(NoBatch::Cancelled);
             }
             let sample = match (&mut many, self.on_bad_sample) {
-                (Some(samples), _) => samples.next().expect("`many::ask` checks the number"),
+                (Some(samples), _) => samples.next().expect("`many::try_get_many` checks the number"),
                 (None, OnBadSample::Error) => {
                     cx.set_index(index);
                     self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
                 }
-                (None, _) => match self.get_good(place, indices, &mut cx, watch)? {
+                (None, _) => match self.get_good(place, indices, &mut cx, sink)? {
                     Some(sample) => sample,
                     None => {
                         left_out += 1;
@@ -162,11 +165,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             at.set((Stage::Collate, Some(index as u64)));
             push(&mut stack, sample, arena).map_err(|error| failed(&error))?;
         }
-        if (left_out > 0 && left_out == indices.len()) || watch.bad_samples() > MOST_BAD_SAMPLES {
-            return Err(NoBatch::LeftOut);
+        if (left_out > 0 && left_out == indices.len()) || sink.bad_samples() > MAX_BAD_SAMPLES {
+            return Err(NoBatch::AllSamplesBad);
         }
         at.set((Stage::Collate, None));
-        watch.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
+        sink.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
         arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
     }
 
@@ -176,9 +179,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         &self,
         indices: &[usize],
         cx: &mut SampleContext,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
     ) -> Option<Vec<D::Sample>> {
-        if watch.is_one_by_one() || indices.iter().any(|&index| watch.is_known_bad(index)) {
+        if sink.is_one_by_one() || indices.iter().any(|&index| sink.is_known_bad(index)) {
             return None;
         }
         // If `get_many` fails, the caller loads the samples one by one to find the bad one.
@@ -205,13 +208,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         place: usize,
         indices: &[usize],
         cx: &mut SampleContext,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
     ) -> Result<Option<D::Sample>, NoBatch> {
         let index = indices[place];
         let mut draws = None;
         let mut asked = index;
         for tries_left in (0..MAX_TRIES).rev() {
-            let reason = match self.try_one(asked, cx, watch) {
+            let reason = match self.try_one(asked, cx, sink) {
                 Ok(sample) => return Ok(Some(sample)),
                 Err(reason) => reason,
             };
@@ -227,11 +230,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 _ => None,
             };
             let (bad, replaced_by) = (asked as u64, other.map(|other| other as u64));
-            watch.bad(BadSample { place: place as u32, index: bad, replaced_by, reason });
+            sink.bad(BadSampleRecord { place: place as u32, index: bad, replaced_by, reason });
             let Some(other) = other else { return Ok(None) };
             asked = other;
-            if !watch.progress(WorkerState::Fetching, asked) {
-                return Err(NoBatch::Unwanted);
+            if !sink.progress(WorkerState::Fetching, asked) {
+                return Err(NoBatch::Cancelled);
             }
         }
         Ok(None)
@@ -243,9 +246,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         &self,
         index: usize,
         cx: &mut SampleContext,
-        watch: &(impl Watch + ?Sized),
+        sink: &(impl ProgressSink + ?Sized),
     ) -> Result<D::Sample, String> {
-        if watch.is_known_bad(index) {
+        if sink.is_known_bad(index) {
             return Err(String::new());
         }
         let get =
@@ -270,7 +273,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         if !self.has_many.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let samples = many::ask(&self.dataset, indices, cx)?;
+        let samples = many::try_get_many(&self.dataset, indices, cx)?;
         if samples.is_none() {
             self.has_many.store(false, Ordering::Relaxed);
         }
@@ -282,12 +285,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
     fn fetch(
         &mut self,
         epoch: u64,
-        work: &Work,
+        request: &BatchRequest,
         arena: &mut Arena,
-        watch: &dyn Watch,
-    ) -> Result<Box<dyn Loaded>, NoBatch> {
-        let Work::Samples(indices) = work else { unreachable!("a map-style dataset has no shards") };
-        Ok(Box::new(self.batch(epoch, indices, arena, watch)?))
+        sink: &dyn ProgressSink,
+    ) -> Result<Box<dyn EncodeBatch>, NoBatch> {
+        let BatchRequest::Samples(indices) = request else {
+            unreachable!("a map-style dataset has no shards")
+        };
+        Ok(Box::new(self.batch(epoch, indices, arena, sink)?))
     }
 }
 

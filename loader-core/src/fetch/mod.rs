@@ -16,7 +16,7 @@ use loader_ipc::{
     control::WorkerState,
     end_if_forked,
     entry::Owned,
-    frame::{BadSample, Failure, MOST_BAD_SAMPLES, Stage},
+    frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
     memory::SealedMemory,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -29,8 +29,8 @@ use crate::{
 };
 
 pub use hook::{NoWorkerInit, WorkerInit};
-pub(crate) use iterable::{Cursors, Cut, ShardBatch, ShardFetcher};
-pub use iterable::{Iterable, OpenShard, Plain, ShardPlace, Snapshot, Snapshots};
+pub(crate) use iterable::{Cursors, ShardBatch, ShardFetcher, ShardLayout};
+pub use iterable::{Iterable, OpenShard, Plain, ShardPosition, Snapshot, Snapshots};
 pub(crate) use map_style::Fetcher;
 pub use map_style::MapStyle;
 
@@ -69,13 +69,13 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
 }
 
 /// Receives the progress of a batch. In a worker, this is the control page.
-pub trait Watch {
+pub trait ProgressSink {
     /// Notes that the batch is at sample `index` now, in `state`. Returns false if the batch is no longer
     /// wanted.
     fn progress(&self, state: WorkerState, index: usize) -> bool;
 
     /// Notes that a sample could not be loaded, and is left out or replaced.
-    fn bad(&self, sample: BadSample);
+    fn bad(&self, sample: BadSampleRecord);
 
     /// Returns the number of bad samples in the batch so far.
     fn bad_samples(&self) -> usize;
@@ -92,18 +92,18 @@ pub trait Watch {
     }
 }
 
-/// The [`Watch`] of a loader without workers. It only collects the bad samples.
+/// The [`ProgressSink`] of a loader without workers. It only collects the bad samples.
 #[derive(Debug, Default)]
 pub(crate) struct Unwatched {
-    pub(crate) bad: RefCell<Vec<BadSample>>,
+    pub(crate) bad: RefCell<Vec<BadSampleRecord>>,
 }
 
-impl Watch for Unwatched {
+impl ProgressSink for Unwatched {
     fn progress(&self, _state: WorkerState, _index: usize) -> bool {
         true
     }
 
-    fn bad(&self, sample: BadSample) {
+    fn bad(&self, sample: BadSampleRecord) {
         self.bad.borrow_mut().push(sample);
     }
 
@@ -114,9 +114,9 @@ impl Watch for Unwatched {
 
 impl Unwatched {
     /// Returns the bad samples of the batch, but at most as many as a worker could report.
-    pub(crate) fn into_bad(self) -> Vec<BadSample> {
+    pub(crate) fn into_bad(self) -> Vec<BadSampleRecord> {
         let mut bad = self.bad.into_inner();
-        bad.truncate(MOST_BAD_SAMPLES);
+        bad.truncate(MAX_BAD_SAMPLES);
         bad
     }
 }
@@ -126,17 +126,17 @@ impl Unwatched {
 pub enum NoBatch {
     /// User code failed.
     Failed(Failure),
-    /// [`Watch::progress`] said that it is no longer wanted.
-    Unwanted,
+    /// [`ProgressSink::progress`] said that it is no longer wanted.
+    Cancelled,
     /// The shard has no more samples.
     Exhausted,
     /// Every sample of it is bad and was left out, or it had more bad samples than a worker can report.
-    LeftOut,
+    AllSamplesBad,
 }
 
 /// What to load.
 #[derive(Debug)]
-pub enum Work {
+pub enum BatchRequest {
     /// The samples of these indices.
     Samples(Vec<usize>),
     /// The next samples of a shard.
@@ -144,7 +144,7 @@ pub enum Work {
         /// Number of the shard.
         shard: usize,
         /// Where to open the shard if it is not open yet.
-        place: ShardPlace,
+        place: ShardPosition,
     },
 }
 
@@ -157,10 +157,10 @@ pub trait Fetch {
     fn fetch(
         &mut self,
         epoch: u64,
-        work: &Work,
+        request: &BatchRequest,
         arena: &mut Arena,
-        watch: &dyn Watch,
-    ) -> Result<Box<dyn Loaded>, NoBatch>;
+        sink: &dyn ProgressSink,
+    ) -> Result<Box<dyn EncodeBatch>, NoBatch>;
 
     /// Returns the number of items taken from `shard` so far; 0 for a map-style dataset.
     fn position(&self, shard: usize) -> u64 {
@@ -169,7 +169,7 @@ pub trait Fetch {
     }
 
     /// True if a panic has ended `shard`.
-    fn is_broken(&self, shard: usize) -> bool {
+    fn has_panicked(&self, shard: usize) -> bool {
         let _ = shard;
         false
     }
@@ -179,7 +179,7 @@ pub trait Fetch {
 }
 
 /// A batch of any type, ready to be sent.
-pub trait Loaded {
+pub trait EncodeBatch {
     /// Encodes the batch into the arena's slot.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ pub trait Loaded {
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError>;
 }
 
-impl<B: Batch> Loaded for B {
+impl<B: Batch> EncodeBatch for B {
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError> {
         arena.encode(self)
     }
@@ -195,7 +195,7 @@ impl<B: Batch> Loaded for B {
 
 /// Everything from which a worker opens its dataset.
 #[derive(Debug)]
-pub struct Opening {
+pub struct OpenRequest {
     /// The encoded dataset, collation and `worker_init`.
     pub dataset: SealedMemory,
     /// The memories and functions to which the encoding refers.
@@ -207,22 +207,22 @@ pub struct Opening {
 }
 
 /// A function that opens a dataset in a worker: [`open`] for certain types.
-pub type OpenFn = fn(Opening) -> Result<Box<dyn Fetch>, Failure>;
+pub type OpenFn = fn(OpenRequest) -> Result<Box<dyn Fetch>, Failure>;
 
 /// The type of [`OpenFn`] when main sends it to a worker.
-pub type OpenSignature = Owned<Opening, Result<Box<dyn Fetch>, Failure>>;
+pub type OpenSignature = Owned<OpenRequest, Result<Box<dyn Fetch>, Failure>>;
 
 /// Opens a dataset in a worker. Main sends the address of this function to workers of the same program.
 ///
 /// # Errors
 /// The dataset cannot be decoded, or its `setup` or `worker_init` fails.
-pub fn open<K, C, W>(opening: Opening) -> Result<Box<dyn Fetch>, Failure>
+pub fn open<K, C, W>(opening: OpenRequest) -> Result<Box<dyn Fetch>, Failure>
 where
     K: DatasetKind,
     C: Collate<K::Sample>,
     W: WorkerInit,
 {
-    let Opening { dataset, attached, seed, worker } = opening;
+    let OpenRequest { dataset, attached, seed, worker } = opening;
     let (kind, collate, hook): (K, C, W) = attach::decode(dataset.bytes(), attached)
         .map_err(|error| error_to_failure(&anyhow::Error::msg(error.to_string()), Stage::Open, None))?;
     kind.open(collate, seed, worker, &hook)

@@ -45,7 +45,7 @@ pub struct Iter<B> {
     /// batches.
     is_miscounted: bool,
     /// Maximum number of bad samples in the epoch.
-    most_bad: u64,
+    max_bad_samples: u64,
     /// Number of bad samples in the epoch before the place from which this iterator was resumed.
     bad_before: u64,
     /// True once the epoch had more bad samples than allowed.
@@ -70,11 +70,22 @@ impl<B: crate::collate::Batch> Iter<B> {
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
-        most_bad: u64,
+        max_bad_samples: u64,
     ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
         let (last, is_miscounted, bad_before, is_ended) = (None, false, 0, false);
-        Self { inner, stopwatch, last, origin, warn, pinner, is_miscounted, most_bad, bad_before, is_ended }
+        Self {
+            inner,
+            stopwatch,
+            last,
+            origin,
+            warn,
+            pinner,
+            is_miscounted,
+            max_bad_samples,
+            bad_before,
+            is_ended,
+        }
     }
 
     /// Sets the number of bad samples in the epoch before the place from which this iterator was resumed.
@@ -212,11 +223,11 @@ impl<B: crate::collate::Batch> Iter<B> {
             Inner::Shards(_) => None,
             Inner::Workers(iter) => iter.miscount(),
         };
-        if let Some((said, given)) = miscount
+        if let Some((announced, given)) = miscount
             && !std::mem::replace(&mut self.is_miscounted, true)
         {
             let epoch = self.stopwatch.epoch();
-            self.warn.warn(&Warning::WrongBatchCount { epoch, said, given });
+            self.warn.warn(&Warning::WrongBatchCount { epoch, announced, given });
         }
     }
 
@@ -228,9 +239,12 @@ impl<B: crate::collate::Batch> Iter<B> {
         for sample in samples {
             self.warn.warn(&Warning::BadSample(sample.clone()));
         }
-        let most = self.most_bad.saturating_sub(self.bad_before);
+        let most = self.max_bad_samples.saturating_sub(self.bad_before);
         let Some(sample) = self.stopwatch.note_bad(samples, most) else { return Ok(()) };
-        let error = Error::TooManyBadSamples { most: self.most_bad, sample: Box::new(sample.clone()) };
+        let error = Error::TooManyBadSamples {
+            max_bad_samples: self.max_bad_samples,
+            sample: Box::new(sample.clone()),
+        };
         self.is_ended = true;
         if let Inner::Workers(iter) = &mut self.inner {
             iter.end();
@@ -242,10 +256,10 @@ impl<B: crate::collate::Batch> Iter<B> {
 impl<B> Iter<B> {
     /// Warns once if an iterable dataset has more samples than it announced.
     fn check_length(&mut self) {
-        let Some(said) = self.origin.samples else { return };
+        let Some(announced) = self.origin.samples else { return };
         let loaded = self.stopwatch.samples();
-        if loaded > said as u64 && !std::mem::replace(&mut self.is_miscounted, true) {
-            self.warn.warn(&Warning::LongerThanSaid { said, loaded });
+        if loaded > announced as u64 && !std::mem::replace(&mut self.is_miscounted, true) {
+            self.warn.warn(&Warning::LongerThanLen { announced, loaded });
         }
     }
 }

@@ -9,11 +9,11 @@ use std::{
 use loader_ipc::slots::SlotPool;
 
 use crate::{
-    coordinator::{Coordinator, Epochs, LIVENESS_INTERVAL, Next, Supply},
-    error::{Doing, Error},
+    coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
+    error::{Error, WorkerActivity},
     pool::Pool,
     report::WorkerReport,
-    state::Place,
+    state::Position,
 };
 
 /// Maximum time for workers to finish their current samples before the next epoch, if the loader has no
@@ -34,7 +34,7 @@ pub(crate) struct Team {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Summary {
     /// The user's place in the epoch; `None` at the end.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<Position>,
     /// The number of batches that the sampler announced and the number that it has yielded, if they differ.
     pub(super) miscount: Option<(usize, u64)>,
     pub(super) pids: Vec<u32>,
@@ -46,7 +46,13 @@ pub(super) struct Summary {
 
 impl Team {
     /// Takes over workers that have just been started.
-    pub(crate) fn new(pool: Pool, options: Epochs, supply: Supply, slots: &SlotPool, stays: bool) -> Self {
+    pub(crate) fn new(
+        pool: Pool,
+        options: WorkerOptions,
+        supply: Supply,
+        slots: &SlotPool,
+        stays: bool,
+    ) -> Self {
         let coordinator = Coordinator::new(options, supply, slots, stays, Instant::now(), &pool);
         Self { pool, coordinator }
     }
@@ -110,8 +116,8 @@ impl Team {
         Ok(())
     }
 
-    fn doing(&self, worker: usize) -> Doing {
-        Doing::new(worker, self.pool.pid(worker), &self.pool.snapshot(worker))
+    fn doing(&self, worker: usize) -> WorkerActivity {
+        WorkerActivity::new(worker, self.pool.pid(worker), &self.pool.snapshot(worker))
     }
 
     pub(super) fn summary(&self) -> Summary {

@@ -4,7 +4,7 @@ use std::{io, marker::PhantomData};
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::BadSample,
+    frame::BadSampleRecord,
     lent,
     slots::SlotPool,
 };
@@ -19,7 +19,7 @@ use crate::{
     error::Error,
     fetch::ShardBatch,
     report::WorkerReport,
-    state::Place,
+    state::Position,
 };
 
 /// The batches of one epoch.
@@ -110,7 +110,7 @@ impl<B: Batch> WorkerIter<B> {
 
 impl<B> WorkerIter<B> {
     /// Returns the user's place in the epoch; `None` once the end is known.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<Position> {
         self.team.as_ref().map_or_else(|| self.summary.place.clone(), |team| team.coordinator.place())
     }
 
@@ -187,7 +187,7 @@ struct Opened<B> {
     end: ShardEnd,
     /// `None` if all samples of the batch were left out.
     batch: Result<Option<B>, Error>,
-    bad: Vec<BadSample>,
+    bad: Vec<BadSampleRecord>,
 }
 
 /// Decodes the batch of an outcome. Its tensors stay in the slot.
@@ -201,7 +201,7 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
             let end = ShardEnd { position, snapshot: None, is_last: ended };
             return failed(end, Error::from_failure(*failure, batch, Some(worker)));
         }
-        Outcome::LeftOut { position, bad } => {
+        Outcome::AllSamplesBad { position, bad } => {
             return Opened { end: ShardEnd { position, ..ShardEnd::default() }, batch: Ok(None), bad };
         }
         Outcome::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),

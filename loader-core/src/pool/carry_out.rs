@@ -10,7 +10,7 @@ use std::{
 use loader_ipc::{
     channel::SendError,
     control::WorkerSnapshot,
-    frame::{Lease, MOST_FORGOTTEN, Order},
+    frame::{Command, Lease, MAX_FORGOTTEN},
     handshake::Notice,
     lifeline::LifelineError,
     process::Halt,
@@ -25,17 +25,17 @@ use crate::{coordinator::Crew, error::Error, warning::Warning};
 const LIFELINE_DEADLINE: Duration = Duration::from_secs(5);
 
 impl Crew for Pool {
-    fn order(&mut self, worker: usize, mut order: Order) -> Result<(), Error> {
-        match &mut order {
-            Order::Task(task) => {
+    fn command(&mut self, worker: usize, mut command: Command) -> Result<(), Error> {
+        match &mut command {
+            Command::Task(task) => {
                 self.share_slot(worker, task.lease)?;
                 let Worker { to_forget, .. } = &mut self.workers[worker];
-                task.forget = to_forget.split_off(to_forget.len().saturating_sub(MOST_FORGOTTEN));
+                task.forget = to_forget.split_off(to_forget.len().saturating_sub(MAX_FORGOTTEN));
             }
-            Order::Offer { lease, .. } => self.share_slot(worker, *lease)?,
-            Order::Resume { .. } => {}
+            Command::Offer { lease, .. } => self.share_slot(worker, *lease)?,
+            Command::Resume { .. } => {}
         }
-        match self.workers[worker].orders.send(&Some(order)) {
+        match self.workers[worker].commands.send(&Some(command)) {
             // If the worker is gone, the reaper reports it.
             Ok(()) | Err(SendError::Closed) => Ok(()),
             Err(SendError::Io(source)) => Err(Error::System { what: "sending to a worker", source }),
@@ -48,7 +48,7 @@ impl Crew for Pool {
     }
 
     fn withdraw(&mut self, worker: usize, claim: u32) -> bool {
-        self.workers[worker].orders.withdraw(claim)
+        self.workers[worker].commands.withdraw(claim)
     }
 
     fn grant(&mut self, worker: usize, task: u64, lease: Result<Lease, String>) -> Result<(), Error> {
@@ -64,7 +64,7 @@ impl Crew for Pool {
 
     fn kill(&mut self, worker: usize, trusted: bool) {
         if !trusted {
-            self.results.give_up(worker);
+            self.results.stop_reading(worker);
         }
         self.workers[worker].process.signal(Signal::SIGKILL);
     }
@@ -89,7 +89,7 @@ impl Crew for Pool {
     }
 
     fn set_wanted(&mut self, is_wanted: bool) {
-        self.control.set_unwanted(!is_wanted);
+        self.control.set_cancelled(!is_wanted);
     }
 
     fn warn(&mut self, warning: &Warning) {
@@ -126,7 +126,7 @@ impl Crew for Pool {
     }
 
     fn forget_destroyed_slots(&mut self) -> bool {
-        let destroyed = self.slots.destroyed();
+        let destroyed = self.slots.destroyed_regions();
         if mem::replace(&mut self.looked_through, destroyed) == destroyed {
             return false;
         }

@@ -130,7 +130,7 @@ impl Pool {
     /// Asks every worker to end, without waiting. What the workers are loading is no longer wanted.
     pub(crate) fn ask_to_end(&mut self) {
         self.control.set_done();
-        self.restarts.values().for_each(Restart::call_off);
+        self.restarts.values().for_each(Restart::cancel);
         for worker in &mut self.workers {
             worker.send_sentinel();
         }

@@ -14,12 +14,12 @@ use nix::{
 };
 
 /// Maximum length of a line in bytes; longer lines are split. A line and its prefix fit in [`ATOMIC_WRITE`].
-const LONGEST_LINE: usize = 4000;
+const MAX_LINE: usize = 4000;
 /// Number of bytes that a pipe that polls as writable accepts without blocking (PIPE_BUF).
 const ATOMIC_WRITE: usize = 4096;
 /// Number of pending bytes from which on main reads no more of a worker's output, until standard error
 /// accepts some. The worker then blocks when it prints.
-const MOST_PENDING: usize = 64 * 1024;
+const MAX_PENDING: usize = 64 * 1024;
 /// Maximum time for which the last output of a worker waits for standard error.
 const LAST_WORDS_DEADLINE: Duration = Duration::from_millis(200);
 
@@ -53,7 +53,7 @@ impl Output {
     pub(super) fn relay(&mut self) -> bool {
         self.write_pending();
         let mut bytes = [0; 8 * 1024];
-        while self.pending.len() < MOST_PENDING && !self.ended {
+        while self.pending.len() < MAX_PENDING && !self.ended {
             match self.pipe.read(&mut bytes) {
                 Ok(0) => self.ended = true,
                 Ok(count) => bytes[..count].iter().for_each(|&byte| self.take(byte)),
@@ -93,7 +93,7 @@ impl Output {
         if byte != b'\n' {
             self.line.push(byte);
         }
-        if byte == b'\n' || self.line.len() == LONGEST_LINE {
+        if byte == b'\n' || self.line.len() == MAX_LINE {
             self.pending.extend_from_slice(self.prefix.as_bytes());
             self.pending.append(&mut self.line);
             self.pending.push(b'\n');

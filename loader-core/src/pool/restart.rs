@@ -36,12 +36,12 @@ struct Attempt {
 }
 
 /// Reports to main, when it is dropped, that an attempt has ended.
-struct Told {
+struct ReportOnDrop {
     notes: NoteSender,
     worker: usize,
 }
 
-impl Drop for Told {
+impl Drop for ReportOnDrop {
     fn drop(&mut self) {
         self.notes.send(Report::Started { worker: self.worker });
     }
@@ -60,7 +60,7 @@ impl Restart {
         let ours = Arc::clone(&attempt);
         let thread = thread::Builder::new().name("loader-restart".into()).spawn(move || {
             // Sends the report when the thread ends, even by a panic, because main waits for it.
-            let told = Told { notes, worker };
+            let told = ReportOnDrop { notes, worker };
             thread::sleep(pause);
             starter.start_one(worker, told.notes.wake(), |process| {
                 let mut attempt = ours.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +82,7 @@ impl Restart {
     }
 
     /// Cancels the attempt: kills the worker's process. [`forget`](Self::forget) must follow.
-    pub(super) fn call_off(&self) {
+    pub(super) fn cancel(&self) {
         let mut attempt = self.attempt.lock().unwrap_or_else(PoisonError::into_inner);
         attempt.is_called_off = true;
         if let Some(process) = &attempt.process {

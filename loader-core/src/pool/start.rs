@@ -14,15 +14,15 @@ use loader_ipc::{
     channel::{Sender, channel},
     control::ControlPage,
     frame::ExitStatus,
-    handshake::{HandshakeError, Invitation, Offer, Work, fresh_nonce},
+    handshake::{DatasetCode, HandshakeError, Invitation, WorkerConfig, random_nonce},
     lifeline::{Lifeline, LifelineError},
-    meeting::MeetingPlace,
     memory::SealedMemory,
     oom::OomWatch,
     process::{self, WorkerProcess},
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
     socket_file::remove_abandoned_sockets,
+    socket_folder::SocketFolder,
 };
 use nix::sys::signal::Signal;
 
@@ -94,13 +94,13 @@ pub(crate) struct Launch {
     pub(crate) program: Program,
     pub(crate) workers: usize,
     pub(crate) seed: u64,
-    pub(crate) work: Work,
+    pub(crate) code: DatasetCode,
     pub(crate) dataset: SealedMemory,
     pub(crate) attached: Vec<Arc<SealedMemory>>,
     pub(crate) handle_sigchld: bool,
     /// Maximum number of times that workers killed before they have answered are started again while a pool
     /// starts, for all of its workers together.
-    pub(crate) tries: u32,
+    pub(crate) start_retries: u32,
     /// Maximum number of bytes of memory of a worker's own; shared memory does not count.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) warn: Warn,
@@ -133,7 +133,7 @@ impl Launch {
             reaper: None,
             slots: slots.clone(),
             owner: std::process::id(),
-            looked_through: slots.destroyed(),
+            looked_through: slots.destroyed_regions(),
             oom,
             warn: self.warn.clone(),
         };
@@ -166,10 +166,10 @@ pub(super) struct Spawned {
     lifeline: Lifeline,
     output: Output,
     /// Dropped once the worker is connected or reaped.
-    meeting: MeetingPlace,
+    socket_folder: SocketFolder,
 }
 
-/// A worker that main has sent an invitation and an offer, and that has not yet answered.
+/// A worker that main has sent an invitation, and that has not yet answered.
 struct Invited {
     spawned: Spawned,
     invitation: Invitation,
@@ -196,11 +196,11 @@ impl Starter {
     fn start_all(&self, wake: &Sender<Wake>) -> Result<Fresh, Error> {
         let deadline = Instant::now() + START_DEADLINE;
         let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
-        let mut tries = self.launch.tries;
+        let mut start_retries = self.launch.start_retries;
         // A worker killed during start-up is retried, exactly as after start-up.
         let mut is_tried_again = |failed: &Failed| {
-            let is_forgiven = failed.was_killed && tries > 0;
-            tries -= u32::from(is_forgiven);
+            let is_forgiven = failed.was_killed && start_retries > 0;
+            start_retries -= u32::from(is_forgiven);
             is_forgiven
         };
         let mut invited = VecDeque::with_capacity(self.launch.workers);
@@ -268,28 +268,28 @@ impl Starter {
             error: Error::WorkerNotStarted { worker: number, problem },
             was_killed: false,
         };
-        let meeting = MeetingPlace::choose(fresh_nonce().map_err(failed)?).map_err(no_folder)?;
+        let socket_folder = SocketFolder::choose(random_nonce().map_err(failed)?).map_err(no_folder)?;
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
         let process = WorkerProcess::spawn(path, args, OsStr::new(&name), theirs, writer).map_err(failed)?;
-        Ok(Spawned { process: Arc::new(process), number, lifeline, output, meeting })
+        Ok(Spawned { process: Arc::new(process), number, lifeline, output, socket_folder })
     }
 
     fn invite(&self, spawned: Spawned, deadline: Instant) -> Result<Invited, Failed> {
-        let Launch { workers, seed, work, dataset, attached, memory_limit, .. } = &*self.launch;
-        let offer = Offer {
+        let Launch { workers, seed, code, dataset, attached, memory_limit, .. } = &*self.launch;
+        let config = WorkerConfig {
             workers: u32::try_from(*workers).expect("checked by the builder"),
             seed: *seed,
             base_seed: self.base_seed,
             memory_limit: *memory_limit,
-            work,
+            code,
             control: self.control.as_fd(),
             dataset,
             attached,
         };
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
-        match Invitation::send(worker, &offer, &spawned.meeting, &spawned.lifeline, deadline) {
+        match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, deadline) {
             Ok(invitation) => Ok(Invited { spawned, invitation }),
             Err(error) => Err(refused(spawned, &error)),
         }
@@ -300,10 +300,10 @@ impl Starter {
 fn greet(invited: Invited, wake: &Sender<Wake>, deadline: Instant) -> Result<Greeted, Failed> {
     let Invited { spawned, invitation } = invited;
     match invitation.connect(&spawned.lifeline, wake, deadline) {
-        Ok((orders, reader)) => {
+        Ok((commands, reader)) => {
             let Spawned { process, lifeline, output, .. } = spawned;
             let watched = Watched { process: Arc::clone(&process), output: Some(output) };
-            Ok(Greeted { worker: Worker::new(process, lifeline, orders), watched, reader })
+            Ok(Greeted { worker: Worker::new(process, lifeline, commands), watched, reader })
         }
         Err(error) => Err(refused(spawned, &error)),
     }
@@ -326,9 +326,9 @@ struct Failed {
 
 /// Ends the other workers after one has failed to start. Returns `error`.
 fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
-    let mut meetings = Vec::new();
+    let mut socket_folder = Vec::new();
     let waiting = invited.into_iter().map(|Invited { spawned, .. }| {
-        meetings.push(spawned.meeting);
+        socket_folder.push(spawned.socket_folder);
         (spawned.process, spawned.lifeline)
     });
     let greeted = fresh.workers.into_iter().map(|Worker { process, lifeline, .. }| (process, lifeline));
@@ -338,7 +338,7 @@ fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
 
 /// Ends a worker whose handshake failed. Returns the reason, together with how its process ended.
 fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
-    let Spawned { process, number, lifeline, mut output, meeting: _meeting } = spawned;
+    let Spawned { process, number, lifeline, mut output, socket_folder: _socket_folder } = spawned;
     drop(lifeline);
     // The worker may be about to end by itself, with an exit status and last output that say more than a
     // SIGKILL by main.

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
-use loader_ipc::{frame::ExitStatus, lifeline::Lifeline, process::WorkerProcess, queue::OrderSender};
+use loader_ipc::{frame::ExitStatus, lifeline::Lifeline, process::WorkerProcess, queue::CommandSender};
 
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) process: Arc<WorkerProcess>,
     pub(super) lifeline: Lifeline,
-    pub(super) orders: OrderSender,
+    pub(super) commands: CommandSender,
     /// Regions that the worker has mapped, each by the number of its first slot.
     pub(super) regions: BTreeSet<u32>,
     /// Slots that main has given the worker.
@@ -20,11 +20,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, orders: OrderSender) -> Self {
+    pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, commands: CommandSender) -> Self {
         Self {
             process,
             lifeline,
-            orders,
+            commands,
             regions: BTreeSet::new(),
             used: BTreeSet::new(),
             to_forget: Vec::new(),
@@ -46,7 +46,7 @@ impl Worker {
     pub(super) fn send_sentinel(&mut self) {
         if !mem::replace(&mut self.sentinel_sent, true) && self.exited.is_none() {
             // If the worker is gone, the reaper reports it.
-            drop(self.orders.send(&None));
+            drop(self.commands.send(&None));
         }
     }
 }

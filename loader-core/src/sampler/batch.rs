@@ -113,25 +113,25 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
 ///
 /// # Examples
 /// ```
-/// use loader_core::sampler::cut;
+/// use loader_core::sampler::cut_into_batches;
 ///
-/// let batches: Vec<Vec<usize>> = cut((0..5).rev(), 2).collect();
+/// let batches: Vec<Vec<usize>> = cut_into_batches((0..5).rev(), 2).collect();
 /// assert_eq!(batches, [vec![4, 3], vec![2, 1], vec![0]]);
 /// ```
-pub fn cut(
+pub fn cut_into_batches(
     indices: impl Iterator<Item = usize> + Send + 'static,
     size: usize,
 ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
     assert!(size > 0, "the batch size must be at least 1");
-    Box::new(Cut { indices, size })
+    Box::new(ShardLayout { indices, size })
 }
 
-struct Cut<I> {
+struct ShardLayout<I> {
     indices: I,
     size: usize,
 }
 
-impl<I: Iterator<Item = usize>> Iterator for Cut<I> {
+impl<I: Iterator<Item = usize>> Iterator for ShardLayout<I> {
     type Item = Vec<usize>;
 
     fn next(&mut self) -> Option<Vec<usize>> {

@@ -1,6 +1,8 @@
 //! The share of one process in distributed training.
 
-use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
+use super::{
+    Epoch, Sampler, SamplerError, cut_into_batches, permutation::Permutations, places::Places, source::Source,
+};
 
 /// The share of one process if several processes train together: every `world_size`-th index of an order that
 /// is the same in all processes. PyTorch's `DistributedSampler`, except that the loader passes the epoch, so
@@ -70,8 +72,8 @@ impl Sampler for DistributedSampler {
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         match self.permutation(epoch) {
-            Some(mut order) => cut(self.share(move |place| order.at(place)), size),
-            None => cut(self.share(|place| place), size),
+            Some(mut order) => cut_into_batches(self.share(move |place| order.at(place)), size),
+            None => cut_into_batches(self.share(|place| place), size),
         }
     }
 

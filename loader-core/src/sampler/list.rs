@@ -1,6 +1,6 @@
 //! Vectors as samplers and batch samplers. Their order is the same in each epoch.
 
-use super::{BatchSampler, Epoch, Sampler, cut};
+use super::{BatchSampler, Epoch, Sampler, cut_into_batches};
 use crate::dataset::hash;
 
 /// The indices in the order of the vector. Each epoch copies the vector: 8 bytes per index.
@@ -14,7 +14,7 @@ impl Sampler for Vec<usize> {
     }
 
     fn batches(&self, _epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        cut(self.clone().into_iter(), size)
+        cut_into_batches(self.clone().into_iter(), size)
     }
 
     fn fingerprint(&self) -> String {

@@ -52,7 +52,7 @@ use crate::{
     random::{Purpose, generator, key},
 };
 
-pub use batch::{BatchSampler, FixedBatches, cut};
+pub use batch::{BatchSampler, FixedBatches, cut_into_batches};
 pub use distributed::DistributedSampler;
 pub use error::SamplerError;
 pub use random::RandomSampler;
@@ -126,10 +126,10 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
 
     /// Returns the indices of `epoch` in batches of `size`, which is at least 1; the last batch may be
-    /// shorter. Override it with a call of [`cut`] on the concrete iterator type, which avoids a dynamic call
+    /// shorter. Override it with a call of [`cut_into_batches`] on the concrete iterator type, which avoids a dynamic call
     /// per index.
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        cut(self.indices(epoch), size)
+        cut_into_batches(self.indices(epoch), size)
     }
 
     /// Returns a text that identifies what determines the order apart from seed, epoch and number of indices.

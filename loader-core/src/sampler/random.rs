@@ -1,6 +1,8 @@
 //! Random order.
 
-use super::{Epoch, Sampler, SamplerError, cut, permutation::Permutations, places::Places, source::Source};
+use super::{
+    Epoch, Sampler, SamplerError, cut_into_batches, permutation::Permutations, places::Places, source::Source,
+};
 use crate::torch::{integer_draws, permutation_draws};
 
 /// A random order, new for each epoch: a permutation, or draws with replacement. PyTorch's `RandomSampler`.
@@ -76,9 +78,9 @@ impl Sampler for RandomSampler {
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         if self.replacement {
-            cut(self.draws(self.source(epoch)), size)
+            cut_into_batches(self.draws(self.source(epoch)), size)
         } else {
-            cut(self.permutations(epoch), size)
+            cut_into_batches(self.permutations(epoch), size)
         }
     }
 

@@ -1,6 +1,6 @@
 //! The order without shuffling.
 
-use super::{Epoch, Sampler, cut};
+use super::{Epoch, Sampler, cut_into_batches};
 
 /// The order `0, 1, 2, ...`: PyTorch's `SequentialSampler`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Sampler for SequentialSampler {
     }
 
     fn batches(&self, _epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        cut(0..self.len, size)
+        cut_into_batches(0..self.len, size)
     }
 
     fn fingerprint(&self) -> String {

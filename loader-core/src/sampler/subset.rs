@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Epoch, Sampler, cut, permutation::Permutations, places::Places, source::Source};
+use super::{Epoch, Sampler, cut_into_batches, permutation::Permutations, places::Places, source::Source};
 use crate::{dataset::hash, torch::permutation_draws};
 
 /// A random permutation of given indices, new for each epoch: PyTorch's `SubsetRandomSampler`.
@@ -39,7 +39,7 @@ impl Sampler for SubsetRandomSampler {
     }
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        cut(self.permutation(epoch), size)
+        cut_into_batches(self.permutation(epoch), size)
     }
 
     fn fingerprint(&self) -> String {

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Epoch, Sampler, SamplerError, cut, places::Places, source::Source};
+use super::{Epoch, Sampler, SamplerError, cut_into_batches, places::Places, source::Source};
 use crate::dataset::hash;
 
 /// Draws indices with probabilities proportional to weights, anew for each epoch: PyTorch's
@@ -84,8 +84,10 @@ impl Sampler for WeightedRandomSampler {
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         let source = self.source(epoch);
         match &self.table {
-            Table::Cumulative(table) => cut(draws(Arc::clone(table), self.num_samples, source), size),
-            Table::Once(weights) => cut(race(weights, self.num_samples, source), size),
+            Table::Cumulative(table) => {
+                cut_into_batches(draws(Arc::clone(table), self.num_samples, source), size)
+            }
+            Table::Once(weights) => cut_into_batches(race(weights, self.num_samples, source), size),
         }
     }
 

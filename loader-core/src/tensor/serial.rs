@@ -42,7 +42,7 @@ impl<T: Element> Serialize for Tensor<T> {
         if let Some(offset) = arena::place(&self.buffer, self.as_bytes().len()) {
             return Placed { dtype: T::DTYPE as u8, shape: &self.shape, offset }.serialize(serializer);
         }
-        if let Some(piece) = attach::put_piece(&self.buffer, self.as_bytes().len()) {
+        if let Some(piece) = attach::attach_piece(&self.buffer, self.as_bytes().len()) {
             let piece = piece
                 .map_err(|error| S::Error::custom(format_args!("no shared memory for a tensor: {error}")))?;
             return Attached { dtype: T::DTYPE as u8, shape: &self.shape, piece }.serialize(serializer);
@@ -57,10 +57,10 @@ impl<T: Element> Serialize for Tensor<T> {
 
 impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        if attach::is_taking() {
+        if attach::is_decoding() {
             let Attached::<Vec<usize>> { dtype, shape, piece } = Attached::deserialize(deserializer)?;
             let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
-            let buffer = attach::take_piece(piece, bytes);
+            let buffer = attach::piece(piece, bytes);
             let missing = || {
                 D::Error::custom(format_args!("the memory of a tensor ({piece:?}) is missing or too small"))
             };
@@ -71,7 +71,7 @@ impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
         }
         let Placed::<Vec<usize>> { dtype, shape, offset } = Placed::deserialize(deserializer)?;
         let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
-        match lent::adopt(offset, bytes as u64) {
+        match lent::buffer_at(offset, bytes as u64) {
             Some(Ok(buffer)) => Ok(Self::over(buffer, shape)),
             Some(Err(error)) => Err(D::Error::custom(error)),
             None => Err(D::Error::custom("a tensor in a slot cannot be decoded outside of the slot")),

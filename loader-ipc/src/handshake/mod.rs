@@ -36,11 +36,13 @@ use crate::{
     control::ControlPage,
     entry::Entries,
     frame::Lease,
-    held::uninterrupted,
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
-    meeting::MeetingPlace,
     memory::SealedMemory,
-    queue::{BellReceiver, OrderReceiver, OrderSender, ReportReader, ReportSender, Rings, Wake, bell::bell},
+    queue::{
+        BellReceiver, CommandReceiver, CommandSender, ReportReader, ReportSender, Rings, Wake, bell::bell,
+    },
+    signals::uninterrupted,
+    socket_folder::SocketFolder,
 };
 
 use server::{Address, Server};
@@ -64,7 +66,7 @@ pub struct Bootstrap {
     /// Maximum private memory of the worker in bytes.
     pub memory_limit: Option<u64>,
     /// Which code opens the dataset.
-    pub work: Work,
+    pub code: DatasetCode,
     /// Version of main's loader-ipc.
     version: String,
     /// Random number that main repeats in its [`Welcome`], so that the worker recognises main.
@@ -72,12 +74,12 @@ pub struct Bootstrap {
     /// Number of attached memories. Their descriptors are in this message and in the [`More`] messages.
     attached: u32,
     /// The folder that the worker makes for its one-shot server.
-    meeting: PathBuf,
+    socket_folder: PathBuf,
 }
 
 /// Which code opens the dataset in the worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Work {
+pub enum DatasetCode {
     /// Functions of the same program: the function that opens the dataset, and those that the dataset's
     /// encoding refers to.
     Entries(Entries),
@@ -181,7 +183,7 @@ impl HandshakeError {
 
 /// What main gives to each new worker.
 #[derive(Debug, Clone)]
-pub struct Offer<'a> {
+pub struct WorkerConfig<'a> {
     /// Number of workers.
     pub workers: u32,
     /// The loader's seed.
@@ -191,7 +193,7 @@ pub struct Offer<'a> {
     /// Maximum private memory of a worker in bytes.
     pub memory_limit: Option<u64>,
     /// Which code opens the dataset.
-    pub work: &'a Work,
+    pub code: &'a DatasetCode,
     /// Descriptor of the control page.
     pub control: BorrowedFd<'a>,
     /// The dataset's encoding.
@@ -214,28 +216,28 @@ impl Invitation {
     /// [`HandshakeError`].
     pub fn send(
         worker: u32,
-        offer: &Offer<'_>,
-        meeting: &MeetingPlace,
+        config: &WorkerConfig<'_>,
+        socket_folder: &SocketFolder,
         lifeline: &Lifeline,
         deadline: Instant,
     ) -> Result<Self, HandshakeError> {
-        let nonce = fresh_nonce().map_err(HandshakeError::Queue)?;
+        let nonce = random_nonce().map_err(HandshakeError::Queue)?;
         let (rings, rings_fd) = Rings::create().map_err(HandshakeError::Queue)?;
         let bootstrap = Bootstrap {
             worker,
-            workers: offer.workers,
+            workers: config.workers,
             main_pid: std::process::id(),
-            seed: offer.seed,
-            base_seed: offer.base_seed,
-            memory_limit: offer.memory_limit,
-            work: offer.work.clone(),
+            seed: config.seed,
+            base_seed: config.base_seed,
+            memory_limit: config.memory_limit,
+            code: config.code.clone(),
             version: VERSION.to_owned(),
             nonce,
-            attached: u32::try_from(offer.attached.len()).expect("fewer than 2^32 attachments"),
-            meeting: meeting.path().to_owned(),
+            attached: u32::try_from(config.attached.len()).expect("fewer than 2^32 attachments"),
+            socket_folder: socket_folder.path().to_owned(),
         };
-        let fixed = [offer.control, rings_fd.as_fd(), offer.dataset.fd().as_fd()];
-        let (first, rest) = offer.attached.split_at(offer.attached.len().min(MAX_FDS - fixed.len()));
+        let fixed = [config.control, rings_fd.as_fd(), config.dataset.fd().as_fd()];
+        let (first, rest) = config.attached.split_at(config.attached.len().min(MAX_FDS - fixed.len()));
         let fds: Vec<_> = fixed.into_iter().chain(first.iter().map(|memory| memory.fd().as_fd())).collect();
         lifeline.send(&bootstrap, &fds, deadline)?;
         for part in rest.chunks(MAX_FDS) {
@@ -255,7 +257,7 @@ impl Invitation {
         lifeline: &Lifeline,
         wake: &Sender<Wake>,
         deadline: Instant,
-    ) -> Result<(OrderSender, ReportReader), HandshakeError> {
+    ) -> Result<(CommandSender, ReportReader), HandshakeError> {
         let (answer, socket) = lifeline.receive_with_one::<Answer>(deadline)?;
         let server = match answer {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
@@ -281,7 +283,7 @@ pub struct Connected {
     /// The attached memories that the encoding refers to.
     pub attached: Vec<Arc<SealedMemory>>,
     /// The index queue: commands from main.
-    pub orders: OrderReceiver,
+    pub commands: CommandReceiver,
     /// The result queue: events to main.
     pub results: ReportSender,
 }
@@ -304,14 +306,14 @@ impl Bootstrap {
     }
 
     /// Second step: makes the server to which main connects. `accepts` returns an error if this worker cannot
-    /// serve the work; main shows that error to the user.
+    /// open the dataset; main shows that error to the user.
     ///
     /// # Errors
     /// [`HandshakeError`]. Main was told the reason.
     pub fn listen(
         &self,
         lifeline: &Lifeline,
-        accepts: impl FnOnce(&Work) -> Result<(), String>,
+        accepts: impl FnOnce(&DatasetCode) -> Result<(), String>,
         deadline: Instant,
     ) -> Result<Listening, HandshakeError> {
         if self.version != VERSION {
@@ -321,10 +323,10 @@ impl Bootstrap {
             );
             return Err(refuse(lifeline, reason, deadline));
         }
-        if let Err(reason) = accepts(&self.work) {
+        if let Err(reason) = accepts(&self.code) {
             return Err(refuse(lifeline, reason, deadline));
         }
-        let made = server::make(self.meeting.clone());
+        let made = server::make(self.socket_folder.clone());
         made.map(Listening).map_err(|problem| refuse(lifeline, problem, deadline))
     }
 }
@@ -382,9 +384,9 @@ impl Listening {
         if welcome.nonce != bootstrap.nonce {
             return Err(HandshakeError::WrongNonce);
         }
-        let (orders, results) =
+        let (commands, results) =
             rings.worker_ends(BellReceiver::new(welcome.bell), waker, Arc::clone(&control));
-        Ok(Connected { bootstrap, control, dataset, attached, orders, results })
+        Ok(Connected { bootstrap, control, dataset, attached, commands, results })
     }
 }
 
@@ -406,7 +408,7 @@ pub fn refuse(lifeline: &Lifeline, reason: String, deadline: Instant) -> Handsha
 ///
 /// # Errors
 /// If the system provides no random numbers.
-pub fn fresh_nonce() -> io::Result<u64> {
+pub fn random_nonce() -> io::Result<u64> {
     let mut bytes = [0; size_of::<u64>()];
     // A request this small is never truncated, and does not block once the system has booted.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
@@ -423,7 +425,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{channel::channel, frame::Order, memory};
+    use crate::{channel::channel, frame::Command, memory};
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(5)
@@ -433,25 +435,25 @@ mod tests {
     fn meet<R: Send + 'static>(
         worker: impl FnOnce(Lifeline) -> R + Send + 'static,
         deadline: Instant,
-    ) -> (Result<(OrderSender, ReportReader), HandshakeError>, JoinHandle<R>) {
+    ) -> (Result<(CommandSender, ReportReader), HandshakeError>, JoinHandle<R>) {
         let (wake, _woken) = channel().unwrap();
         let (ours, theirs) = Lifeline::pair().unwrap();
         let (_page, control) = ControlPage::create(1).unwrap();
         let dataset = SealedMemory::new(b"dataset").unwrap();
-        let work = Work::Registered { name: "rows".into(), types: "u8".into() };
-        let offer = Offer {
+        let code = DatasetCode::Registered { name: "rows".into(), types: "u8".into() };
+        let config = WorkerConfig {
             workers: 1,
             seed: 1,
             base_seed: 2,
             memory_limit: None,
-            work: &work,
+            code: &code,
             control: control.as_fd(),
             dataset: &dataset,
             attached: &[],
         };
         let worker = thread::spawn(move || worker(Lifeline::from_socket(theirs)));
-        let meeting = MeetingPlace::choose(fresh_nonce().unwrap()).unwrap();
-        let invitation = Invitation::send(0, &offer, &meeting, &ours, deadline).unwrap();
+        let socket_folder = SocketFolder::choose(random_nonce().unwrap()).unwrap();
+        let invitation = Invitation::send(0, &config, &socket_folder, &ours, deadline).unwrap();
         (invitation.connect(&ours, &wake, deadline), worker)
     }
 
@@ -465,12 +467,12 @@ mod tests {
             let (bootstrap, fds) = read_bootstrap(&lifeline);
             let listening = bootstrap.listen(&lifeline, |_| Ok(()), soon()).unwrap();
             let mut connected = listening.accept(bootstrap, fds, &lifeline, soon()).unwrap();
-            (connected.dataset.bytes().to_vec(), connected.orders.receive(soon()).unwrap())
+            (connected.dataset.bytes().to_vec(), connected.commands.receive(soon()).unwrap())
         };
         let (met, worker) = meet(worker, soon());
-        let (mut orders, _reader) = met.unwrap();
-        orders.send(&Some(Order::Resume { epoch: 3 })).unwrap();
-        assert_eq!(worker.join().unwrap(), (b"dataset".to_vec(), Some(Order::Resume { epoch: 3 })));
+        let (mut commands, _reader) = met.unwrap();
+        commands.send(&Some(Command::Resume { epoch: 3 })).unwrap();
+        assert_eq!(worker.join().unwrap(), (b"dataset".to_vec(), Some(Command::Resume { epoch: 3 })));
     }
 
     #[test]

@@ -43,10 +43,10 @@ use serde::{Deserialize, Serialize};
 use super::HandshakeError;
 use crate::{
     advice::advice,
-    held::{uninterrupted, without_sigpipe},
     lifeline::LifelineError,
-    meeting::MadeFolder,
+    signals::{uninterrupted, without_sigpipe},
     socket_file::remove_socket,
+    socket_folder::MadeFolder,
     sys::{duplicate_sockets, with_variable},
 };
 
@@ -62,21 +62,21 @@ pub(super) struct Server<T> {
     pub(super) folder: MadeFolder,
 }
 
-/// Makes the folder `meeting`, which only this user can access, and a server in it.
+/// Makes the folder `socket_folder`, which only this user can access, and a server in it.
 ///
 /// ipc-channel reads the folder from the environment, which can be changed only while no other thread may use
 /// it. If other threads may, the server is made directly in the folder for temporary files. If that folder
 /// cannot be used, the folder that main has chosen replaces it, for everything that the worker makes with the
 /// crate `tempfile` from then on.
 ///
-/// Alternative considered: to tell the crate `tempfile` that its default folder is `meeting`. Rejected
+/// Alternative considered: to tell the crate `tempfile` that its default folder is `socket_folder`. Rejected
 /// because that cannot be undone, and user code in the worker would make its temporary files there.
-pub(super) fn make<T>(meeting: PathBuf) -> Result<Server<T>, String>
+pub(super) fn make<T>(socket_folder: PathBuf) -> Result<Server<T>, String>
 where
     T: for<'de> Deserialize<'de> + Serialize,
 {
-    let refused = |problem: &str| format!("no socket can be made at {}: {problem}", meeting.display());
-    let folder = MadeFolder::at(meeting.clone()).map_err(|error| refused(&error.to_string()))?;
+    let refused = |problem: &str| format!("no socket can be made at {}: {problem}", socket_folder.display());
+    let folder = MadeFolder::at(socket_folder.clone()).map_err(|error| refused(&error.to_string()))?;
     // ipc-channel makes the folder and the socket with the user's umask, and panics on some errors.
     let before = umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let new = || catch_unwind(IpcOneShotServer::new);
@@ -221,7 +221,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, bind, listen, socket_with};
 
     use super::*;
-    use crate::meeting::MeetingPlace;
+    use crate::socket_folder::SocketFolder;
 
     fn connect_to(name: String, socket: impl AsFd, deadline: Instant) -> Result<(), HandshakeError> {
         Address::check(name, Some(socket.as_fd().try_clone_to_owned().unwrap()))?.send_welcome(7u64, deadline)
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn only_this_user_can_access_a_server() {
-        let meeting = MeetingPlace::choose(1).unwrap();
+        let socket_folder = SocketFolder::choose(1).unwrap();
         let Server { folder: _folder, server, name, socket } =
-            make::<u64>(meeting.path().to_owned()).unwrap();
+            make::<u64>(socket_folder.path().to_owned()).unwrap();
         let path = Path::new(&name);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         assert_eq!(fs::metadata(path).unwrap().mode() & 0o077, 0);
@@ -281,9 +281,9 @@ mod tests {
 
     #[test]
     fn making_a_server_does_not_change_the_folder_for_temporary_files() {
-        let meeting = MeetingPlace::choose(2).unwrap();
+        let socket_folder = SocketFolder::choose(2).unwrap();
         // Other tests are threads of this process, so the server is made in the folder for temporary files.
-        let _server = make::<u64>(meeting.path().to_owned()).unwrap();
+        let _server = make::<u64>(socket_folder.path().to_owned()).unwrap();
         assert_eq!(tempfile::env::temp_dir(), env::temp_dir());
     }
 

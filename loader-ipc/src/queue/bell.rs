@@ -20,7 +20,7 @@ use ipc_channel::{
 
 use crate::{
     channel::{ReceiveError, SendError},
-    held::without_sigpipe,
+    signals::without_sigpipe,
 };
 
 /// Main's end of a bell.

@@ -3,12 +3,12 @@
 
 use crate::{
     atomic::{AtomicU64, Ordering},
-    frame::MOST_UNANSWERED,
+    frame::MAX_UNANSWERED,
     sys::SharedWords,
 };
 
 /// Words of shared memory for the claims of one worker.
-pub(super) const CLAIM_WORDS: usize = MOST_UNANSWERED;
+pub(super) const CLAIM_WORDS: usize = MAX_UNANSWERED;
 
 const OPEN: u64 = 0;
 const BEGUN: u64 = 1;

@@ -14,7 +14,7 @@
 pub(crate) mod bell;
 mod bells;
 mod claims;
-mod orders;
+mod commands;
 mod reports;
 mod wait;
 
@@ -35,11 +35,11 @@ pub use crate::ring::MAX_FRAME;
 pub use bell::{BellReceiver, BellSender};
 use bells::Bells;
 use claims::CLAIM_WORDS;
-pub use orders::{OrderReceiver, OrderSender};
+pub use commands::{CommandReceiver, CommandSender};
 pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
 
 // Offsets in a worker's shared memory, in words.
-const ORDERS: usize = 0;
+const COMMANDS: usize = 0;
 const REPORTS: usize = RING_WORDS;
 /// Nonzero while the worker sleeps.
 const ASLEEP: usize = 2 * RING_WORDS;
@@ -79,16 +79,16 @@ impl Rings {
 
     /// Returns main's ends: the sender of the index queue and the reader of the worker's part of the result
     /// queue.
-    pub fn main_ends(self, bell: BellSender) -> (OrderSender, ReportReader) {
-        let ring = RingWriter::new(Arc::clone(&self.memory), ORDERS);
-        let orders = OrderSender {
+    pub fn main_ends(self, bell: BellSender) -> (CommandSender, ReportReader) {
+        let ring = RingWriter::new(Arc::clone(&self.memory), COMMANDS);
+        let commands = CommandSender {
             ring,
             memory: Arc::clone(&self.memory),
             bell,
             bells: Bells::default(),
             frame: Vec::new(),
         };
-        (orders, ReportReader(RingReader::new(self.memory, REPORTS)))
+        (commands, ReportReader(RingReader::new(self.memory, REPORTS)))
     }
 
     /// Returns the worker's ends: the receiver of the index queue and the sender of the result queue.
@@ -97,11 +97,11 @@ impl Rings {
         bell: BellReceiver,
         wake: Waker,
         control: Arc<ControlPage>,
-    ) -> (OrderReceiver, ReportSender) {
-        let ring = RingReader::new(Arc::clone(&self.memory), ORDERS);
-        let orders = OrderReceiver { ring, memory: Arc::clone(&self.memory), bell, frame: Vec::new() };
+    ) -> (CommandReceiver, ReportSender) {
+        let ring = RingReader::new(Arc::clone(&self.memory), COMMANDS);
+        let commands = CommandReceiver { ring, memory: Arc::clone(&self.memory), bell, frame: Vec::new() };
         let ring = RingWriter::new(self.memory, REPORTS);
-        (orders, ReportSender { ring, wake, control, frame: Vec::new() })
+        (commands, ReportSender { ring, wake, control, frame: Vec::new() })
     }
 }
 
@@ -136,8 +136,8 @@ mod tests {
     use crate::{
         channel::{ReceiveError, channel},
         frame::{
-            Event, ExitStatus, Indices, Lease, MOST_FORGOTTEN, MOST_INLINE_INDICES, MOST_KNOWN_BAD,
-            MOST_UNANSWERED, Order, Report, Task,
+            Command, Event, ExitStatus, Indices, Lease, MAX_FORGOTTEN, MAX_INLINE_INDICES, MAX_KNOWN_BAD,
+            MAX_UNANSWERED, Report, Task,
         },
     };
 
@@ -146,8 +146,8 @@ mod tests {
     }
 
     struct Ends {
-        orders: OrderSender,
-        receiver: OrderReceiver,
+        commands: CommandSender,
+        receiver: CommandReceiver,
         sender: ReportSender,
     }
 
@@ -159,12 +159,12 @@ mod tests {
         for _ in 0..workers {
             let (bell, rung) = bell::bell().unwrap();
             let (rings, fd) = Rings::create().unwrap();
-            let (orders, reader) = rings.main_ends(bell);
+            let (commands, reader) = rings.main_ends(bell);
             let waker = Waker::from_socket(wake.new_remote_end().unwrap());
             let control = Arc::new(ControlPage::map(&control_fd, workers).unwrap());
             let (receiver, sender) =
                 Rings::map(&fd).unwrap().worker_ends(BellReceiver::new(rung), waker, control);
-            ends.push(Ends { orders, receiver, sender });
+            ends.push(Ends { commands, receiver, sender });
             readers.push(reader);
         }
         let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::new(control));
@@ -187,10 +187,10 @@ mod tests {
     #[test]
     fn a_sleeping_receiver_is_woken_on_either_side() {
         let (mut ends, mut results, _notes) = queues(1);
-        let Ends { mut orders, mut receiver, mut sender } = ends.remove(0);
+        let Ends { mut commands, mut receiver, mut sender } = ends.remove(0);
         let worker = thread::spawn(move || {
-            while let Some(order) = receiver.receive(soon()).unwrap() {
-                let Order::Task(Task { number, lease, .. }) = order else { panic!("{order:?}") };
+            while let Some(command) = receiver.receive(soon()).unwrap() {
+                let Command::Task(Task { number, lease, .. }) = command else { panic!("{command:?}") };
                 sender.send(&Event::Skipped { task: number, lease, held: false }).unwrap();
             }
             sender.send(&Event::Bye).unwrap();
@@ -198,11 +198,11 @@ mod tests {
         for number in 0..200 {
             // The delay grows, so that in some rounds both sides are asleep.
             thread::sleep(Duration::from_micros(number));
-            orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
+            commands.send(&Some(Command::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
             let (0, event) = event_of(results.receive(soon())) else { panic!("there is one worker") };
             assert!(matches!(event, Event::Skipped { task, .. } if task == number), "{event:?}");
         }
-        orders.send(&None).unwrap();
+        commands.send(&None).unwrap();
         assert_eq!(event_of(results.receive(soon())), (0, Event::Bye));
         worker.join().unwrap();
     }
@@ -272,17 +272,17 @@ mod tests {
     #[test]
     fn the_maximum_of_unanswered_tasks_fits_an_index_queue() {
         let (mut ends, _results, _notes) = queues(1);
-        let Ends { orders, receiver, .. } = &mut ends[0];
-        let (forget, known_bad) = (vec![0; MOST_FORGOTTEN], vec![0; MOST_KNOWN_BAD]);
-        let largest = Task { forget, known_bad, ..task(0, Indices::List(vec![0; MOST_INLINE_INDICES])) };
+        let Ends { commands, receiver, .. } = &mut ends[0];
+        let (forget, known_bad) = (vec![0; MAX_FORGOTTEN], vec![0; MAX_KNOWN_BAD]);
+        let largest = Task { forget, known_bad, ..task(0, Indices::List(vec![0; MAX_INLINE_INDICES])) };
         // The receiver marks itself as asleep once, so that a wake-up is sent too.
         receiver.asleep().store(1, Ordering::Relaxed);
-        for _ in 0..MOST_UNANSWERED {
-            let offer = Order::Offer { task: 0, lease: largest.lease };
-            orders.send(&Some(Order::Task(largest.clone()))).unwrap();
-            orders.send(&Some(offer)).unwrap();
+        for _ in 0..MAX_UNANSWERED {
+            let offer = Command::Offer { task: 0, lease: largest.lease };
+            commands.send(&Some(Command::Task(largest.clone()))).unwrap();
+            commands.send(&Some(offer)).unwrap();
         }
-        orders.send(&None).unwrap();
+        commands.send(&None).unwrap();
     }
 
     #[test]
@@ -291,12 +291,12 @@ mod tests {
         let false_numbers: [fn(u64) -> u64; 3] = [|_| 0, |turn| turn, |_| u64::MAX];
         for false_number in false_numbers {
             let (mut ends, _results, _notes) = queues(1);
-            let Ends { mut orders, mut receiver, .. } = ends.remove(0);
+            let Ends { mut commands, mut receiver, .. } = ends.remove(0);
             let worker = thread::spawn(move || {
                 // More wake-ups than fit into the channel.
                 for turn in 0..2_000 {
                     receiver.asleep().store(1, Ordering::Relaxed);
-                    orders.send(&Some(Order::Resume { epoch: turn })).unwrap();
+                    commands.send(&Some(Command::Resume { epoch: turn })).unwrap();
                     assert!(receiver.look().unwrap().is_some());
                     receiver.memory.words()[HEARD].store(false_number(turn), Ordering::Relaxed);
                 }
@@ -313,14 +313,14 @@ mod tests {
     #[test]
     fn a_task_is_begun_or_withdrawn_but_never_both() {
         let (mut ends, _results, _notes) = queues(1);
-        let Ends { mut orders, receiver, .. } = ends.remove(0);
+        let Ends { mut commands, receiver, .. } = ends.remove(0);
         let at_worker = Arc::clone(&receiver.memory);
         let [mut begun, mut withdrawn] = [0; 2];
         for number in 0..2_000 {
-            orders.send(&Some(Order::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
+            commands.send(&Some(Command::Task(task(number, Indices::Range { start: 0, len: 1 })))).unwrap();
             let (by_worker, by_main) = thread::scope(|scope| {
                 let worker = scope.spawn(|| Claims::new(&at_worker, CLAIMS).begin(0));
-                let by_main = orders.withdraw(0);
+                let by_main = commands.withdraw(0);
                 (worker.join().unwrap(), by_main)
             });
             assert!(by_worker != by_main);
@@ -328,7 +328,7 @@ mod tests {
             withdrawn += u32::from(by_main);
             // No thread reads the commands here: restart the ring before it is full.
             if number % 500 == 499 {
-                orders.ring = RingWriter::new(Arc::clone(&orders.memory), ORDERS);
+                commands.ring = RingWriter::new(Arc::clone(&commands.memory), COMMANDS);
             }
         }
         assert_eq!(begun + withdrawn, 2_000);
@@ -348,9 +348,9 @@ mod tests {
     #[test]
     fn the_last_commands_are_read_after_main_is_gone() {
         let (mut ends, _results, _notes) = queues(1);
-        let Ends { mut orders, mut receiver, .. } = ends.remove(0);
-        orders.send(&None).unwrap();
-        drop(orders);
+        let Ends { mut commands, mut receiver, .. } = ends.remove(0);
+        commands.send(&None).unwrap();
+        drop(commands);
         assert!(matches!(receiver.receive(soon()), Ok(None)));
         assert!(matches!(receiver.receive(soon()), Err(ReceiveError::Closed)));
     }

@@ -106,7 +106,7 @@ impl ReportReceiver {
     }
 
     /// Reads nothing more from a worker, because it broke the protocol.
-    pub fn give_up(&mut self, worker: usize) {
+    pub fn stop_reading(&mut self, worker: usize) {
         self.readers[worker].0.stop_reading();
     }
 
@@ -186,7 +186,7 @@ impl Receive for ReportReceiver {
             let read = read_frame::<Event>(&mut self.readers[worker].0, &mut self.frame);
             if let Some(event) = read.map_err(malformed)? {
                 if let Err(problem) = event.check() {
-                    self.give_up(worker);
+                    self.stop_reading(worker);
                     return Err(malformed(problem.to_owned()));
                 }
                 self.turn = (worker + 1) % workers;

@@ -77,7 +77,7 @@ impl Region {
 
     fn with_places(first: u32, slot_len: NonZeroUsize, count: usize) -> io::Result<Self> {
         let places = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
-        let fd = memory::unreserved(slot_len.checked_mul(places).ok_or(io::ErrorKind::InvalidInput)?)?;
+        let fd = memory::create(slot_len.checked_mul(places).ok_or(io::ErrorKind::InvalidInput)?)?;
         let mapping = SlotRegion::map(&fd, slot_len, places)?;
         let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let vacant = (first..first + count).collect();
@@ -111,7 +111,7 @@ impl Region {
     /// If the system is out of memory.
     pub(super) fn make_slot(&mut self, pinner: Option<&Pinner>) -> io::Result<(u32, Arc<SlotMemory>)> {
         while let Some(&number) = self.vacant.first() {
-            memory::fill(&self.fd, self.offset(number), self.slot_len)?;
+            memory::reserve_pages(&self.fd, self.offset(number), self.slot_len)?;
             self.vacant.remove(&number);
             // The CUDA driver may still have the memory of a destroyed slot registered. Such a place is never
             // used again.
@@ -129,7 +129,7 @@ impl Region {
     /// vacant.
     pub(super) fn remove_slot(&mut self, number: u32, may_be_read: bool) {
         self.slots -= 1;
-        if !may_be_read && memory::empty(&self.fd, self.offset(number), self.slot_len).is_ok() {
+        if !may_be_read && memory::release_pages(&self.fd, self.offset(number), self.slot_len).is_ok() {
             self.vacant.insert(number);
         } else {
             self.given_up += 1;

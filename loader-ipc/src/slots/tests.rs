@@ -156,9 +156,9 @@ fn slots_stay_when_batches_vary_in_size() {
     let pool = SlotPool::new(1 << 30);
     let sizes = [700_000, 2_000_000, 1_100_000, 1_900_000, 900_000];
     sizes.into_iter().cycle().take(2 * RECENT).for_each(|size| lend_and_drop(&pool, 1, size));
-    let destroyed = pool.destroyed();
+    let destroyed = pool.destroyed_regions();
     sizes.into_iter().cycle().take(10 * RECENT).for_each(|size| lend_and_drop(&pool, 1, size));
-    assert_eq!(pool.destroyed(), destroyed, "no slot is replaced in a steady state");
+    assert_eq!(pool.destroyed_regions(), destroyed, "no slot is replaced in a steady state");
 }
 
 #[test]
@@ -189,20 +189,20 @@ fn slots_of_other_threads_iterators_may_come_back() {
     let pool = SlotPool::new(1 << 20);
     let (ours, theirs) = (pool.of_iterator(), pool.of_iterator());
     let _own = ours.lease(1, 0, ANY_SLOT).unwrap();
-    assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (0, false));
+    assert_eq!((ours.used_by_other_iterators(), ours.others_may_return_slots()), (0, false));
     let lease = theirs.lease(1, 0, ANY_SLOT).unwrap();
     assert_eq!(
-        (ours.used_elsewhere(), ours.may_come_back()),
+        (ours.used_by_other_iterators(), ours.others_may_return_slots()),
         (1, false),
         "only this thread could give it back"
     );
     let theirs = thread::spawn(move || (theirs.lease(1, 0, ANY_SLOT).unwrap(), theirs)).join().unwrap().1;
-    assert_eq!((ours.used_elsewhere(), ours.may_come_back()), (2, true));
+    assert_eq!((ours.used_by_other_iterators(), ours.others_may_return_slots()), (2, true));
     let returned = ours.returned();
     drop(theirs.lend(lease, 1, false).unwrap());
-    assert_eq!((ours.used_elsewhere(), ours.returned()), (1, returned + 1));
+    assert_eq!((ours.used_by_other_iterators(), ours.returned()), (1, returned + 1));
     drop(theirs);
-    assert_eq!(ours.used_elsewhere(), 0, "a dropped iterator gives nothing back by itself");
+    assert_eq!(ours.used_by_other_iterators(), 0, "a dropped iterator gives nothing back by itself");
 }
 
 /// Number of descriptors of this process.

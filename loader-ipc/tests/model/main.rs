@@ -58,7 +58,7 @@ mod sys {
 }
 
 mod frame {
-    pub(crate) const MOST_UNANSWERED: usize = 2;
+    pub(crate) const MAX_UNANSWERED: usize = 2;
 }
 
 mod channel {

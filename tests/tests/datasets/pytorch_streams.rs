@@ -39,7 +39,7 @@ fn shards_of_0_4_and_20() {
                 );
             }
             // The warnings of more workers than processors are another matter.
-            let is_length = |warning: &Warning| matches!(warning, Warning::LongerThanSaid { .. });
+            let is_length = |warning: &Warning| matches!(warning, Warning::LongerThanLen { .. });
             assert!(!warnings.lock().unwrap().iter().any(is_length));
         }
     }
@@ -71,10 +71,10 @@ fn more_samples_than_said() {
         for _ in 0..2 {
             assert_eq!(loader.iter().unwrap().filter(Result::is_ok).count(), 4);
         }
-        let is_length = |warning: &&Warning| matches!(warning, Warning::LongerThanSaid { .. });
+        let is_length = |warning: &&Warning| matches!(warning, Warning::LongerThanLen { .. });
         let warnings: Vec<Warning> = warnings.lock().unwrap().iter().filter(is_length).cloned().collect();
         // 4 and 7, 7, then 6.
-        assert_eq!(warnings, vec![Warning::LongerThanSaid { said: 20, loaded: 24 }; 2], "{way:?}");
+        assert_eq!(warnings, vec![Warning::LongerThanLen { announced: 20, loaded: 24 }; 2], "{way:?}");
     }
 }
 

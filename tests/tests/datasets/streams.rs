@@ -307,7 +307,7 @@ fn a_stream_that_is_longer_than_it_said_is_warned_of_once() {
         assert_eq!(batches.by_ref().take(2).count(), 2);
         assert!(warnings.lock().unwrap().is_empty());
         batches.for_each(|batch| drop(batch.unwrap()));
-        assert_eq!(*warnings.lock().unwrap(), [Warning::LongerThanSaid { said: 20, loaded: 21 }]);
+        assert_eq!(*warnings.lock().unwrap(), [Warning::LongerThanLen { announced: 20, loaded: 21 }]);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::mpsc, thread, time::Duration};
 
 use loader_core::{Builder, Error, kind::MapStyle, prelude::*};
-use loader_ipc::frame::MOST_BAD_SAMPLES;
+use loader_ipc::frame::MAX_BAD_SAMPLES;
 use loader_tests::{
     alone::alone,
     datasets::{Counting, Noise, NoiseSample},
@@ -26,7 +26,7 @@ const SEEN: [(Lie, &str); 23] = [
     (Lie::LargerSlot, "which is not its to answer"),
     (Lie::BeyondSlot, "its batch reaches beyond its slot"),
     (Lie::EndlessBatch, "its batch reaches beyond its slot"),
-    (Lie::LeftOut, "it left samples of task"),
+    (Lie::AllSamplesBad, "it left samples of task"),
     (Lie::SampleLeftOut, "it left samples of task"),
     (Lie::ManyLeftOut, "more bad samples than a batch may have"),
     (Lie::Exhausted, "it has no more samples for task"),
@@ -97,7 +97,7 @@ fn one_that_skips_the_rest_of_a_shard_is_replaced_and_nothing_is_lost() {
             builder.num_workers(workers).worker_program(LIAR).registered("counting")
         };
         let expected = digest(build(0).build().unwrap().iter().unwrap()).unwrap();
-        let most = 4 + MOST_BAD_SAMPLES as u64;
+        let most = 4 + MAX_BAD_SAMPLES as u64;
         for lie in [Lie::Advances(u64::MAX), Lie::Advances(most + 1), Lie::FailsFarAhead] {
             let (warned, warnings) = mpsc::channel();
             let loader = build(2).on_warning(move |warning| warned.send(warning.to_string()).unwrap());

@@ -278,7 +278,8 @@ fn it_is_said_once_for_each_death() {
     let before = batches.worker_pids();
     assert!(batches.by_ref().all(|batch| batch.is_ok()));
     let heard = said.lock().unwrap().clone();
-    let [Warning::WorkerReplaced { worker, pid, batches: again, deaths: 0, most: 10, .. }] = &heard[..]
+    let [Warning::WorkerReplaced { worker, pid, batches: again, deaths: 0, max_worker_deaths: 10, .. }] =
+        &heard[..]
     else {
         panic!("{heard:?}");
     };

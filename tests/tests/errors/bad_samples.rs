@@ -168,7 +168,7 @@ fn one_too_many_ends_the_iterator() {
         let pids = batches.worker_pids();
         assert_eq!(batches.by_ref().take(5).filter(Result::is_ok).count(), 5);
         let error = batches.next().unwrap().unwrap_err();
-        let Error::TooManyBadSamples { most: 6, sample } = &error else { panic!("{error:?}") };
+        let Error::TooManyBadSamples { max_bad_samples: 6, sample } = &error else { panic!("{error:?}") };
         assert_eq!((sample.index, sample.batch), (26, 6));
         assert!(error.ends_iteration() && error.to_string().contains("sample 26 is rotten"), "{error}");
         assert!(batches.next().is_none() && batches.next().is_none());
@@ -193,7 +193,7 @@ fn the_budget_is_the_epochs_also_when_it_is_resumed() {
         let again = rest.state();
         drop(rest);
         let error = loader.resume(&again).unwrap().find_map(Result::err).unwrap();
-        let Error::TooManyBadSamples { most: 2, sample } = &error else { panic!("{error:?}") };
+        let Error::TooManyBadSamples { max_bad_samples: 2, sample } = &error else { panic!("{error:?}") };
         assert_eq!(sample.index, 17);
         // Another epoch has a budget of its own.
         assert_eq!(loader.epoch(1).unwrap().take(4).filter(Result::is_ok).count(), 4);
@@ -430,7 +430,7 @@ fn more_bad_samples_than_a_frame_tells_of() {
         let builder = || DataLoader::builder(AllBad).batch_size(300).num_workers(workers).on_warning(|_| {});
         let few = builder().on_bad_sample(OnBadSample::Skip).build().unwrap();
         let error = few.iter().unwrap().next().unwrap().unwrap_err();
-        assert!(matches!(error, Error::TooManyBadSamples { most: 10, .. }), "{error:?}");
+        assert!(matches!(error, Error::TooManyBadSamples { max_bad_samples: 10, .. }), "{error:?}");
         let many = builder().on_bad_sample(OnBadSample::Skip).max_bad_samples(1_000).build().unwrap();
         let (batches, bad) = load(many.iter().unwrap());
         assert_eq!((batches.len(), batches[0].0, bad.len()), (1, 2, 2 * 256));

@@ -232,8 +232,11 @@ fn a_batch_sampler_that_says_a_wrong_number_of_batches_is_warned_of_once() {
             let mut batches = loader.iter().unwrap();
             assert!(batches.next().unwrap().is_ok() && batches.next().unwrap().is_ok());
             assert!(batches.next().is_none());
-            let said = 2usize.saturating_add_signed(says);
-            assert_eq!(*warnings.lock().unwrap(), [Warning::WrongBatchCount { epoch: 0, said, given: 2 }]);
+            let announced = 2usize.saturating_add_signed(says);
+            assert_eq!(
+                *warnings.lock().unwrap(),
+                [Warning::WrongBatchCount { epoch: 0, announced, given: 2 }]
+            );
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use loader_ipc::{
     arena::Encoded,
     control::{WorkerSnapshot, WorkerState},
-    frame::{Event, ExitStatus, Failure, Indices, Lease, Order, Report, Task},
+    frame::{Command, Event, ExitStatus, Failure, Indices, Lease, Report, Task},
     process::Halt,
     slots::SlotPool,
 };
@@ -16,7 +16,7 @@ use loader_ipc::{
 use super::{super::Crew, Content, World};
 use crate::{error::Error, warning::Warning};
 
-/// Number of claims of a worker, as in `loader_ipc::frame::MOST_UNANSWERED`.
+/// Number of claims of a worker, as in `loader_ipc::frame::MAX_UNANSWERED`.
 const CLAIMS: usize = 16;
 
 /// All workers, and the memory that they share with main.
@@ -83,7 +83,7 @@ pub(super) struct Worker {
     is_exit_reported: bool,
     has_sentinel: bool,
     restart: Restart,
-    orders: VecDeque<Option<Order>>,
+    commands: VecDeque<Option<Command>>,
     notices: VecDeque<Notice>,
     claims: [Claim; CLAIMS],
     /// Reports that main has not received.
@@ -154,7 +154,7 @@ impl Worker {
             is_exit_reported: false,
             has_sentinel: false,
             restart: Restart::No,
-            orders: VecDeque::new(),
+            commands: VecDeque::new(),
             notices: VecDeque::new(),
             claims: [Claim::Open; CLAIMS],
             events: VecDeque::new(),
@@ -179,7 +179,7 @@ impl Worker {
             Activity::Waiting { .. } => !self.notices.is_empty(),
             Activity::Idle => {
                 let inbox = &self.inbox;
-                !self.orders.is_empty()
+                !self.commands.is_empty()
                     || !inbox.tasks.is_empty()
                     || !inbox.unused.is_empty()
                     || inbox.resume.is_some()
@@ -203,7 +203,7 @@ impl Workers {
             world,
             now,
             slots: slots.clone(),
-            destroyed: slots.destroyed(),
+            destroyed: slots.destroyed_regions(),
             is_wanted: true,
             next_pid: 1000,
         }
@@ -262,16 +262,16 @@ impl Workers {
     fn idle(&mut self, worker: usize) {
         let now = self.now;
         let state = &mut self.all[worker];
-        for order in state.orders.drain(..) {
-            match order {
-                Some(Order::Task(task)) => state.inbox.tasks.push_back(task),
-                Some(Order::Offer { task, lease }) => {
+        for command in state.commands.drain(..) {
+            match command {
+                Some(Command::Task(task)) => state.inbox.tasks.push_back(task),
+                Some(Command::Offer { task, lease }) => {
                     match state.inbox.tasks.iter().any(|waiting| waiting.number == task) {
                         true => drop(state.inbox.offers.insert(task, lease)),
                         false => state.inbox.unused.push((task, lease)),
                     }
                 }
-                Some(Order::Resume { epoch }) => state.inbox.resume = Some(epoch),
+                Some(Command::Resume { epoch }) => state.inbox.resume = Some(epoch),
                 None => state.inbox.is_ended = true,
             }
         }
@@ -416,24 +416,24 @@ impl Workers {
 }
 
 impl Crew for Workers {
-    fn order(&mut self, worker: usize, order: Order) -> Result<(), Error> {
+    fn command(&mut self, worker: usize, command: Command) -> Result<(), Error> {
         let state = &mut self.all[worker];
-        match &order {
-            Order::Task(task) => {
+        match &command {
+            Command::Task(task) => {
                 state.claims[task.claim as usize] = Claim::Open;
                 state.used.insert(task.lease.slot);
             }
-            Order::Offer { lease, .. } => drop(state.used.insert(lease.slot)),
-            Order::Resume { .. } => {}
+            Command::Offer { lease, .. } => drop(state.used.insert(lease.slot)),
+            Command::Resume { .. } => {}
         }
-        state.orders.push_back(Some(order));
+        state.commands.push_back(Some(command));
         Ok(())
     }
 
     fn finish(&mut self, worker: usize) {
         let state = &mut self.all[worker];
         if !std::mem::replace(&mut state.has_sentinel, true) {
-            state.orders.push_back(None);
+            state.commands.push_back(None);
         }
     }
 
@@ -525,7 +525,7 @@ impl Crew for Workers {
     }
 
     fn forget_destroyed_slots(&mut self) -> bool {
-        let destroyed = self.slots.destroyed();
+        let destroyed = self.slots.destroyed_regions();
         let before = std::mem::replace(&mut self.destroyed, destroyed);
         for worker in &mut self.all {
             worker.used.retain(|&slot| self.slots.exists(slot));

@@ -21,15 +21,15 @@ use loader_ipc::slots::SlotPool;
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
 use self::crew::Workers;
-use super::{Coordinator, Epochs, Next, Outcome, ShardEnd, Supply};
+use super::{Coordinator, Next, Outcome, ShardEnd, Supply, WorkerOptions};
 use crate::{
     error::Error,
-    fetch::Cut,
+    fetch::ShardLayout,
     options::OnBadSample,
     plan::Plan,
     sampler::{BatchSampler, Epoch},
     shards::Shards,
-    state::Place,
+    state::Position,
 };
 
 /// Number of seeds that `cargo test` tries; `SIMULATION_SEEDS` has it try another number.
@@ -224,7 +224,7 @@ impl Simulation {
             Outcome::Lost(error) => {
                 (taken.batch(), ShardEnd { is_last: true, ..ShardEnd::default() }, Err(*error))
             }
-            Outcome::LeftOut { .. } => unreachable!("no sample is bad"),
+            Outcome::AllSamplesBad { .. } => unreachable!("no sample is bad"),
         };
         self.coordinator.returned(taken, end, Vec::new());
         let now = self.workers.now;
@@ -251,7 +251,7 @@ impl Simulation {
             self.drop_oldest();
         }
         let other = self.slots.of_iterator();
-        assert_eq!(other.used_elsewhere(), 0, "a lease is lost");
+        assert_eq!(other.used_by_other_iterators(), 0, "a lease is lost");
     }
 }
 
@@ -337,14 +337,14 @@ impl Scenario {
         Self { rng, world, faults, in_order, hedge, limit, max_held, base }
     }
 
-    fn options(&mut self) -> Epochs {
-        Epochs {
+    fn options(&mut self) -> WorkerOptions {
+        WorkerOptions {
             workers: self.rng.random_range(1..6),
             prefetch_factor: self.rng.random_range(1..4),
             in_order: self.in_order,
             timeout: None,
             warn_after: None,
-            most_deaths: 1000,
+            max_worker_deaths: 1000,
             on_bad_sample: OnBadSample::Error,
             sample_timeout: None,
             memory_limit: None,
@@ -352,10 +352,10 @@ impl Scenario {
         }
     }
 
-    fn supply(&self, epoch: u64, place: Option<&Place>) -> Supply {
+    fn supply(&self, epoch: u64, place: Option<&Position>) -> Supply {
         let World { shards, batch_size, batches, .. } = self.world;
         let samples = (batches * batch_size) as usize;
-        let cut = Cut {
+        let cut = ShardLayout {
             shards: shards as usize,
             first_shard: 0,
             all_shards: shards as usize,
@@ -365,16 +365,16 @@ impl Scenario {
         let plan = || Plan::new(&Batches(self.world), Epoch::new(0, epoch), samples);
         match place {
             None if shards == 0 => Supply::batches(plan()),
-            None | Some(Place::Start) => Supply::shards(Shards::new(epoch, cut)),
-            Some(Place::Batches(place)) => Supply::batches_from(plan(), place),
-            Some(Place::Shards(place)) => {
+            None | Some(Position::Start) => Supply::shards(Shards::new(epoch, cut)),
+            Some(Position::Batches(place)) => Supply::batches_from(plan(), place),
+            Some(Position::Shards(place)) => {
                 Supply::shards(Shards::resume(epoch, cut, place).expect("the same cut"))
             }
         }
     }
 
     /// Starts workers for an epoch.
-    fn start(&mut self, epoch: u64, place: Option<&Place>, slots: &SlotPool, stays: bool) -> Simulation {
+    fn start(&mut self, epoch: u64, place: Option<&Position>, slots: &SlotPool, stays: bool) -> Simulation {
         let options = self.options();
         let mut workers = Workers::new(options.workers, self.world, slots, self.base);
         let max_pending = options.workers * options.prefetch_factor;

@@ -16,13 +16,17 @@ use crate::{
     error::Error,
     fetch::{Fetcher, MapStyle, NoBatch, NoWorkerInit, Unwatched},
     plan::{Plan, Planned},
-    state::Place,
+    state::Position,
 };
 
 /// Loads batches of type `B` in this process.
 pub(crate) trait BatchSource<B>: Send + Sync {
     /// Loads a batch. Returns the batch, or `None` if all of its samples were left out, and its bad samples.
-    fn batch(&self, epoch: u64, indices: &[usize]) -> (Result<Option<B>, Failure>, Vec<frame::BadSample>);
+    fn batch(
+        &self,
+        epoch: u64,
+        indices: &[usize],
+    ) -> (Result<Option<B>, Failure>, Vec<frame::BadSampleRecord>);
 }
 
 /// A map-style dataset that is opened when the first batch is requested. The iterators of the loader share
@@ -45,7 +49,7 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
         &self,
         epoch: u64,
         indices: &[usize],
-    ) -> (Result<Option<C::Batch>, Failure>, Vec<frame::BadSample>) {
+    ) -> (Result<Option<C::Batch>, Failure>, Vec<frame::BadSampleRecord>) {
         let open = |(kind, collate)| Fetcher::open(kind, collate, self.seed, None, &NoWorkerInit);
         let fetcher = match self.open.get(open) {
             Ok(fetcher) => fetcher,
@@ -54,9 +58,9 @@ impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C
         let watch = Unwatched::default();
         let batch = match fetcher.batch(epoch, indices, &mut Arena::on_heap(&self.memory), &watch) {
             Ok(batch) => Ok(Some(batch)),
-            Err(NoBatch::LeftOut) => Ok(None),
+            Err(NoBatch::AllSamplesBad) => Ok(None),
             Err(NoBatch::Failed(failure)) => Err(failure),
-            Err(NoBatch::Unwanted | NoBatch::Exhausted) => {
+            Err(NoBatch::Cancelled | NoBatch::Exhausted) => {
                 unreachable!("nobody watches, and there are no shards")
             }
         };
@@ -104,7 +108,7 @@ impl<B> LocalBatches<B> {
     }
 
     /// Returns the user's place in the epoch; `None` at the end.
-    pub(in super::super) fn place(&self) -> Option<Place> {
+    pub(in super::super) fn place(&self) -> Option<Position> {
         let ahead = || self.ahead.iter().copied().collect();
         (!self.plan.is_over()).then(|| self.plan.place(self.plan.next_number(), ahead()))
     }

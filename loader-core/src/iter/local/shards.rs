@@ -14,10 +14,11 @@ use crate::{
     collate::Collate,
     error::Error,
     fetch::{
-        Cursors, Iterable, NoBatch, NoWorkerInit, OpenShard, ShardBatch, ShardFetcher, ShardPlace, Unwatched,
+        Cursors, Iterable, NoBatch, NoWorkerInit, OpenShard, ShardBatch, ShardFetcher, ShardPosition,
+        Unwatched,
     },
     shards::Shards,
-    state::Place,
+    state::Position,
 };
 
 /// Loads batches of type `B` in this process. Each iteration has its own [`ShardReader`].
@@ -28,10 +29,10 @@ pub(crate) trait ShardSource<B>: Send + Sync {
 /// Reads the shards for one iteration.
 pub(crate) trait ShardReader<B>: Send {
     /// Loads the next batch of a shard. Opens the shard at `place` if it is not open.
-    fn batch(&mut self, shard: usize, place: &ShardPlace) -> Loaded<B>;
+    fn batch(&mut self, shard: usize, place: &ShardPosition) -> Loaded<B>;
 
     /// True if a panic has ended the shard.
-    fn is_broken(&self, shard: usize) -> bool;
+    fn has_panicked(&self, shard: usize) -> bool;
 }
 
 /// What a [`ShardReader`] has loaded from a shard.
@@ -39,7 +40,7 @@ pub(crate) struct Loaded<B> {
     batch: Result<ShardBatch<B>, NoBatch>,
     /// Position in the shard at which the batch ends.
     position: u64,
-    bad: Vec<frame::BadSample>,
+    bad: Vec<frame::BadSampleRecord>,
 }
 
 /// An iterable dataset that is opened when the first batch is requested. The iterators of the loader share
@@ -71,7 +72,7 @@ struct Reader<O: OpenShard, C> {
 }
 
 impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C> {
-    fn batch(&mut self, shard: usize, place: &ShardPlace) -> Loaded<C::Batch> {
+    fn batch(&mut self, shard: usize, place: &ShardPosition) -> Loaded<C::Batch> {
         let not_opened = |batch| Loaded { batch: Err(batch), position: place.position, bad: Vec::new() };
         let StreamSource { open, seed, memory } = &*self.source;
         let opened =
@@ -92,8 +93,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
         Loaded { batch, position, bad }
     }
 
-    fn is_broken(&self, shard: usize) -> bool {
-        self.cursors.is_broken(shard)
+    fn has_panicked(&self, shard: usize) -> bool {
+        self.cursors.has_panicked(shard)
     }
 }
 
@@ -113,7 +114,7 @@ struct Read<B> {
     position: u64,
     /// `None` if all samples of the batch were left out.
     batch: Result<Option<ShardBatch<B>>, Failure>,
-    bad: Vec<frame::BadSample>,
+    bad: Vec<frame::BadSampleRecord>,
 }
 
 impl<B> LocalShards<B> {
@@ -131,7 +132,7 @@ impl<B> LocalShards<B> {
             Err(failure) => (None, Err(Error::from_failure(failure, number, None))),
         };
         let samples = self.shards.advance(shard, position, snapshot);
-        if batch.is_err() && self.reader.is_broken(shard) {
+        if batch.is_err() && self.reader.has_panicked(shard) {
             self.shards.end(shard);
         }
         Some((Some(BatchInfo::of_shard(number, shard, samples, None, bad)), batch))
@@ -154,9 +155,9 @@ impl<B> LocalShards<B> {
             let read = |batch, bad| Some(Read { shard, position, batch, bad });
             match batch {
                 Ok(batch) => return read(Ok(Some(batch)), bad),
-                Err(NoBatch::LeftOut) => return read(Ok(None), bad),
+                Err(NoBatch::AllSamplesBad) => return read(Ok(None), bad),
                 Err(NoBatch::Failed(failure)) => return read(Err(failure), bad),
-                Err(NoBatch::Exhausted | NoBatch::Unwanted) => {
+                Err(NoBatch::Exhausted | NoBatch::Cancelled) => {
                     self.open[shard] = false;
                     turn = (shard + 1) % count;
                 }
@@ -165,9 +166,9 @@ impl<B> LocalShards<B> {
     }
 
     /// Returns the user's place in the epoch; `None` once the end is known.
-    pub(in super::super) fn place(&self) -> Option<Place> {
+    pub(in super::super) fn place(&self) -> Option<Position> {
         let is_over = self.upcoming.is_none() && !self.open.contains(&true);
-        (!is_over).then(|| Place::Shards(self.shards.write()))
+        (!is_over).then(|| Position::Shards(self.shards.write()))
     }
 }
 

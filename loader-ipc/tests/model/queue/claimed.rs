@@ -16,7 +16,7 @@ use crate::{
 fn a_task_is_begun_or_withdrawn() {
     check(5, || {
         let memory = Arc::new(SharedWords::new(RING_WORDS + CLAIM_WORDS));
-        let mut orders = RingWriter::new(Arc::clone(&memory), 0);
+        let mut commands = RingWriter::new(Arc::clone(&memory), 0);
         let mut reader = RingReader::new(Arc::clone(&memory), 0);
         // An earlier task has used the claim.
         assert!(Claims::new(&memory, RING_WORDS).begin(0));
@@ -29,7 +29,7 @@ fn a_task_is_begun_or_withdrawn() {
         });
         let claims = Claims::new(&memory, RING_WORDS);
         claims.open(0);
-        assert!(orders.write(b"task"));
+        assert!(commands.write(b"task"));
         let by_main = claims.withdraw(0);
         let by_worker = worker.join().unwrap();
         match by_worker {

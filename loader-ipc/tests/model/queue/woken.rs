@@ -171,13 +171,13 @@ fn one_pending_wake_up_is_enough() {
     check(3, || {
         let memory = Arc::new(SharedWords::new(WORDS));
         let (ring, woken) = mpsc::channel();
-        let mut orders = RingWriter::new(Arc::clone(&memory), 0);
+        let mut commands = RingWriter::new(Arc::clone(&memory), 0);
         let rings = vec![RingReader::new(Arc::clone(&memory), 0)];
         let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
         let sending = thread::spawn(move || {
             let mut bells = Bells::default();
             for number in 1..=3 {
-                while !orders.write(&[number]) {
+                while !commands.write(&[number]) {
                     thread::yield_now();
                 }
                 let words = memory.words();

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use loader_core::{
-    fetch::{Fetch, Loaded, NoBatch, ShardPlace, Snapshot, Watch, Work},
+    fetch::{BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot},
     panic::to_failure,
 };
 use loader_ipc::{
@@ -22,7 +22,7 @@ use loader_ipc::{
     control::{ControlPage, WorkerLine, WorkerState},
     end_if_forked,
     fault::{self, Point},
-    frame::{BadSample, Event, Failure, Indices, Lease, MOST_BAD_SAMPLES, ONE_BY_ONE, Stage, Task},
+    frame::{BadSampleRecord, Event, Failure, Indices, Lease, MAX_BAD_SAMPLES, ONE_BY_ONE, Stage, Task},
     lifeline::Lifeline,
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -68,7 +68,7 @@ pub(crate) fn run(
     let mut inbox = Inbox::default();
     loop {
         worker.enter(WorkerState::Idle);
-        let flow = match inbox.next(&mut worker.session.orders)? {
+        let flow = match inbox.next(&mut worker.session.commands)? {
             Next::Load(task) => {
                 fault::point(Point::WorkerReceive);
                 let flow = worker.load(task)?;
@@ -118,7 +118,7 @@ enum Outcome {
         failure: Failure,
     },
     /// The epoch is over or abandoned.
-    Unwanted {
+    Cancelled {
         lease: Lease,
     },
     /// The shard has no more samples.
@@ -126,7 +126,7 @@ enum Outcome {
         lease: Lease,
     },
     /// Every sample was bad and was left out.
-    LeftOut {
+    AllSamplesBad {
         lease: Lease,
     },
     /// Main is gone.
@@ -147,54 +147,54 @@ impl Worker<'_> {
             return self.report(Event::Skipped { task: number, lease, held: false });
         }
         self.slots.update(lease, forget)?;
-        if self.session.control.is_unwanted() {
+        if self.session.control.is_cancelled() {
             return self.report(Event::Skipped { task: number, lease, held: false });
         }
         let started = Instant::now();
         self.line().set_task(number);
-        let work = self.unpack(indices, lease)?;
-        let first = match &work {
-            Work::Samples(indices) => indices.first().map_or(0, |&index| index as u64),
-            Work::NextOf { .. } => self.position(&work),
+        let request = self.unpack(indices, lease)?;
+        let first = match &request {
+            BatchRequest::Samples(indices) => indices.first().map_or(0, |&index| index as u64),
+            BatchRequest::NextOf { .. } => self.position(&request),
         };
         self.line().progress(WorkerState::Fetching, first);
         fault::point(Point::WorkerFetch);
-        let before = self.position(&work);
+        let before = self.position(&request);
         let control = Arc::clone(&self.session.control);
-        let watch = PageWatch::new(&control, self.session.worker, &known_bad);
-        let outcome = self.fetch_and_send(epoch, number, lease, &work, &watch)?;
+        let sink = PageSink::new(&control, self.session.worker, &known_bad);
+        let outcome = self.fetch_and_send(epoch, number, lease, &request, &sink)?;
         // Without a batch the state is still that of a sample, which is over.
         if !matches!(outcome, Outcome::Done { .. }) {
             self.enter(WorkerState::Sending);
         }
-        let position = self.position(&work);
-        let mut bad = watch.bad.into_inner();
-        bad.truncate(MOST_BAD_SAMPLES);
-        BadSample::cut_to_frame(&mut bad);
+        let position = self.position(&request);
+        let mut bad = sink.bad.into_inner();
+        bad.truncate(MAX_BAD_SAMPLES);
+        BadSampleRecord::cut_to_frame(&mut bad);
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
                 fault::point(Point::WorkerSend);
-                let samples = match &work {
-                    Work::Samples(indices) => indices.len() as u64,
-                    Work::NextOf { .. } => position.saturating_sub(before),
+                let samples = match &request {
+                    BatchRequest::Samples(indices) => indices.len() as u64,
+                    BatchRequest::NextOf { .. } => position.saturating_sub(before),
                 };
                 self.count(samples, started);
                 Event::Done { task: number, lease, encoded, held: self.is_held(lease), position, bad }
             }
             Outcome::Failed { lease, failure } => {
                 let failure = failure.cut_to_frame();
-                let ended = match (&work, &self.fetch) {
-                    (Work::NextOf { shard, .. }, Ok(fetch)) => fetch.is_broken(*shard),
+                let ended = match (&request, &self.fetch) {
+                    (BatchRequest::NextOf { shard, .. }, Ok(fetch)) => fetch.has_panicked(*shard),
                     _ => false,
                 };
                 Event::Failed { task: number, lease, failure, held: self.is_held(lease), position, ended }
             }
-            Outcome::Unwanted { lease } => Event::Skipped { task: number, lease, held: self.is_held(lease) },
+            Outcome::Cancelled { lease } => Event::Skipped { task: number, lease, held: self.is_held(lease) },
             Outcome::Exhausted { lease } => {
                 Event::Exhausted { task: number, lease, held: self.is_held(lease) }
             }
-            Outcome::LeftOut { lease } => {
-                Event::LeftOut { task: number, lease, held: self.is_held(lease), position, bad }
+            Outcome::AllSamplesBad { lease } => {
+                Event::AllSamplesBad { task: number, lease, held: self.is_held(lease), position, bad }
             }
             Outcome::MainGone => return Ok(Flow::Break(())),
         };
@@ -219,8 +219,8 @@ impl Worker<'_> {
 
     /// Returns how many items were taken from the task's shard, or where it will be opened; 0 for a task of
     /// indices.
-    fn position(&self, work: &Work) -> u64 {
-        let Work::NextOf { shard, place } = work else { return 0 };
+    fn position(&self, request: &BatchRequest) -> u64 {
+        let BatchRequest::NextOf { shard, place } = request else { return 0 };
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)
     }
 
@@ -231,14 +231,14 @@ impl Worker<'_> {
         epoch: u64,
         task: u64,
         lease: Lease,
-        work: &Work,
-        watch: &PageWatch<'_>,
+        request: &BatchRequest,
+        sink: &PageSink<'_>,
     ) -> anyhow::Result<Outcome> {
         let fetch = match &mut self.fetch {
             Ok(fetch) => fetch,
             // The number of a shard's batches is not known, so the failure is reported once, and then all
             // shards are exhausted.
-            Err(_) if self.is_failure_reported && matches!(work, Work::NextOf { .. }) => {
+            Err(_) if self.is_failure_reported && matches!(request, BatchRequest::NextOf { .. }) => {
                 return Ok(Outcome::Exhausted { lease });
             }
             Err(failure) => {
@@ -247,11 +247,11 @@ impl Worker<'_> {
             }
         };
         let mut arena = Arena::in_slot(self.slots.lend(lease)?);
-        let batch = match fetch.fetch(epoch, work, &mut arena, watch) {
+        let batch = match fetch.fetch(epoch, request, &mut arena, sink) {
             Ok(batch) => batch,
             Err(NoBatch::Exhausted) => return Ok(Outcome::Exhausted { lease }),
-            Err(NoBatch::LeftOut) => return Ok(Outcome::LeftOut { lease }),
-            Err(NoBatch::Unwanted) => return Ok(Outcome::Unwanted { lease }),
+            Err(NoBatch::AllSamplesBad) => return Ok(Outcome::AllSamplesBad { lease }),
+            Err(NoBatch::Cancelled) => return Ok(Outcome::Cancelled { lease }),
             Err(NoBatch::Failed(failure)) => return Ok(Outcome::Failed { lease, failure }),
         };
         self.enter(WorkerState::Sending);
@@ -272,7 +272,7 @@ impl Worker<'_> {
         &mut self,
         task: u64,
         lease: Lease,
-        batch: Box<dyn Loaded>,
+        batch: Box<dyn EncodeBatch>,
         needed: usize,
     ) -> anyhow::Result<Outcome> {
         if self.report(Event::NeedSlot { task, lease, needed: needed as u64 })?.is_break() {
@@ -284,7 +284,7 @@ impl Worker<'_> {
             match self.slots.wait_for_grant(task, &self.session.control)? {
                 Grant::Lease(larger) => break larger,
                 Grant::Refused(reason) => return failed(Failure::to_send(reason)),
-                Grant::Done => return Ok(Outcome::Unwanted { lease }),
+                Grant::Done => return Ok(Outcome::Cancelled { lease }),
                 Grant::Vacate => {
                     waiting = match waiting.copy_out(needed) {
                         Ok(copied) => copied,
@@ -326,7 +326,7 @@ impl Worker<'_> {
         self.line().count_batch(samples, busy);
     }
 
-    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<Work> {
+    fn unpack(&mut self, indices: Indices, lease: Lease) -> anyhow::Result<BatchRequest> {
         let list = match indices {
             Indices::Range { start, len } => (start..start.saturating_add(len)).collect(),
             Indices::List(list) => list,
@@ -345,12 +345,12 @@ impl Worker<'_> {
                         bytes: self.read_slot(lease, len)?,
                     }),
                 };
-                let place = ShardPlace { position, snapshot, ended: false };
-                return Ok(Work::NextOf { shard: shard as usize, place });
+                let place = ShardPosition { position, snapshot, ended: false };
+                return Ok(BatchRequest::NextOf { shard: shard as usize, place });
             }
         };
         let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();
-        narrow.map(Work::Samples).context("an index of a task exceeds the range of `usize`")
+        narrow.map(BatchRequest::Samples).context("an index of a task exceeds the range of `usize`")
     }
 
     /// Returns the first `len` bytes of a slot.
@@ -383,7 +383,7 @@ impl Worker<'_> {
 
 /// A batch that waits for a larger slot.
 enum Waiting {
-    Batch(Box<dyn Loaded>),
+    Batch(Box<dyn EncodeBatch>),
     /// Encoded in private memory, exactly as it will be in the slot.
     Copied(Arc<SlotMemory>, Encoded),
 }
@@ -419,7 +419,7 @@ impl Waiting {
 }
 
 /// Encodes a batch that needed `needed` bytes when it was first encoded.
-fn encode_again(batch: &dyn Loaded, arena: &mut Arena, needed: usize) -> Result<Encoded, Failure> {
+fn encode_again(batch: &dyn EncodeBatch, arena: &mut Arena, needed: usize) -> Result<Encoded, Failure> {
     encode(batch, arena).map_err(|error| match error {
         NotSent::Failed(failure) => failure,
         NotSent::TooLarge { needed: again } => Failure::to_send(format!(
@@ -429,7 +429,7 @@ fn encode_again(batch: &dyn Loaded, arena: &mut Arena, needed: usize) -> Result<
 }
 
 /// Encodes a batch. The batch's `Serialize` is user code and may fail or panic.
-fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
+fn encode(batch: &dyn EncodeBatch, arena: &mut Arena) -> Result<Encoded, NotSent> {
     match catch_unwind(AssertUnwindSafe(|| batch.encode(arena))) {
         Ok(Ok(encoded)) => Ok(encoded),
         Ok(Err(EncodeError::TooLarge { needed })) => Err(NotSent::TooLarge { needed }),
@@ -440,7 +440,7 @@ fn encode(batch: &dyn Loaded, arena: &mut Arena) -> Result<Encoded, NotSent> {
 
 /// Publishes the progress of a batch on the control page, and tells the fetcher when the batch is not wanted
 /// any more.
-struct PageWatch<'a> {
+struct PageSink<'a> {
     control: &'a ControlPage,
     line: WorkerLine<'a>,
     /// Number of following samples that are noted without the time.
@@ -449,7 +449,7 @@ struct PageWatch<'a> {
     /// nothing about how long a sample takes.
     run: Cell<Option<u32>>,
     known_bad: &'a [u64],
-    bad: RefCell<Vec<BadSample>>,
+    bad: RefCell<Vec<BadSampleRecord>>,
 }
 
 /// Maximum number of samples in a row that are noted without the time.
@@ -460,14 +460,14 @@ struct PageWatch<'a> {
 /// at most the time that those took.
 const MAX_UNTIMED: u32 = 16;
 
-impl<'a> PageWatch<'a> {
+impl<'a> PageSink<'a> {
     fn new(control: &'a ControlPage, worker: usize, known_bad: &'a [u64]) -> Self {
         let (untimed, run, bad) = (Cell::new(0), Cell::new(None), RefCell::default());
         Self { control, line: control.line_of(worker), untimed, run, known_bad, bad }
     }
 }
 
-impl Watch for PageWatch<'_> {
+impl ProgressSink for PageSink<'_> {
     fn progress(&self, state: WorkerState, index: usize) -> bool {
         end_if_forked();
         if state == WorkerState::Collating {
@@ -488,10 +488,10 @@ impl Watch for PageWatch<'_> {
                 self.untimed.set(left - 1);
             }
         }
-        !self.control.is_unwanted()
+        !self.control.is_cancelled()
     }
 
-    fn bad(&self, sample: BadSample) {
+    fn bad(&self, sample: BadSampleRecord) {
         self.bad.borrow_mut().push(sample);
     }
 

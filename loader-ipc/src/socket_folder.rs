@@ -30,9 +30,9 @@ pub const MAX_FOLDER_PATH: usize = MAX_SOCKET_PATH - SUFFIX_LEN;
 /// The name of one worker's folder, which the worker makes. Dropping this removes the folder and its
 /// contents; the worker must be connected or reaped by then.
 #[derive(Debug)]
-pub struct MeetingPlace(PathBuf);
+pub struct SocketFolder(PathBuf);
 
-impl MeetingPlace {
+impl SocketFolder {
     /// Chooses a name in the first usable of these folders: `TMPDIR` if it is set and not empty,
     /// `XDG_RUNTIME_DIR` likewise, `/dev/shm`, `/tmp`.
     ///
@@ -59,7 +59,7 @@ impl MeetingPlace {
     }
 }
 
-impl Drop for MeetingPlace {
+impl Drop for SocketFolder {
     fn drop(&mut self) {
         // The worker has removed it already, unless it was killed.
         drop(fs::remove_dir_all(&self.0));
@@ -88,8 +88,8 @@ impl Drop for MadeFolder {
     }
 }
 
-/// True if the path has the form of a [`MeetingPlace`].
-pub(crate) fn is_meeting_place(path: &Path) -> bool {
+/// True if the path has the form of a [`SocketFolder`].
+pub(crate) fn is_socket_folder(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn only_a_folder_that_can_be_used_is_chosen() {
-        let chosen = MeetingPlace::choose(7).unwrap();
-        assert!(!chosen.path().exists() && is_meeting_place(chosen.path()));
+        let chosen = SocketFolder::choose(7).unwrap();
+        assert!(!chosen.path().exists() && is_socket_folder(chosen.path()));
         let longest = chosen.path().join(".tmpABCDEF/socket");
         assert!(longest.as_os_str().len() <= MAX_SOCKET_PATH);
         assert!(try_folder(Path::new("/nowhere"), 7).is_err());
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn dropping_the_meeting_place_removes_what_the_worker_left() {
-        let chosen = MeetingPlace::choose(8).unwrap();
+        let chosen = SocketFolder::choose(8).unwrap();
         let made = MadeFolder::at(chosen.path().to_owned()).unwrap();
         assert!(MadeFolder::at(chosen.path().to_owned()).is_err(), "a folder that exists is not used");
         fs::create_dir(made.path().join(".tmpABCDEF")).unwrap();

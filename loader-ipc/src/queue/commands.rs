@@ -13,14 +13,14 @@ use super::{
 use crate::{
     atomic::AtomicU64,
     channel::{ReceiveError, SendError},
-    frame::{MOST_UNANSWERED, Order},
+    frame::{Command, MAX_UNANSWERED},
     ring::{RingReader, RingWriter},
     sys::SharedWords,
 };
 
 /// Main's end of a worker's index queue.
 #[derive(Debug)]
-pub struct OrderSender {
+pub struct CommandSender {
     pub(super) ring: RingWriter,
     pub(super) memory: Arc<SharedWords>,
     pub(super) bell: BellSender,
@@ -30,27 +30,27 @@ pub struct OrderSender {
 
 /// A worker's end of its index queue. `None` is the sentinel.
 #[derive(Debug)]
-pub struct OrderReceiver {
+pub struct CommandReceiver {
     pub(super) ring: RingReader,
     pub(super) memory: Arc<SharedWords>,
     pub(super) bell: BellReceiver,
     pub(super) frame: Vec<u8>,
 }
 
-impl OrderSender {
-    /// Sends a command, or the sentinel. Never blocks: at most [`MOST_UNANSWERED`] tasks are unanswered,
+impl CommandSender {
+    /// Sends a command, or the sentinel. Never blocks: at most [`MAX_UNANSWERED`] tasks are unanswered,
     /// which fit the ring, and the bell holds at most one wake-up (`bells.rs`).
     ///
     /// # Errors
     /// [`SendError`]; a ring without room is a defect of the loader. The command was then not sent.
-    pub fn send(&mut self, order: &Option<Order>) -> Result<(), SendError> {
-        encode_frame(order, &mut self.frame)?;
-        if let Some(Order::Task(task)) = order {
+    pub fn send(&mut self, command: &Option<Command>) -> Result<(), SendError> {
+        encode_frame(command, &mut self.frame)?;
+        if let Some(Command::Task(task)) = command {
             Claims::new(&self.memory, CLAIMS).open(task.claim);
         }
         if !self.ring.write(&self.frame) {
             let problem = format!(
-                "the index queue is full, although at most {MOST_UNANSWERED} tasks may be unanswered; this is a defect of the loader"
+                "the index queue is full, although at most {MAX_UNANSWERED} tasks may be unanswered; this is a defect of the loader"
             );
             return Err(SendError::Io(io::Error::other(problem)));
         }
@@ -64,12 +64,12 @@ impl OrderSender {
     }
 }
 
-impl OrderReceiver {
+impl CommandReceiver {
     /// Waits for the next command until `deadline`; looks at least once.
     ///
     /// # Errors
     /// [`ReceiveError`]; `Closed` if main has dropped its end, after the last command.
-    pub fn receive(&mut self, deadline: Instant) -> Result<Option<Order>, ReceiveError> {
+    pub fn receive(&mut self, deadline: Instant) -> Result<Option<Command>, ReceiveError> {
         wait(self, deadline)
     }
 
@@ -79,8 +79,8 @@ impl OrderReceiver {
     }
 }
 
-impl Receive for OrderReceiver {
-    type Frame = Option<Order>;
+impl Receive for CommandReceiver {
+    type Frame = Option<Command>;
     type Error = ReceiveError;
 
     fn look(&mut self) -> Result<Option<Self::Frame>, ReceiveError> {

@@ -1,6 +1,0 @@
-#![no_main]
-
-#[path = "../harness.rs"]
-mod harness;
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| harness::order(bytes));
