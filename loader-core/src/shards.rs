@@ -61,8 +61,8 @@ impl Shards {
         &self.places[shard]
     }
 
-    /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Returns the number of
-    /// its items.
+    /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Returns
+    /// the number of its items.
     pub(crate) fn advance(&mut self, shard: usize, position: u64, snapshot: Option<Vec<u8>>) -> u64 {
         let place = &mut self.places[shard];
         // A worker cannot go back.

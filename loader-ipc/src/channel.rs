@@ -6,8 +6,8 @@
 //! for the rest of a truncated message, takes the length of a message from the message, and keeps the
 //! descriptors that come with it. A few stray bytes, from a C library that writes to a descriptor it has
 //! already closed, are enough to make that receiver wait. Also, all of its senders share one socket, which
-//! each of them can fill, or shut down for all. Bells, which go from main to a worker, still use ipc-channel
-//! (`queue/bell.rs`).
+//! each of them can fill, or shut down for all. Wake-up channels, which go from main to a worker, still use
+//! ipc-channel (`queue/wakeup_channel.rs`).
 //!
 //! A socket for each worker costs two descriptors, and a fault in one socket affects only its worker. A full
 //! socket wakes main anyway. A socket that is closed or broken wakes main once more; main then drops it, and
@@ -35,7 +35,7 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
 };
 
-use crate::{codec::CodecError, queue::bell};
+use crate::{codec::CodecError, queue::wakeup_channel};
 
 /// Maximum number of sockets that one `epoll_wait` returns.
 const MAX_EVENTS: usize = 16;
@@ -52,8 +52,8 @@ pub fn channel<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     Ok((sender, Receiver { ends, marker: PhantomData }))
 }
 
-/// Makes a bell and drops it, so that ipc-channel measures the size of its socket buffers now. It does so
-/// once per process, and if no descriptor is left at that moment, it panics in every later use.
+/// Makes a wake-up channel and drops it, so that ipc-channel measures the size of its socket buffers now. It
+/// does so once per process, and if no descriptor is left at that moment, it panics in every later use.
 ///
 /// # Errors
 /// If the process is out of descriptors.
@@ -61,7 +61,7 @@ pub fn warm_up() -> io::Result<()> {
     // Checks that there are descriptors for the channel, the probe, and what ipc-channel duplicates.
     let room = (0..8).map(|_| File::open("/")).collect::<io::Result<Vec<_>>>()?;
     drop(room);
-    bell::try_one()
+    wakeup_channel::try_one()
 }
 
 /// The end for threads of this process. `T` is a marker type that tells channels apart. Clones share one

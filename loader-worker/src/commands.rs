@@ -456,8 +456,8 @@ struct PageSink<'a> {
 ///
 /// While each sample takes at least a tick of the coarse clock (some milliseconds), every sample is timed.
 /// While the clock does not advance, runs of 1, 2, 4 and more samples are noted without reading the clock, so
-/// that small samples do not pay for it. The age of a slow sample that follows fast ones is then too large, by
-/// at most the time that those took.
+/// that small samples do not pay for it. The age of a slow sample that follows fast ones is then too large,
+/// by at most the time that those took.
 const MAX_UNTIMED: u32 = 16;
 
 impl<'a> PageSink<'a> {

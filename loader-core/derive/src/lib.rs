@@ -202,7 +202,8 @@ impl Options {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("crate") {
                     let path: LitStr = meta.value()?.parse()?;
-                    // Not `LitStr::parse_with`: its spans make the compiler lint the path as the user's own code.
+                    // Not `LitStr::parse_with`: its spans make the compiler lint the path as the user's own
+                    // code.
                     options.core = Path::parse_mod_style
                         .parse_str(&path.value())
                         .map_err(|error| Error::new(path.span(), error))?;

@@ -1,5 +1,5 @@
-//! Attempts at tasks beside the one that the schedule knows: second attempts at late tasks, and attempts whose result is
-//! not wanted any more.
+//! Attempts at tasks beside the one that the schedule knows: second attempts at late tasks, and attempts
+//! whose result is not wanted any more.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ pub(super) struct Attempt {
     pub(super) lease: Lease,
     /// True if the worker has asked for a larger slot.
     has_asked: bool,
-    /// True if main has asked the worker to give its slot up before the attempt lost, and the worker has not answered.
+    /// True if main has asked the worker to give its slot up before the attempt lost, and the worker has not
+    /// answered.
     may_vacate: bool,
     /// When it lost.
     lost_at: Option<Instant>,
@@ -122,8 +123,8 @@ impl Attempts {
         take_if(&mut self.lost, |attempt| attempt.is(worker, task, lease))
     }
 
-    /// Takes an attempt of a worker whose process has ended. The task of a second attempt may be hedged again: the first
-    /// attempt may never end.
+    /// Takes an attempt of a worker whose process has ended. The task of a second attempt may be hedged
+    /// again: the first attempt may never end.
     pub(super) fn take_any_of(&mut self, worker: usize) -> Option<Attempt> {
         let is_its_own = |attempt: &Attempt| attempt.worker == worker;
         if let Some(second) = take_if(&mut self.second, is_its_own) {
@@ -141,21 +142,22 @@ impl Attempts {
         all
     }
 
-    /// Notes that an attempt goes on with the lease `new` instead of `old`. False if no attempt has the lease `old`.
+    /// Notes that an attempt goes on with the lease `new` instead of `old`. False if no attempt has the lease
+    /// `old`.
     pub(super) fn exchange(&mut self, worker: usize, task: u64, old: Lease, new: Lease) -> bool {
         let attempt = self.all_mut().find(|attempt| attempt.is(worker, task, old));
         attempt.map(|attempt| attempt.lease = new).is_some()
     }
 
-    /// Notes that the worker of an attempt asks for a larger slot: `None` if there is no such attempt, else whether the
-    /// worker asks for the first time.
+    /// Notes that the worker of an attempt asks for a larger slot: `None` if there is no such attempt, else
+    /// whether the worker asks for the first time.
     pub(super) fn ask(&mut self, worker: usize, task: u64) -> Option<bool> {
         let attempt = self.all_mut().find(|attempt| (attempt.worker, attempt.task) == (worker, task))?;
         Some(!std::mem::replace(&mut attempt.has_asked, true))
     }
 
-    /// Notes that the worker of an attempt that has lost gives up its slot. False unless main has asked for the slot; a worker
-    /// may do so once.
+    /// Notes that the worker of an attempt that has lost gives up its slot. False unless main has asked for
+    /// the slot; a worker may do so once.
     pub(super) fn vacate(&mut self, worker: usize, task: u64, lease: Lease) -> bool {
         let attempt = self.lost.iter_mut().find(|attempt| attempt.is(worker, task, lease));
         attempt.is_some_and(|attempt| std::mem::take(&mut attempt.may_vacate))

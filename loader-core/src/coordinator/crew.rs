@@ -10,15 +10,16 @@ use loader_ipc::{
 
 use crate::{error::Error, warning::Warning};
 
-/// Carries out what the coordinator decides. [`Pool`](crate::pool::Pool) implements it with processes, and the simulation
-/// with simulated ones.
+/// Carries out what the coordinator decides. [`Pool`](crate::pool::Pool) implements it with processes, and
+/// the simulation with simulated ones.
 ///
-/// No method waits for a worker to do its work. A method that sends a slot or an answer may wait until the worker's lifeline
-/// accepts the message, which has a deadline. A method that sends to a worker whose process has ended does nothing and
-/// succeeds, since the report of the exit follows.
+/// No method waits for a worker to do its work. A method that sends a slot or an answer may wait until the
+/// worker's lifeline accepts the message, which has a deadline. A method that sends to a worker whose process
+/// has ended does nothing and succeeds, since the report of the exit follows.
 ///
-/// Alternative considered: the coordinator puts commands into a queue that its owner empties. Rejected because the
-/// coordinator needs two answers at once: whether a task could be withdrawn, and what a worker is doing.
+/// Alternative considered: the coordinator puts commands into a queue that its owner empties. Rejected
+/// because the coordinator needs two answers at once: whether a task could be withdrawn, and what a worker is
+/// doing.
 pub(crate) trait Crew {
     /// Sends a command over the worker's index queue, after the memory of the slot that it names.
     fn command(&mut self, worker: usize, command: Command) -> Result<(), Error>;
@@ -29,7 +30,8 @@ pub(crate) trait Crew {
     /// Takes back the task with this claim. False if the worker has begun it.
     fn withdraw(&mut self, worker: usize, claim: u32) -> bool;
 
-    /// Answers a worker that has asked for a larger slot: with the slot, or with the reason why there is none.
+    /// Answers a worker that has asked for a larger slot: with the slot, or with the reason why there is
+    /// none.
     fn grant(&mut self, worker: usize, task: u64, lease: Result<Lease, String>) -> Result<(), Error>;
 
     /// Asks a worker that waits for a larger slot for the one that it has.
@@ -74,6 +76,7 @@ pub(crate) trait Crew {
     /// True if the worker has used the slot before, so that its pages are in the worker's page table.
     fn knows(&self, worker: usize, slot: u32) -> bool;
 
-    /// Notes which workers must unmap memory that no longer exists. True if some was destroyed since the last call.
+    /// Notes which workers must unmap memory that no longer exists. True if some was destroyed since the last
+    /// call.
     fn forget_destroyed_slots(&mut self) -> bool;
 }

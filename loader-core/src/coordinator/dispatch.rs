@@ -63,8 +63,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Decides whether to wait for a slot for the next task. While batches are on their way, their slots will come free.
-    /// Otherwise other iterators or the user must act.
+    /// Decides whether to wait for a slot for the next task. While batches are on their way, their slots will
+    /// come free. Otherwise other iterators or the user must act.
     fn wait_for_slot(&mut self, error: &SlotError) -> Result<(), Error> {
         if !self.schedule.is_empty() {
             self.leasing.end_starving();
@@ -110,8 +110,9 @@ impl Coordinator {
         })
     }
 
-    /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first. The order of the
-    /// batches does not change, and neither does their content: no sample's generator depends on its worker.
+    /// Moves tasks that wait behind a slow one to workers that have nothing to do, the earliest task first.
+    /// The order of the batches does not change, and neither does their content: no sample's generator
+    /// depends on its worker.
     ///
     /// Tasks of an iterable dataset are not moved: only the worker that reads a shard knows its next samples.
     pub(super) fn move_tasks(&mut self, crew: &mut impl Crew) -> Result<(), Error> {
@@ -180,7 +181,8 @@ impl Coordinator {
         self.schedule.tasks().filter(|scheduled| scheduled.task.lease().is_some_and(is_small)).count()
     }
 
-    /// Encodes the content of a task: indices as a range if they are one, as a list if it fits a frame, else in the slot.
+    /// Encodes the content of a task: indices as a range if they are one, as a list if it fits a frame, else
+    /// in the slot.
     fn pack(&self, wanted: &Wanted, lease: Lease) -> Result<Indices, Error> {
         let indices = match wanted {
             Wanted::Samples(indices) => indices,

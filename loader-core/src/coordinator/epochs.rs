@@ -1,9 +1,10 @@
 //! From one epoch to the next with the same workers: PyTorch's `persistent_workers`.
 //!
-//! At the end of an epoch, or when the user drops the iterator, the coordinator takes back what workers have not begun, and
-//! keeps the leases of what they have begun: their results are not wanted. Before the next epoch it tells each worker that the
-//! epoch begins ([`Command::Resume`]), and each worker says so once it has answered everything before. A worker gives up
-//! what it is loading at its next sample, instead of loading it to the end as in PyTorch.
+//! At the end of an epoch, or when the user drops the iterator, the coordinator takes back what workers have
+//! not begun, and keeps the leases of what they have begun: their results are not wanted. Before the next
+//! epoch it tells each worker that the epoch begins ([`Command::Resume`]), and each worker says so once it
+//! has answered everything before. A worker gives up what it is loading at its next sample, instead of
+//! loading it to the end as in PyTorch.
 
 use std::io;
 

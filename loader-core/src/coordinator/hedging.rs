@@ -1,8 +1,9 @@
-//! Hedging: a batch that the user waits for, and that takes far longer than others, is also given to an idle worker. The first
-//! result wins. The order of the batches does not change, and neither does their content, since no sample depends on its
-//! worker.
+//! Hedging: a batch that the user waits for, and that takes far longer than others, is also given to an idle
+//! worker. The first result wins. The order of the batches does not change, and neither does their content,
+//! since no sample depends on its worker.
 //!
-//! The attempt that loses is not stopped. Its worker keeps the lease until it answers; what it has not begun is withdrawn.
+//! The attempt that loses is not stopped. Its worker keeps the lease until it answers; what it has not begun
+//! is withdrawn.
 
 use std::time::Duration;
 
@@ -63,8 +64,8 @@ impl Coordinator {
             && self.roster.takes_moved_tasks(worker, crew)
     }
 
-    /// Decides whether a worker's result counts. If not, its lease has come back. If so, the schedule knows the worker and
-    /// the lease as those of the task.
+    /// Decides whether a worker's result counts. If not, its lease has come back. If so, the schedule knows
+    /// the worker and the lease as those of the task.
     pub(super) fn wins(
         &mut self,
         worker: usize,
@@ -106,8 +107,8 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// Handles a request for a larger slot by a worker that is on a second attempt, or on one that has lost. True if it was such
-    /// a request; the worker was told that there is no slot.
+    /// Handles a request for a larger slot by a worker that is on a second attempt, or on one that has lost.
+    /// True if it was such a request; the worker was told that there is no slot.
     pub(super) fn refuses_attempt(
         &mut self,
         worker: usize,
@@ -143,8 +144,9 @@ impl Coordinator {
         }
     }
 
-    /// True while attempts that have lost hold slots that will come back. If such a worker has not answered for some time, it
-    /// is killed, since it may stay in the user's code without end; the batch is there already.
+    /// True while attempts that have lost hold slots that will come back. If such a worker has not answered
+    /// for some time, it is killed, since it may stay in the user's code without end; the batch is there
+    /// already.
     pub(super) fn waits_for_lost(&mut self, crew: &mut impl Crew) -> bool {
         for worker in self.attempts.overdue(self.now) {
             if !self.deaths.are_replaced() {

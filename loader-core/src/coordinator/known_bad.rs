@@ -29,8 +29,8 @@ impl KnownBad {
         self.one_by_one.insert(task)
     }
 
-    /// Returns the samples that a task must not try: its own first, and then others that may replace one of its own. At
-    /// most [`MAX_KNOWN_BAD`].
+    /// Returns the samples that a task must not try: its own first, and then others that may replace one of
+    /// its own. At most [`MAX_KNOWN_BAD`].
     pub(super) fn for_task(&self, task: u64, wanted: &Wanted) -> Vec<u64> {
         let one_by_one = self.one_by_one.contains(&task).then_some(ONE_BY_ONE);
         let Wanted::Samples(indices) = wanted else { return Vec::new() };

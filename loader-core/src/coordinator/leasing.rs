@@ -22,7 +22,8 @@ pub(super) struct Leasing {
     starved: Option<Starved>,
     /// Slots that were offered for a task and neither taken nor given back, by number of the task.
     offers: BTreeMap<u64, Offer>,
-    /// The worker that wrote a slot last, by number of the slot. Only slots that are large enough to be offered.
+    /// The worker that wrote a slot last, by number of the slot. Only slots that are large enough to be
+    /// offered.
     writers: BTreeMap<u32, usize>,
 }
 
@@ -143,8 +144,8 @@ impl Leasing {
         self.requests().any(|(_, request)| request.worker == worker && request.vacate != Vacate::Asked)
     }
 
-    /// Chooses the last task behind `task` whose worker waits for a larger slot and can be asked for its slot, and notes that it
-    /// is asked. Returns the task and its worker.
+    /// Chooses the last task behind `task` whose worker waits for a larger slot and can be asked for its
+    /// slot, and notes that it is asked. Returns the task and its worker.
     pub(super) fn vacate_behind(&mut self, task: u64) -> Option<(u64, usize)> {
         self.waiting.range_mut(task + 1..).rev().find_map(|(&task, need)| match need {
             Need::Larger(request) if request.vacate == Vacate::NotAsked => {
@@ -177,8 +178,8 @@ impl Leasing {
 
     // Slots of other iterators.
 
-    /// True while it makes sense to wait for slots of other iterators: some may come back, and at least one came back
-    /// within [`PATIENCE`].
+    /// True while it makes sense to wait for slots of other iterators: some may come back, and at least one
+    /// came back within [`PATIENCE`].
     pub(super) fn waits_for_others(&mut self, now: Instant) -> bool {
         if !self.slots.others_may_return_slots() {
             self.starved = None;
@@ -216,7 +217,8 @@ impl Leasing {
         !self.writers.is_empty() && self.waiting.is_empty()
     }
 
-    /// Leases a slot for `task` that is warmer than that of `lease`, if `worker` has written one. It must be offered to the worker.
+    /// Leases a slot for `task` that is warmer than that of `lease`, if `worker` has written one. It must be
+    /// offered to the worker.
     pub(super) fn lease_warmer(&mut self, task: u64, worker: usize, lease: Lease) -> Option<Lease> {
         if lease.len < MIN_OFFERED || self.offers.contains_key(&task) {
             return None;

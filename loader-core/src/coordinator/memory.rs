@@ -35,9 +35,9 @@ fn is_retried(error: &SlotError) -> bool {
 impl Coordinator {
     /// Gives slots to the tasks that wait for one, in their order, as long as there is room.
     ///
-    /// Main keeps room for earlier tasks that may still ask: otherwise later batches could take all memory and then wait
-    /// for an earlier one that gets none. With `reclaims`, while main waits for a batch, it takes slots back from later
-    /// tasks, and fails a batch for which there can be no room.
+    /// Main keeps room for earlier tasks that may still ask: otherwise later batches could take all memory
+    /// and then wait for an earlier one that gets none. With `reclaims`, while main waits for a batch, it
+    /// takes slots back from later tasks, and fails a batch for which there can be no room.
     pub(super) fn give_slots(&mut self, reclaims: bool, crew: &mut impl Crew) -> Result<(), Error> {
         while let Some((task, need)) = self.leasing.first_waiting() {
             let (needed, given) = match need {
@@ -138,8 +138,8 @@ impl Coordinator {
         self.give(task, worker, lease, crew).map_err(NotGiven::Fatal)
     }
 
-    /// True while slots may come back by themselves: a worker is on a task, or the user's next batch has arrived. A worker
-    /// on an attempt that has lost does not count, since it may never answer: see
+    /// True while slots may come back by themselves: a worker is on a task, or the user's next batch has
+    /// arrived. A worker on an attempt that has lost does not count, since it may never answer: see
     /// [`waits_for_lost`](Self::waits_for_lost).
     fn works_on(&self) -> bool {
         let works = |&worker: &usize| {
@@ -158,12 +158,12 @@ impl Coordinator {
         self.schedule.is_busy(worker) && self.schedule.tasks().any(has_slot)
     }
 
-    /// Takes back the slot of the last task behind `task` that no worker has begun. If every later task was begun, asks for the
-    /// slot of the last one whose worker waits for a larger slot; that worker then keeps the batch in memory of its own. False if
-    /// no later task can give up a slot.
+    /// Takes back the slot of the last task behind `task` that no worker has begun. If every later task was
+    /// begun, asks for the slot of the last one whose worker waits for a larger slot; that worker then keeps
+    /// the batch in memory of its own. False if no later task can give up a slot.
     ///
-    /// Alternative considered: to fail those batches, and load them again. Rejected because a shard of an iterable dataset
-    /// cannot go back.
+    /// Alternative considered: to fail those batches, and load them again. Rejected because a shard of an
+    /// iterable dataset cannot go back.
     fn reclaim_behind(&mut self, task: u64, crew: &mut impl Crew) -> Result<bool, Error> {
         let behind = self.schedule.tasks().rev().take_while(|scheduled| scheduled.number > task);
         let is_takable = |scheduled: &Scheduled<'_, Pending>| {
@@ -185,11 +185,11 @@ impl Coordinator {
         }
     }
 
-    /// Drops the last batch that has arrived behind `task`, and parks its task, to be loaded again when there is room. False if
-    /// there is no such batch, and for an iterable dataset, whose shards cannot go back.
+    /// Drops the last batch that has arrived behind `task`, and parks its task, to be loaded again when there
+    /// is room. False if there is no such batch, and for an iterable dataset, whose shards cannot go back.
     ///
-    /// Alternative considered: to copy the batch into main's own memory. Rejected because `shared_memory_limit` would then not
-    /// bound it.
+    /// Alternative considered: to copy the batch into main's own memory. Rejected because
+    /// `shared_memory_limit` would then not bound it.
     fn drop_arrived_behind(&mut self, task: u64, crew: &impl Crew) -> bool {
         // Main could not tell an answer of an attempt that has lost from that of the new attempt.
         if self.supply.has_shards() || !self.options.in_order || self.attempts.any_lost() {
@@ -242,9 +242,9 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Tells the last worker that waits for a larger slot to drop its batch, which it loads again later. Until then the worker
-    /// cannot begin another task, which may be an earlier one. False if there is no such worker, and for an iterable dataset,
-    /// whose shards cannot go back.
+    /// Tells the last worker that waits for a larger slot to drop its batch, which it loads again later.
+    /// Until then the worker cannot begin another task, which may be an earlier one. False if there is no
+    /// such worker, and for an iterable dataset, whose shards cannot go back.
     fn send_back(&mut self, crew: &mut impl Crew) -> Result<bool, Error> {
         if self.supply.has_shards() {
             return Ok(false);
@@ -282,8 +282,9 @@ impl Coordinator {
         Error::SharedMemoryExhausted { problem }
     }
 
-    /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch of some megabytes
-    /// is written much faster into memory that is still in the cache. With one worker and a fast user two slots then take turns.
+    /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch
+    /// of some megabytes is written much faster into memory that is still in the cache. With one worker and a
+    /// fast user two slots then take turns.
     pub(super) fn offer_warm_slots(&mut self, crew: &mut impl Crew) -> Result<(), Error> {
         if !self.leasing.may_offer() {
             return Ok(());
@@ -314,8 +315,8 @@ impl Coordinator {
             let problem = format!("it gave back a slot for task {task}, for which it had only one");
             return Err(Error::misbehaved(worker, problem));
         };
-        // The worker goes on with the offered slot. If another worker's attempt has won meanwhile, this attempt has lost under
-        // its old lease.
+        // The worker goes on with the offered slot. If another worker's attempt has won meanwhile, this
+        // attempt has lost under its old lease.
         if lease != offered && !self.attempts.exchange(worker, task, lease, offered) {
             self.check_lease(worker, task, lease)?;
             if let Some(pending) = self.schedule.get_mut(task) {

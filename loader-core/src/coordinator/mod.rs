@@ -1,9 +1,9 @@
-//! Decides what an epoch's workers do: which tasks they get, with which slots, what their reports mean, and which of them are
-//! killed or replaced.
+//! Decides what an epoch's workers do: which tasks they get, with which slots, what their reports mean, and
+//! which of them are killed or replaced.
 //!
-//! The coordinator makes no system call, reads no clock, and starts no thread. Its inputs are reports of workers, the time,
-//! and the user's calls; it commands the workers through [`Crew`]. So the same code runs with processes
-//! ([`Pool`](crate::pool::Pool)) and in a deterministic simulation.
+//! The coordinator makes no system call, reads no clock, and starts no thread. Its inputs are reports of
+//! workers, the time, and the user's calls; it commands the workers through [`Crew`]. So the same code runs
+//! with processes ([`Pool`](crate::pool::Pool)) and in a deterministic simulation.
 //!
 //! Each part owns its state, and the coordinator asks it:
 //!
@@ -262,7 +262,8 @@ impl Coordinator {
         (!is_over).then(|| self.supply.place(&self.schedule))
     }
 
-    /// Returns the number of batches that the sampler announced and the number that it has given, once they differ.
+    /// Returns the number of batches that the sampler announced and the number that it has given, once they
+    /// differ.
     pub(crate) fn miscount(&self) -> Option<(usize, u64)> {
         self.supply.miscount()
     }
@@ -286,8 +287,8 @@ impl Coordinator {
         now.iter().zip(&self.counters).map(|(now, before)| now.since(before)).collect()
     }
 
-    /// Removes and returns every lease that a worker may still write under, each with its worker, and those of batches that
-    /// the user has not got. Only when the workers were ended.
+    /// Removes and returns every lease that a worker may still write under, each with its worker, and those
+    /// of batches that the user has not got. Only when the workers were ended.
     pub(crate) fn take_leases(&mut self) -> Vec<(usize, Lease)> {
         let tasks = self.schedule.abandon().into_iter();
         let tasks = tasks.filter_map(|(_, worker, _, mut pending)| Some((worker, pending.take_lease()?)));

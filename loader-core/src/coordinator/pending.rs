@@ -16,8 +16,8 @@ pub(super) struct Pending {
     lease: Option<Lease>,
     /// True if its worker has asked for a larger slot.
     has_asked: bool,
-    /// True if its worker has given the slot back and waits for a larger one. The lease has ended, but the worker still
-    /// answers under it.
+    /// True if its worker has given the slot back and waits for a larger one. The lease has ended, but the
+    /// worker still answers under it.
     has_vacated: bool,
     /// True if main has told its worker to drop the batch, which is to be loaded again later.
     is_sent_back: bool,
@@ -118,7 +118,8 @@ impl Pending {
         self.outcome = None;
     }
 
-    /// Notes that main tells its worker to drop the batch, which is to be loaded again later. False if that has not helped.
+    /// Notes that main tells its worker to drop the batch, which is to be loaded again later. False if that
+    /// has not helped.
     pub(super) fn send_back(&mut self) -> bool {
         self.is_sent_back = self.sent_back < MAX_SENT_BACK;
         self.sent_back += 1;

@@ -14,7 +14,8 @@ use super::{
 use crate::{error::Error, options::OnBadSample};
 
 impl Coordinator {
-    /// Handles a report. The coordinator may be loading an epoch, or waiting for the workers to begin the next one.
+    /// Handles a report. The coordinator may be loading an epoch, or waiting for the workers to begin the
+    /// next one.
     pub(super) fn hear(&mut self, report: Report, crew: &mut impl Crew) -> Result<(), Error> {
         fault::point(Point::MainReceive);
         match report {
@@ -198,7 +199,8 @@ impl Coordinator {
         self.leasing.unpark(task);
     }
 
-    /// A report must be about a task that waits for it, under the lease of the task, by the worker of the task.
+    /// A report must be about a task that waits for it, under the lease of the task, by the worker of the
+    /// task.
     pub(super) fn check_lease(&self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
         let has_lease = || self.schedule.get(task).is_some_and(|pending| pending.lease() == Some(lease));
         if self.schedule.worker_of(task) == Some(worker) && has_lease() && self.schedule.is_waiting(task) {
@@ -239,8 +241,8 @@ impl Coordinator {
         }
     }
 
-    /// A task takes a bounded number of items from its shard, and a task of indices takes none. Main must check this: a
-    /// position too far ahead would silently skip the rest of the shard.
+    /// A task takes a bounded number of items from its shard, and a task of indices takes none. Main must
+    /// check this: a position too far ahead would silently skip the rest of the shard.
     fn check_position(&self, worker: usize, task: u64, position: u64) -> Result<(), Error> {
         let pending = self.schedule.get(task);
         let max = pending.map_or(0, |pending| self.supply.max_position(pending.wanted()));

@@ -1,14 +1,15 @@
-//! Decides which task goes to which worker, and which batch is next: PyTorch's scheduler without its processes.
+//! Decides which task goes to which worker, and which batch is next: PyTorch's scheduler without its
+//! processes.
 //!
-//! Tasks are numbered from 0. The window holds every task from the first one that is not done to the last one sent.
-//! A task is done when its batch was returned to the user, or when it turned out to have none. The number of tasks
-//! that are not done is bounded, and so is memory. Out of order, the window also keeps a place of some hundred bytes for
-//! each task that is done while an earlier one is not.
+//! Tasks are numbered from 0. The window holds every task from the first one that is not done to the last one
+//! sent. A task is done when its batch was returned to the user, or when it turned out to have none. The
+//! number of tasks that are not done is bounded, and so is memory. Out of order, the window also keeps a
+//! place of some hundred bytes for each task that is done while an earlier one is not.
 //!
-//! Lanes take turns. For a map-style dataset each worker is a lane; for an iterable one each shard is a lane, and
-//! shards are dealt out to the workers. A lane gets its turn however many tasks it has, as in PyTorch; with
-//! `in_order = false` only a lane with room does. A task that a slow worker has not begun can be moved to an idle
-//! worker, which PyTorch cannot do.
+//! Lanes take turns. For a map-style dataset each worker is a lane; for an iterable one each shard is a lane,
+//! and shards are dealt out to the workers. A lane gets its turn however many tasks it has, as in PyTorch;
+//! with `in_order = false` only a lane with room does. A task that a slow worker has not begun can be moved
+//! to an idle worker, which PyTorch cannot do.
 
 use std::collections::VecDeque;
 
@@ -101,7 +102,8 @@ impl<T> Schedule<T> {
         }
         let lanes = self.lanes.len();
         let mut turns = (0..lanes).map(|step| (self.turn + step) % lanes);
-        // PyTorch rounds the share down. Where there are more shards than workers, the remainder is shared too.
+        // PyTorch rounds the share down. Where there are more shards than workers, the remainder is shared
+        // too.
         let open = self.open.max(1);
         let fair_share =
             if lanes > self.waiting.len() { self.limit.div_ceil(open) } else { (self.limit / open).max(1) };
@@ -204,8 +206,8 @@ impl<T> Schedule<T> {
         true
     }
 
-    /// Finds the last task behind task `number` that has arrived and for which `is_wanted` holds, and notes that it
-    /// waits again. Only for batches that are returned in order.
+    /// Finds the last task behind task `number` that has arrived and for which `is_wanted` holds, and notes
+    /// that it waits again. Only for batches that are returned in order.
     pub(crate) fn send_again_behind(&mut self, number: u64, is_wanted: impl Fn(&T) -> bool) -> Option<u64> {
         debug_assert!(self.in_order, "out of order a batch that has arrived is the next");
         let first = self.place(number)? + 1;
@@ -219,9 +221,9 @@ impl<T> Schedule<T> {
         Some(self.first + place as u64)
     }
 
-    /// Notes that the shard of task `number` has no more samples, and returns the task. The shard gets no more turns. Its
-    /// other tasks have no batch either; the room that they take is kept, as in PyTorch, so that the other shards never
-    /// get more than their share. `None` if no such task waits.
+    /// Notes that the shard of task `number` has no more samples, and returns the task. The shard gets no
+    /// more turns. Its other tasks have no batch either; the room that they take is kept, as in PyTorch, so
+    /// that the other shards never get more than their share. `None` if no such task waits.
     pub(crate) fn exhausted(&mut self, number: u64) -> Option<T> {
         let place = self.place(number)?;
         let entry = self.window.get_mut(place)?;
@@ -266,8 +268,8 @@ impl<T> Schedule<T> {
         self.open = 0;
     }
 
-    /// Removes all tasks and returns them, each with its number, its worker, and whether it has arrived. Gives no more
-    /// turns.
+    /// Removes all tasks and returns them, each with its number, its worker, and whether it has arrived.
+    /// Gives no more turns.
     pub(crate) fn abandon(&mut self) -> Vec<(u64, usize, bool, T)> {
         self.close();
         self.pending.clear();
@@ -388,8 +390,8 @@ impl<T> Schedule<T> {
         !self.is_busy(worker) && !own.any(|lane| lane.is_open)
     }
 
-    /// Returns the tasks that wait behind another task of the same worker, or for a worker that is down, oldest first.
-    /// An idle worker could begin them sooner.
+    /// Returns the tasks that wait behind another task of the same worker, or for a worker that is down,
+    /// oldest first. An idle worker could begin them sooner.
     pub(crate) fn waiting_behind(&self, is_down: impl Fn(usize) -> bool) -> Vec<(u64, usize)> {
         let mut is_busy: Vec<bool> = (0..self.waiting.len()).map(is_down).collect();
         let has_none = |(&tasks, &is_down): (&usize, &bool)| tasks < if is_down { 1 } else { 2 };
@@ -432,7 +434,8 @@ mod tests {
         }
     }
 
-    /// Runs a whole epoch whose batches arrive in the order `arrivals`; as in PyTorch one task is sent for each batch returned.
+    /// Runs a whole epoch whose batches arrive in the order `arrivals`; as in PyTorch one task is sent for
+    /// each batch returned.
     fn trace(workers: usize, per_worker: usize, total: u64, in_order: bool, arrivals: &[u64]) -> String {
         let mut schedule = Schedule::of_workers(workers, per_worker, in_order);
         let mut log = Vec::new();
@@ -454,8 +457,9 @@ mod tests {
         schedule.lanes.iter().map(|lane| lane.load).collect()
     }
 
-    /// Runs a whole epoch of an iterable dataset, one shard a worker, where each worker answers its tasks in turn and `cost` says how
-    /// long a sample takes. Tasks of a shard that is over are answered at once, as our workers do; PyTorch's do not answer them.
+    /// Runs a whole epoch of an iterable dataset, one shard a worker, where each worker answers its tasks in
+    /// turn and `cost` says how long a sample takes. Tasks of a shard that is over are answered at once, as
+    /// our workers do; PyTorch's do not answer them.
     fn stream(
         shards: &[&[u64]],
         per_worker: usize,

@@ -115,8 +115,8 @@ impl Supply {
         matches!(self, Self::Shards { .. })
     }
 
-    /// Returns the content of the next task of `lane`, and why it cannot be loaded, if so. `None` at the end. The schedule
-    /// skips the numbers of batches that the user has already.
+    /// Returns the content of the next task of `lane`, and why it cannot be loaded, if so. `None` at the end.
+    /// The schedule skips the numbers of batches that the user has already.
     pub(super) fn next<T>(
         &mut self,
         lane: usize,
@@ -159,7 +159,8 @@ impl Supply {
     pub(super) fn max_position(&self, wanted: &Wanted) -> u64 {
         match (self, wanted) {
             (Self::Shards { shards, reached, .. }, &Wanted::NextOf { shard, .. }) => {
-                // A worker answers the tasks of a shard in their order, so the batch begins where the last answer ended.
+                // A worker answers the tasks of a shard in their order, so the batch begins where the last
+                // answer ended.
                 let position = shards.place(shard).position.max(reached[shard].position);
                 position.saturating_add(shards.max_items())
             }
@@ -167,8 +168,8 @@ impl Supply {
         }
     }
 
-    /// Notes that another process replaces the worker `worker` of `workers`. It must open its shards again, except those
-    /// that are over, which are returned.
+    /// Notes that another process replaces the worker `worker` of `workers`. It must open its shards again,
+    /// except those that are over, which are returned.
     pub(super) fn reopen(&mut self, worker: usize, workers: usize) -> BTreeSet<usize> {
         let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
         let own = (worker..opened.len()).step_by(workers);
@@ -180,14 +181,16 @@ impl Supply {
     pub(super) fn again(&mut self, shard: usize, room: u64) -> Wanted {
         let mut wanted = self.next_of(shard);
         if let Wanted::NextOf { open_at: Some(place), .. } = &mut wanted {
-            // The slot was leased for a batch. If the snapshot does not fit, the worker reads the shard from its beginning.
+            // The slot was leased for a batch. If the snapshot does not fit, the worker reads the shard from
+            // its beginning.
             place.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
         }
         self.sent(&wanted);
         wanted
     }
 
-    /// Keeps the content of task `number`, which could not be sent, for the next call of [`next`](Self::next).
+    /// Keeps the content of task `number`, which could not be sent, for the next call of
+    /// [`next`](Self::next).
     pub(super) fn hold_back(&mut self, number: u64, wanted: Wanted) {
         if let (Self::Batches { held_back, .. }, Wanted::Samples(indices)) = (self, wanted) {
             *held_back = Some(Planned { number, indices, error: None });
@@ -242,7 +245,8 @@ impl Supply {
         }
     }
 
-    /// Returns the number of batches that the sampler announced and the number that it has given, once they differ.
+    /// Returns the number of batches that the sampler announced and the number that it has given, once they
+    /// differ.
     pub(super) fn miscount(&self) -> Option<(usize, u64)> {
         match self {
             Self::Batches { plan, .. } => plan.miscount(),

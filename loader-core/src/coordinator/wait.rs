@@ -11,7 +11,8 @@ use crate::{
 /// Maximum time between two looks at the workers, in case the reaper misses an exit.
 pub(crate) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long main waits for a batch before it moves tasks from busy workers to idle ones. A shorter wait is not worth it.
+/// How long main waits for a batch before it moves tasks from busy workers to idle ones. A shorter wait is
+/// not worth it.
 const MOVE_AFTER: Duration = Duration::from_millis(1);
 
 /// How often main looks for slots of other iterators, which come back without a report to this one.
@@ -36,7 +37,8 @@ pub(crate) enum Next {
     Return,
     /// The epoch is over.
     End,
-    /// Receive a report, until this time. If there is none by then, look for workers that have ended, if `then_look`.
+    /// Receive a report, until this time. If there is none by then, look for workers that have ended, if
+    /// `then_look`.
     Receive { until: Instant, then_look: bool },
 }
 
@@ -108,7 +110,8 @@ impl Coordinator {
         Ok(Next::Receive { until, then_look: !is_early })
     }
 
-    /// Gives slots to tasks that wait for one, and sends tasks if none is on its way. False if the epoch is over.
+    /// Gives slots to tasks that wait for one, and sends tasks if none is on its way. False if the epoch is
+    /// over.
     fn fill(&mut self, crew: &mut impl Crew) -> Result<bool, Error> {
         if self.schedule.is_ready() {
             return Ok(true);
@@ -123,7 +126,8 @@ impl Coordinator {
         Ok(!self.schedule.is_empty() || (self.leasing.is_starved() && !self.schedule.is_closed()))
     }
 
-    /// Moves tasks to idle workers, and hedges the user's next batch once it is late. Returns when it will be late.
+    /// Moves tasks to idle workers, and hedges the user's next batch once it is late. Returns when it will be
+    /// late.
     fn move_or_hedge(&mut self, crew: &mut impl Crew) -> Result<Option<Instant>, Error> {
         self.move_tasks(crew)?;
         let patience = self.late_after(crew);
@@ -158,8 +162,8 @@ impl Coordinator {
         self.schedule.waiting_at(worker).into_iter().map(|task| self.number_of(task)).collect()
     }
 
-    /// Returns the batch number of a task as the user sees it. For tasks of shards it counts the tasks before this one as if
-    /// each of them gave a batch.
+    /// Returns the batch number of a task as the user sees it. For tasks of shards it counts the tasks before
+    /// this one as if each of them gave a batch.
     fn number_of(&self, task: u64) -> u64 {
         let number = self.supply.number_of(task);
         match self.supply.has_shards() && self.schedule.get(task).is_some() {

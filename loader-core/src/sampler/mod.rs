@@ -126,8 +126,8 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
 
     /// Returns the indices of `epoch` in batches of `size`, which is at least 1; the last batch may be
-    /// shorter. Override it with a call of [`cut_into_batches`] on the concrete iterator type, which avoids a dynamic call
-    /// per index.
+    /// shorter. Override it with a call of [`cut_into_batches`] on the concrete iterator type, which avoids a
+    /// dynamic call per index.
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         cut_into_batches(self.indices(epoch), size)
     }

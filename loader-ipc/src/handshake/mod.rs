@@ -6,7 +6,7 @@
 //!                                                       makes a one-shot server
 //!   <-------  Answer::Listening or ::Refused (lifeline)
 //!   WakeEnd (lifeline, with a descriptor) ---------->   waits for main to connect
-//!   connects there: Welcome, with the bell  -------->   checks the nonce; ready for tasks
+//!   connects there: Welcome, with wake-ups  -------->   checks the nonce; ready for tasks
 //! ```
 //!
 //! ipc-channel can neither make a channel over an existing socket nor wait for a connection until a deadline.
@@ -39,7 +39,8 @@ use crate::{
     lifeline::{Lifeline, LifelineError, MAX_FDS, PROTOCOL},
     memory::SealedMemory,
     queue::{
-        BellReceiver, CommandReceiver, CommandSender, ReportReader, ReportSender, Rings, Wake, bell::bell,
+        CommandReceiver, CommandSender, ReportReader, ReportSender, Rings, Wake, WakeupReceiver,
+        wakeup_channel::wakeup_channel,
     },
     signals::uninterrupted,
     socket_folder::SocketFolder,
@@ -116,7 +117,7 @@ struct WakeEnd;
 #[derive(Serialize, Deserialize)]
 struct Welcome {
     nonce: u64,
-    bell: IpcReceiver<u64>,
+    wakeups: IpcReceiver<u64>,
 }
 
 /// A message from main to a worker over the lifeline, after the handshake.
@@ -263,11 +264,11 @@ impl Invitation {
             Answer::Refused { reason } => return Err(HandshakeError::Refused(reason)),
             Answer::Listening { server } => Address::check(server, socket)?,
         };
-        let (bell, rung) = bell().map_err(HandshakeError::Queue)?;
+        let (wakeups, receiving) = wakeup_channel().map_err(HandshakeError::Queue)?;
         let waker = wake.new_remote_end().map_err(HandshakeError::Queue)?;
         lifeline.send(&WakeEnd, &[waker.as_fd()], deadline)?;
-        server.send_welcome(Welcome { nonce: self.nonce, bell: rung }, deadline)?;
-        Ok(self.rings.main_ends(bell))
+        server.send_welcome(Welcome { nonce: self.nonce, wakeups: receiving }, deadline)?;
+        Ok(self.rings.main_ends(wakeups))
     }
 }
 
@@ -385,7 +386,7 @@ impl Listening {
             return Err(HandshakeError::WrongNonce);
         }
         let (commands, results) =
-            rings.worker_ends(BellReceiver::new(welcome.bell), waker, Arc::clone(&control));
+            rings.worker_ends(WakeupReceiver::new(welcome.wakeups), waker, Arc::clone(&control));
         Ok(Connected { bootstrap, control, dataset, attached, commands, results })
     }
 }

@@ -3,12 +3,12 @@
 use std::{io, sync::Arc, time::Instant};
 
 use super::{
-    ASLEEP, CLAIMS, HEARD,
-    bell::{BellReceiver, BellSender},
-    bells::{Bells, note_heard},
+    ASLEEP, CLAIMS, RECEIVED_WAKEUP,
     claims::Claims,
     encode_frame, read_frame,
     wait::{Receive, wait},
+    wakeup_channel::{WakeupReceiver, WakeupSender},
+    wakeup_gate::{WakeupGate, note_received},
 };
 use crate::{
     atomic::AtomicU64,
@@ -23,8 +23,8 @@ use crate::{
 pub struct CommandSender {
     pub(super) ring: RingWriter,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: BellSender,
-    pub(super) bells: Bells,
+    pub(super) wakeups: WakeupSender,
+    pub(super) gate: WakeupGate,
     pub(super) frame: Vec<u8>,
 }
 
@@ -33,13 +33,13 @@ pub struct CommandSender {
 pub struct CommandReceiver {
     pub(super) ring: RingReader,
     pub(super) memory: Arc<SharedWords>,
-    pub(super) bell: BellReceiver,
+    pub(super) wakeups: WakeupReceiver,
     pub(super) frame: Vec<u8>,
 }
 
 impl CommandSender {
     /// Sends a command, or the sentinel. Never blocks: at most [`MAX_UNANSWERED`] tasks are unanswered,
-    /// which fit the ring, and the bell holds at most one wake-up (`bells.rs`).
+    /// which fit the ring, and the wake-up channel holds at most one wake-up (`wakeup_gate.rs`).
     ///
     /// # Errors
     /// [`SendError`]; a ring without room is a defect of the loader. The command was then not sent.
@@ -55,7 +55,9 @@ impl CommandSender {
             return Err(SendError::Io(io::Error::other(problem)));
         }
         let words = self.memory.words();
-        self.bells.next(&words[ASLEEP], &words[HEARD]).map_or(Ok(()), |number| self.bell.send(number))
+        self.gate
+            .next(&words[ASLEEP], &words[RECEIVED_WAKEUP])
+            .map_or(Ok(()), |number| self.wakeups.send(number))
     }
 
     /// Withdraws the task that was sent with `claim`. False if the worker has begun it.
@@ -88,8 +90,8 @@ impl Receive for CommandReceiver {
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {
-        let number = self.bell.receive(deadline)?;
-        note_heard(&self.memory.words()[HEARD], number);
+        let number = self.wakeups.receive(deadline)?;
+        note_received(&self.memory.words()[RECEIVED_WAKEUP], number);
         Ok(())
     }
 

@@ -4,19 +4,19 @@
 //! Each worker has two rings in shared memory (`ring.rs`), one for each direction. A receiver that finds
 //! frames takes them without a system call, and the frames of a killed sender are not lost. A receiver that
 //! finds nothing spins for a moment, marks itself as asleep in shared memory, and blocks on a channel. A
-//! sender that sends a frame to a sleeping receiver wakes it: main wakes a worker with a *bell* (`bell.rs`),
-//! a worker wakes main over a socket of its own ([`channel`](crate::channel)).
+//! sender that sends a frame to a sleeping receiver wakes it: main wakes a worker over a wake-up channel
+//! (`wakeup_channel.rs`), a worker wakes main over a socket of its own ([`channel`](crate::channel)).
 //!
 //! Main's own threads put notes into the result queue: the reaper puts in exits, each of which main receives
 //! after all events of that worker, and the threads that restart workers put in starts. Notes are in memory
 //! of the main process, where no worker can forge one.
 
-pub(crate) mod bell;
-mod bells;
 mod claims;
 mod commands;
 mod reports;
 mod wait;
+pub(crate) mod wakeup_channel;
+mod wakeup_gate;
 
 use std::{io, num::NonZeroUsize, os::fd::OwnedFd, sync::Arc};
 
@@ -32,11 +32,11 @@ use crate::{
 };
 
 pub use crate::ring::MAX_FRAME;
-pub use bell::{BellReceiver, BellSender};
-use bells::Bells;
 use claims::CLAIM_WORDS;
 pub use commands::{CommandReceiver, CommandSender};
 pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
+pub use wakeup_channel::{WakeupReceiver, WakeupSender};
+use wakeup_gate::WakeupGate;
 
 // Offsets in a worker's shared memory, in words.
 const COMMANDS: usize = 0;
@@ -44,9 +44,9 @@ const REPORTS: usize = RING_WORDS;
 /// Nonzero while the worker sleeps.
 const ASLEEP: usize = 2 * RING_WORDS;
 /// Number of the last wake-up that the worker has received.
-const HEARD: usize = ASLEEP + 1;
+const RECEIVED_WAKEUP: usize = ASLEEP + 1;
 /// One claim for each task that may be unanswered.
-const CLAIMS: usize = HEARD + 1;
+const CLAIMS: usize = RECEIVED_WAKEUP + 1;
 const WORDS: NonZeroUsize = NonZeroUsize::new(CLAIMS + CLAIM_WORDS).unwrap();
 
 /// Marker type of the [`channel`](crate::channel) that wakes main when the result queue has a report.
@@ -79,13 +79,13 @@ impl Rings {
 
     /// Returns main's ends: the sender of the index queue and the reader of the worker's part of the result
     /// queue.
-    pub fn main_ends(self, bell: BellSender) -> (CommandSender, ReportReader) {
+    pub fn main_ends(self, wakeups: WakeupSender) -> (CommandSender, ReportReader) {
         let ring = RingWriter::new(Arc::clone(&self.memory), COMMANDS);
         let commands = CommandSender {
             ring,
             memory: Arc::clone(&self.memory),
-            bell,
-            bells: Bells::default(),
+            wakeups,
+            gate: WakeupGate::default(),
             frame: Vec::new(),
         };
         (commands, ReportReader(RingReader::new(self.memory, REPORTS)))
@@ -94,12 +94,12 @@ impl Rings {
     /// Returns the worker's ends: the receiver of the index queue and the sender of the result queue.
     pub fn worker_ends(
         self,
-        bell: BellReceiver,
+        wakeups: WakeupReceiver,
         wake: Waker,
         control: Arc<ControlPage>,
     ) -> (CommandReceiver, ReportSender) {
         let ring = RingReader::new(Arc::clone(&self.memory), COMMANDS);
-        let commands = CommandReceiver { ring, memory: Arc::clone(&self.memory), bell, frame: Vec::new() };
+        let commands = CommandReceiver { ring, memory: Arc::clone(&self.memory), wakeups, frame: Vec::new() };
         let ring = RingWriter::new(self.memory, REPORTS);
         (commands, ReportSender { ring, wake, control, frame: Vec::new() })
     }
@@ -157,13 +157,13 @@ mod tests {
         let (wake, woken) = channel().unwrap();
         let (mut ends, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..workers {
-            let (bell, rung) = bell::bell().unwrap();
+            let (wakeups, receiving) = wakeup_channel::wakeup_channel().unwrap();
             let (rings, fd) = Rings::create().unwrap();
-            let (commands, reader) = rings.main_ends(bell);
+            let (commands, reader) = rings.main_ends(wakeups);
             let waker = Waker::from_socket(wake.new_remote_end().unwrap());
             let control = Arc::new(ControlPage::map(&control_fd, workers).unwrap());
             let (receiver, sender) =
-                Rings::map(&fd).unwrap().worker_ends(BellReceiver::new(rung), waker, control);
+                Rings::map(&fd).unwrap().worker_ends(WakeupReceiver::new(receiving), waker, control);
             ends.push(Ends { commands, receiver, sender });
             readers.push(reader);
         }
@@ -298,7 +298,7 @@ mod tests {
                     receiver.asleep().store(1, Ordering::Relaxed);
                     commands.send(&Some(Command::Resume { epoch: turn })).unwrap();
                     assert!(receiver.look().unwrap().is_some());
-                    receiver.memory.words()[HEARD].store(false_number(turn), Ordering::Relaxed);
+                    receiver.memory.words()[RECEIVED_WAKEUP].store(false_number(turn), Ordering::Relaxed);
                 }
             });
             let deadline = soon();

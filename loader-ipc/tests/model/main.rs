@@ -22,12 +22,12 @@ mod ring;
 
 /// The parts of `src/queue/mod.rs` that make no system calls.
 mod queue {
-    #[path = "../../../src/queue/bells.rs"]
-    mod bells;
     #[path = "../../../src/queue/claims.rs"]
     mod claims;
     #[path = "../../../src/queue/wait.rs"]
     mod wait;
+    #[path = "../../../src/queue/wakeup_gate.rs"]
+    mod wakeup_gate;
 
     mod claimed;
     mod woken;

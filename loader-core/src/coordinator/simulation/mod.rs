@@ -1,11 +1,12 @@
-//! A deterministic simulation of the coordinator: simulated workers, clock and user, from one seed. Workers are killed, stopped
-//! and continued at any step, memory is short, epochs are abandoned and resumed.
+//! A deterministic simulation of the coordinator: simulated workers, clock and user, from one seed. Workers
+//! are killed, stopped and continued at any step, memory is short, epochs are abandoned and resumed.
 //!
-//! After each step the simulation checks what must always hold: each batch comes once, in its place and with its content; no
-//! slot is written while somebody reads it; tasks and bytes are bounded; no honest worker is expelled; the user's `next`
-//! returns in bounded time; at the end every lease has come back.
+//! After each step the simulation checks what must always hold: each batch comes once, in its place and with
+//! its content; no slot is written while somebody reads it; tasks and bytes are bounded; no honest worker is
+//! expelled; the user's `next` returns in bounded time; at the end every lease has come back.
 //!
-//! A failing seed is printed, and `SIMULATION_SEED=N cargo test -p loader-core simulation` runs it alone, with a trace.
+//! A failing seed is printed, and `SIMULATION_SEED=N cargo test -p loader-core simulation` runs it alone,
+//! with a trace.
 
 mod crew;
 
@@ -34,7 +35,8 @@ use crate::{
 
 /// Number of seeds that `cargo test` tries; `SIMULATION_SEEDS` has it try another number.
 const SEEDS: u64 = 1000;
-/// Maximum simulated time that a call of `next` may take. A worker that is stopped is replaced after 10 seconds.
+/// Maximum simulated time that a call of `next` may take. A worker that is stopped is replaced after 10
+/// seconds.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Maximum number of steps of a call of `next`.
 const MAX_STEPS: u32 = 200_000;

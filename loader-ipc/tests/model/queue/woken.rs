@@ -9,8 +9,8 @@ use std::{
 use loom::{sync::mpsc, thread};
 
 use super::{
-    bells::{Bells, note_heard},
     wait::{Receive, must_wake, wait},
+    wakeup_gate::{WakeupGate, note_received},
 };
 use crate::{
     atomic::AtomicU64,
@@ -21,13 +21,13 @@ use crate::{
 };
 
 const ASLEEP: usize = RING_WORDS;
-const HEARD: usize = ASLEEP + 1;
+const RECEIVED_WAKEUP: usize = ASLEEP + 1;
 /// First word of the ring of a second sender.
-const SECOND: usize = HEARD + 1;
+const SECOND: usize = RECEIVED_WAKEUP + 1;
 const WORDS: usize = SECOND + RING_WORDS;
 
-/// A receiver that waits for frames of its rings. A wake-up is either the number of a bell, as for a worker,
-/// or 0, as for main.
+/// A receiver that waits for frames of its rings. A wake-up is either the number of a wake-up, as for a
+/// worker, or 0, as for main.
 struct Sleeper {
     memory: Arc<SharedWords>,
     rings: Vec<RingReader>,
@@ -51,7 +51,7 @@ impl Receive for Sleeper {
     fn sleep(&mut self, _: Instant) -> Result<(), ReceiveError> {
         let number = self.woken.recv().map_err(|_| ReceiveError::Closed)?;
         if number != 0 {
-            note_heard(&self.memory.words()[HEARD], number);
+            note_received(&self.memory.words()[RECEIVED_WAKEUP], number);
         }
         Ok(())
     }
@@ -175,13 +175,13 @@ fn one_pending_wake_up_is_enough() {
         let rings = vec![RingReader::new(Arc::clone(&memory), 0)];
         let mut sleeper = Sleeper { memory: Arc::clone(&memory), rings, woken };
         let sending = thread::spawn(move || {
-            let mut bells = Bells::default();
+            let mut gate = WakeupGate::default();
             for number in 1..=3 {
                 while !commands.write(&[number]) {
                     thread::yield_now();
                 }
                 let words = memory.words();
-                if let Some(number) = bells.next(&words[ASLEEP], &words[HEARD]) {
+                if let Some(number) = gate.next(&words[ASLEEP], &words[RECEIVED_WAKEUP]) {
                     ring.send(number).unwrap();
                 }
             }

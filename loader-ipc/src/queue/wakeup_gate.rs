@@ -19,31 +19,31 @@ use crate::atomic::{AtomicU64, Ordering};
 
 /// Main's record of the wake-ups that it has sent to one worker.
 #[derive(Debug, Default)]
-pub(super) struct Bells {
+pub(super) struct WakeupGate {
     numbers: RandomState,
-    rung: u64,
+    sent: u64,
     /// Number of the last wake-up; before the first one 0, which the shared memory contains at first.
     last: u64,
 }
 
-impl Bells {
+impl WakeupGate {
     /// Returns the number of the wake-up to send after a frame; `None` if the worker is awake, or has not
     /// received the previous wake-up.
-    pub(super) fn next(&mut self, asleep: &AtomicU64, heard: &AtomicU64) -> Option<u64> {
+    pub(super) fn next(&mut self, asleep: &AtomicU64, received: &AtomicU64) -> Option<u64> {
         // Relaxed: the fence in `is_asleep` comes before this load. Either the worker sees the frame before
         // it sleeps, or this load sees every wake-up that the worker had received before it marked itself as
         // asleep. After a wake-up that it receives later, the worker looks at its ring again.
-        if !is_asleep(asleep) || heard.load(Ordering::Relaxed) != self.last {
+        if !is_asleep(asleep) || received.load(Ordering::Relaxed) != self.last {
             return None;
         }
-        self.rung += 1;
-        self.last = self.numbers.hash_one(self.rung);
+        self.sent += 1;
+        self.last = self.numbers.hash_one(self.sent);
         Some(self.last)
     }
 }
 
 /// The worker notes that it has received wake-up `number`.
-pub(super) fn note_heard(heard: &AtomicU64, number: u64) {
+pub(super) fn note_received(received: &AtomicU64, number: u64) {
     // Relaxed: the fence that follows when the worker next marks itself as asleep makes it visible.
-    heard.store(number, Ordering::Relaxed);
+    received.store(number, Ordering::Relaxed);
 }

@@ -1,12 +1,12 @@
-//! A bell: the channel that carries main's wake-ups to one worker. It wraps ipc-channel.
+//! The channel that carries main's wake-ups to one worker. It wraps ipc-channel.
 //!
 //! - Only main sends, so the worker may trust the lengths in a message, and that the rest of a message
 //!   follows.
 //! - A message is one number. It is far smaller than the packet (about 200 KiB) above which ipc-channel
 //!   splits a message; a sender that is killed between the parts of a message looks like a closed channel.
 //! - Receiving has a deadline, and a signal does not end it.
-//! - Sending blocks while the channel is full (at about 270 small messages). `bells.rs` keeps at most one
-//!   message in it.
+//! - Sending blocks while the channel is full (at about 270 small messages). `wakeup_gate.rs` keeps at most
+//!   one message in it.
 
 use std::{
     io,
@@ -23,28 +23,28 @@ use crate::{
     signals::without_sigpipe,
 };
 
-/// Main's end of a bell.
+/// Main's end of a wake-up channel.
 #[derive(Debug)]
-pub struct BellSender(IpcSender<u64>);
+pub struct WakeupSender(IpcSender<u64>);
 
-/// The worker's end of a bell.
+/// The worker's end of a wake-up channel.
 #[derive(Debug)]
-pub struct BellReceiver(IpcReceiver<u64>);
+pub struct WakeupReceiver(IpcReceiver<u64>);
 
-/// Makes a bell. The worker's end is returned in the form that can be sent to the worker.
-pub(crate) fn bell() -> io::Result<(BellSender, IpcReceiver<u64>)> {
+/// Makes a wake-up channel. The worker's end is returned in the form that can be sent to the worker.
+pub(crate) fn wakeup_channel() -> io::Result<(WakeupSender, IpcReceiver<u64>)> {
     let (sender, receiver) = ipc::channel()?;
-    Ok((BellSender(sender), receiver))
+    Ok((WakeupSender(sender), receiver))
 }
 
-/// Makes a bell, sends and receives one wake-up, and drops the bell.
+/// Makes a wake-up channel, sends and receives one wake-up, and drops the channel.
 pub(crate) fn try_one() -> io::Result<()> {
-    let (sender, receiver) = bell()?;
+    let (sender, receiver) = wakeup_channel()?;
     sender.send(0).map_err(io::Error::other)?;
-    BellReceiver::new(receiver).receive(Instant::now()).map(drop).map_err(io::Error::other)
+    WakeupReceiver::new(receiver).receive(Instant::now()).map(drop).map_err(io::Error::other)
 }
 
-impl BellSender {
+impl WakeupSender {
     /// Sends `number` to the worker. Blocks while the channel is full.
     pub(super) fn send(&self, number: u64) -> Result<(), SendError> {
         without_sigpipe(|| self.0.send(number)).map_err(|error| match error {
@@ -56,7 +56,7 @@ impl BellSender {
     }
 }
 
-impl BellReceiver {
+impl WakeupReceiver {
     pub(crate) fn new(receiver: IpcReceiver<u64>) -> Self {
         Self(receiver)
     }
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn wake_ups_arrive_in_order_then_the_channel_is_closed() {
-        let (sender, receiver) = bell().unwrap();
-        let receiver = BellReceiver::new(receiver);
+        let (sender, receiver) = wakeup_channel().unwrap();
+        let receiver = WakeupReceiver::new(receiver);
         assert!(matches!(receiver.receive(Instant::now()), Err(ReceiveError::TimedOut)));
         sender.send(1).unwrap();
         sender.send(2).unwrap();
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn sending_to_a_worker_that_is_gone_is_an_error() {
-        let (sender, receiver) = bell().unwrap();
+        let (sender, receiver) = wakeup_channel().unwrap();
         drop(receiver);
         assert!(matches!(sender.send(1), Err(SendError::Closed)));
     }
