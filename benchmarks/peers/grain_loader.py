@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The workloads on Google's Grain: its Dataset API, `source -> batch -> to_iter_dataset -> mp_prefetch`.
+"""The workloads on Google's Grain, with its Dataset API: `source -> batch -> to_iter_dataset -> mp_prefetch`.
 
-Batches are made before the data is cut among the worker processes, so that batches and their order are those of one
-process. No reading threads (`num_threads=0`), as Grain recommends for data in memory; for files too, so that N
-workers are N cores here as on every other side. Grain decodes nothing itself: images are Pillow's and NumPy's work,
-with Grain's random numbers for each sample.
+Batches are made before the data is divided among the worker processes, so that any number of workers gives the same
+batches in the same order. There are no reading threads (`num_threads=0`): Grain recommends this for data in memory, and
+for files it makes N workers use N cores, as on every other side. Grain has no decoders, so Pillow and NumPy load the
+images, with Grain's random numbers for each sample.
 """
 
 import grain
@@ -30,7 +30,7 @@ class Loader:
         self.epoch = 0
 
     def __iter__(self):
-        self.epoch += 1  # a seed of its own for each epoch: Grain's orders depend on nothing else
+        self.epoch += 1  # Grain's order depends only on the seed, so each epoch needs another seed
         samples = grain.MapDataset.source(self.dataset).seed(self.epoch)
         if self.shuffle:
             samples = samples.shuffle()
@@ -55,7 +55,7 @@ class LoadImage(grain.transforms.RandomMap):
         with Image.open(path) as image:
             left, top, width, height = random_crop(*image.size, rng.uniform, rng.integers)
             box = (left, top, left + width, top + height)
-            # Cropped and resized in one; Pillow's bilinear filter is one with antialiasing.
+            # Crops and resizes in one call. Pillow's bilinear filter antialiases.
             image = image.convert("RGB").resize(IMAGE[:0:-1], Image.Resampling.BILINEAR, box=box)
         if rng.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

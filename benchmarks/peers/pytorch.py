@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The workloads on PyTorch's DataLoader: the same command line, values and JSON lines as `loader-bench`.
+"""The workloads on PyTorch's DataLoader, with the same command line, values and JSON lines as `loader-bench`.
 
-Start method, thread counts and sharing strategy are PyTorch's own defaults on Linux (fork, one thread a worker, file
-descriptors), which are its fast ones. Samples are tensors, so that nothing is converted on the way into a batch.
+Start method, number of threads and sharing strategy are PyTorch's defaults on Linux (fork, one thread per worker, file
+descriptors), which are also its fast options. Samples are tensors, so that collation converts nothing.
 """
 
 import json
@@ -38,11 +38,11 @@ from workloads import (
 )
 
 RESUME_AT = 10_000  # batches
-KILL_WITHIN = 0.01  # seconds after the epoch's middle
-WATCHED = 0.05  # seconds after a kill in which a gap counts if it begins
-GOLDEN = 0.618_033_988_749_895  # its multiples lie evenly between whole numbers
-DROP_AFTER = 10  # batches
-PATIENCE = 2.0  # seconds that a worker may outlive the drop
+KILL_WITHIN = 0.01  # a kill comes at most this many seconds after the middle of the epoch
+WATCHED = 0.05  # a gap counts if it begins at most this many seconds after the kill
+GOLDEN = 0.618_033_988_749_895  # the fractional parts of its multiples are evenly distributed
+DROP_AFTER = 10  # batches before the iterator is dropped
+PATIENCE = 2.0  # seconds that workers have to end after the drop
 
 
 class PyTorch(Peer):
@@ -70,7 +70,7 @@ class PyTorch(Peer):
 
 
 def pillow():
-    """As in PyTorch's ImageNet example: Pillow decodes, crops and resizes."""
+    """Returns a function that loads an image with Pillow, as in PyTorch's ImageNet example."""
     from PIL import Image
     from torchvision import transforms
 
@@ -91,7 +91,8 @@ def pillow():
 
 
 def torchvision():
-    """What torchvision's documentation calls the fast one: v2, on tensors of bytes."""
+    """Returns a function that loads an image with the transforms v2 on tensors of bytes, the fast ones
+    according to torchvision's documentation."""
     from torchvision.io import ImageReadMode, decode_image
     from torchvision.transforms import v2
 
@@ -115,7 +116,7 @@ def minor_faults(pid):
 
 
 def steady(peer, options):
-    """Page faults of the processes in the middle half of an epoch of 38.5 MB batches."""
+    """Counts the page faults of all processes in the middle half of an epoch of 38.5 MB batches."""
     total = options.batches
     first, last = total // 4, total * 3 // 4
     sample = peer.sample_of(repeated_sample(options))
@@ -134,7 +135,7 @@ def steady(peer, options):
 
 
 def resume(peer, options):
-    """PyTorch's own loader has no state: torchdata's StatefulDataLoader is what its users take. It resumes with the same
+    """Measures torchdata's StatefulDataLoader, because PyTorch's own loader has no state. It resumes with the same
     number of workers."""
     try:
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -171,7 +172,7 @@ def resume(peer, options):
         batches = [next(rest)]
         resumes.append((time.perf_counter() - called) * 1e3)
         batches += [next(rest) for _ in range(compared - 1)]
-        assert all(map(torch.equal, batches, expected)), "the resumed run is another one"
+        assert all(map(torch.equal, batches, expected)), "the resumed run gives other batches"
         del rest, second
     peer.line(
         options,
@@ -183,12 +184,13 @@ def resume(peer, options):
 
 
 def as_text(value):
-    """What JSON does not know: the state of a generator, a tensor of bytes."""
+    """Formats a value that JSON does not support: the state of a generator, a tensor of bytes."""
     return bytes(value.tolist()).hex()
 
 
 class Epoch:
-    """An epoch in which a worker may be killed, and what a program does about it, as PyTorch leaves that to its user."""
+    """An epoch in which a worker may be killed, and the code with which a program goes on, which PyTorch leaves to its
+    users."""
 
     def __init__(self, peer, options, after, delay, victim, number):
         self.peer, self.options = peer, options
@@ -198,21 +200,22 @@ class Epoch:
         self.lost = 0  # batches that the first iterator did not return
 
     def read(self, loader, anew):
-        """To its end: after an error it goes on with the loader and the batches to pass over that `anew` gives."""
+        """Reads the epoch to its end. After an error, `anew` returns the loader to go on with and the number of its
+        first batches to skip."""
         called = time.perf_counter()
-        passed_over = 0
+        skipped = 0
         while True:
             iterator = iter(loader)
             try:
                 workers = [worker.pid for worker in iterator._workers]
                 for place, batch in enumerate(iterator):
-                    if place >= passed_over:
+                    if place >= skipped:
                         self.take(batch, workers)
                 break
-            except Exception:  # of several types, at any place of the program, since a signal's handler raises it
+            except Exception:  # a signal handler raises it, so it may have several types and come from any line
                 self.lost = self.options.batches - len(self.taken)
             del iterator
-            loader, passed_over = anew(len(self.taken))
+            loader, skipped = anew(len(self.taken))
         self.seconds = time.perf_counter() - called
         self.killer.join()
         return self
@@ -235,7 +238,8 @@ class Epoch:
         return f"{checksum:016x}"
 
     def beyond_usual(self):
-        """The longest gap around the kill less the usual one, as in `killed.rs`, and the usual one; milliseconds."""
+        """Returns the longest gap around the kill minus the usual gap, and the usual gap, in milliseconds. `killed.rs`
+        computes them in the same way."""
         arrivals = [arrived for _, arrived in self.taken]
         pairs = list(zip(arrivals, arrivals[1:]))
         around = [late - early for early, late in pairs if late > self.moment and early < self.moment + WATCHED]
@@ -246,8 +250,9 @@ class Epoch:
 
 
 def killed(peer, options):
-    """A dead worker ends the epoch with an error. What its user does is measured in two ways: to iterate anew and pass over
-    the batches that there were, which are loaded once more; and a loader over what is missing, for who knows the order."""
+    """Measures how long a program needs to go on after a worker was killed, which ends the epoch with an error. It is
+    measured in two ways: with a new iterator, of which the program skips the batches that it has already seen (they are
+    loaded again); and with a loader over the missing indices, which needs a program that knows the order."""
     dataset = Paced(options.batches * options.batch_size)
     check = verify(peer, options, dataset)
     loader = peer.open(dataset, options, False)
@@ -256,7 +261,8 @@ def killed(peer, options):
         missing = range(seen * options.batch_size, len(dataset))
         return peer.open(Subset(dataset, missing), options, False), 0
 
-    figures = {name: [] for name in ("recovery_ms", "undisturbed_ms", "usual_gap_ms", "epoch_longer_ms", "lost_batches")}
+    names = ("recovery_ms", "undisturbed_ms", "usual_gap_ms", "epoch_longer_ms", "lost_batches")
+    figures = {name: [] for name in names}
     by_index = []
     for number in range(options.epochs):
         place = (number * GOLDEN) % 1 * KILL_WITHIN
@@ -265,8 +271,8 @@ def killed(peer, options):
         again = Epoch(*fault, signal.SIGKILL).read(loader, lambda seen: (loader, seen))
         indexed = Epoch(*fault, signal.SIGKILL).read(loader, rest)
         for epoch in (quiet, again, indexed):
-            assert epoch.checksum() == check["checksum"], "the epoch is another one"
-        assert quiet.lost == 0, "an epoch ended with an error though nobody was killed"
+            assert epoch.checksum() == check["checksum"], "the epoch has other batches"
+        assert quiet.lost == 0, "an epoch ended with an error although no worker was killed"
         recovery, usual = again.beyond_usual()
         figures["recovery_ms"].append(recovery)
         figures["usual_gap_ms"].append(usual)
@@ -283,8 +289,8 @@ def killed(peer, options):
 
 
 def shutdown_with_fault(peer, options):
-    """With `--fault`, something is wrong with one worker at the drop. One that is still there some time after it is ended
-    by this program, and counted as left."""
+    """Measures the drop of an iterator. With `--fault`, one worker is in a bad state at the drop. If a worker still
+    runs `PATIENCE` seconds after the drop, this program kills it and counts it as left."""
     if options.fault == "none":
         return shutdown(peer, options)
     gone, returned, left = [], [], 0
@@ -312,7 +318,7 @@ def shutdown_with_fault(peer, options):
 
 
 def begin(fault, victim, note):
-    """Returns when it has come about."""
+    """Brings the worker into the state `fault` and returns when it is there."""
     if fault == "stopped":
         os.kill(victim, signal.SIGSTOP)
         time.sleep(0.01)
@@ -321,7 +327,7 @@ def begin(fault, victim, note):
             os.kill(victim, signal.SIGKILL)
             time.sleep(1)
         except RuntimeError:
-            return  # the program has just been told
+            return  # PyTorch has reported the death
         raise AssertionError("the worker's death was not noticed")
     else:
         while not os.path.exists(note):

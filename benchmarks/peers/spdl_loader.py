@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The workloads on Meta's SPDL: its `PipelineBuilder`, with threads.
+"""The workloads on Meta's SPDL, with its `PipelineBuilder` and threads.
 
-The source gives the indices of whole batches, and `workers` threads make a batch each, as in SPDL's image examples: a
-stage for each sample would pass each one through queues of its own. Batches keep their order
-(`output_order="input"`). The output queue is the default one: `use_thread_output_queue` came out no faster, takes a
-thread from the work, and makes it take three seconds to leave an epoch early. Images are decoded, cropped, resized
-and mirrored in FFmpeg (`spdl.io`), as its guides recommend, straight into the batch's memory.
+The source yields the indices of whole batches, and each of `workers` threads makes one batch at a time, as in SPDL's
+image examples. Alternative considered: a stage that loads single samples. Rejected because each sample would then pass
+through the queues. Batches keep their order (`output_order="input"`). The output queue is the default one:
+`use_thread_output_queue` was no faster in our measurements, takes a thread from the work, and makes it take three
+seconds to leave an epoch early. FFmpeg (`spdl.io`) decodes, crops, resizes and mirrors images directly into the memory
+of the batch, as SPDL's guides recommend.
 """
 
 import random
@@ -24,7 +25,7 @@ class Spdl(Peer):
 
     def open(self, dataset, options, shuffle):
         if options.workers == 0:
-            raise NotApplicable("a pipeline always has threads of its own")
+            raise NotApplicable("a pipeline always has threads")
         make_batch = ImageBatches(dataset) if isinstance(dataset, ImageFiles) else Batches(dataset)
         return Loader(dataset, make_batch, options, shuffle)
 
@@ -65,7 +66,7 @@ class Loader:
 
 
 class Batches:
-    """Samples side by side in one array."""
+    """Stacks the samples of a batch in one array."""
 
     def __init__(self, dataset):
         self.dataset = dataset
@@ -80,11 +81,11 @@ class ImageBatches:
         import torch
 
         try:
-            spdl.io.utils.get_ffmpeg_versions()  # loads FFmpeg: without this the first sample's thread does
+            spdl.io.utils.get_ffmpeg_versions()  # loads FFmpeg; otherwise the thread of the first sample loads it
         except RuntimeError as reason:
             raise NotApplicable(f"spdl.io finds no FFmpeg: {reason}") from None
 
-        # A thread is a core, as on every other side.
+        # Each thread uses one core, as on every other side.
         torch.set_num_threads(1)
         self.io, self.torch = spdl.io, torch
         self.dataset = dataset
@@ -104,7 +105,7 @@ class ImageBatches:
         packets = self.io.demux_image(path)
         codec = packets.codec
         left, top, width, height = random_crop(codec.width, codec.height, random.uniform, random.randrange)
-        # FFmpeg's bilinear scaler is one with antialiasing when it makes pictures smaller.
+        # FFmpeg's bilinear scaler antialiases when it makes pictures smaller.
         filters = [f"crop={width}:{height}:{left}:{top}", f"scale={IMAGE[2]}:{IMAGE[1]}:flags=bilinear"]
         if random.random() < 0.5:
             filters.append("hflip")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The workloads on TensorFlow's tf.data: threads in C++.
+"""The workloads on TensorFlow's tf.data, which has threads in C++.
 
-`workers` is the number of parallel calls, and of threads in the pipeline's own pool: as many cores as another side's
-workers have. As its performance guide recommends, whole batches are mapped where a sample needs no work of its own
-(vectorised), work is parallel, and batches are prefetched. Batches come as NumPy arrays without a copy. Nothing in
-its defaults is switched off, except in process (`--workers 0`): one thread, and no batch ahead.
+`workers` is both the number of parallel calls and the number of threads in the pipeline's own pool, so that tf.data
+uses as many cores as the workers of another side. As its performance guide recommends, whole batches are mapped where
+no sample needs separate work (vectorised), work is parallel, and batches are prefetched. Batches are NumPy arrays and
+are not copied. The defaults are unchanged, except in process (`--workers 0`): one thread, and no prefetching.
 """
 
 import functools
@@ -54,7 +54,7 @@ def batches(dataset, options, shuffle, calls):
 
 
 def order(count, shuffle):
-    """Indices. The buffer holds them all: a smaller one would shuffle less than the other sides do."""
+    """Returns the indices. The shuffle buffer holds all of them; otherwise the order would be less random."""
     indices = tf.data.Dataset.range(count)
     return indices.shuffle(count) if shuffle else indices
 
@@ -82,14 +82,14 @@ def _(dataset: workloads.Names, options, shuffle, calls):
 
 @batches.register
 def _(dataset: workloads.Rows, options, shuffle, calls):
-    table = tf.Variable(dataset.table, trainable=False)  # a constant is copied into the function that uses it
+    table = tf.Variable(dataset.table, trainable=False)  # a constant would be copied into the function
     rows = lambda indices: tf.gather(table, indices)
     return batched(order(len(dataset), shuffle), options, calls).map(rows, num_parallel_calls=calls)
 
 
 @batches.register
 def _(dataset: workloads.Tokens, options, shuffle, calls):
-    """Read, not mapped into memory: tf.data has no maps, and a Python function that reads one is slower."""
+    """Reads the file and does not map it: tf.data has no memory maps, and a Python function that has is slower."""
     sample_bytes = 2 * workloads.TOKENS
     samples = tf.data.FixedLengthRecordDataset(dataset.path, sample_bytes).take(len(dataset))
     if shuffle:
@@ -108,7 +108,7 @@ def _(dataset: workloads.Stragglers, options, shuffle, calls):
 
 @batches.register
 def _(dataset: workloads.ImageFiles, options, shuffle, calls):
-    """In random order, and no sample's decoding waits for another's."""
+    """Decodes samples in any order, so that no sample waits for another."""
     paths, labels = tf.constant(dataset.paths), tf.constant(dataset.labels, tf.int64)
 
     def load(index):
@@ -120,7 +120,7 @@ def _(dataset: workloads.ImageFiles, options, shuffle, calls):
 
 
 def image(path):
-    """As TensorFlow's own ImageNet programs do it: only the cropped part is decoded (`decode_and_crop_jpeg`)."""
+    """Loads an image as TensorFlow's own ImageNet programs do: decodes only the crop (`decode_and_crop_jpeg`)."""
     encoded = tf.io.read_file(path)
     begin, size, _ = tf.image.sample_distorted_bounding_box(
         tf.io.extract_jpeg_shape(encoded),

@@ -1,7 +1,6 @@
-"""What the Python peers share: the command line, the datasets' values, and how each workload is measured.
+"""The code that all Python peers share: the command line, the datasets, and the measurement of each workload.
 
-A peer is a class derived from `Peer` that says how its library is set up for a dataset of this module; `Peer.main` does
-the rest.
+A peer is a class derived from `Peer` that sets its library up for a dataset of this module. `Peer.main` does the rest.
 """
 
 import argparse
@@ -20,7 +19,7 @@ import numpy
 
 IMAGE = (3, 224, 224)
 SHAPES = {"image": IMAGE, "row": (4096,), "short-row": (256,)}
-TOKENS = 2048  # of a sample
+TOKENS = 2048  # number of tokens in a sample
 PAGE = 4096  # bytes
 WARM_UP_DIVISOR = 5
 START_SAMPLES = 1_000_000
@@ -31,14 +30,14 @@ AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 200, "steady": 80, "killed": 200}
 DEFAULT_BANDWIDTH_BATCHES = {"image": 60, "row": 1000, "short-row": 2000}
-MOST_TOKEN_BATCHES = 1000
+MAX_TOKEN_BATCHES = 1000
 DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16, "killed": 4}
 CHECKED = {"overhead": 64, "bandwidth": 3, "tokens": 16, "stragglers": 4}
 NOT_APPLICABLE = 3
 
 
 class NotApplicable(Exception):
-    """The peer has no such mode; says why."""
+    """Why the peer does not support a workload or an option."""
 
 
 class Integers:
@@ -55,7 +54,7 @@ class Integers:
 
 
 class Repeated:
-    """One sample, given out again and again: it costs nothing but its copy into the batch."""
+    """Returns the same sample for every index, so that loading costs only the copy into the batch."""
 
     def __init__(self, count, sample):
         self.count = count
@@ -69,7 +68,7 @@ class Repeated:
 
 
 class Names:
-    """File names in a list, as most programs keep them. A sample is one's length."""
+    """A list of file names, as most programs have one. A sample is the length of a name."""
 
     def __init__(self, count):
         self.names = [f"train/class-{number % 1000:04}/image-{number:08}.jpeg" for number in range(count)]
@@ -95,12 +94,12 @@ class Rows:
 
 
 class Tokens:
-    """Sequences of tokens in a file of u16, which each process maps for itself when it reads its first sample."""
+    """Sequences of tokens in a file of u16. Each process maps the file when it reads its first sample."""
 
     def __init__(self, path, count, sample_of):
         self.path = path
         self.count = count
-        self.sample_of = sample_of  # a NumPy array as the peer's own type
+        self.sample_of = sample_of  # converts a NumPy array to the peer's type
         self.tokens = None
 
     def __len__(self):
@@ -108,7 +107,7 @@ class Tokens:
 
     def __getitem__(self, index):
         if self.tokens is None:
-            # A plain array over the map: slices of `memmap` cost more.
+            # A plain array over the map, because slices of `memmap` cost more.
             self.tokens = numpy.asarray(numpy.memmap(self.path, dtype="<u2", mode="r"))
         return self.sample_of(self.tokens[index * TOKENS : (index + 1) * TOKENS].astype(numpy.int64))
 
@@ -117,7 +116,7 @@ class Tokens:
 
 
 class Stragglers:
-    """Each sample is its index, and takes 4 ms; about one in a hundred takes 200 ms."""
+    """Each sample is its index. It takes 4 ms; about one in a hundred takes 200 ms."""
 
     def __init__(self, count):
         self.count = count
@@ -135,7 +134,7 @@ def straggler_seconds(index):
 
 
 class Paced:
-    """Each sample is its index, and takes a millisecond."""
+    """Each sample is its index and takes a millisecond."""
 
     def __init__(self, count):
         self.count = count
@@ -149,7 +148,8 @@ class Paced:
 
 
 class Sticky:
-    """Each sample is its index; one may make a file and then take 30 seconds, with all signals blocked or not."""
+    """Each sample is its index. The sample `at` creates the file `note` and then takes 30 seconds, with all signals
+    blocked if `blocks_signals` is set. If `at` is -1, there is no such sample."""
 
     def __init__(self, count, at, blocks_signals, note):
         self.count = count
@@ -170,8 +170,8 @@ class Sticky:
 
 
 class ImageFiles:
-    """Class folders of JPEGs, over and over until there are `count` samples. A sample is `load(path)` and the class's
-    number, or the path and that number when a later stage of the pipeline loads it."""
+    """Folders of JPEGs, one per class. The files are repeated until there are `count` samples. A sample is `load(path)`
+    and the number of the class, or, without `load`, the path and that number, for a later stage of the pipeline."""
 
     def __init__(self, folder, count=None, load=None):
         self.paths, self.labels = [], []
@@ -180,7 +180,7 @@ class ImageFiles:
             self.paths += sorted(map(str, files))
             self.labels += [label] * len(files)
         if not self.paths:
-            sys.exit(f"{folder}: no class folders with JPEGs")
+            sys.exit(f"{folder}: there are no class folders with JPEGs")
         self.count = count or len(self.paths)
         self.load = load
 
@@ -188,7 +188,7 @@ class ImageFiles:
         return self.count
 
     def file(self, index):
-        """Path and class of a sample."""
+        """Returns the path and the class of a sample."""
         place = index % len(self.paths)
         return self.paths[place], self.labels[place]
 
@@ -198,15 +198,15 @@ class ImageFiles:
 
 
 def random_crop(width, height, uniform, integer):
-    """Left, top, width and height of torchvision's RandomResizedCrop. `uniform(low, high)` and `integer(count)` are the
-    peer's own random numbers."""
+    """Returns left, top, width and height of a random crop, chosen as by torchvision's RandomResizedCrop. `uniform(low,
+    high)` and `integer(count)` return random numbers of the peer."""
     for _ in range(10):
         area = width * height * uniform(*AREA)
         ratio = math.exp(uniform(math.log(RATIO[0]), math.log(RATIO[1])))
         wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < wide <= width and 0 < high <= height:
             return integer(width - wide + 1), integer(height - high + 1), wide, high
-    # No such crop fits: the largest one of an allowed ratio, in the middle.
+    # No random crop fits, so the crop is the largest one with an allowed ratio, in the middle.
     wide, high = width, height
     if width / height < RATIO[0]:
         high = round(width / RATIO[0])
@@ -216,7 +216,7 @@ def random_crop(width, height, uniform, integer):
 
 
 def repeated_sample(options):
-    """The sample of `bandwidth`, of which each element is different from its neighbours and exact in its type."""
+    """Returns the sample of `bandwidth`. Each element differs from its neighbours and is exact in its type."""
     shape = SHAPES[options.sample]
     elements = numpy.arange(math.prod(shape))
     values = elements % 251 if options.dtype == "u8" else elements / 4
@@ -238,7 +238,7 @@ def cpu_microseconds():
 
 
 def children():
-    """The processes that this one has started, but for the one that cleans up after Python's `multiprocessing`."""
+    """Returns the child processes, except the one that cleans up after Python's `multiprocessing`."""
     pids = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -247,7 +247,7 @@ def children():
             state, parent = pathlib.Path(entry.path, "stat").read_text().rpartition(")")[2].split()[:2]
             command = pathlib.Path(entry.path, "cmdline").read_bytes()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if int(parent) == os.getpid() and state != "Z" and b"resource_tracker" not in command:
             pids.append(int(entry.name))
     return sorted(pids)
@@ -267,7 +267,7 @@ def memory_of(pid):
         for text in smaps:
             name, value, *_ = text.split()
             if not name.endswith(":"):
-                shared = value.endswith("s")  # a map's first line: addresses, permissions...
+                shared = value.endswith("s")  # the first line of a map: addresses, permissions and so on
             elif name in ("Private_Clean:", "Private_Dirty:"):
                 figures["shared_map_private" if shared else "private"] += int(value) * 1024
             elif name == "Pss:":
@@ -276,29 +276,29 @@ def memory_of(pid):
 
 
 class Peer:
-    """A data loader under measurement."""
+    """A data loader that is measured."""
 
     name = None
-    further_workloads = {}  # name: function of the peer and the options
+    further_workloads = {}  # name: function that takes the peer and the options
 
     def open(self, dataset, options, shuffle):
-        """An iterable over the dataset's batches, one epoch for each `iter()`. All have the same size."""
+        """Returns an iterable over the batches, with one epoch per `iter()`. All batches have the same size."""
         raise NotImplementedError
 
     def sample_of(self, array):
-        """A NumPy array as a sample of the type that the peer's users have."""
+        """Converts a NumPy array to a sample of the type that users of the peer have."""
         return array
 
     def images(self, options, count):
-        """The dataset of `images`: what a sample is, is each peer's own."""
+        """Returns the dataset of `images`. Each peer decides what a sample is."""
         return ImageFiles(options.folder, count)
 
     def array_of(self, batch):
-        """A batch as a NumPy array, without a copy."""
+        """Returns a batch as a NumPy array, without a copy."""
         return batch
 
     def close(self, iterator):
-        """Ends an iterator whose library asks for more than to forget it."""
+        """Ends an iterator, for libraries in which it is not enough to drop it."""
 
     def main(self):
         options = self.parse()
@@ -342,7 +342,8 @@ class Peer:
         print(json.dumps({"loader": self.name, "options": vars(options), **figures}), flush=True)
 
     def end(self, held):
-        """Milliseconds until the iterator in the list `held`, whose only place that is, and its workers are gone."""
+        """Drops the iterator in the list `held`, which has the only reference to it. Returns the milliseconds until its
+        workers have ended."""
         workers = children()
         called = time.perf_counter()
         self.close(held[0])
@@ -356,7 +357,7 @@ def default_batches(options):
     if options.workload == "bandwidth":
         return DEFAULT_BANDWIDTH_BATCHES[options.sample]
     if options.workload == "tokens":
-        return min(MOST_TOKEN_BATCHES, token_samples(options) // options.batch_size)
+        return min(MAX_TOKEN_BATCHES, token_samples(options) // options.batch_size)
     if options.workload == "images":
         return len(ImageFiles(options.folder)) // options.batch_size
     return DEFAULT_BATCHES.get(options.workload)
@@ -367,8 +368,8 @@ def token_samples(options):
 
 
 def throughput(peer, options, open_dataset, look):
-    """Time per batch in steady state. `open_dataset` makes a dataset of so many samples; `look` is what the program
-    reads."""
+    """Measures the time per batch in steady state. `open_dataset` makes a dataset with the given number of samples.
+    `look` reads what the program reads of a batch."""
     check = verify(peer, options, open_dataset(CHECKED[options.workload] * options.batch_size))
     loader = peer.open(open_dataset(options.batches * options.batch_size), options, options.shuffle)
     per_batch, gaps, cpu = epochs(peer, options, loader, lambda batch: look(peer.array_of(batch)))
@@ -383,7 +384,8 @@ def throughput(peer, options, open_dataset, look):
 
 
 def epochs(peer, options, loader, look):
-    """By epoch the microseconds a batch after its first fifth; all times between batches; the processor time."""
+    """Returns for each epoch the microseconds per batch after its first fifth, then all times between batches, then the
+    processor time in microseconds."""
     warm_up = options.batches // WARM_UP_DIVISOR
     per_batch, gaps, seen = [], [], 0.0
     cpu = cpu_microseconds()
@@ -403,7 +405,8 @@ def epochs(peer, options, loader, look):
 
 
 def verify(peer, options, dataset):
-    """The same sum as `Checksum` on the loader's side. Always in order: each side shuffles in its own way."""
+    """Computes the same checksum as `Checksum` on the loader's side. The batches are not shuffled, because each side
+    shuffles in its own way."""
     checksum, shape, dtype, batches = 0, (), None, 0
     iterator = iter(peer.open(dataset, options, False))
     for batch in iterator:
@@ -415,7 +418,7 @@ def verify(peer, options, dataset):
 
 
 def next_checksum(checksum, array):
-    """That of the batches up to this one."""
+    """Returns the checksum of the batches up to and including this one."""
     flat = numpy.ascontiguousarray(array).reshape(-1)
     values = flat.view(f"u{flat.itemsize}").astype(numpy.uint64)
     places = numpy.arange(1, len(values) + 1, dtype=numpy.uint64)
@@ -484,7 +487,7 @@ def start(peer, options):
     loader = start_loader(peer, options)
     starts, drops = [], []
     for _ in range(options.epochs + 1):
-        gc.collect()  # before the clock runs: its time would be of the modules that a program has imported
+        gc.collect()  # before the measurement, because its time depends on the modules that a program has imported
         called = time.perf_counter()
         held = [iter(loader)]
         batch = next(held[0])
@@ -492,13 +495,13 @@ def start(peer, options):
         ends(peer.array_of(batch))
         del batch
         drops.append(peer.end(held))
-    # The first start in a process is apart.
+    # The first start in a process is reported separately.
     peer.line(options, cold_ms=starts[0], first_batch_ms=spread(starts[1:]), drop_ms=spread(drops[1:]))
 
 
 def shutdown(peer, options):
     if options.fault != "none":
-        raise NotApplicable("`--fault` is not made for it")
+        raise NotApplicable("`--fault` is not supported")
     loader = peer.open(Integers(START_SAMPLES), options, options.shuffle)
     drops = []
     for _ in range(options.epochs + 1):

@@ -1,4 +1,5 @@
-//! The datasets, as a user of the library would write them, and how their samples become one contiguous batch.
+//! The datasets, written as a user of the library would write them, and the collators that copy their samples into
+//! one contiguous batch.
 
 use std::{fs::File, marker::PhantomData, path::Path, sync::Arc, thread, time::Duration};
 
@@ -6,7 +7,7 @@ use anyhow::Context;
 use dataloader_rs::{Collator, Dataset, error::Result};
 use memmap2::Mmap;
 
-/// Tokens of a sample.
+/// Number of tokens in a sample.
 pub(crate) const TOKENS: usize = 2048;
 const TABLE_ROWS: usize = 262_144;
 const TABLE_COLUMNS: usize = 1024;
@@ -26,7 +27,7 @@ impl Dataset for Integers {
     }
 }
 
-/// One sample, given out again and again: it costs nothing but its copy into the batch.
+/// Returns the same sample for every index, so that loading costs only the copy into the batch.
 pub(crate) struct Repeated<T> {
     pub(crate) count: usize,
     pub(crate) sample: Arc<[T]>,
@@ -44,7 +45,7 @@ impl<T: Send + Sync + 'static> Dataset for Repeated<T> {
     }
 }
 
-/// File names. A sample is one's length.
+/// A list of file names. A sample is the length of a name.
 pub(crate) struct Names(Vec<String>);
 
 impl Names {
@@ -75,7 +76,7 @@ impl Rows {
     }
 }
 
-/// One row, without a copy of it.
+/// A view of one row.
 pub(crate) struct Row {
     table: Arc<[f32]>,
     index: usize,
@@ -99,7 +100,7 @@ impl Dataset for Rows {
     }
 }
 
-/// Sequences of tokens in a file of u16, which is mapped into memory.
+/// Sequences of tokens in a file of `u16` that is mapped into memory.
 #[derive(Clone)]
 pub(crate) struct Tokens {
     tokens: Arc<Mmap>,
@@ -109,15 +110,15 @@ pub(crate) struct Tokens {
 impl Tokens {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-        // SAFETY: nobody writes to the benchmark's file meanwhile.
+        // SAFETY: no process writes to the benchmark's file while it is mapped.
         let tokens = Arc::new(unsafe { Mmap::map(&file) }?);
         let count = tokens.len() / 2 / TOKENS;
         Ok(Self { tokens, count })
     }
 
-    /// The first `count` samples.
+    /// Returns the first `count` samples.
     pub(crate) fn first(&self, count: usize) -> anyhow::Result<Self> {
-        anyhow::ensure!(count <= self.count, "the file has only {} of {count} samples", self.count);
+        anyhow::ensure!(count <= self.count, "the file has {} samples, and {count} are needed", self.count);
         Ok(Self { tokens: Arc::clone(&self.tokens), count })
     }
 }
@@ -135,7 +136,7 @@ impl Dataset for Tokens {
     }
 }
 
-/// Each sample is its index, and takes 4 ms; about one in a hundred takes 200 ms.
+/// Each sample is its index. It takes 4 ms; about one in a hundred takes 200 ms.
 pub(crate) struct Stragglers(pub(crate) usize);
 
 impl Stragglers {
@@ -158,8 +159,8 @@ impl Dataset for Stragglers {
     }
 }
 
-/// Copies samples one after the other into one contiguous batch: the library's own collators keep samples apart, but
-/// for `ndarray`'s, which wants an owned array a sample and so copies everything twice.
+/// Copies samples one after the other into one contiguous batch. Of the library's own collators, only the one for
+/// `ndarray` makes a contiguous batch, and it needs an owned array per sample, so that it copies everything twice.
 pub(crate) struct Concatenate<T>(PhantomData<fn() -> T>);
 
 impl<T> Default for Concatenate<T> {
@@ -180,7 +181,7 @@ impl<T: Copy + Send + 'static, I: AsRef<[T]>> Collator<I> for Concatenate<T> {
     }
 }
 
-/// [`Concatenate`] for pictures with their labels.
+/// [`Concatenate`] for pictures with labels.
 pub(crate) struct ConcatenateLabelled;
 
 impl Collator<(Vec<f32>, i64)> for ConcatenateLabelled {

@@ -1,5 +1,5 @@
-//! Class folders of JPEGs. dataloader-rs decodes nothing itself: the decoder and the resizer are those that the loader
-//! uses.
+//! Folders of JPEGs, one per class. dataloader-rs has no decoders, so this dataset uses zune-jpeg and
+//! fast_image_resize, as the loader does.
 
 use std::{
     cell::RefCell,
@@ -18,18 +18,18 @@ use zune_jpeg::{
     zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions},
 };
 
-/// Of a sample.
+/// Shape of a sample.
 pub(crate) const SHAPE: [usize; 3] = [3, 224, 224];
 const SIDE: u32 = 224;
 const PLANE: usize = 224 * 224;
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const STD: [f32; 3] = [0.229, 0.224, 0.225];
 
-/// Of each file a picture as for training, and its class's number.
+/// For each file, the picture transformed as for training, and the number of its class.
 pub(crate) struct Images {
     files: Vec<(PathBuf, i64)>,
     count: usize,
-    /// What each byte of each channel becomes.
+    /// For each channel, the normalised value of each byte.
     tables: [[f32; 256]; 3],
 }
 
@@ -50,20 +50,20 @@ impl Images {
             };
             files.extend(entries(&class)?.into_iter().filter(is_jpeg).map(|path| (path, label as i64)));
         }
-        ensure!(!files.is_empty(), "{}: no class folders with JPEGs", folder.display());
+        ensure!(!files.is_empty(), "{}: there are no class folders with JPEGs", folder.display());
         let tables = std::array::from_fn(|channel| {
             std::array::from_fn(|byte| (byte as f32 / 255.0 - MEAN[channel]) / STD[channel])
         });
         Ok(Self { count: files.len(), files, tables })
     }
 
-    /// `count` samples, the files over and over.
+    /// Returns `count` samples, which repeat the files.
     pub(crate) fn repeated(self, count: usize) -> Self {
         Self { count, ..self }
     }
 }
 
-/// What a thread keeps from picture to picture.
+/// Buffers that a thread reuses for every picture.
 #[derive(Default)]
 struct Buffers {
     resizer: Resizer,
@@ -127,7 +127,7 @@ impl Images {
     }
 }
 
-/// Left, top, width and height of torchvision's RandomResizedCrop.
+/// Returns left, top, width and height of a random crop, chosen as by torchvision's `RandomResizedCrop`.
 fn random_crop(width: u32, height: u32) -> [u32; 4] {
     let (full_width, full_height) = (f64::from(width), f64::from(height));
     let (low, high): (f64, f64) = (3.0 / 4.0, 4.0 / 3.0);
@@ -139,7 +139,7 @@ fn random_crop(width: u32, height: u32) -> [u32; 4] {
             return [fastrand::u32(0..=width - wide), fastrand::u32(0..=height - tall), wide, tall];
         }
     }
-    // No such crop fits: the largest one of an allowed ratio, in the middle.
+    // No random crop fits, so the crop is the largest one with an allowed ratio, in the middle.
     let ratio = full_width / full_height;
     let wide = if ratio > high { (full_height * high).round() as u32 } else { width };
     let tall = if ratio < low { (full_width / low).round() as u32 } else { height };

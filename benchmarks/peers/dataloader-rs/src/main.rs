@@ -1,4 +1,5 @@
-//! The benchmarks' workloads on dataloader-rs: the same command line, values and JSON lines as `loader-bench`.
+//! The workloads of the benchmarks, on dataloader-rs, with the same command line, values and JSON lines as
+//! `loader-bench`.
 
 mod datasets;
 mod images;
@@ -22,9 +23,9 @@ use options::{DType, Kind, Options, Read, Workload};
 use serde_json::json;
 use system::{Memory, Spread};
 
-/// Keeps memory that is freed for the batches to come: by default it goes back to the system with each batch, and is
-/// faulted in again for the next one. The library's documentation recommends thresholds of glibc's for this, which do
-/// not reach batches of more than 32 MiB, or another allocator.
+/// Keeps freed memory for later batches. The default allocator returns the memory of each batch to the system, and the
+/// next batch takes page faults again. The library's documentation recommends either thresholds of glibc, which do not
+/// apply to batches of more than 32 MiB, or another allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -32,15 +33,15 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static malloc_conf: Option<&'static std::ffi::c_char> = {
     let settings = c"dirty_decay_ms:-1,muzzy_decay_ms:-1";
-    // SAFETY: a string that ends in zero and lives for ever.
+    // SAFETY: the pointer is to the first byte of a static string that ends in zero.
     Some(unsafe { &*settings.as_ptr() })
 };
 
 const PAGE_BYTES: usize = 4096;
 const START_SAMPLES: usize = 1_000_000;
-/// Prefetched batches and first-time costs are over by then.
+/// The first fifth of an epoch is warm-up: prefetched batches and costs that occur only once are in it.
 const WARM_UP_DIVISOR: usize = 5;
-const MOST_TOKEN_BATCHES: usize = 1000;
+const MAX_TOKEN_BATCHES: usize = 1000;
 
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
@@ -67,7 +68,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// The library has a type of loader for each sampler; the command line decides which.
+/// A sampler that the command line chooses. The library's loader is generic over its sampler, so this enum holds both.
 enum Order {
     Sequential(SequentialSampler),
     Random(RandomSampler),
@@ -109,7 +110,7 @@ fn loaded<B>(batch: LoaderResult<B>) -> anyhow::Result<B> {
     batch.map_err(|error: Error| anyhow::anyhow!(error))
 }
 
-/// A batch's element, as the checksum and the reading program need it.
+/// An element of a batch.
 trait Element: Copy + Send + 'static {
     const DTYPE: &'static str;
     fn bits(self) -> u64;
@@ -160,7 +161,8 @@ fn pages<T: Element>(batch: &[T]) -> f64 {
     batch.iter().step_by(PAGE_BYTES / size_of::<T>()).map(|element| element.number()).sum()
 }
 
-/// What all sides must agree on. Always in order: each side shuffles in its own way.
+/// Returns shape, type and checksum of the first batches, which must be equal on all sides. The batches are not
+/// shuffled, because each side shuffles in its own way.
 fn verify<T, D, C>(
     options: &Options,
     dataset: D,
@@ -177,7 +179,7 @@ where
         let batch = loaded(batch)?;
         ensure!(
             batch.len() == options.batch_size() * shape.iter().product::<usize>(),
-            "a batch is of another size"
+            "a batch has the wrong size"
         );
         let sum = (1u64..)
             .zip(&batch)
@@ -191,12 +193,14 @@ where
     )
 }
 
-/// How an epoch's batches came, and what they cost.
+/// Times of the batches of all epochs.
 #[derive(Default)]
 struct Timing {
-    /// By epoch, the microseconds a batch after its warm-up.
+    /// For each epoch, microseconds per batch after the warm-up.
     per_batch: Vec<f64>,
+    /// Microseconds between successive batches.
     gaps: Vec<f64>,
+    /// Processor time in microseconds.
     cpu: f64,
 }
 
@@ -291,10 +295,10 @@ fn bandwidth<T: Element + Sync>(options: &Options, element: impl Fn(usize) -> T)
 fn tokens(options: &Options) -> anyhow::Result<()> {
     let path: &Path = options.file.as_deref().context("tokens needs --file")?;
     let tokens = Tokens::open(path)?;
-    let most = MOST_TOKEN_BATCHES.min(tokens.len() / options.batch_size());
+    let max = MAX_TOKEN_BATCHES.min(tokens.len() / options.batch_size());
     throughput(
         options,
-        options.batches.unwrap_or(most),
+        options.batches.unwrap_or(max),
         &[TOKENS],
         (16, Concatenate::default()),
         |count| tokens.first(count),
@@ -323,15 +327,15 @@ fn images(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// The threads are the loader's, and live as long as it does: an epoch starts none, and dropping its iterator waits for
-/// none.
+/// Measures the time to the first batch. The threads belong to the loader, so an epoch starts no thread, and the drop of
+/// its iterator waits for none.
 fn start<D: Dataset, C: Collator<D::Item>>(options: &Options, dataset: D, collator: C) -> anyhow::Result<()> {
     let mut loader = open(options, dataset, collator, options.shuffle);
     let (mut starts, mut drops) = (Vec::new(), Vec::new());
     for _ in 0..=options.epochs() {
         let called = Instant::now();
         let mut iter = loader.iter();
-        let batch = loaded(iter.next().context("an epoch without a batch")?)?;
+        let batch = loaded(iter.next().context("an epoch has no batch")?)?;
         starts.push(called.elapsed().as_secs_f64() * 1e3);
         drop(black_box(batch));
         let called = Instant::now();
@@ -391,7 +395,7 @@ fn stragglers(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// With the loader, since the threads are its own.
+/// Measures the drop of an iterator together with its loader, because the threads belong to the loader.
 fn shutdown(options: &Options) -> anyhow::Result<()> {
     let mut drops = Vec::new();
     for _ in 0..=options.epochs() {

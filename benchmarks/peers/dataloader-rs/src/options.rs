@@ -1,15 +1,15 @@
-//! The command line: that of every side.
+//! The command line, which is the same for every side.
 
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-/// Measures one workload on dataloader-rs and prints JSON, one object a line.
+/// Measures one workload on dataloader-rs and prints JSON, one object per line.
 #[derive(Debug, Parser, Serialize)]
 pub(crate) struct Options {
     pub(crate) workload: Workload,
-    /// Threads, each of which makes whole batches; 0 makes them in the program's own thread.
+    /// Number of threads, each of which makes whole batches. With 0, the program's own thread makes them.
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
     #[arg(long)]
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     epochs: Option<usize>,
     #[arg(long)]
     pub(crate) shuffle: bool,
-    /// Batches for each worker to be ahead.
+    /// Number of batches per worker that are loaded ahead.
     #[arg(long)]
     pub(crate) prefetch_factor: Option<usize>,
     #[arg(long, value_enum, default_value_t = Read::Ends)]
@@ -31,13 +31,13 @@ pub(crate) struct Options {
     pub(crate) dtype: DType,
     #[arg(long, value_enum, default_value_t = Kind::Trivial)]
     pub(crate) dataset: Kind,
-    /// A file of u16 for `tokens`.
+    /// File of `u16` for the workload `tokens`.
     #[arg(long, required_if_eq("workload", "tokens"))]
     pub(crate) file: Option<PathBuf>,
-    /// Class folders of JPEGs for `images`.
+    /// Folder with one sub-folder of JPEGs per class, for the workload `images`.
     #[arg(long, required_if_eq("workload", "images"))]
     pub(crate) folder: Option<PathBuf>,
-    /// For PyTorch only.
+    /// Ignored: only PyTorch has pipelines to choose from.
     #[arg(long)]
     pipeline: Option<String>,
 }
@@ -90,7 +90,7 @@ impl SampleShape {
         }
     }
 
-    /// Batches of an epoch when the command line does not say.
+    /// Default number of batches in an epoch.
     pub(crate) fn batches(self) -> usize {
         match self {
             Self::Image => 200,

@@ -1,4 +1,5 @@
-//! What the kernel says about this process, and how figures are put together: as on the loader's side.
+//! Reads the time and memory of this process from the kernel, and formats figures, in the same way as the loader's
+//! side.
 
 use std::{fs, thread, time::Duration};
 
@@ -10,8 +11,8 @@ use crate::options::Options;
 /// Prints one line of JSON.
 pub(crate) fn print(options: &Options, figures: serde_json::Value) -> anyhow::Result<()> {
     let mut line = serde_json::json!({ "loader": "dataloader-rs", "options": options });
-    let figures = figures.as_object().context("figures have names")?;
-    line.as_object_mut().context("a line is an object")?.extend(figures.clone());
+    let figures = figures.as_object().context("the figures are not a JSON object")?;
+    line.as_object_mut().context("the line is not a JSON object")?.extend(figures.clone());
     println!("{line}");
     Ok(())
 }
@@ -25,7 +26,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// `figures` must not be empty.
     pub(crate) fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         let last = figures.len() - 1;
@@ -34,15 +35,15 @@ impl Spread {
     }
 }
 
-/// The figure below which 99 of 100 lie.
+/// Returns the 99th percentile of the figures.
 pub(crate) fn percentile_99(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[(figures.len() - 1) * 99 / 100]
 }
 
-/// Processor time of this process, in microseconds.
+/// Returns the processor time of this process in microseconds.
 pub(crate) fn cpu_microseconds() -> f64 {
-    // SAFETY: `rusage` is plain numbers, for which zeros are valid, and the kernel fills it in.
+    // SAFETY: `rusage` has only numbers, for which zeros are valid, and the pointer is to a variable of that type.
     let usage = unsafe {
         let mut usage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);
@@ -51,7 +52,7 @@ pub(crate) fn cpu_microseconds() -> f64 {
     [usage.ru_utime, usage.ru_stime].iter().map(|time| time.tv_sec as f64 * 1e6 + time.tv_usec as f64).sum()
 }
 
-/// This process's memory, in bytes.
+/// Memory of this process, in bytes.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Memory {
     private: u64,
@@ -67,7 +68,7 @@ impl Memory {
             let mut words = line.split_whitespace();
             let (Some(name), Some(value)) = (words.next(), words.next()) else { continue };
             let Some(name) = name.strip_suffix(':') else {
-                // A map's first line: addresses, permissions...
+                // The first line of a map: addresses, permissions and so on.
                 shared = value.ends_with('s');
                 continue;
             };
@@ -83,7 +84,7 @@ impl Memory {
     }
 }
 
-/// Waits until this process has no thread but its first one.
+/// Waits until only the first thread of this process is left.
 pub(crate) fn wait_for_threads() -> anyhow::Result<()> {
     while fs::read_dir("/proc/self/task")?.count() > 1 {
         thread::sleep(Duration::from_micros(50));
