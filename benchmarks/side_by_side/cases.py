@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 OURS = "ours"
 STANDARD = "pytorch"
-LARGE_BATCH = "38.5 MB a batch of f32"
-MEMCPY = f"{LARGE_BATCH}, memcpy alone"
+LARGE_BATCH = "batches of 38.5 MB of f32"
+MEMCPY = f"{LARGE_BATCH}, memcpy without a loader"
 SLOW_BATCH_SIZE = 16  # default of `stragglers`, on every side
 
 
@@ -30,6 +30,11 @@ class Row:
     plot: tuple[str, str | int] | None = None
     # The title of a row of this loader whose figure no loader can beat.
     bound: str | None = None
+
+    def labels(self) -> dict:
+        """Returns the title, and the name of the row in plots and other rows."""
+        further = {name: value for name in ("overview", "plot", "bound") if (value := getattr(self, name))}
+        return {"title": self.title, **further}
 
 
 @dataclasses.dataclass
@@ -87,17 +92,17 @@ def overhead() -> Iterator[Case]:
     peers = ["--batches", "1000"]  # these take the slowest peer a second
     for workers in (0, 1, 2, 4):
         overview = "small batches" if workers == 1 else None
-        title = f"64 integers a batch, {count(workers)}"
+        title = f"batches of 64 integers, {count(workers)}"
         row = Row(title, "us", per_batch, overview=overview, plot=("overhead", workers))
         yield Case("overhead", ["--workers", str(workers)], [row], peers=peers)
     # `scaling` needs the cost of main with many workers. Peers are left out, because they would take long to start.
     for workers in (8, 16, 32, 64, 128):
-        row = Row(f"64 integers a batch, {count(workers)}", "us", per_batch)
+        row = Row(f"batches of 64 integers, {count(workers)}", "us", per_batch)
         yield Case("overhead", ["--workers", str(workers)], [row], ours=["--epochs", "2"], sides=(OURS,))
-    row = Row("64 integers a batch, shuffled, 1 worker", "us", per_batch)
+    row = Row("batches of 64 integers, shuffled, 1 worker", "us", per_batch)
     yield Case("overhead", ["--workers", "1", "--shuffle"], [row], peers=peers, sides=(OURS, STANDARD))
     for workers in (0, 1, 2, 4):
-        row = Row(f"1 integer a batch, {count(workers)}", "us", per_batch)
+        row = Row(f"batches of 1 integer, {count(workers)}", "us", per_batch)
         sides = None if workers == 1 else (OURS, STANDARD)
         options = ["--workers", str(workers), "--batch-size", "1"]
         yield Case("overhead", options, [row], peers=peers, sides=sides)
@@ -119,17 +124,17 @@ def bandwidth() -> Iterator[Case]:
     yield Case("bandwidth", options, [pages], ours=ours, peers=peers, sides=(OURS, STANDARD))
     copies = [
         Row(MEMCPY, "us", per_batch, compare=False),
-        Row(f"{MEMCPY}, from another batch", "us", median_of("whole_us_per_batch"), compare=False),
+        Row(f"{MEMCPY}, source is another batch", "us", median_of("whole_us_per_batch"), compare=False),
     ]
     yield Case("bandwidth", [], copies, command="memcpy", sides=(OURS,))
     for workers in (0, 1, 2):
         sides = None if workers == 1 else (OURS, STANDARD)
         options = ["--workers", str(workers), "--dtype", "u8"]
-        bytes_ = row("9.6 MB a batch of u8", workers, "9.6 MB batches")
+        bytes_ = row("batches of 9.6 MB of u8", workers, "9.6 MB batches")
         yield Case("bandwidth", options, [bytes_], ours=ours, peers=["--batches", "100", "--epochs", "2"], sides=sides)
     for sample, title, overview in (
-        ("row", "1 MiB a batch of f32", "1 MiB batches"),
-        ("short-row", "64 KiB a batch of f32", "64 KiB batches"),
+        ("row", "batches of 1 MiB of f32", "1 MiB batches"),
+        ("short-row", "batches of 64 KiB of f32", "64 KiB batches"),
     ):
         for workers in (1, 2):
             sides = None if workers == 1 else (OURS, STANDARD)
@@ -140,7 +145,7 @@ def bandwidth() -> Iterator[Case]:
 def tokens() -> Iterator[Case]:
     for workers in (1, 2):
         overview = "tokens" if workers == 2 else None
-        row = Row(f"16 x 2048 tokens a batch, {count(workers)}", "us", median_of("us_per_batch"), overview=overview)
+        row = Row(f"batches of 16 x 2048 tokens, {count(workers)}", "us", median_of("us_per_batch"), overview=overview)
         options = ["--workers", str(workers), "--shuffle", "--file", ".data/tokens.u16", "--batches", "1000"]
         yield Case("tokens", options, [row], peers=["--epochs", "2"], needs="tokens")
 
@@ -149,9 +154,9 @@ def images() -> Iterator[Case]:
     rate = median_of("images_per_second")
     for workers in (0, 1, 2):
         overview = "images" if workers == 2 else None
-        title, plot = f"images a second, {count(workers)}", ("images", count(workers))
+        title, plot = f"images per second, {count(workers)}", ("images", count(workers))
         row = Row(title, "", rate, more_is_better=True, overview=overview, plot=plot)
-        processor = Row(f"processor time an image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"])
+        processor = Row(f"processor time per image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"])
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
         sides = (OURS, "torchvision", "pillow") if workers == 0 else None
         yield Case("images", options, [row, processor], sides=sides, needs="images")
@@ -162,7 +167,7 @@ def start() -> Iterator[Case]:
         for workers in (1, 2, 4, 8):
             overview = "first batch" if (dataset, workers) == ("names", 4) else None
             plot = ("start", workers) if dataset == "names" else None
-            title = f"first batch, {what}, {count(workers)}"
+            title = f"time to the first batch, {what}, {count(workers)}"
             row = Row(title, "ms", median_of("first_batch_ms"), overview=overview, plot=plot)
             sides = None if dataset == "names" and workers in (1, 4) else (OURS, STANDARD)
             options = ["--workers", str(workers), "--dataset", dataset]
@@ -174,7 +179,8 @@ def memory() -> Iterator[Case]:
     for dataset, what in datasets:
         for workers in (1, 4):
             overview = "private memory" if (dataset, workers) == ("names", 4) else None
-            title, plot = f"private memory a worker, {what}, {count(workers)}", ("memory", f"{what}, {count(workers)}")
+            title = f"private memory per worker, {what}, {count(workers)}"
+            plot = ("memory", f"{what}, {count(workers)}")
             rows = [
                 Row(title, "MB", worst_private, overview=overview, plot=plot),
                 Row(f"all processes together, {what}, {count(workers)}", "MB", lambda line: line["pss"] / 1e6),
@@ -193,7 +199,7 @@ def stragglers() -> Iterator[Case]:
     workers, batches = 4, 100
     ideal = sum(map(straggler_ms, range(batches * SLOW_BATCH_SIZE))) / workers
     for prefetch in (2, 4):
-        title = f"an epoch with slow samples, {count(workers)}, prefetch {prefetch} (shared evenly: {ideal:,.0f} ms)"
+        title = f"an epoch with slow samples, {count(workers)}, prefetch {prefetch} (ideal: {ideal:,.0f} ms)"
         overview = "slow samples" if prefetch == 2 else None
         row = Row(title, "ms", lambda line: line["seconds"]["median"] * 1e3, overview=overview)
         options = ["--workers", str(workers), "--prefetch-factor", str(prefetch), "--batches", str(batches)]
@@ -203,24 +209,25 @@ def stragglers() -> Iterator[Case]:
 def shutdown() -> Iterator[Case]:
     for workers in (1, 4, 8):
         overview = "shutdown" if workers == 4 else None
-        row = Row(f"until all are gone, {count(workers)}", "ms", median_of("drop_ms"), overview=overview)
+        row = Row(f"until all workers have ended, {count(workers)}", "ms", median_of("drop_ms"), overview=overview)
         sides = None if workers == 4 else (OURS, STANDARD)
         yield Case("shutdown", ["--workers", str(workers)], [row], ours=["--epochs", "10"], sides=sides)
 
 
 def steady() -> Iterator[Case]:
     for workers in (1, 2):
-        row = Row(f"page faults a batch of 38.5 MB, {count(workers)}", "", faults_per_batch, compare=False)
+        row = Row(f"page faults per batch of 38.5 MB, {count(workers)}", "", faults_per_batch, compare=False)
         yield Case("steady", ["--workers", str(workers)], [row], sides=(OURS, STANDARD), counted=True)
 
 
 def resume() -> Iterator[Case]:
     for workers in (0, 2):
         overview = "resume at batch 10,000" if workers == 2 else None
+        title = f"time from the state to the next batch, {count(workers)}"
         rows = [
-            Row(f"from the state to the next batch, {count(workers)}", "ms", median_of("resume_ms"), overview=overview),
-            Row(f"to take the state, {count(workers)}", "us", median_of("save_us")),
-            Row(f"the state as JSON, {count(workers)}", "bytes", lambda line: line["state_bytes"]),
+            Row(title, "ms", median_of("resume_ms"), overview=overview),
+            Row(f"time to take the state, {count(workers)}", "us", median_of("save_us")),
+            Row(f"size of the state as JSON, {count(workers)}", "bytes", lambda line: line["state_bytes"]),
         ]
         options = ["--workers", str(workers), "--shuffle"]
         yield Case("resume", options, rows, peers=["--epochs", "3"], sides=(OURS, STANDARD))
@@ -228,11 +235,12 @@ def resume() -> Iterator[Case]:
 
 def killed() -> Iterator[Case]:
     workers = 2
+    title = f"recovery: longest gap between batches minus the usual gap, {count(workers)}"
     rows = [
-        Row(f"until the batches go on, {count(workers)}", "ms", median_of("recovery_ms"), overview="worker killed"),
-        Row("the same where nobody is killed", "ms", median_of("undisturbed_ms"), compare=False),
-        Row("how much longer the epoch takes", "ms", median_of("epoch_longer_ms"), compare=False),
-        Row("batches of 200 that the iterator does not return", "", median_of("lost_batches"), compare=False),
+        Row(title, "ms", median_of("recovery_ms"), overview="worker killed"),
+        Row("the same without a kill", "ms", median_of("undisturbed_ms"), compare=False),
+        Row("additional time of the epoch", "ms", median_of("epoch_longer_ms"), compare=False),
+        Row("batches that the iterator does not return, of 200", "", median_of("lost_batches"), compare=False),
     ]
     options = ["--workers", str(workers), "--batches", "200"]
     # PyTorch's epochs take longer, and each kill needs three of them. In three rounds this still gives 20 kills.
@@ -249,14 +257,14 @@ def until_gone(line: dict) -> float:
 def shutdown_faults() -> Iterator[Case]:
     workers = 2
     faults = {
-        "none": "nothing wrong",
-        "stuck": "one is 30 s in a sample",
-        "stopped": "one is stopped",
-        "killed": "one was just killed",
-        "blocked": "one is 30 s in a sample, with all signals blocked",
+        "none": "no fault",
+        "stuck": "one in a sample of 30 s",
+        "stopped": "one stopped",
+        "killed": "one just killed",
+        "blocked": "one in a sample of 30 s with all signals blocked",
     }
     for fault, what in faults.items():
-        row = Row(f"until all are gone, {count(workers)}, {what}", "ms", until_gone)
+        row = Row(f"until all workers have ended, {count(workers)}, {what}", "ms", until_gone)
         is_quick = fault in ("none", "killed")
         ours, peers = (["--epochs", "20"], ["--epochs", "5"]) if is_quick else (["--epochs", "1"], ["--epochs", "1"])
         options = ["--workers", str(workers), "--fault", fault]

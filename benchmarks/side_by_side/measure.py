@@ -99,7 +99,7 @@ def evaluate(row: Row, lines: dict[str, list[dict]], not_applicable: dict[str, s
             values[name] = [row.figure(line) for line in of]
         except NoFigure as reason:
             not_applicable[name] = str(reason)
-    result = {"title": row.title, "unit": row.unit, "more_is_better": row.more_is_better}
+    result = {**row.labels(), "unit": row.unit, "more_is_better": row.more_is_better}
     result["figures"] = {name: spread(of) for name, of in values.items() if of}
     if row.compare:
         # Ratios are computed per round, because the speed of the machine may change from round to round.
@@ -108,9 +108,7 @@ def evaluate(row: Row, lines: dict[str, list[dict]], not_applicable: dict[str, s
             for name, of in values.items()
             if of and name != OURS
         }
-    result |= {"not_applicable": not_applicable, "failed": failed}
-    result |= {name: value for name in ("overview", "plot", "bound") if (value := getattr(row, name))}
-    return result
+    return result | {"not_applicable": not_applicable, "failed": failed}
 
 
 def better(row: Row, theirs: float, ours: float) -> float:

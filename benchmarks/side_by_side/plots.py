@@ -42,34 +42,34 @@ def of_sides(spreads: dict) -> list[svg.Series]:
 
 
 def overview(places: list, series: list[svg.Series]) -> str:
-    subtitle = "A peer's figure by this loader's: above 1 this loader is ahead, below 1 the peer."
-    return svg.bars("All workloads", subtitle, svg.Axis("times, logarithmic scale", base=1), places, series)
+    subtitle = "The figure of a peer divided by that of this loader: above 1 this loader is better, below 1 the peer."
+    return svg.bars("All workloads", subtitle, svg.Axis("ratio, logarithmic scale", base=1), places, series)
 
 
 def overhead(places: list, series: list[svg.Series]) -> str:
-    subtitle = "Time per batch; without workers in process. Lower is better."
+    subtitle = "Time per batch; 0 workers means in process. Lower is better."
     axis = svg.Axis("microseconds, logarithmic scale")
     return svg.lines("A batch of 64 integers", subtitle, axis, "workers", places, series)
 
 
 def bandwidth(places: list, series: list[svg.Series]) -> str:
     subtitle = "Time per batch, 1 worker. Lower is better."
-    return svg.bars("What a batch's bytes cost", subtitle, svg.Axis("microseconds, logarithmic scale"), places, series)
+    return svg.bars("Time per batch by size", subtitle, svg.Axis("microseconds, logarithmic scale"), places, series)
 
 
 def images(places: list, series: list[svg.Series]) -> str:
     subtitle = "JPEGs of 500 x 375 decoded, cropped, resized to 224 x 224, flipped, normalised. Higher is better."
-    return svg.bars("Photographs", subtitle, svg.Axis("images a second", logarithmic=False), places, series)
+    return svg.bars("Photographs", subtitle, svg.Axis("images per second", logarithmic=False), places, series)
 
 
 def start(places: list, series: list[svg.Series]) -> str:
-    subtitle = "A million file names; workers are started in between. Lower is better."
+    subtitle = "A million file names; includes the start of the workers. Lower is better."
     axis = svg.Axis("milliseconds, logarithmic scale")
     return svg.lines("From iter() to the first batch", subtitle, axis, "workers", places, series)
 
 
 def memory(places: list, series: list[svg.Series]) -> str:
-    subtitle = "After 400 shuffled batches, the largest of the workers. Lower is better."
+    subtitle = "After 400 shuffled batches; maximum of the workers. Lower is better."
     return svg.bars("Private memory of a worker", subtitle, svg.Axis("megabytes, logarithmic scale"), places, series)
 
 

@@ -15,9 +15,20 @@ def store(workload: str, machine: dict, versions: dict, missing: dict, cases: li
 
 
 def load() -> dict[str, dict]:
-    """Returns the stored results by workload, in the order of the plan."""
-    files = {name: RESULTS / f"{name}.json" for name in dict.fromkeys(case.workload for case in plan())}
-    return {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
+    """Returns the stored results by workload, in the order of the plan. The titles are those of the plan, so that a
+    title can change without a new measurement."""
+    planned: dict[str, dict] = {}
+    for case in plan():
+        planned.setdefault(case.workload, {})[tuple(case.options)] = case.rows
+    found = {}
+    for workload, cases in planned.items():
+        path = RESULTS / f"{workload}.json"
+        if path.exists():
+            found[workload] = json.loads(path.read_text())
+            for case in found[workload]["cases"]:
+                for stored, row in zip(case["rows"], cases.get(tuple(case["options"]), [])):
+                    stored |= row.labels()
+    return found
 
 
 def rows(result: dict) -> list[dict]:

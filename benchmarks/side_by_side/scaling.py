@@ -42,16 +42,16 @@ class MainCost:
         # The measured time includes the time in which main looks for batches while it waits. The true cost does not
         # fall with more workers, so a smaller figure with more workers is closer to it.
         counts = sorted(self.measured)
-        self.least = {at: min(self.measured[count] for count in counts if count >= at) for at in counts}
+        self.lowest = {at: min(self.measured[count] for count in counts if count >= at) for at in counts}
 
     def at(self, workers: int) -> float:
         """Interpolates linearly between two numbers of workers. Beyond the last one, returns the cost there."""
-        below = max((count for count in self.least if count <= workers), default=min(self.least))
-        above = min((count for count in self.least if count >= workers), default=max(self.least))
+        below = max((count for count in self.lowest if count <= workers), default=min(self.lowest))
+        above = min((count for count in self.lowest if count >= workers), default=max(self.lowest))
         if above <= below:
-            return self.least[below]
+            return self.lowest[below]
         share = (workers - below) / (above - below)
-        return self.least[below] + share * (self.least[above] - self.least[below])
+        return self.lowest[below] + share * (self.lowest[above] - self.lowest[below])
 
 
 @dataclasses.dataclass
@@ -199,7 +199,7 @@ def with_memory(title: str, runs: Runs, main: MainCost, size: int) -> Iterator[W
         return lambda workers: Costs(of_main(workers), lambda number: 0.0, size, size / work, most)
 
     yield Workload(title, costs(rate), 0.0, runs.measured(fed=(1, fastest)), reached)
-    yield Workload(f"{title}, memory no bound", costs(float("inf")), 0.0)
+    yield Workload(f"{title}, unlimited memory bandwidth", costs(float("inf")), 0.0)
 
 
 def varied(work: float) -> Callable[[int], float]:
@@ -228,7 +228,7 @@ def photographs(runs: Runs, large: Runs, main: MainCost) -> Iterator[Workload]:
         batches = runs.lines[workers][0]["check"]["batches"]
         measured.append(Measured(workers, time, batches, used, fed=workers == 1))
     yield Workload("64 photographs", costs(rate), work, measured, reached)
-    yield Workload("64 photographs, memory no bound", costs(float("inf")), work)
+    yield Workload("64 photographs, unlimited memory bandwidth", costs(float("inf")), work)
 
 
 def slow_batch(number: int) -> float:
@@ -329,16 +329,17 @@ def checks(workload: Workload, cores: int) -> Iterator[dict]:
 
 def markdown(result: dict) -> str:
     number = table.number
-    lines = ["Batches a second, simulated, with a core for main and for each worker:", ""]
-    lines.append("| a batch | " + " | ".join(map(str, COUNTS)) + f" | knee, workers | full with {COUNTS[-1]} |")
+    lines = ["Batches per second, simulated, with one core for main and one for each worker:", ""]
+    counts = " | ".join(map(str, COUNTS))
+    lines.append(f"| batch | {counts} | knee (workers) | bottleneck with {COUNTS[-1]} workers |")
     lines.append("|---" * (len(COUNTS) + 3) + "|")
     for row in result["predicted"]:
         cells = [row["title"], *(number(row["batches_per_second"][workers]) for workers in COUNTS)]
         cells.append(f"over {COUNTS[-1]}" if row["knee"] is None else str(row["knee"]))
         cells.append(row["bound"])
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "What it was fed with, in microseconds a batch:", ""]
-    lines.append(f"| a batch | main, 1 worker | main, {COUNTS[-1]} workers | a worker | of it copies | memory, GB/s |")
+    lines += ["", "Costs that the simulation uses, in microseconds per batch:", ""]
+    lines.append(f"| batch | main, 1 worker | main, {COUNTS[-1]} workers | worker | of which copying | memory, GB/s |")
     lines.append("|---" * 6 + "|")
     for row in result["costs"]:
         memory = row["memory_bytes_per_us"]
@@ -347,30 +348,31 @@ def markdown(result: dict) -> str:
         cells.append("" if memory is None else f"{'' if row['memory_reached'] else 'at least '}{number(memory / 1e3)}")
         lines.append("| " + " | ".join(cells) + " |")
     machine = result["machine"]
-    lines += ["", f"The simulation on {machine['cores']} cores beside what was measured on as many:", ""]
-    lines.append("| a batch | workers | simulated, us | measured, us | error | cores in use |")
+    cores = machine["cores"]
+    lines += ["", f"The simulation with {cores} cores, compared with measurements on {cores} cores:", ""]
+    lines.append("| batch | workers | simulated, us | measured, us | error | cores in use |")
     lines.append("|---" * 6 + "|")
     for row in result["checked"]:
         prefetch = f", prefetch {row['prefetch_factor']}" if row["cores_used"] is None else ""
         cells = [row["title"] + prefetch, f"{row['workers']}{' *' if row['fed'] else ''}"]
         cells += [number(row["predicted_us"]), number(row["measured_us"]), f"{round(100 * row['error']):+d}%"]
-        cells.append(f"{row['cores_used']:.2f}" if row["cores_used"] is not None else "asleep")
+        cells.append(f"{row['cores_used']:.2f}" if row["cores_used"] is not None else "none: workers sleep")
         lines.append("| " + " | ".join(cells) + " |")
-    lines += ["", "\\* The worker's cost or memory's is from the same run, so that the row checks less."]
+    lines += ["", "\\* A cost that the simulation uses comes from this measurement, so this row is a weaker check."]
     errors = [abs(row["error"]) for row in result["checked"] if not row["fed"]]
     if errors:
-        text = f"In the {len(errors)} other rows the error is {statistics.median(errors):.0%} in the median, "
-        lines.append(f"{text}{max(errors):.0%} at most.")
-    lines += ["", f"{machine['processor']}, {machine['cores']} cores; {machine['date']}."]
+        text = f"In the {len(errors)} other rows the median error is {statistics.median(errors):.0%}, "
+        lines.append(f"{text}the maximum {max(errors):.0%}.")
+    lines += ["", f"{machine['processor']}, {cores} cores; {machine['date']}."]
     return "\n".join(lines)
 
 
 def plot(predicted: list[dict]) -> str:
     """Plots one line per workload, except those without a limit of memory."""
-    shown = [row for row in predicted if not row["title"].endswith("memory no bound")]
+    shown = [row for row in predicted if not row["title"].endswith("unlimited memory bandwidth")]
     series = [
         svg.Series(row["title"], colour, row["batches_per_second"]) for row, colour in zip(shown, COLOURS, strict=True)
     ]
-    subtitle = "Simulated, with a core for main and for each worker. Higher is better."
-    axis = svg.Axis("batches a second, logarithmic scale")
-    return svg.lines("Past this machine", subtitle, axis, "workers", list(COUNTS), series)
+    subtitle = "Simulated, with one core for main and one for each worker. Higher is better."
+    axis = svg.Axis("batches per second, logarithmic scale")
+    return svg.lines("Throughput with more cores", subtitle, axis, "workers", list(COUNTS), series)

@@ -7,8 +7,8 @@ from side_by_side.sides import HERE, TITLES
 START, END = "<!-- tables: written by `run` -->", "<!-- end of tables -->"
 WHERE_NAMED = ("figures", "not_applicable", "failed")
 HEADINGS = {
-    "overhead": "Batches with next to nothing in them",
-    "bandwidth": "Batches of many bytes",
+    "overhead": "Small batches",
+    "bandwidth": "Large batches",
     "tokens": "Tokens from a file",
     "images": "Photographs",
     "start": "Start",
@@ -18,7 +18,7 @@ HEADINGS = {
     "steady": "Steady state",
     "resume": "Resume in mid-epoch",
     "killed": "A worker is killed in mid-epoch",
-    "shutdown-faults": "Shutdown when something is wrong",
+    "shutdown-faults": "Shutdown with a faulty worker",
 }
 
 
@@ -51,7 +51,8 @@ def section(workload: str, result: dict) -> str:
     if failed := merged(result["cases"], "failed"):
         lines += ["", "Failed: " + "; ".join(f"{name} ({reason})" for name, reason in failed.items()) + "."]
     if differing := {name for case in result["cases"] for name in case["differing"]}:
-        lines += ["", f"Gave other values than this loader: {', '.join(TITLES[name] for name in sorted(differing))}."]
+        names = ", ".join(TITLES[name] for name in sorted(differing))
+        lines += ["", f"Values differ from those of this loader: {names}."]
     return "\n".join(lines)
 
 
@@ -65,7 +66,7 @@ def cell(row: dict, name: str, medians: dict[str, float]) -> str:
     if name == OURS:
         text += f" ({number(figures['min'])}–{number(figures['max'])})"
         if row.get("bound") in medians:
-            text += f", {medians[row['bound']] / figures['median']:.0%} of memcpy's speed"
+            text += f", {medians[row['bound']] / figures['median']:.0%} of the speed of memcpy"
     elif name in row.get("ratio", {}):
         text += f" ({number(row['ratio'][name]['median'])} x)"
     return text

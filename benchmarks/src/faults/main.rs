@@ -50,7 +50,7 @@ fn main() -> anyhow::Result<()> {
         return results::write_document();
     }
     println!(
-        "| fault | tries | survived | one batch lost | lost | hung | wrong | median (range) | left over | what the user sees |"
+        "| fault | tries | survived | one batch lost | lost | hung | wrong | time: median (range) | tries with leftovers | what the user sees |"
     );
     println!("|{}", "---|".repeat(10));
     let mut all = Vec::new();

@@ -109,7 +109,7 @@ fn tables() -> anyhow::Result<String> {
     let (ours, pytorch): (Results, PyTorch) = (read(OURS)?, read(PYTORCH)?);
     let torch = &pytorch.versions.torch;
     let mut text = format!(
-        "| fault | tries | survived | one batch lost | lost | hung | wrong | to the outcome: median (range) | PyTorch {torch}: tries | survived | lost | hung | wrong |\n|{}\n",
+        "| fault | tries | survived | one batch lost | lost | hung | wrong | time to the outcome: median (range) | PyTorch {torch}: tries | survived | lost | hung | wrong |\n|{}\n",
         "---|".repeat(13)
     );
     let (mut drops, mut mains) = (String::new(), String::new());
@@ -130,11 +130,11 @@ fn tables() -> anyhow::Result<String> {
         }
     }
     text += &format!(
-        "\n| the iterator is dropped in mid-epoch | tries | returned | after: median (range) | something is left | PyTorch {torch}: returned | after: median (range) | a worker is left |\n|{}\n{drops}",
+        "\n| fault, and a drop of the iterator in mid-epoch | tries | returned | time: median (range) | tries with leftovers | PyTorch {torch}: returned | time: median (range) | tries with a worker left |\n|{}\n{drops}",
         "---|".repeat(8)
     );
     text += &format!(
-        "\n| main ends in mid-epoch | tries | no worker is left | after: median (range) | PyTorch {torch}: within 1 s | within 20 s |\n|{}\n{mains}",
+        "\n| how main ends in mid-epoch | tries | all workers ended | time: median (range) | PyTorch {torch}: all workers ended within 1 s | within 20 s |\n|{}\n{mains}",
         "---|".repeat(6)
     );
     let Machine { date, processor, cores, load_average, .. } = &ours.machine;
