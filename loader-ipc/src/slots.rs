@@ -32,8 +32,8 @@ use std::{
 
 use loader_pinning::Pinner;
 use recent::RecentSizes;
-use regions::Region;
 pub use regions::SharedRegion;
+use regions::{Region, Sharing};
 
 use crate::{
     advice,
@@ -59,7 +59,7 @@ pub struct SlotPool {
     owner: Arc<Owner>,
 }
 
-/// An iterator, by the thread that leased its last slot. The iterator is alive as long as an [`Arc`] of this.
+/// An iterator, by the thread that uses it. The iterator is alive as long as an [`Arc`] of this.
 #[derive(Debug)]
 struct Owner(Mutex<ThreadId>);
 
@@ -104,6 +104,8 @@ struct Inner {
     owner: u32,
     /// Page-locks the slots.
     pinner: Option<Pinner>,
+    /// Who can map the slots.
+    sharing: Sharing,
 }
 
 #[derive(Debug)]
@@ -206,12 +208,22 @@ impl SlotPool {
     /// As [`new`](Self::new), with slots that `pinner` page-locks. A slot that it cannot page-lock is
     /// ordinary memory.
     pub fn pinned(limit: u64, pinner: Option<Pinner>) -> Self {
-        let inner = Arc::new(Mutex::new(Inner::new(limit, pinner)));
+        Self::over(Inner::new(limit, pinner, Sharing::WithWorkers))
+    }
+
+    /// Creates a pool for a test or a simulation without workers: the slots are memory of this process, which
+    /// takes no pages until something writes to it. [`region_of`](Self::region_of) returns `None`.
+    pub fn of_this_process(limit: u64) -> Self {
+        Self::over(Inner::new(limit, None, Sharing::None))
+    }
+
+    fn over(inner: Inner) -> Self {
+        let inner = Arc::new(Mutex::new(inner));
         let returns = Returns { slots: Mutex::default(), pool: Arc::downgrade(&inner) };
         Self { inner, returns: Arc::new(returns), owner: Owner::new() }
     }
 
-    /// Returns a handle to the same slots for another iterator.
+    /// Returns a handle to the same slots for another iterator, which the calling thread uses.
     #[must_use]
     pub fn of_iterator(&self) -> Self {
         Self { owner: Owner::new(), ..self.clone() }
@@ -222,10 +234,16 @@ impl SlotPool {
         self.lock().used_by_others(&self.owner).count()
     }
 
-    /// True if other iterators have slots that may come back while this thread waits. Slots of iterators that
-    /// this thread used last cannot come back: this thread cannot take their batches while it waits.
+    /// Notes which thread uses this iterator from now on.
+    pub fn set_user(&self, thread: ThreadId) {
+        *lock(&self.owner.0) = thread;
+    }
+
+    /// True if other iterators have slots that may come back while the thread that uses this one waits. Slots
+    /// of other iterators that the same thread uses cannot come back: the thread cannot take their batches
+    /// while it waits.
     pub fn others_may_return_slots(&self) -> bool {
-        let this = thread::current().id();
+        let this = *lock(&self.owner.0);
         self.lock().used_by_others(&self.owner).any(|owner| *lock(&owner.0) != this)
     }
 
@@ -365,9 +383,10 @@ impl SlotPool {
         loan.put(0, bytes).map_err(|_| SlotError::NotLeased(lease))
     }
 
-    /// Returns the region of a slot number, to be sent to a worker; `None` if there is no such region.
+    /// Returns the region of a slot number, to be sent to a worker; `None` if there is no such region, or if
+    /// workers cannot map it.
     pub fn region_of(&self, slot: u32) -> Option<SharedRegion> {
-        self.lock().region_of(slot).map(Region::share)
+        self.lock().region_of(slot).and_then(Region::share)
     }
 
     /// True if the slot exists.
@@ -408,12 +427,12 @@ impl Inner {
     fn start_anew_after_fork(&mut self) {
         let this = process::id();
         if self.owner != this {
-            let Self { limit, next, generation, .. } = *self;
-            *self = Self { owner: this, next, generation, ..Self::new(limit, self.pinner.clone()) };
+            let Self { limit, next, generation, sharing, .. } = *self;
+            *self = Self { owner: this, next, generation, ..Self::new(limit, self.pinner.clone(), sharing) };
         }
     }
 
-    fn new(limit: u64, pinner: Option<Pinner>) -> Self {
+    fn new(limit: u64, pinner: Option<Pinner>, sharing: Sharing) -> Self {
         Self {
             limit,
             slots: BTreeMap::new(),
@@ -431,6 +450,7 @@ impl Inner {
             returned: 0,
             owner: process::id(),
             pinner,
+            sharing,
         }
     }
 
@@ -483,7 +503,6 @@ impl Inner {
         let slot = self.slots.get_mut(&number).expect("the caller has found or made the slot");
         slot.state = State::Leased;
         slot.owner = Arc::downgrade(owner);
-        *lock(&owner.0) = thread::current().id();
         self.generation = self.generation.wrapping_add(1);
         slot.generation = self.generation;
         slot.min_len = 0;
@@ -581,7 +600,7 @@ impl Inner {
             return region.make_slot(pinner);
         }
         let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut region = Region::create(self.next, len, self.slots.len())?;
+        let mut region = Region::create(self.next, len, self.slots.len(), self.sharing)?;
         let made = region.make_slot(pinner)?;
         self.next = region.end();
         self.regions.insert(region.first(), region);

@@ -3,6 +3,7 @@
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError, Weak},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -69,6 +70,7 @@ impl Team {
 
     /// Waits until the user's next batch has arrived. False if the epoch is over.
     pub(super) fn wait(&mut self) -> Result<bool, Error> {
+        self.coordinator.slots().set_user(thread::current().id());
         self.coordinator.start_wait(Instant::now());
         loop {
             match self.coordinator.poll(Instant::now(), &mut self.pool)? {

@@ -29,7 +29,7 @@ pub(super) struct Region {
     first: u32,
     count: u32,
     slot_len: NonZeroUsize,
-    fd: Arc<OwnedFd>,
+    backing: Backing,
     mapping: Arc<SlotRegion>,
     /// Numbers of the places in which a slot can be made.
     vacant: BTreeSet<u32>,
@@ -37,6 +37,46 @@ pub(super) struct Region {
     slots: usize,
     /// Number of places that are never used again.
     given_up: usize,
+}
+
+/// Where the memory of a region is.
+#[derive(Debug)]
+enum Backing {
+    /// In a memfd, which workers map too.
+    Memfd(Arc<OwnedFd>),
+    /// In this process only. The system reserves a page when it is first written.
+    ThisProcess,
+}
+
+impl Backing {
+    /// Reserves the pages of `len` bytes from `start` on.
+    fn reserve(&self, start: usize, len: NonZeroUsize) -> io::Result<()> {
+        match self {
+            Self::Memfd(fd) => memory::reserve_pages(fd, start, len),
+            Self::ThisProcess => Ok(()),
+        }
+    }
+
+    /// Gives the pages of `len` bytes from `start` on back to the system.
+    fn release(&self, start: usize, len: NonZeroUsize) -> io::Result<()> {
+        match self {
+            Self::Memfd(fd) => memory::release_pages(fd, start, len),
+            Self::ThisProcess => Ok(()),
+        }
+    }
+}
+
+/// Who can map the memory of slots.
+///
+/// Alternative considered: slots without memory, of which only the numbers and sizes exist. Rejected because
+/// [`SlotMemory`] gives out bytes, so each of its methods would need a second case, while memory of this
+/// process takes two system calls per region and no pages as long as nothing writes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// This process and its workers.
+    WithWorkers,
+    /// Only this process.
+    None,
 }
 
 /// Description of a region, and its descriptor, with which a worker maps it.
@@ -64,24 +104,35 @@ impl Region {
     ///
     /// # Errors
     /// If the system is out of descriptors, mappings or memory.
-    pub(super) fn create(first: u32, slot_len: NonZeroUsize, slots: usize) -> io::Result<Self> {
+    pub(super) fn create(
+        first: u32,
+        slot_len: NonZeroUsize,
+        slots: usize,
+        sharing: Sharing,
+    ) -> io::Result<Self> {
         let max_places = if slot_len.get() < MIN_LEN_ALONE { MAX_REGION_LEN / slot_len } else { 1 };
         let count = slots.max(MIN_PLACES).min(max_places);
         // A limit on address space or on the size of files may allow memory for one slot, but not for
         // several.
-        Self::with_places(first, slot_len, count).or_else(|error| match count {
+        Self::with_places(first, slot_len, count, sharing).or_else(|error| match count {
             1 => Err(error),
-            _ => Self::with_places(first, slot_len, 1),
+            _ => Self::with_places(first, slot_len, 1, sharing),
         })
     }
 
-    fn with_places(first: u32, slot_len: NonZeroUsize, count: usize) -> io::Result<Self> {
+    fn with_places(first: u32, slot_len: NonZeroUsize, count: usize, sharing: Sharing) -> io::Result<Self> {
         let places = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
-        let fd = memory::create(slot_len.checked_mul(places).ok_or(io::ErrorKind::InvalidInput)?)?;
-        let mapping = SlotRegion::map(&fd, slot_len, places)?;
+        let (backing, mapping) = match sharing {
+            Sharing::WithWorkers => {
+                let fd = memory::create(slot_len.checked_mul(places).ok_or(io::ErrorKind::InvalidInput)?)?;
+                let mapping = SlotRegion::map(&fd, slot_len, places)?;
+                (Backing::Memfd(Arc::new(fd)), mapping)
+            }
+            Sharing::None => (Backing::ThisProcess, SlotRegion::of_this_process(slot_len, places)?),
+        };
         let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let vacant = (first..first + count).collect();
-        Ok(Self { first, count, slot_len, fd: Arc::new(fd), mapping, vacant, slots: 0, given_up: 0 })
+        Ok(Self { first, count, slot_len, backing, mapping, vacant, slots: 0, given_up: 0 })
     }
 
     /// Returns the number of its first slot.
@@ -111,7 +162,7 @@ impl Region {
     /// If the system is out of memory.
     pub(super) fn make_slot(&mut self, pinner: Option<&Pinner>) -> io::Result<(u32, Arc<SlotMemory>)> {
         while let Some(&number) = self.vacant.first() {
-            memory::reserve_pages(&self.fd, self.offset(number), self.slot_len)?;
+            self.backing.reserve(self.offset(number), self.slot_len)?;
             self.vacant.remove(&number);
             // The CUDA driver may still have the memory of a destroyed slot registered. Such a place is never
             // used again.
@@ -129,16 +180,22 @@ impl Region {
     /// vacant.
     pub(super) fn remove_slot(&mut self, number: u32, may_be_read: bool) {
         self.slots -= 1;
-        if !may_be_read && memory::release_pages(&self.fd, self.offset(number), self.slot_len).is_ok() {
+        if !may_be_read && self.backing.release(self.offset(number), self.slot_len).is_ok() {
             self.vacant.insert(number);
         } else {
             self.given_up += 1;
         }
     }
 
-    pub(super) fn share(&self) -> SharedRegion {
-        let Self { first, count, slot_len, ref fd, .. } = *self;
-        SharedRegion { first, count, slot_len: slot_len.get() as u64, fd: Arc::clone(fd) }
+    /// Returns what a worker needs to map it; `None` if only this process can.
+    pub(super) fn share(&self) -> Option<SharedRegion> {
+        let Self { first, count, slot_len, ref backing, .. } = *self;
+        match backing {
+            Backing::Memfd(fd) => {
+                Some(SharedRegion { first, count, slot_len: slot_len.get() as u64, fd: Arc::clone(fd) })
+            }
+            Backing::ThisProcess => None,
+        }
     }
 
     /// Returns the number of slots, and the number of all places: with a slot, vacant, or never used again.

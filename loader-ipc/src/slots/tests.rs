@@ -185,6 +185,16 @@ fn a_task_without_slot_can_lease_a_larger_one() {
 }
 
 #[test]
+fn slots_of_this_process_need_no_descriptor() {
+    let pool = SlotPool::of_this_process(1 << 20);
+    let lease = pool.lease(1, 0, ANY_SLOT).unwrap();
+    assert!(pool.region_of(lease.slot).is_none(), "no worker can map it");
+    pool.write(lease, b"indices").unwrap();
+    assert_eq!(pool.lend(lease, 8, false).unwrap().take(0..7).unwrap().as_bytes(), b"indices");
+    assert_eq!(pool.regrow(None, 1 << 19, 0).unwrap().len, 1 << 19);
+}
+
+#[test]
 fn slots_of_other_threads_iterators_may_come_back() {
     let pool = SlotPool::new(1 << 20);
     let (ours, theirs) = (pool.of_iterator(), pool.of_iterator());
@@ -196,7 +206,8 @@ fn slots_of_other_threads_iterators_may_come_back() {
         (1, false),
         "only this thread could give it back"
     );
-    let theirs = thread::spawn(move || (theirs.lease(1, 0, ANY_SLOT).unwrap(), theirs)).join().unwrap().1;
+    let _other = theirs.lease(1, 0, ANY_SLOT).unwrap();
+    theirs.set_user(thread::spawn(|| thread::current().id()).join().unwrap());
     assert_eq!((ours.used_by_other_iterators(), ours.others_may_return_slots()), (2, true));
     let returned = ours.returned();
     drop(theirs.lend(lease, 1, false).unwrap());
@@ -261,7 +272,7 @@ fn only_existing_slots_have_reserved_pages() {
     let pool = SlotPool::new(1 << 30);
     let held: Vec<Loan> = (0..500).map(|_| lend_one(&pool, 8)).collect();
     let pages = |region: &SharedRegion| nix::sys::stat::fstat(region).unwrap().st_blocks as u64 * 512;
-    let regions: Vec<SharedRegion> = lock(&pool.inner).regions.values().map(Region::share).collect();
+    let regions: Vec<SharedRegion> = lock(&pool.inner).regions.values().filter_map(Region::share).collect();
     let all = || regions.iter().map(pages).sum::<u64>();
     assert_eq!(all(), pool.bytes(), "the pages of slots are reserved, and no others");
     drop(held);

@@ -45,6 +45,15 @@ impl SlotRegion {
         Ok(Self::over(Mapping::new(fd.as_fd(), len, Access::Write)?, slot_len))
     }
 
+    /// Maps `count` slots of `slot_len` bytes each of zeroed memory that only this process has.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the length overflows; otherwise the error of `mmap`.
+    pub fn of_this_process(slot_len: NonZeroUsize, count: NonZeroUsize) -> io::Result<Arc<Self>> {
+        let len = slot_len.checked_mul(count).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self::over(Mapping::anonymous(len)?, slot_len))
+    }
+
     fn over(mapping: Mapping, slot_len: NonZeroUsize) -> Arc<Self> {
         let taken = (0..mapping.len() / slot_len).map(|_| AtomicBool::new(false)).collect();
         Arc::new(Self { mapping, slot_len, taken })
@@ -110,7 +119,7 @@ impl SlotMemory {
     /// # Errors
     /// The error of `mmap`.
     pub fn of_this_process(len: NonZeroUsize) -> io::Result<Arc<Self>> {
-        Ok(Self::only_slot(SlotRegion::over(Mapping::anonymous(len)?, len)))
+        Ok(Self::only_slot(SlotRegion::of_this_process(len, NonZeroUsize::MIN)?))
     }
 
     fn only_slot(region: Arc<SlotRegion>) -> Arc<Self> {
@@ -316,8 +325,7 @@ mod tests {
     #[test]
     fn a_place_of_a_region_has_at_most_one_slot() {
         let page = NonZeroUsize::new(4096).unwrap();
-        let region =
-            SlotRegion::over(Mapping::anonymous(NonZeroUsize::new(3 * 4096).unwrap()).unwrap(), page);
+        let region = SlotRegion::of_this_process(page, NonZeroUsize::new(3).unwrap()).unwrap();
         let slots = [0, 1, 2].map(|place| region.slot(place, None).unwrap());
         assert!(region.slot(1, None).is_none() && region.slot(3, None).is_none());
         for (number, slot) in slots.iter().enumerate() {

@@ -465,7 +465,7 @@ fn rest_and_resume(simulation: &mut Simulation, epoch: u64, supply: Supply) -> b
 /// Runs the scenario of a seed.
 fn run(seed: u64, base: Instant) {
     let mut scenario = Scenario::draw(seed, base);
-    let slots = SlotPool::new(scenario.limit);
+    let slots = SlotPool::of_this_process(scenario.limit);
     let stays = scenario.rng.random();
     let mut simulation = scenario.start(0, None, &slots, stays);
     let (mut epoch, mut got) = (0, Got::default());
