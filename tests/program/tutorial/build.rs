@@ -8,7 +8,7 @@
 //! Alternative considered: a cargo project that a test writes and builds for each step. Rejected because cargo would
 //! compile all crates of the loader a second time, and would need the registry.
 
-use std::{env, fmt::Write, fs, path::Path};
+use std::{env, fs, path::Path};
 
 const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tutorial.md");
 
@@ -40,7 +40,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// Reads the block whose first line is line `number` of the tutorial.
+    /// Reads the block that begins in line `number` of the tutorial.
     fn read(&mut self, number: usize, language: &str, block: &str) {
         match language {
             "rust" if self.program.is_empty() => self.program = block.to_owned(),
@@ -74,27 +74,23 @@ impl Steps {
             let (command, output) = run.split_once('\n').unwrap_or((run, ""));
             let (options, output) = (&self.options, output.trim_end());
             self.runs.push(format!(
-                "Run {{ line: {number}, program: {program}, options: {options:?}, command: {command:?}, output: {output:?} }}"
+                "Run {{ line: {number}, program: {program}, options: {options:?}, \
+                 command: {command:?}, output: {output:?} }},\n"
             ));
         }
     }
 
     fn write(&self, folder: &Path) {
-        let mut programs = String::new();
-        let mut mains = Vec::new();
-        for (number, program) in self.programs.iter().enumerate() {
+        let Self { manifest, programs, runs, .. } = self;
+        let modules = programs.iter().enumerate().map(|(number, program)| {
             let run = "pub(super) fn run() -> anyhow::Result<()> { main() }";
-            write!(programs, "mod program_{number} {{\n{program}\n{run}\n}}\n")
-                .expect("strings take everything");
-            mains.push(format!("program_{number}::run"));
-        }
-        let mains = mains.join(", ");
-        write!(programs, "const PROGRAMS: &[fn() -> anyhow::Result<()>] = &[{mains}];\n").expect("as above");
-        let runs = format!(
-            "const MANIFEST: &str = {:?};\nconst RUNS: &[Run] = &[\n{}\n];\n",
-            self.manifest,
-            self.runs.join(",\n")
-        );
+            format!("mod program_{number} {{\n{program}\n{run}\n}}\n")
+        });
+        let modules: String = modules.collect();
+        let mains: String = (0..programs.len()).map(|number| format!("program_{number}::run, ")).collect();
+        let programs = format!("{modules}const PROGRAMS: &[fn() -> anyhow::Result<()>] = &[{mains}];\n");
+        let runs =
+            format!("const MANIFEST: &str = {manifest:?};\nconst RUNS: &[Run] = &[\n{}];\n", runs.concat());
         fs::write(folder.join("programs.rs"), programs).expect("cargo made the folder");
         fs::write(folder.join("runs.rs"), runs).expect("cargo made the folder");
     }

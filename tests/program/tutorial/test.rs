@@ -37,11 +37,10 @@ fn each_command_prints_what_the_tutorial_says() {
     for Run { line, program, options, command, output } in RUNS {
         fs::write(project.path().join("run.toml"), options).unwrap();
         let mut run = Command::new("timeout"); // a command that hangs fails
-        for (name, _) in
-            env::vars().filter(|(name, _)| name.starts_with("LOADER_") || name == "RUST_BACKTRACE")
-        {
+        let changes_output = |name: &String| name.starts_with("LOADER_") || name == "RUST_BACKTRACE";
+        env::vars().map(|(name, _)| name).filter(changes_output).for_each(|name| {
             run.env_remove(name);
-        }
+        });
         let run = run
             .args(["--kill-after=1", "60", "sh", "-c", &format!("{command} 2>&1")])
             .current_dir(&project)
