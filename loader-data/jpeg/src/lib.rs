@@ -1,11 +1,9 @@
 //! A JPEG decoder in pure Rust for data loading: it decodes the part of an image that a crop needs, and
 //! refuses files with missing or damaged pixels, whatever the crop.
 //!
-//! An own decoder decodes baseline files of the kind that nearly all photographs are: 8 bits, Huffman codes,
-//! one scan, grey or YCbCr with chroma of full or half size. It gives exactly the pixels of [zune-jpeg], which
-//! decodes every other file as a whole.
-//!
-//! The main type is [`Jpeg`].
+//! [`Jpeg`] decodes baseline files of the kind that nearly all photographs are (8 bits, Huffman codes, one scan,
+//! grey or YCbCr with chroma of full or half size) with a decoder of this crate, which gives exactly the pixels
+//! of [zune-jpeg]. It decodes every other file as a whole, with zune-jpeg.
 //!
 //! [zune-jpeg]: https://docs.rs/zune-jpeg
 
@@ -214,5 +212,42 @@ impl std::fmt::Debug for Kind<'_> {
             Self::Baseline(baseline) => f.debug_tuple("Baseline").field(baseline).finish(),
             Self::Other(_) => f.debug_tuple("Other").finish_non_exhaustive(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASELINE: &[u8] = include_bytes!("../../tests/image_folder/fixtures/baseline.jpg");
+    const PROGRESSIVE: &[u8] = include_bytes!("../../tests/image_folder/fixtures/progressive.jpg");
+
+    #[test]
+    fn only_the_area_of_a_baseline_file_is_decoded() {
+        let area = Area::new(3, 4, Size::new(5, 6));
+        let whole = Area::new(0, 0, Size::new(45, 30));
+        for (file, expected) in [(BASELINE, area), (PROGRESSIVE, whole)] {
+            let (mut pixels, mut buffers) = (vec![1; 99_999], Buffers::default());
+            let jpeg = Jpeg::open(file, 45 * 30).unwrap();
+            assert_eq!(jpeg.size(), whole.size);
+            assert_eq!(jpeg.decode(area, &mut pixels, &mut buffers), Ok(expected));
+            assert_eq!(pixels.len() as u64, expected.size.pixels() * 3);
+        }
+    }
+
+    #[test]
+    fn an_image_of_more_pixels_than_allowed_is_refused() {
+        for file in [BASELINE, PROGRESSIVE] {
+            let error = Jpeg::open(file, 45 * 30 - 1).unwrap_err();
+            assert_eq!(error, JpegError::TooLarge { size: Size::new(45, 30), max_pixels: 45 * 30 - 1 });
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is not a part of an image")]
+    fn an_area_outside_the_image_panics() {
+        let jpeg = Jpeg::open(BASELINE, u64::MAX).unwrap();
+        let area = Area::new(u32::MAX, 0, Size::new(2, 1));
+        drop(jpeg.decode(area, &mut Vec::new(), &mut Buffers::default()));
     }
 }
