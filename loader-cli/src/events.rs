@@ -124,17 +124,14 @@ impl<'a> Event<'a> {
 
     /// Returns the event for `error` if it says that a worker died and that the run ends for that reason.
     pub(crate) fn worker_exited(error: &Error) -> Option<Self> {
-        let Error::WorkerExited { worker, pid, status, reason, given_up: None, .. } = error else {
-            return None;
-        };
-        let status = reason.clone().unwrap_or_else(|| status.to_string());
-        Some(Self::WorkerExited { worker: *worker, pid: *pid, status, action: "fail" })
+        let Error::WorkerExited { worker, pid, exit, .. } = error else { return None };
+        Some(Self::WorkerExited { worker: *worker, pid: *pid, status: exit.to_string(), action: "fail" })
     }
 
     /// Returns the event for `warning` if it says that a worker died and is replaced.
     pub(crate) fn worker_replaced(warning: &Warning) -> Option<Self> {
-        let Warning::WorkerReplaced { worker, pid, reason, .. } = warning else { return None };
-        Some(Self::WorkerExited { worker: *worker, pid: *pid, status: reason.clone(), action: "restart" })
+        let Warning::WorkerReplaced { worker, pid, exit, .. } = warning else { return None };
+        Some(Self::WorkerExited { worker: *worker, pid: *pid, status: exit.to_string(), action: "restart" })
     }
 
     /// Returns the event for an error in epoch `epoch`. `message` is the text of `error`.
@@ -197,9 +194,11 @@ impl Names {
             Error::IndexOutOfRange { index, batch, .. } => {
                 Self { index: Some(index), batch: Some(batch), ..nothing }
             }
-            Error::WorkerExited { worker, pid, ref given_up, .. } => {
-                let batch = given_up.as_ref().map(|given_up| given_up.batch);
-                Self { worker: Some(worker), pid: Some(pid), batch, ..nothing }
+            Error::WorkerExited { worker, pid, .. } => {
+                Self { worker: Some(worker), pid: Some(pid), ..nothing }
+            }
+            Error::BatchGivenUp { batch, worker, pid, .. } => {
+                Self { batch: Some(batch), worker: Some(worker), pid: Some(pid), ..nothing }
             }
             Error::TooManyBadSamples { ref sample, .. } => {
                 Self { index: Some(sample.index), batch: Some(sample.batch), ..nothing }

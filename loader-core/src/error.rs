@@ -1,14 +1,18 @@
 //! The errors that the loader returns.
 
-use std::{fmt, io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use loader_ipc::{
     advice,
-    control::{WorkerSnapshot, WorkerState},
-    frame::{ExitStatus, Failure, Stage},
+    frame::{Failure, Stage},
+    violation::ProtocolViolation,
 };
 
-use crate::{panic, report::BadSample};
+use crate::{
+    exit::{WorkerActivity, WorkerExit, ended},
+    panic,
+    report::BadSample,
+};
 
 /// An error of the loader. [`build`](crate::Builder::build) returns errors of options,
 /// [`DataLoader::iter`](crate::DataLoader::iter) errors of starting workers, and [`Iter`](crate::Iter) errors
@@ -222,31 +226,42 @@ pub enum Error {
         /// Its value in the loader.
         loader: String,
     },
-    /// A worker died while it had work.
-    ///
-    /// If `given_up` is `None`, the worker is not replaced, because `on_worker_death` is `Fail` or the worker
+    /// A worker died while it had work and is not replaced, because `on_worker_death` is `Fail` or the worker
     /// has died more than `max_worker_deaths` times in a row outside of batches. The iterator ends with this
-    /// error. Otherwise, a batch has repeatedly ended its workers and is given up: that batch is lost, and
-    /// the iterator goes on.
-    #[error("{}", exited(.doing, .status, .reason.as_deref(), .batches, *.deaths, .given_up.as_deref()))]
+    /// error.
+    #[error("{}", exited(.exit, .doing, .batches, *.deaths))]
     WorkerExited {
         /// Number of the worker.
         worker: usize,
         /// Its process id.
         pid: u32,
-        /// How the process ended.
-        status: ExitStatus,
-        /// Why it ended, if the loader knows: the loader killed it, or the kernel did for lack of memory.
-        reason: Option<String>,
+        /// How the process ended, and why.
+        exit: WorkerExit,
         /// Numbers of the batches that it had been given and had not finished.
         batches: Vec<u64>,
         /// What it was doing.
         doing: Box<WorkerActivity>,
-        /// Number of deaths of this worker in a row outside of batches. With `given_up`, number of workers
-        /// that died on that batch.
+        /// Number of deaths of this worker in a row outside of batches.
         deaths: u32,
-        /// The batch that is given up, if any.
-        given_up: Option<Box<GivenUp>>,
+    },
+    /// A batch has repeatedly ended its workers and is given up. This batch is lost, and the iterator goes
+    /// on; for an iterable dataset, the batch's shard ends.
+    #[error("{}", given_up(*.batch, .indices, *.deaths, .exit, .doing))]
+    BatchGivenUp {
+        /// Number of the batch in its epoch.
+        batch: u64,
+        /// Indices of its samples. Empty for an iterable dataset.
+        indices: Vec<usize>,
+        /// Number of workers that died on the batch.
+        deaths: u32,
+        /// Number of the last worker that died on it.
+        worker: usize,
+        /// That worker's process id.
+        pid: u32,
+        /// How that worker's process ended, and why.
+        exit: WorkerExit,
+        /// What that worker was doing.
+        doing: Box<WorkerActivity>,
     },
     /// No batch came within `timeout`. No batch is lost: call `next` again, unless `is_final`. Ten such waits
     /// in a row end the iterator if they took at least a minute together and the awaited worker made no
@@ -274,12 +289,12 @@ pub enum Error {
     /// A worker broke the protocol and is not replaced, because `on_worker_death` is `Fail` or the worker has
     /// died more than `max_worker_deaths` times in a row without finishing a batch. The iterator ends with
     /// this error.
-    #[error("worker {worker} broke the protocol: {problem}")]
+    #[error("worker {worker} broke the protocol: {violation}")]
     WorkerMisbehaved {
         /// Number of the worker.
         worker: usize,
         /// What it did.
-        problem: String,
+        violation: ProtocolViolation,
     },
 }
 
@@ -294,73 +309,6 @@ pub struct UserFailure {
     pub panicked: bool,
     /// Backtrace, if one was captured: always for a panic in a worker, with `RUST_BACKTRACE=1` for an error.
     pub backtrace: Option<String>,
-}
-
-/// A batch that is given up, because it has repeatedly ended its workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GivenUp {
-    /// Number of the batch in its epoch.
-    pub batch: u64,
-    /// Indices of its samples. Empty for an iterable dataset, whose shard ends with this batch.
-    pub indices: Vec<usize>,
-    /// Number of workers that died on it.
-    pub deaths: u32,
-}
-
-/// What a worker is doing, or was doing when it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkerActivity {
-    /// Number of the worker.
-    pub worker: usize,
-    /// Its process id.
-    pub pid: u32,
-    /// Its state.
-    pub state: WorkerState,
-    /// Number of the batch on which it works. Meaningless if it is starting or idle.
-    pub batch: u64,
-    /// Index of the sample that it loads. For an iterable dataset, its position in the shard. Meaningful only
-    /// if `state` is [`WorkerState::Fetching`].
-    pub index: usize,
-    /// Time since it entered this state or began this sample.
-    pub age: Duration,
-}
-
-impl WorkerActivity {
-    pub(crate) fn new(worker: usize, pid: u32, snapshot: &WorkerSnapshot) -> Self {
-        Self {
-            worker,
-            pid,
-            state: snapshot.state,
-            batch: snapshot.task,
-            index: usize::try_from(snapshot.sample).unwrap_or(usize::MAX),
-            age: snapshot.age,
-        }
-    }
-}
-
-impl fmt::Display for WorkerActivity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { worker, pid, state, batch, index, .. } = self;
-        // Two decimals: the clock that measures it has a resolution of some milliseconds.
-        let age = format_args!("{:.2} s", self.age.as_secs_f64()).to_string();
-        match state {
-            WorkerState::Fetching => {
-                write!(f, "worker {worker} (pid {pid}), {state} sample {index} of batch {batch} for {age}")
-            }
-            WorkerState::FetchingMany => {
-                write!(
-                    f,
-                    "worker {worker} (pid {pid}), fetching all samples of batch {batch} at once for {age}"
-                )
-            }
-            WorkerState::Collating | WorkerState::Sending => {
-                write!(f, "worker {worker} (pid {pid}), {state} batch {batch} for {age}")
-            }
-            _ => write!(f, "worker {worker} (pid {pid}), {state} for {age}"),
-        }
-    }
 }
 
 impl Error {
@@ -384,15 +332,18 @@ impl Error {
     }
 
     /// The error for a worker that broke the protocol.
-    pub(crate) fn misbehaved(worker: usize, problem: impl Into<String>) -> Self {
-        Self::WorkerMisbehaved { worker, problem: problem.into() }
+    pub(crate) fn misbehaved(worker: usize, violation: ProtocolViolation) -> Self {
+        Self::WorkerMisbehaved { worker, violation }
     }
 
-    /// True if the iterator ends with this error.
+    /// True if the iterator ends with this error; false if [`Iter`](crate::Iter) may return more batches.
+    ///
+    /// False for [`SamplerPanicked`](Self::SamplerPanicked), because batches that the sampler gave before its
+    /// panic may follow with [`in_order(false)`](crate::Builder::in_order).
     pub fn ends_iteration(&self) -> bool {
         match self {
-            Self::WorkerExited { given_up, .. } => given_up.is_none(),
-            Self::WorkerMisbehaved { .. }
+            Self::WorkerExited { .. }
+            | Self::WorkerMisbehaved { .. }
             | Self::WorkerNotStarted { .. }
             | Self::TooManyBadSamples { .. }
             | Self::System { .. } => true,
@@ -425,6 +376,7 @@ impl Error {
             Self::SamplerPanicked { .. } => "SamplerPanicked",
             Self::StateMismatch { .. } => "StateMismatch",
             Self::WorkerExited { .. } => "WorkerExited",
+            Self::BatchGivenUp { .. } => "BatchGivenUp",
             Self::TimedOut { .. } => "TimedOut",
             Self::SharedMemoryExhausted { .. } => "SharedMemoryExhausted",
             Self::WorkerMisbehaved { .. } => "WorkerMisbehaved",
@@ -467,58 +419,24 @@ fn timed_out(after: &Duration, waiting_for: &WorkerActivity, is_final: bool) -> 
     )
 }
 
-fn exited(
-    doing: &WorkerActivity,
-    status: &ExitStatus,
-    reason: Option<&str>,
-    batches: &[u64],
-    deaths: u32,
-    given_up: Option<&GivenUp>,
-) -> String {
-    let WorkerActivity { worker, pid, .. } = doing;
-    let ended = reason.map_or_else(|| status.to_string(), str::to_owned);
-    let mut text = format!("worker {worker} (pid {pid}) {ended}{}", while_doing(doing));
-    match given_up {
-        Some(GivenUp { batch, indices, deaths }) => {
-            text.push_str(&format!("; batch {batch} has ended {deaths} workers and is given up"));
-            if !indices.is_empty() {
-                text.push_str(&format!(": samples {}", listed(indices)));
-            }
-        }
-        None => {
-            if !batches.is_empty() {
-                text.push_str(&format!("; it had been given batches {batches:?}"));
-            }
-            if deaths > 1 {
-                text.push_str(&format!("; it has died {deaths} times in a row without finishing a batch"));
-            }
-        }
+fn exited(exit: &WorkerExit, doing: &WorkerActivity, batches: &[u64], deaths: u32) -> String {
+    let mut text = ended(exit, doing);
+    if !batches.is_empty() {
+        text.push_str(&format!("; it had been given batches {batches:?}"));
     }
-    if matches!(status, ExitStatus::Signal { signal: 9, .. }) {
-        let is_out_of_memory = reason.is_some_and(|reason| reason.contains("out of memory"));
-        match is_out_of_memory {
-            true => text.push_str("; use fewer workers or smaller batches"),
-            false if reason.is_none() => text.push_str(
-                "; if no other process sent this SIGKILL, the kernel sent it for lack of memory: use fewer \
-                 workers or smaller batches",
-            ),
-            false => {}
-        }
+    if deaths > 1 {
+        text.push_str(&format!("; it has died {deaths} times in a row without finishing a batch"));
     }
-    text
+    text + exit.advice()
 }
 
-/// What a worker was doing when it ended.
-pub(crate) fn while_doing(doing: &WorkerActivity) -> String {
-    match doing.state {
-        WorkerState::Starting => " before it was ready".to_owned(),
-        WorkerState::Idle => String::new(),
-        WorkerState::FetchingMany => format!(" while fetching all samples of batch {} at once", doing.batch),
-        WorkerState::Collating | WorkerState::Sending => {
-            format!(" while {} batch {}", doing.state, doing.batch)
-        }
-        _ => format!(" while {} sample {} of batch {}", doing.state, doing.index, doing.batch),
+fn given_up(batch: u64, indices: &[usize], deaths: u32, exit: &WorkerExit, doing: &WorkerActivity) -> String {
+    let mut text = ended(exit, doing);
+    text.push_str(&format!("; batch {batch} has ended {deaths} workers and is given up"));
+    if !indices.is_empty() {
+        text.push_str(&format!(": samples {}", listed(indices)));
     }
+    text + exit.advice()
 }
 
 /// Lists the first samples only, if there are many.
@@ -527,5 +445,41 @@ fn listed(indices: &[usize]) -> String {
     match indices.len() {
         0..=SHOWN => format!("{indices:?}"),
         len => format!("{:?} and {} more", &indices[..SHOWN], len - SHOWN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loader_ipc::{control::WorkerState, frame::ExitStatus};
+
+    use super::*;
+    use crate::exit::ExitCause;
+
+    fn exited(cause: Option<ExitCause>, deaths: u32) -> String {
+        let state = WorkerState::Fetching;
+        let doing = WorkerActivity { worker: 1, pid: 7, state, batch: 5, index: 21, age: Duration::ZERO };
+        let exit = WorkerExit { status: ExitStatus::Signal { signal: 9, core_dumped: false }, cause };
+        let (batches, doing) = (vec![5, 6], Box::new(doing));
+        Error::WorkerExited { worker: 1, pid: 7, exit, batches, doing, deaths }.to_string()
+    }
+
+    #[test]
+    fn a_killed_worker_is_explained_as_far_as_main_knows() {
+        let (worker, rest) =
+            ("worker 1 (pid 7)", "while fetching sample 21 of batch 5; it had been given batches [5, 6]");
+        let advice = "; if no other process sent this SIGKILL, the kernel sent it for lack of memory: use fewer workers or smaller batches";
+        assert_eq!(exited(None, 1), format!("{worker} killed by SIGKILL (9) {rest}{advice}"));
+        assert_eq!(
+            exited(Some(ExitCause::SampleTimedOut), 3),
+            format!(
+                "{worker} was killed, since a sample took longer than sample_timeout {rest}; it has died 3 times in a row without finishing a batch"
+            )
+        );
+        assert_eq!(
+            exited(Some(ExitCause::OutOfMemory), 1),
+            format!(
+                "{worker} killed by SIGKILL (9), out of memory (the kernel's OOM killer ended a process) {rest}; use fewer workers or smaller batches"
+            )
+        );
     }
 }

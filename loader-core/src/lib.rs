@@ -63,6 +63,7 @@ mod coordinator;
 mod dataset;
 mod digest;
 mod error;
+mod exit;
 #[doc(hidden)]
 pub mod fetch;
 mod function;
@@ -96,7 +97,8 @@ pub use dataset::{
     Take, TensorDataset, TensorRow, Tensors,
 };
 pub use digest::Digest;
-pub use error::{Error, GivenUp, UserFailure, WorkerActivity};
+pub use error::{Error, UserFailure};
+pub use exit::{ExitCause, WorkerActivity, WorkerExit};
 pub use function::{
     BatchFunction, CollateFn, CollateFnWith, ConvertFn, ConvertFnWith, FilterFn, FilterFnWith,
     FilterFunction, MapFn, MapFnWith, MapFunction, Params, WithParams, WorkerInitFn, WorkerInitFnWith,
@@ -105,7 +107,7 @@ pub use iter::Iter;
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 #[doc(inline)]
-pub use loader_ipc::{control::WorkerState, frame::ExitStatus};
+pub use loader_ipc::{control::WorkerState, frame::ExitStatus, violation::ProtocolViolation};
 pub use options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    error::{WorkerActivity, while_doing},
+    exit::{WorkerActivity, WorkerExit, ended},
     report::BadSample,
 };
 
@@ -42,14 +42,14 @@ pub enum Warning {
     },
     /// A worker process has ended, and another process takes its place. Its unfinished batches are loaded
     /// again; no batch is lost.
-    #[error("{}", replaced(*.worker, *.pid, .reason, .doing, .batches, *.deaths, *.max_worker_deaths))]
+    #[error("{}", replaced(.exit, .doing, .batches, *.deaths, *.max_worker_deaths))]
     WorkerReplaced {
         /// Number of the worker.
         worker: usize,
         /// Process id of the process that ended.
         pid: u32,
-        /// How it ended, or why the loader ended it.
-        reason: String,
+        /// How it ended, and why.
+        exit: WorkerExit,
         /// What it was doing.
         doing: WorkerActivity,
         /// Numbers of the batches that are loaded again.
@@ -140,16 +140,13 @@ pub enum Warning {
 }
 
 fn replaced(
-    worker: usize,
-    pid: u32,
-    reason: &str,
+    exit: &WorkerExit,
     doing: &WorkerActivity,
     batches: &[u64],
     deaths: u32,
     max_worker_deaths: u32,
 ) -> String {
-    let doing = while_doing(doing);
-    let mut text = format!("worker {worker} (pid {pid}) {reason}{doing}; another process takes its place");
+    let mut text = format!("{}; another process takes its place", ended(exit, doing));
     if !batches.is_empty() {
         text.push_str(&format!(" and loads batches {batches:?} again"));
     }

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arena::Encoded;
+use crate::{arena::Encoded, violation::ProtocolViolation};
 
 /// A command from main to one worker, on the worker's index queue. `None` in its place is the sentinel: there
 /// are no more tasks, and the worker reports [`Event::Bye`] and ends.
@@ -263,19 +263,19 @@ impl Event {
     /// Checks what must hold in every event, whatever main has sent to the worker.
     ///
     /// # Errors
-    /// What is wrong, with "it" for the worker.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
+    /// The rule of the protocol that the event breaks.
+    pub(crate) fn check(&self) -> Result<(), ProtocolViolation> {
         let ends_beyond =
             |encoded: &Encoded, len| encoded.start.checked_add(encoded.len).is_none_or(|end| end > len);
         match self {
             Self::Done { lease, encoded, .. } if ends_beyond(encoded, lease.len) => {
-                Err("it reports that its batch reaches beyond its slot")
+                Err(ProtocolViolation::BatchBeyondSlot)
             }
             Self::NeedSlot { lease, needed, .. } if *needed <= lease.len => {
-                Err("it asks for a slot that is no larger than the one it has")
+                Err(ProtocolViolation::SlotNotLarger)
             }
             Self::Done { bad, .. } | Self::AllSamplesBad { bad, .. } if bad.len() > MAX_BAD_SAMPLES => {
-                Err("it lists more bad samples than a batch may have")
+                Err(ProtocolViolation::TooManyBadSamples { listed: bad.len() })
             }
             _ => Ok(()),
         }

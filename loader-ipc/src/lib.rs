@@ -40,6 +40,7 @@ pub mod slots;
 pub mod socket_file;
 pub mod socket_folder;
 mod sys;
+pub mod violation;
 
 pub use advice::advice;
 pub use signals::ignore_sigpipe;

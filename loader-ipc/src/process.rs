@@ -3,7 +3,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fmt, fs, io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
     os::unix::{ffi::OsStrExt, process::CommandExt},
     path::{Path, PathBuf},
@@ -181,16 +181,6 @@ pub enum Halt {
     },
     /// Its main thread has ended, and other threads keep the process alive.
     MainThreadEnded,
-}
-
-impl fmt::Display for Halt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Stopped { .. } => "had been stopped",
-            Self::Traced { .. } => "had been stopped by a debugger",
-            Self::MainThreadEnded => "had been without its main thread",
-        })
-    }
 }
 
 /// Parses `/proc/PID/stat` (see proc_pid_stat(5)).

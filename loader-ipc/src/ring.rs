@@ -53,7 +53,7 @@ pub(crate) struct RingReader {
     place: Place,
     read: u64,
     /// True after an invalid frame: nothing more is read.
-    has_panicked: bool,
+    is_broken: bool,
 }
 
 /// The next frame of a ring is invalid.
@@ -105,12 +105,12 @@ impl RingWriter {
 impl RingReader {
     /// The reader's end of the ring that begins at word `first`. A ring must have only one reader.
     pub(crate) fn new(memory: Arc<SharedWords>, first: usize) -> Self {
-        Self { place: Place { memory, first }, read: 0, has_panicked: false }
+        Self { place: Place { memory, first }, read: 0, is_broken: false }
     }
 
     /// True if there is nothing to read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.has_panicked || self.written() == self.read
+        self.is_broken || self.written() == self.read
     }
 
     /// Replaces the contents of `frame` by the next frame. False if there is none.
@@ -126,7 +126,7 @@ impl RingReader {
         let len = self.place.frame_word(self.read).load(Ordering::Relaxed);
         let len = usize::try_from(len).ok().filter(|&len| len <= MAX_FRAME && words_of(len) <= there);
         let Some(len) = len.filter(|_| there <= CAPACITY) else {
-            self.has_panicked = true;
+            self.is_broken = true;
             return Err(InvalidFrame);
         };
         frame.clear();
@@ -143,7 +143,7 @@ impl RingReader {
 
     /// Reads nothing more. For callers that find that a frame's contents are invalid.
     pub(crate) fn stop_reading(&mut self) {
-        self.has_panicked = true;
+        self.is_broken = true;
     }
 
     fn written(&self) -> u64 {

@@ -231,7 +231,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Sets what happens when a worker process dies while it has work; [`OnWorkerDeath::Restart`] by default:
     /// another process takes its place, and the loader returns the same batches as without the death.
     ///
-    /// The loader gives up a batch, returns [`Error::WorkerExited`](crate::Error::WorkerExited) in its place
+    /// The loader gives up a batch, returns [`Error::BatchGivenUp`](crate::Error::BatchGivenUp) in its place
     /// and goes on with the epoch:
     ///
     /// - after two crashes on the batch,

@@ -17,6 +17,7 @@ use std::time::Duration;
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
     frame::ExitStatus,
+    violation::ProtocolViolation,
 };
 use nix::sys::signal::Signal;
 
@@ -28,7 +29,8 @@ use super::{
     suspects::{Blame, Evidence, Place, Suspects},
 };
 use crate::{
-    error::{Error, GivenUp, WorkerActivity},
+    error::Error,
+    exit::{ExitCause, WorkerActivity, WorkerExit},
     options::OnBadSample,
     warning::Warning,
 };
@@ -62,12 +64,12 @@ struct Record {
 #[derive(Debug)]
 pub(super) enum Cause {
     /// Main killed it because it broke the protocol.
-    Expelled { problem: String },
+    Expelled(ProtocolViolation),
     /// Main killed it because it was on a sample for too long. `sample` is `None` if the worker was loading
     /// several samples at once.
     Stuck { task: u64, sample: Option<usize> },
-    /// Main killed it because it made no progress.
-    Still { problem: String },
+    /// Main killed it because it made no progress, or could not continue.
+    Still(ExitCause),
     /// Main killed it because it took too long for a task that another worker has or has answered.
     Late,
     /// It ends by itself because it exceeds its memory limit.
@@ -75,16 +77,15 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    /// Returns how and why the worker ended, for messages.
-    fn reason(&self) -> String {
-        let killed_since = match self {
-            Self::Expelled { problem } => format!("it broke the protocol ({problem})"),
-            Self::Stuck { .. } => "a sample took longer than sample_timeout".to_owned(),
-            Self::Still { problem } => format!("it {problem}"),
-            Self::Late => "it was on a batch for too long that another worker has".to_owned(),
-            Self::Oversized => return "ended, since it was too large".to_owned(),
-        };
-        format!("was killed, since {killed_since}")
+    /// Returns the cause as the user sees it.
+    fn public(&self) -> ExitCause {
+        match self {
+            Self::Expelled(violation) => ExitCause::Misbehaved(violation.clone()),
+            Self::Stuck { .. } => ExitCause::SampleTimedOut,
+            Self::Still(cause) => cause.clone(),
+            Self::Late => ExitCause::LateAttempt,
+            Self::Oversized => ExitCause::MemoryLimitExceeded,
+        }
     }
 }
 
@@ -157,35 +158,36 @@ impl Coordinator {
         let was_useful = std::mem::take(&mut self.deaths.workers[worker].was_useful);
         let cause = self.deaths.workers[worker].cause.take();
         let is_counted = self.counts_for_worker(cause.as_ref(), is_at_task, was_useful);
-        let reason = cause.as_ref().map(Cause::reason).or_else(|| out_of_memory(status, crew));
+        let mut exit = WorkerExit { status, cause: cause.as_ref().map(Cause::public) };
+        // Only of a SIGKILL that main did not send.
+        if exit.cause.is_none() && exit.is_sigkill() && crew.has_oom_killer_acted() {
+            exit.cause = Some(ExitCause::OutOfMemory);
+        }
         if is_counted && self.deaths.count(worker) {
             return Err(match cause {
-                Some(Cause::Expelled { problem }) => Error::WorkerMisbehaved { worker, problem },
+                Some(Cause::Expelled(violation)) => Error::misbehaved(worker, violation),
                 _ => {
-                    let deaths = self.deaths.workers[worker].deaths;
-                    let (doing, given_up) = (Box::new(doing), None);
-                    Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
+                    let (doing, deaths) = (Box::new(doing), self.deaths.workers[worker].deaths);
+                    Error::WorkerExited { worker, pid, exit, batches, doing, deaths }
                 }
             });
         }
         let noted = match cause {
-            None | Some(Cause::Still { .. }) => task.map_or(Ok(()), |task| {
-                let evidence = evidence_of(status, reason.is_some());
-                self.note_death_on(task, &doing, status, evidence, reason.clone(), crew)
-            }),
+            None | Some(Cause::Still(_)) => {
+                task.map_or(Ok(()), |task| self.note_death_on(task, &doing, &exit, crew))
+            }
             Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample, crew),
-            Some(Cause::Expelled { .. } | Cause::Late | Cause::Oversized) => Ok(()),
+            Some(Cause::Expelled(_) | Cause::Late | Cause::Oversized) => Ok(()),
         };
         // This may find that another worker has broken the protocol. The dead worker is replaced
         // nevertheless.
         noted.or_else(|error| self.survive(error, crew))?;
-        let reason = reason.unwrap_or_else(|| status.to_string());
         let deaths = if is_counted { self.deaths.workers[worker].deaths } else { 0 };
         let (batches, max) = (self.batches_of(worker), self.deaths.max);
         crew.warn(&Warning::WorkerReplaced {
             worker,
             pid,
-            reason,
+            exit,
             doing,
             batches,
             deaths,
@@ -210,10 +212,10 @@ impl Coordinator {
     /// True if a death counts for the worker, not for the task that it was on.
     fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
         match cause {
-            None | Some(Cause::Still { .. }) => !is_at_task || !self.deaths.are_replaced(),
+            None | Some(Cause::Still(_)) => !is_at_task || !self.deaths.are_replaced(),
             // Main had told the worker that the sample is bad, and the worker loaded it nevertheless.
             Some(Cause::Stuck { sample, .. }) => sample.is_some_and(|sample| self.known_bad.contains(sample)),
-            Some(Cause::Expelled { .. }) => true,
+            Some(Cause::Expelled(_)) => true,
             Some(Cause::Late) => false,
             // A worker that is too large before it has answered a task would otherwise be replaced without
             // end.
@@ -240,7 +242,7 @@ impl Coordinator {
         crew: &mut impl Crew,
     ) -> Result<(), Error> {
         let Some(limit) = self.options.memory_limit else {
-            return Err(Error::misbehaved(worker, "it ended for a limit that it does not have"));
+            return Err(Error::misbehaved(worker, ProtocolViolation::NoMemoryLimit));
         };
         self.roster.note_bye(worker)?;
         crew.warn(&Warning::WorkerOversized { worker, pid: crew.pid(worker), resident, limit });
@@ -254,9 +256,7 @@ impl Coordinator {
         &mut self,
         task: u64,
         doing: &WorkerActivity,
-        status: ExitStatus,
-        evidence: Evidence,
-        reason: Option<String>,
+        exit: &WorkerExit,
         crew: &mut impl Crew,
     ) -> Result<(), Error> {
         let by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
@@ -268,11 +268,10 @@ impl Coordinator {
         let is_read_again =
             is_sample && self.schedule.get(task).is_some_and(|task| task.wanted().begins_behind(doing.index));
         let place = Place { state: doing.state, sample: is_sample.then_some(doing.index), is_read_again };
-        let deaths = match self.deaths.suspects.note(task, place, evidence, by_sample && is_sample) {
+        let deaths = match self.deaths.suspects.note(task, place, evidence_of(exit), by_sample && is_sample) {
             None => return Ok(()),
             Some(Blame::Sample { deaths }) => {
-                let last = reason.clone().unwrap_or_else(|| status.to_string());
-                let reason = format!("it has ended {deaths} workers, the last one {last}");
+                let reason = format!("it has ended {deaths} workers, the last one {exit}");
                 if self.note_bad(task, doing.index, reason) {
                     return Ok(());
                 }
@@ -281,12 +280,9 @@ impl Coordinator {
             }
             Some(Blame::Task { deaths }) => deaths,
         };
-        let (batches, doing) = (self.batches_of(doing.worker), Box::new(doing.clone()));
+        let (exit, doing) = (exit.clone(), Box::new(doing.clone()));
         let WorkerActivity { worker, pid, batch, .. } = *doing;
-        let error = |indices| {
-            let given_up = Some(Box::new(GivenUp { batch, indices, deaths }));
-            Error::WorkerExited { worker, pid, status, reason, batches, doing, deaths, given_up }
-        };
+        let error = |indices| Error::BatchGivenUp { batch, indices, deaths, worker, pid, exit, doing };
         self.give_up(task, error, crew)
     }
 
@@ -317,13 +313,13 @@ impl Coordinator {
     /// # Errors
     /// `error` itself if it is a different error, or if workers are not replaced.
     pub(super) fn survive(&mut self, error: Error, crew: &mut impl Crew) -> Result<(), Error> {
-        let Error::WorkerMisbehaved { worker, problem } = error else { return Err(error) };
+        let Error::WorkerMisbehaved { worker, violation } = error else { return Err(error) };
         // Main does not believe the worker's other reports either.
         crew.kill(worker, false);
         if !self.deaths.are_replaced() {
-            return Err(Error::WorkerMisbehaved { worker, problem });
+            return Err(Error::WorkerMisbehaved { worker, violation });
         }
-        self.deaths.expect(worker, Cause::Expelled { problem });
+        self.deaths.expect(worker, Cause::Expelled(violation));
         Ok(())
     }
 
@@ -398,19 +394,11 @@ impl Coordinator {
     }
 }
 
-/// Returns why a worker was killed, if SIGKILL ended it and the kernel's OOM killer has ended a process since
-/// the last check.
-fn out_of_memory(status: ExitStatus, crew: &mut impl Crew) -> Option<String> {
-    let is_sigkill = matches!(status, ExitStatus::Signal { signal, .. } if signal == Signal::SIGKILL as i32);
-    let is_it = is_sigkill && crew.has_oom_killer_acted();
-    is_it.then(|| format!("{status}, out of memory (the kernel's OOM killer ended a process)"))
-}
-
-/// Returns what a death proves about its task. `is_explained`: true if main or the OOM killer has killed the
-/// worker.
-fn evidence_of(status: ExitStatus, is_explained: bool) -> Evidence {
-    match status {
-        _ if is_explained => Evidence::Loss,
+/// Returns what a death proves about its task.
+fn evidence_of(exit: &WorkerExit) -> Evidence {
+    match exit.status {
+        // Main or the OOM killer has killed the worker.
+        _ if exit.cause.is_some() => Evidence::Loss,
         status if is_crash(status) => Evidence::Crash,
         ExitStatus::Unknown => Evidence::Unknown,
         _ => Evidence::Kill,

@@ -8,7 +8,10 @@
 
 use std::io;
 
-use loader_ipc::frame::{Command, ExitStatus};
+use loader_ipc::{
+    frame::{Command, ExitStatus},
+    violation::ProtocolViolation,
+};
 
 use super::{
     Coordinator, Phase,
@@ -89,11 +92,10 @@ impl Coordinator {
             Phase::Loading | Phase::Resting => false,
         };
         if !is_expected {
-            let problem = format!("it resumed with epoch {epoch}, which it was not told");
-            return Err(Error::misbehaved(worker, problem));
+            return Err(Error::misbehaved(worker, ProtocolViolation::UnexpectedResume { epoch }));
         }
         if self.attempts.is_busy(worker) || self.leasing.has_offer(worker) {
-            return Err(Error::misbehaved(worker, "it resumed with a task unanswered"));
+            return Err(Error::misbehaved(worker, ProtocolViolation::ResumedTooEarly));
         }
         Ok(())
     }

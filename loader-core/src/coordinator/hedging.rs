@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use loader_ipc::frame::Lease;
+use loader_ipc::{frame::Lease, violation::ProtocolViolation};
 
 use super::{Coordinator, Phase, attempts::Attempt, crew::Crew, deaths::Cause, leasing::Vacate};
 use crate::error::Error;
@@ -117,7 +117,7 @@ impl Coordinator {
     ) -> Result<bool, Error> {
         match self.attempts.ask(worker, task) {
             None => Ok(false),
-            Some(false) => Err(Error::misbehaved(worker, "it asked again for a slot that it was refused")),
+            Some(false) => Err(Error::misbehaved(worker, ProtocolViolation::AskedAfterRefusal { task })),
             Some(true) => {
                 let reason = if self.phase == Phase::Loading { LOST } else { ABANDONED };
                 crew.grant(worker, task, Err(reason.to_owned()))?;

@@ -3,6 +3,7 @@
 use loader_ipc::{
     frame::{Failure, Lease},
     slots::SlotError,
+    violation::ProtocolViolation,
 };
 use nix::libc::{EMFILE, ENFILE};
 
@@ -88,7 +89,7 @@ impl Coordinator {
         let lease = match self.leasing.slots().regrow(old, needed, ahead) {
             Err(SlotError::NotLeased(_)) => {
                 self.leasing.stop_waiting(task);
-                let error = Error::misbehaved(worker, "it asked to grow a slot that is not its own");
+                let error = Error::misbehaved(worker, ProtocolViolation::NotLeased { task });
                 return Err(NotGiven::Fatal(error));
             }
             lease => lease.map_err(NotGiven::NoSlot)?,
@@ -236,7 +237,7 @@ impl Coordinator {
                 pending.vacate();
             }
         } else if !self.attempts.vacate(worker, task, lease) {
-            return Err(Error::misbehaved(worker, format!("it gave back the slot of task {task} unasked")));
+            return Err(Error::misbehaved(worker, ProtocolViolation::VacatedUnasked { task }));
         }
         self.leasing.slots().release(lease, held);
         Ok(())
@@ -312,8 +313,7 @@ impl Coordinator {
     /// Handles the return of one of the two slots that a worker had for a task.
     pub(super) fn take_unused(&mut self, worker: usize, task: u64, lease: Lease) -> Result<(), Error> {
         let Some(offered) = self.leasing.offered(task, worker) else {
-            let problem = format!("it gave back a slot for task {task}, for which it had only one");
-            return Err(Error::misbehaved(worker, problem));
+            return Err(Error::misbehaved(worker, ProtocolViolation::NoSecondSlot { task }));
         };
         // The worker goes on with the offered slot. If another worker's attempt has won meanwhile, this
         // attempt has lost under its old lease.

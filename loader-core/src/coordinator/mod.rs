@@ -223,9 +223,7 @@ impl Coordinator {
         if let Outcome::Lost(error) = &mut outcome {
             // For shards the batch number is only known now.
             match &mut **error {
-                Error::WorkerExited { given_up: Some(given_up), doing, .. } => {
-                    (given_up.batch, doing.batch) = (batch, batch);
-                }
+                Error::BatchGivenUp { batch: number, doing, .. } => (*number, doing.batch) = (batch, batch),
                 Error::DatasetFailed { batch: number, .. } => *number = batch,
                 _ => {}
             }

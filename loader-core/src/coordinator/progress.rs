@@ -14,7 +14,7 @@ use loader_ipc::{
 };
 
 use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
-use crate::{error::Error, options::OnBadSample};
+use crate::{error::Error, exit::ExitCause, options::OnBadSample};
 
 /// With `sample_timeout`, time without progress outside of samples (in collation or sending) after which main
 /// kills a worker; a longer `sample_timeout` replaces it. Also the time that a worker may take to end after
@@ -158,8 +158,7 @@ impl Coordinator {
                 return;
             }
             if still >= patience.max(MIN_STILL) {
-                let problem = format!("had not moved for {still:.1?} (sample_timeout)");
-                return self.end_still(worker, task, problem, crew);
+                return self.end_still(worker, task, ExitCause::NoProgress { elapsed: still }, crew);
             }
         }
         // Only for workers that have been still for a while, because `halt` reads files of the process, and
@@ -171,7 +170,7 @@ impl Coordinator {
             if let Some(halt) = halt
                 && halted >= MAX_HALTED
             {
-                self.end_still(worker, task, format!("{halt} for {halted:.1?}"), crew);
+                self.end_still(worker, task, cause_of(halt, halted), crew);
             }
         }
     }
@@ -193,9 +192,9 @@ impl Coordinator {
         true
     }
 
-    fn end_still(&mut self, worker: usize, task: u64, problem: String, crew: &mut impl Crew) {
+    fn end_still(&mut self, worker: usize, task: u64, cause: ExitCause, crew: &mut impl Crew) {
         let is_attempt = self.attempts.task_of(worker) == Some(task);
-        self.deaths.expect(worker, if is_attempt { Cause::Late } else { Cause::Still { problem } });
+        self.deaths.expect(worker, if is_attempt { Cause::Late } else { Cause::Still(cause) });
         crew.kill(worker, true);
     }
 
@@ -230,6 +229,15 @@ impl Coordinator {
             self.known_bad.load_one_by_one(task);
         }
         Ok(())
+    }
+}
+
+/// Returns why main kills a worker that has been halted for `elapsed`.
+fn cause_of(halt: Halt, elapsed: Duration) -> ExitCause {
+    match halt {
+        Halt::Stopped { .. } => ExitCause::Stopped { elapsed },
+        Halt::Traced { .. } => ExitCause::Traced { elapsed },
+        Halt::MainThreadEnded => ExitCause::MainThreadEnded { elapsed },
     }
 }
 

@@ -3,6 +3,7 @@
 use loader_ipc::{
     fault::{self, Point},
     frame::{BadSampleRecord, Event, Lease, Report},
+    violation::ProtocolViolation,
 };
 
 use super::{
@@ -56,7 +57,7 @@ impl Coordinator {
     fn take_bye(&mut self, worker: usize) -> Result<(), Error> {
         match self.phase == Phase::Loading && self.schedule.is_over(worker) {
             true => self.roster.note_bye(worker),
-            false => Err(Error::misbehaved(worker, "it ends although it was not told to")),
+            false => Err(Error::misbehaved(worker, ProtocolViolation::UnexpectedBye)),
         }
     }
 
@@ -119,7 +120,7 @@ impl Coordinator {
         }
         self.check_lease(worker, task, lease)?;
         if !self.schedule.get_mut(task).is_some_and(|pending| pending.ask()) {
-            return Err(Error::misbehaved(worker, format!("it asked twice for a slot for task {task}")));
+            return Err(Error::misbehaved(worker, ProtocolViolation::AskedTwice { task }));
         }
         let needed = usize::try_from(needed).unwrap_or(usize::MAX);
         self.leasing.request(task, worker, lease, needed);
@@ -140,15 +141,11 @@ impl Coordinator {
         }
         self.check_lease(worker, task, lease)?;
         if !self.supply.has_shards() {
-            let problem = format!("it has no more samples for task {task}, which has indices");
-            return Err(Error::misbehaved(worker, problem));
+            return Err(Error::misbehaved(worker, ProtocolViolation::ExhaustedWithIndices { task }));
         }
         // The request for a slot would outlive the task.
         if self.schedule.get(task).is_some_and(Pending::has_asked) {
-            let problem = format!(
-                "it has no more samples for task {task}, for which it has a batch: it asked for a larger slot"
-            );
-            return Err(Error::misbehaved(worker, problem));
+            return Err(Error::misbehaved(worker, ProtocolViolation::ExhaustedWithBatch { task }));
         }
         self.deaths.note_answer(worker, task);
         self.end_without_batch(task, held);
@@ -169,7 +166,7 @@ impl Coordinator {
             return Ok(());
         }
         self.check_lease(worker, task, lease)?;
-        Err(Error::misbehaved(worker, format!("it skipped task {task} of an epoch that is not over")))
+        Err(Error::misbehaved(worker, ProtocolViolation::SkippedInEpoch { task }))
     }
 
     /// Handles an answer that is not wanted. False if the answer is not that of an attempt that has lost.
@@ -206,7 +203,7 @@ impl Coordinator {
         if self.schedule.worker_of(task) == Some(worker) && has_lease() && self.schedule.is_waiting(task) {
             return Ok(());
         }
-        Err(Error::misbehaved(worker, format!("it answered task {task}, which is not its to answer")))
+        Err(Error::misbehaved(worker, ProtocolViolation::NotItsTask { task }))
     }
 
     fn check_outcome(&self, worker: usize, task: u64, outcome: &Outcome) -> Result<(), Error> {
@@ -237,7 +234,7 @@ impl Coordinator {
             if may_be { !all_left_out || !bad.is_empty() } else { !all_left_out && bad.is_empty() };
         match is_right {
             true => Ok(()),
-            false => Err(Error::misbehaved(worker, format!("it left samples of task {task} out"))),
+            false => Err(Error::misbehaved(worker, ProtocolViolation::SamplesLeftOut { task })),
         }
     }
 
@@ -249,10 +246,7 @@ impl Coordinator {
         if position <= max {
             return Ok(());
         }
-        let problem = format!(
-            "with task {task} it came to item {position}, further in its shard than a batch can ({max})"
-        );
-        Err(Error::misbehaved(worker, problem))
+        Err(Error::misbehaved(worker, ProtocolViolation::PositionTooFar { task, position, max }))
     }
 
     /// Notes where a batch ends in its shard: another worker may have to go on from there.

@@ -2,7 +2,10 @@
 
 use std::{collections::VecDeque, mem};
 
-use loader_ipc::frame::{Command, MAX_UNANSWERED, Task};
+use loader_ipc::{
+    frame::{Command, MAX_UNANSWERED, Task},
+    violation::ProtocolViolation,
+};
 
 use super::crew::Crew;
 use crate::error::Error;
@@ -90,7 +93,7 @@ impl Roster {
     ) -> Result<(), Error> {
         match self.remove(worker, task, true) {
             true => self.send_backlog(worker, crew),
-            false => Err(Error::misbehaved(worker, format!("it takes task {task} for withdrawn"))),
+            false => Err(Error::misbehaved(worker, ProtocolViolation::NotWithdrawn { task })),
         }
     }
 
@@ -126,7 +129,7 @@ impl Roster {
     pub(super) fn note_opened(&mut self, worker: usize, is_fit: bool) -> Result<(), Error> {
         match self.0[worker].is_fit.replace(is_fit) {
             None => Ok(()),
-            Some(_) => Err(Error::misbehaved(worker, "it said twice whether it is ready")),
+            Some(_) => Err(Error::misbehaved(worker, ProtocolViolation::ReadyTwice)),
         }
     }
 
@@ -142,7 +145,7 @@ impl Roster {
     pub(super) fn note_bye(&mut self, worker: usize) -> Result<(), Error> {
         match mem::replace(&mut self.0[worker].has_said_bye, true) {
             false => Ok(()),
-            true => Err(Error::misbehaved(worker, "it said twice that it ends")),
+            true => Err(Error::misbehaved(worker, ProtocolViolation::ByeTwice)),
         }
     }
 

@@ -3,10 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Coordinator, crew::Crew};
-use crate::{
-    error::{Error, WorkerActivity},
-    warning::Warning,
-};
+use crate::{error::Error, exit::WorkerActivity, warning::Warning};
 
 /// Maximum time between two looks at the workers, in case the reaper misses an exit.
 pub(crate) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);

@@ -11,7 +11,8 @@ use loader_ipc::slots::SlotPool;
 
 use crate::{
     coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
-    error::{Error, WorkerActivity},
+    error::Error,
+    exit::WorkerActivity,
     pool::Pool,
     report::WorkerReport,
     state::Position,

@@ -14,6 +14,7 @@ use loader_ipc::{
     handshake::Notice,
     lifeline::LifelineError,
     process::Halt,
+    violation::ProtocolViolation,
 };
 use nix::sys::signal::Signal;
 
@@ -169,7 +170,11 @@ fn lifeline_failed(worker: usize, error: LifelineError) -> Result<(), Error> {
     match error {
         // If the worker is gone, the reaper reports it.
         LifelineError::Closed => Ok(()),
+        LifelineError::TimedOut => Err(Error::misbehaved(worker, ProtocolViolation::LifelineNotRead)),
         LifelineError::Io(source) => Err(Error::System { what: "sending a slot to a worker", source }),
-        error => Err(Error::WorkerMisbehaved { worker, problem: format!("its lifeline: {error}") }),
+        error => {
+            let source = io::Error::other(error);
+            Err(Error::System { what: "sending a slot to a worker", source })
+        }
     }
 }

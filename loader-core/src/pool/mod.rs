@@ -92,8 +92,8 @@ impl Pool {
             let report = match self.results.receive(deadline) {
                 Ok(report) => report,
                 Err(ReportError::TimedOut) => return Ok(None),
-                Err(ReportError::Malformed { worker, problem }) => {
-                    return Err(Error::WorkerMisbehaved { worker, problem });
+                Err(ReportError::Misbehaved { worker, violation }) => {
+                    return Err(Error::misbehaved(worker, violation));
                 }
                 Err(ReportError::Channel(ReceiveError::Io(source))) => {
                     return Err(Error::System { what: "receiving from workers", source });

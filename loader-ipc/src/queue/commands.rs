@@ -86,7 +86,8 @@ impl Receive for CommandReceiver {
     type Error = ReceiveError;
 
     fn look(&mut self) -> Result<Option<Self::Frame>, ReceiveError> {
-        read_frame(&mut self.ring, &mut self.frame).map_err(ReceiveError::Malformed)
+        read_frame(&mut self.ring, &mut self.frame)
+            .map_err(|error| ReceiveError::Malformed(error.to_string()))
     }
 
     fn sleep(&mut self, deadline: Instant) -> Result<(), ReceiveError> {

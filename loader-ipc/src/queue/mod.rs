@@ -24,10 +24,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     channel::{SendError, Waker},
-    codec,
+    codec::{self, CodecError},
     control::ControlPage,
     memory,
-    ring::{RING_WORDS, RingReader, RingWriter},
+    ring::{InvalidFrame, RING_WORDS, RingReader, RingWriter},
     sys::SharedWords,
 };
 
@@ -113,14 +113,26 @@ fn encode_frame<T: Serialize>(value: &T, frame: &mut Vec<u8>) -> Result<(), Send
 
 /// Decodes the next frame of a ring, if there is one; `frame` is a buffer for its bytes. After an error the
 /// ring reads as empty.
-fn read_frame<T: DeserializeOwned>(ring: &mut RingReader, frame: &mut Vec<u8>) -> Result<Option<T>, String> {
-    if !ring.read(frame).map_err(|invalid| invalid.to_string())? {
+fn read_frame<T: DeserializeOwned>(
+    ring: &mut RingReader,
+    frame: &mut Vec<u8>,
+) -> Result<Option<T>, FrameError> {
+    if !ring.read(frame)? {
         return Ok(None);
     }
     codec::decode(frame).map(Some).map_err(|error| {
         ring.stop_reading();
-        error.to_string()
+        FrameError::Undecodable(error)
     })
+}
+
+/// Why a frame cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum FrameError {
+    #[error(transparent)]
+    Invalid(#[from] InvalidFrame),
+    #[error(transparent)]
+    Undecodable(CodecError),
 }
 
 #[cfg(test)]
@@ -341,7 +353,7 @@ mod tests {
         assert!(ends[1].sender.ring.write(&[255; 20]));
         ends[0].sender.send(&Event::Ready).unwrap();
         assert_eq!(event_of(results.receive(soon())), (0, Event::Ready));
-        assert!(matches!(results.receive(soon()), Err(ReportError::Malformed { worker: 1, .. })));
+        assert!(matches!(results.receive(soon()), Err(ReportError::Misbehaved { worker: 1, .. })));
         assert!(matches!(results.receive(Instant::now()), Err(ReportError::TimedOut)));
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Wake, encode_frame, read_frame,
+    FrameError, Wake, encode_frame, read_frame,
     wait::{Receive, must_wake, wait},
 };
 use crate::{
@@ -17,7 +17,8 @@ use crate::{
     control::ControlPage,
     fault::{self, Point},
     frame::{Event, Report},
-    ring::{RingReader, RingWriter},
+    ring::{InvalidFrame, RingReader, RingWriter},
+    violation::ProtocolViolation,
 };
 
 /// Time after which a worker looks again for room in its ring.
@@ -151,12 +152,12 @@ pub enum ReportError {
     #[error("no report within the deadline")]
     TimedOut,
     /// A worker wrote an invalid frame or event.
-    #[error("worker {worker} sent an invalid report: {problem}")]
-    Malformed {
+    #[error("worker {worker} broke the protocol: {violation}")]
+    Misbehaved {
         /// Number of the worker.
         worker: usize,
-        /// What is invalid.
-        problem: String,
+        /// The rule that it broke.
+        violation: ProtocolViolation,
     },
     /// The channel that wakes main failed.
     #[error(transparent)]
@@ -172,6 +173,15 @@ impl From<ReceiveError> for ReportError {
     }
 }
 
+impl From<FrameError> for ProtocolViolation {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Invalid(InvalidFrame) => Self::InvalidFrame,
+            FrameError::Undecodable(error) => Self::UndecodableEvent { reason: error.to_string() },
+        }
+    }
+}
+
 impl Receive for ReportReceiver {
     type Frame = Report;
     type Error = ReportError;
@@ -182,12 +192,12 @@ impl Receive for ReportReceiver {
         }
         let workers = self.readers.len();
         for worker in (self.turn..workers).chain(0..self.turn) {
-            let malformed = |problem| ReportError::Malformed { worker, problem };
+            let misbehaved = |violation| ReportError::Misbehaved { worker, violation };
             let read = read_frame::<Event>(&mut self.readers[worker].0, &mut self.frame);
-            if let Some(event) = read.map_err(malformed)? {
-                if let Err(problem) = event.check() {
+            if let Some(event) = read.map_err(|error| misbehaved(error.into()))? {
+                if let Err(violation) = event.check() {
                     self.stop_reading(worker);
-                    return Err(malformed(problem.to_owned()));
+                    return Err(misbehaved(violation));
                 }
                 self.turn = (worker + 1) % workers;
                 return Ok(Some(Report::Event { worker, event }));

@@ -30,11 +30,8 @@ fn the_same_one_dies_too_often() {
         });
         let mut batches = builder.build().unwrap().iter().unwrap();
         let error = batches.by_ref().find_map(Result::err).unwrap();
-        let Error::WorkerExited { worker: 1, deaths: 5, given_up: None, .. } = &error else {
-            panic!("{error:?}");
-        };
+        assert!(matches!(error, Error::WorkerExited { worker: 1, deaths: 5, .. }), "{error:?}");
         assert!(error.ends_iteration() && batches.next().is_none());
-        assert!(error.to_string().contains("it has died 5 times in a row"), "{error}");
         drop(batches);
         before.assert_nothing_left();
     });

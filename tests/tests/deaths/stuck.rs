@@ -12,7 +12,7 @@ use std::{
 };
 
 use loader_core::{
-    Builder, Error, Warning,
+    Builder, Error, ExitCause, Warning,
     collate::Collate,
     kind::{MapStyle, WorkerInit},
     prelude::*,
@@ -169,13 +169,13 @@ fn halt_once(samples: Vec<u64>) -> anyhow::Result<Tensor<u64>> {
 }
 
 /// Loads an epoch of 40 samples in which some workers do not go on, and are replaced after `patience`.
-/// Returns the warnings about them.
+/// Returns why main has ended them.
 fn assert_replaced<C, W>(
     builder: Builder<MapStyle<Slow>, C, W>,
     patience: Duration,
     workers: usize,
     stop: impl FnOnce(&[u32]),
-) -> Vec<String>
+) -> Vec<ExitCause>
 where
     C: Collate<u64, Batch = Tensor<u64>>,
     W: WorkerInit,
@@ -183,8 +183,8 @@ where
     let before = Before::take();
     let (said, heard) = mpsc::channel();
     let hear = move |warning: &Warning| {
-        if let Warning::WorkerReplaced { .. } = warning {
-            said.send(warning.to_string()).unwrap();
+        if let Warning::WorkerReplaced { exit, .. } = warning {
+            said.send(exit.cause.clone().expect("main has ended it")).unwrap();
         }
     };
     let loader = builder.on_warning(hear).build().unwrap();
@@ -201,18 +201,28 @@ where
     heard.iter().take(workers).collect()
 }
 
+fn is_10_s(elapsed: &Duration) -> bool {
+    (10..20).contains(&elapsed.as_secs())
+}
+
 #[test]
 fn workers_that_cannot_go_on_are_replaced() {
     alone(|| {
         let builder = DataLoader::builder(forty()).collate(halt_once).num_workers(3);
-        let mut warnings = assert_replaced(builder, Duration::from_secs(10), 3, |_| ());
-        warnings.sort_unstable_by_key(|warning| {
-            warning.split_once("since it had been").map(|(_, why)| why.to_owned())
-        });
-        let whys = ["stopped by a debugger for 1", "stopped for 1", "without its main thread for 1"];
-        for (warning, why) in warnings.iter().zip(whys) {
-            assert!(warning.contains(&format!("was killed, since it had been {why}")), "{warning}");
-        }
+        let causes = assert_replaced(builder, Duration::from_secs(10), 3, |_| ());
+        let one = |is_it: fn(&ExitCause) -> bool| causes.iter().filter(|cause| is_it(cause)).count() == 1;
+        assert!(
+            one(|cause| matches!(cause, ExitCause::Stopped { elapsed } if is_10_s(elapsed))),
+            "{causes:?}"
+        );
+        assert!(
+            one(|cause| matches!(cause, ExitCause::Traced { elapsed } if is_10_s(elapsed))),
+            "{causes:?}"
+        );
+        assert!(
+            one(|cause| matches!(cause, ExitCause::MainThreadEnded { elapsed } if is_10_s(elapsed))),
+            "{causes:?}"
+        );
     });
 }
 
@@ -220,8 +230,11 @@ fn workers_that_cannot_go_on_are_replaced() {
 fn a_worker_that_does_not_move_outside_of_samples_is_replaced() {
     alone(|| {
         let builder = DataLoader::builder(forty()).collate(halt_once).sample_timeout(TIMEOUT).num_workers(3);
-        for warning in assert_replaced(builder, Duration::from_secs(5), 3, |_| ()) {
-            assert!(warning.contains("was killed, since it had not moved for 5"), "{warning}");
+        for cause in assert_replaced(builder, Duration::from_secs(5), 3, |_| ()) {
+            assert!(
+                matches!(cause, ExitCause::NoProgress { elapsed } if elapsed.as_secs() == 5),
+                "{cause:?}"
+            );
         }
     });
 }
@@ -230,12 +243,15 @@ fn a_worker_that_does_not_move_outside_of_samples_is_replaced() {
 fn a_worker_stopped_while_it_has_nothing_to_do_is_replaced() {
     alone(|| {
         let builder = DataLoader::builder(forty()).sample_timeout(TIMEOUT).num_workers(2);
-        let warnings = assert_replaced(builder, Duration::from_secs(5), 1, |pids| {
+        let causes = assert_replaced(builder, Duration::from_secs(5), 1, |pids| {
             // All that may be ahead is loaded by then.
             thread::sleep(Duration::from_millis(300));
             processes::signal(pids[1], Signal::SIGSTOP);
         });
-        assert!(warnings[0].contains("was killed, since it had not moved for 5"), "{warnings:?}");
+        assert!(
+            matches!(causes[..], [ExitCause::NoProgress { elapsed }] if elapsed.as_secs() == 5),
+            "{causes:?}"
+        );
     });
 }
 

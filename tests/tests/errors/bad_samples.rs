@@ -308,7 +308,7 @@ fn a_batch_of_samples_that_each_end_their_workers_is_given_up() {
     let loader = loader.max_bad_samples(1000).on_warning(|_| {}).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let error = batches.next().unwrap().unwrap_err();
-    assert!(matches!(error, Error::WorkerExited { deaths: 100, given_up: Some(_), .. }), "{error:?}");
+    assert!(matches!(error, Error::BatchGivenUp { deaths: 100, .. }), "{error:?}");
     assert_eq!(batches.next().unwrap().unwrap().as_slice(), [70, 71]);
 }
 

@@ -49,8 +49,8 @@ fn load_and_lose_workers() -> ExitStatus {
     let took = killed.elapsed();
     println!("noticed after {took:?}");
     assert_noticed(took);
-    let Error::WorkerExited { worker: 0, status, .. } = error else { panic!("{error:?}") };
-    status
+    let Error::WorkerExited { worker: 0, exit, .. } = error else { panic!("{error:?}") };
+    exit.status
 }
 
 const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core_dumped: false };

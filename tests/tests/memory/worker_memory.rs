@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Error, ExitStatus, WorkerState, prelude::*};
 use loader_tests::{Watchdog, processes};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -88,11 +88,9 @@ fn a_batch_that_wants_too_much_is_given_up() {
     let outcomes: Vec<_> = loader.iter().unwrap().collect();
     assert_eq!(outcomes.len(), 40);
     let errors: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
-    assert!(matches!(&errors[..], [Error::WorkerExited { given_up: Some(_), .. }]), "{errors:?}");
-    assert!(
-        errors[0].to_string().contains("killed by SIGABRT (6) while fetching sample 41 of batch 20"),
-        "{errors:?}"
-    );
+    let [Error::BatchGivenUp { batch: 20, exit, doing, .. }] = &errors[..] else { panic!("{errors:?}") };
+    assert!(matches!(exit.status, ExitStatus::Signal { signal: 6, .. }), "{exit:?}");
+    assert_eq!((doing.state, doing.index), (WorkerState::Fetching, 41));
 }
 
 /// Each sample is the soft limit on the data of the process that loads it.
