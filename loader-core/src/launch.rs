@@ -19,7 +19,6 @@ pub(crate) enum Init {
 static INIT: OnceLock<Init> = OnceLock::new();
 
 /// Notes that `loader::init()` was called.
-#[doc(hidden)]
 pub fn note_init() {
     INIT.get_or_init(|| match LoadedObject::containing(note_init as fn() as usize) {
         Some(object) if !object.is_program() => Init::InLibrary(object.path().to_owned()),
@@ -33,7 +32,6 @@ pub(crate) fn init() -> Init {
 
 /// Returns the names of the types that [`open`](crate::fetch::open) decodes. A worker program that registered
 /// the dataset with other types is refused.
-#[doc(hidden)]
 pub fn types<D, C, W>() -> String {
     type_name::<(D, C, W)>().to_owned()
 }

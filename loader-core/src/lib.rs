@@ -64,16 +64,13 @@ mod dataset;
 mod digest;
 mod error;
 mod exit;
-#[doc(hidden)]
-pub mod fetch;
-mod function;
+mod fetch;
+pub mod function;
 mod iter;
-#[doc(hidden)]
-pub mod launch;
+mod launch;
 mod loader;
 mod options;
-#[doc(hidden)]
-pub mod panic;
+mod panic;
 mod pinning;
 mod plan;
 mod pool;
@@ -93,16 +90,12 @@ pub use builder::{Builder, WorkerProgram};
 pub use context::{SampleContext, WorkerInfo};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, InterleaveDataset, IterableDataset,
-    Map, Parts, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError,
-    Take, TensorDataset, TensorRow, Tensors,
+    Map, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take,
+    TensorDataset, TensorRow, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Error, UserFailure};
 pub use exit::{ExitCause, WorkerActivity, WorkerExit};
-pub use function::{
-    BatchFunction, CollateFn, CollateFnWith, ConvertFn, ConvertFnWith, FilterFn, FilterFnWith,
-    FilterFunction, MapFn, MapFnWith, MapFunction, Params, WithParams, WorkerInitFn, WorkerInitFnWith,
-};
 pub use iter::Iter;
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
@@ -165,6 +158,20 @@ pub mod prelude {
 // on another version.
 pub use rand;
 
+/// What `loader-worker` uses of this crate. It may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::{
+        fetch::{
+            BatchRequest, EncodeBatch, Fetch, NoBatch, OpenFn, OpenRequest, OpenSignature, ProgressSink,
+            ShardPosition, Snapshot, open,
+        },
+        launch::{note_init, types},
+        panic::{record_backtraces, to_failure},
+    };
+}
+
+/// What the derive macros use.
 #[doc(hidden)]
 pub mod __private {
     pub use serde;

@@ -9,8 +9,7 @@ use std::{
 
 use loader_core::{
     WorkerInfo,
-    fetch::{Fetch, OpenFn, OpenRequest, OpenSignature},
-    panic::{record_backtraces, to_failure},
+    internal::{Fetch, OpenFn, OpenRequest, OpenSignature, record_backtraces, to_failure},
 };
 use loader_ipc::{
     attach::Attached,

@@ -11,9 +11,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use loader_core::{
-    fetch::{BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot},
-    panic::to_failure,
+use loader_core::internal::{
+    BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot, to_failure,
 };
 use loader_ipc::{
     ChunkError, Loan, SlotMemory,

@@ -55,7 +55,7 @@ pub fn init() {
         let code = bootstrap::run(&Registry::new());
         std::process::exit(code);
     }
-    loader_core::launch::note_init();
+    loader_core::internal::note_init();
 }
 
 /// Calls [`init`] before `main`, for tests and benchmarks, whose `main` you do not write. Put it once at the

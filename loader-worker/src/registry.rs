@@ -5,9 +5,8 @@ use std::{collections::BTreeMap, fmt, process::ExitCode};
 use loader_core::{
     Dataset, IterableDataset, Sample,
     collate::{Collate, DefaultCollate},
-    fetch::{OpenFn, open},
+    internal::{OpenFn, open, types},
     kind::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, WorkerInit},
-    launch,
 };
 use loader_ipc::process;
 
@@ -65,7 +64,7 @@ impl Registry {
         C: Collate<K::Sample>,
         W: WorkerInit,
     {
-        let entry = Registered { open: open::<K, C, W>, types: launch::types::<K, C, W>() };
+        let entry = Registered { open: open::<K, C, W>, types: types::<K, C, W>() };
         self.entries.insert(name.into(), entry);
         self
     }

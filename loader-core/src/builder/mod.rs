@@ -86,6 +86,17 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// Sets the sampler, which determines the order of the samples; sequential by default. Excludes
     /// [`shuffle`](Self::shuffle), [`distributed`](Self::distributed) and
     /// [`batch_sampler`](Self::batch_sampler).
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// // A list of indices is a sampler.
+    /// let loader = DataLoader::builder(numbers).batch_size(3).sampler(vec![3, 0, 2]).build()?;
+    /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [40, 10, 30]);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
         self.settings.sampler = Some(Box::new(sampler));
@@ -95,6 +106,19 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// Sets the batch sampler, which determines the indices of each batch. Excludes
     /// [`batch_size`](Self::batch_size), [`shuffle`](Self::shuffle), [`sampler`](Self::sampler),
     /// [`drop_last`](Self::drop_last) and [`distributed`](Self::distributed).
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// // A list of lists of indices is a batch sampler.
+    /// let loader = DataLoader::builder(numbers).batch_sampler(vec![vec![3], vec![0, 2]]).build()?;
+    /// let batches: Vec<_> = loader.iter()?.collect::<Result<_, _>>()?;
+    /// assert_eq!(batches[0].as_slice(), [40]);
+    /// assert_eq!(batches[1].as_slice(), [10, 30]);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     pub fn batch_sampler(mut self, batch_sampler: impl BatchSampler) -> Self {
         self.settings.batch_sampler = Some(Box::new(batch_sampler));
@@ -164,6 +188,21 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// left out. Excludes [`sampler`](Builder::sampler) and [`batch_sampler`](Builder::batch_sampler).
     ///
     /// For an iterable dataset, each process reads its own shards, which may have different lengths.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let share = |rank| {
+    ///     let numbers = TensorDataset::new(Tensor::from_slice(&[0i64, 1, 2, 3, 4], [5])?)?;
+    ///     let loader = DataLoader::builder(numbers).batch_size(3).distributed(rank, 2).build()?;
+    ///     anyhow::Ok(loader.iter()?.next().unwrap()?.as_slice().to_vec())
+    /// };
+    /// assert_eq!(share(0)?, [0, 2, 4]);
+    /// // Number 0 is loaded twice, so that both processes have three samples.
+    /// assert_eq!(share(1)?, [1, 3, 0]);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     pub fn distributed(mut self, rank: usize, world_size: usize) -> Self {
         self.settings.options.rank = Some(rank);
@@ -268,6 +307,22 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// its worker. By default its batch fails; the sample can also be skipped or replaced.
     /// [`EpochReport::bad_samples`](crate::EpochReport::bad_samples) lists the samples that were skipped or
     /// replaced, and there is a [`Warning::BadSample`] for each.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let checked = numbers.map(|number, _| {
+    ///     anyhow::ensure!(number[0] != 30, "the number is damaged");
+    ///     Ok(number[0])
+    /// });
+    /// let loader = DataLoader::builder(checked).batch_size(4).on_bad_sample(OnBadSample::Skip).build()?;
+    /// let mut batches = loader.iter()?;
+    /// assert_eq!(batches.next().unwrap()?.as_slice(), [10, 20, 40]);
+    /// assert_eq!(batches.report().bad_samples[0].index, 2);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     pub fn on_bad_sample(mut self, on_bad_sample: OnBadSample) -> Self {
         self.settings.options.on_bad_sample = Some(on_bad_sample);
@@ -391,6 +446,19 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Calls `function` with each [`Warning`]. By default, warnings are printed to standard error.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{Warning, prelude::*};
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let loader = DataLoader::builder(numbers).on_warning(|warning| match warning {
+    ///     Warning::WorkerReplaced { worker, exit, .. } => eprintln!("worker {worker}: {exit}"),
+    ///     other => eprintln!("{other}"),
+    /// });
+    /// # drop(loader.build()?);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     pub fn on_warning(mut self, function: impl Fn(&Warning) + Send + Sync + 'static) -> Self {
         self.settings.warn = Warn::with(function);
@@ -409,6 +477,20 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Collates the samples of each batch with `function`, which runs in the workers. The function must not
     /// capture anything; see [`collate_with`](Self::collate_with) for a function with parameters. Tensors
     /// that it makes are allocated in shared memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let sums = DataLoader::builder(numbers.map(|number, _| Ok(number[0])))
+    ///     .batch_size(2)
+    ///     .collate(|samples| Ok(samples.into_iter().sum::<i64>()))
+    ///     .build()?;
+    /// let sums: Vec<i64> = sums.iter()?.collect::<Result<_, _>>()?;
+    /// assert_eq!(sums, [30, 70]);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     // If a closure captures something, the compiler's error shows the next line.
     pub fn collate<B: Batch /* to capture, use `collate_with` */>(
@@ -463,6 +545,18 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// Use it for what each process needs once: a `log` or `tracing` subscriber (one that `main` installs
     /// after `loader::init()` exists in the main process only), a number of threads, the seed of a
     /// library. What a worker prints appears on the main process's standard error, after the worker's number.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let loader = DataLoader::builder(numbers).num_workers(2).worker_init(|worker| {
+    ///     println!("worker {} of {} draws from seed {}", worker.id(), worker.num_workers(), worker.seed());
+    ///     Ok(())
+    /// });
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     // If a closure captures something, the compiler's error shows the next line.
     #[rustfmt::skip]

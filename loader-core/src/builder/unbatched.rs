@@ -41,6 +41,17 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// `function`, which runs in the workers. The function must not capture anything; see
     /// [`convert_with`](Self::convert_with) for a function with parameters. Tensors that it makes are
     /// allocated in shared memory. `.unbatched().convert(function)` is the same.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20], [2])?)?;
+    /// let texts = DataLoader::builder(numbers).convert(|number| Ok(format!("{:03}", number[0]))).build()?;
+    /// let texts: Vec<String> = texts.iter()?.collect::<Result<_, _>>()?;
+    /// assert_eq!(texts, ["010", "020"]);
+    /// # anyhow::Ok(())
+    /// ```
     #[must_use]
     // If a closure captures something, the compiler's error shows the next line.
     pub fn convert<B: Batch /* to capture, use `convert_with` */>(

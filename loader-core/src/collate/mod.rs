@@ -17,13 +17,13 @@ mod testing;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use convert::Convert;
-pub use custom::{CollateWith, Collected};
-pub use keep::{Keep, ListBatchBuilder, MappedListBuilder, UnitStack};
-pub use list::{List, ListPlaces, OptionStack, VecPlaces};
-pub use pad::{Padded, Padding, Ragged, RaggedStack, Side, pad_sequences};
-pub use rows::{Row, RowStack};
-pub use single::{ConvertWith, DefaultConvert, Single};
-pub use structure::MapStack;
+pub use custom::CollateWith;
+pub use keep::Keep;
+pub use list::List;
+pub use pad::{Padded, Padding, Ragged, Side, pad_sequences};
+pub use rows::Row;
+pub(crate) use rows::RowStack;
+pub use single::{ConvertWith, DefaultConvert};
 
 /// Max number of samples for which a list reserves memory in advance, because a stream may have fewer samples
 /// than its batch size.

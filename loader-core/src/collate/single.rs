@@ -22,8 +22,8 @@ impl<S: Convert> Collate<S> for DefaultConvert {
     }
 }
 
-/// Converts each sample with a function, [with parameters](crate::ConvertFnWith) or
-/// [without](crate::ConvertFn).
+/// Converts each sample with a function, [with parameters](crate::function::ConvertFnWith) or
+/// [without](crate::function::ConvertFn).
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConvertWith<F>(pub(crate) F);
 

@@ -8,8 +8,8 @@ use super::{Dataset, IterableDataset, Shard, SnapshotDataset, SnapshotIterator, 
 use crate::{context::SampleContext, function::MapFunction};
 
 /// A dataset whose samples pass through a function. Created by [`Dataset::map`], [`Dataset::map_with`] and
-/// the same methods of [`IterableDataset`]. `F` is [`MapFn`](crate::MapFn) or
-/// [`MapFnWith`](crate::MapFnWith), so that the type can be named.
+/// the same methods of [`IterableDataset`]. `F` is [`MapFn`](crate::function::MapFn) or
+/// [`MapFnWith`](crate::function::MapFnWith), so that the type can be named.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Map<D, F> {
     dataset: D,

@@ -42,7 +42,7 @@ pub use map::Map;
 pub(crate) use nested::NotOpened;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};
-pub use stack::{Parts, StackDataset};
+pub use stack::StackDataset;
 pub use subset::{Subset, SubsetError};
 pub use take::Take;
 pub use tensor_row::TensorRow;

@@ -87,36 +87,26 @@ impl<P: Parts> Dataset for StackDataset<P> {
 }
 
 /// The parts of a [`StackDataset`]: a tuple of 1 to 8 datasets, or a `BTreeMap` of datasets of one type.
-pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static + sealed::Sealed {
+pub trait Parts: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// One sample of each part.
     type Sample: Send + 'static;
 
-    #[doc(hidden)]
     fn lengths(&self) -> Vec<(String, usize)>;
 
-    #[doc(hidden)]
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample>;
 
     /// Returns `None` if no part has a `get_many`.
-    #[doc(hidden)]
     fn get_many(
         &self,
         indices: &[usize],
         cx: &mut SampleContext,
     ) -> anyhow::Result<Option<Vec<Self::Sample>>>;
 
-    #[doc(hidden)]
     fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()>;
 
-    #[doc(hidden)]
     fn fingerprints(&self) -> Vec<String>;
 
-    #[doc(hidden)]
     fn layers(&self) -> u8;
-}
-
-mod sealed {
-    pub trait Sealed {}
 }
 
 /// Loads one sample of one part.
@@ -161,8 +151,6 @@ const ONE_PER_INDEX: &str = "each part has returned one sample per index";
 
 macro_rules! parts {
     ($($name:ident $place:tt),*) => {
-        impl<$($name: Dataset),*> sealed::Sealed for ($($name,)*) {}
-
         impl<$($name: Dataset),*> Parts for ($($name,)*) {
             type Sample = ($($name::Sample,)*);
 
@@ -201,8 +189,6 @@ macro_rules! parts {
 }
 
 each_tuple!(parts);
-
-impl<K, D> sealed::Sealed for BTreeMap<K, D> {}
 
 impl<K, D> Parts for BTreeMap<K, D>
 where

@@ -29,8 +29,9 @@ use crate::{
 };
 
 pub use hook::{NoWorkerInit, WorkerInit};
+pub(crate) use iterable::OpenShard;
 pub(crate) use iterable::{Cursors, ShardBatch, ShardFetcher, ShardLayout};
-pub use iterable::{Iterable, OpenShard, Plain, ShardPosition, Snapshot, Snapshots};
+pub use iterable::{Iterable, Plain, ShardPosition, Snapshot, Snapshots};
 pub(crate) use map_style::Fetcher;
 pub use map_style::MapStyle;
 

@@ -102,36 +102,28 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
     }
 }
 
-/// Cuts an order into batches of `size` indices; the last batch may be shorter. A [`Sampler`](super::Sampler)
-/// calls it to implement [`batches`](super::Sampler::batches) for its own iterator type.
+/// Cuts an order into batches of `size` indices; the last batch may be shorter. The samplers of this crate
+/// implement [`batches`](super::Sampler::batches) with it, for iterators whose type is known.
 ///
 /// The iterator's `nth` calls `indices.nth` once, so that resuming in the middle of an epoch is as fast as
 /// `indices.nth`.
 ///
 /// # Panics
 /// Panics if `size` is 0.
-///
-/// # Examples
-/// ```
-/// use loader_core::sampler::cut_into_batches;
-///
-/// let batches: Vec<Vec<usize>> = cut_into_batches((0..5).rev(), 2).collect();
-/// assert_eq!(batches, [vec![4, 3], vec![2, 1], vec![0]]);
-/// ```
-pub fn cut_into_batches(
+pub(super) fn cut_into_batches(
     indices: impl Iterator<Item = usize> + Send + 'static,
     size: usize,
 ) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
     assert!(size > 0, "the batch size must be at least 1");
-    Box::new(ShardLayout { indices, size })
+    Box::new(Batches { indices, size })
 }
 
-struct ShardLayout<I> {
+struct Batches<I> {
     indices: I,
     size: usize,
 }
 
-impl<I: Iterator<Item = usize>> Iterator for ShardLayout<I> {
+impl<I: Iterator<Item = usize>> Iterator for Batches<I> {
     type Item = Vec<usize>;
 
     fn next(&mut self) -> Option<Vec<usize>> {

@@ -52,7 +52,8 @@ use crate::{
     random::{Purpose, generator, key},
 };
 
-pub use batch::{BatchSampler, FixedBatches, cut_into_batches};
+use batch::cut_into_batches;
+pub use batch::{BatchSampler, FixedBatches};
 pub use distributed::DistributedSampler;
 pub use error::SamplerError;
 pub use random::RandomSampler;
@@ -126,8 +127,7 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send>;
 
     /// Returns the indices of `epoch` in batches of `size`, which is at least 1; the last batch may be
-    /// shorter. Override it with a call of [`cut_into_batches`] on the concrete iterator type, which avoids a
-    /// dynamic call per index.
+    /// shorter. An override can avoid the dynamic call per index that the default makes.
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         cut_into_batches(self.indices(epoch), size)
     }

@@ -5,7 +5,7 @@
 
 use std::{env, process::ExitCode};
 
-use loader_core::{Builder, Error, Map, MapFnWith, WorkerProgram, kind::MapStyle, prelude::*};
+use loader_core::{Builder, Error, Map, WorkerProgram, function::MapFnWith, kind::MapStyle, prelude::*};
 use loader_worker::Registry;
 use serde::{Deserialize, Serialize};
 
