@@ -88,7 +88,7 @@ const FIXTURES: &[Fixture] = &[
 
 /// Checks a package with a program for each fixture.
 #[test]
-#[ignore = "it checks the whole crate once more, in a package of its own"]
+#[ignore = "checks loader-core again, in a package of its own"]
 fn errors_of_the_compiler_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -1,7 +1,9 @@
-//! Arguments of a loader: defaults, validation, and the errors for wrong options, datasets and programs.
+//! Arguments of a loader: defaults, validation, lengths, and the errors for wrong options, datasets and
+//! programs.
 
-mod bad_input;
 mod compile_errors;
-mod pytorch_arguments;
+mod lengths;
+mod options;
+mod wrong_datasets;
 
 loader_worker::init_before_main!();
