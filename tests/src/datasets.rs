@@ -15,7 +15,7 @@ use nix::{
     unistd::getpid,
 };
 use rand::RngExt;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// `(index, three random numbers)`: content that depends on seed, epoch and index.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,29 +40,29 @@ impl Dataset for Noise {
 /// What a sample of [`Noise`] is.
 pub type NoiseSample = (u64, [f32; 3], String);
 
-/// As `Noise`, and loaded many at once.
-#[derive(Debug, Serialize, Deserialize)]
+/// [`Noise`] that only `get_many` loads. Sample 5 may fail.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Many {
     /// Number of samples.
     pub count: usize,
-    /// What goes wrong.
+    /// What `get_many` does when it is asked for sample 5.
     pub fault: ManyFault,
 }
 
-/// What goes wrong in `get_many`.
+/// A fault of `get_many`.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum ManyFault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// One sample too many.
+    /// Returns a sample more than it was asked for.
     Surplus,
-    /// An error.
-    Error,
-    /// A panic.
-    Panic,
+    /// Returns a sample less than it was asked for.
+    Missing,
+    /// A fault that [`Faulty`] has too.
+    Sample(Fault),
 }
 
-/// So many samples, with nothing wrong.
+/// Makes a [`Many`] without a fault.
 pub fn many(count: usize) -> Many {
     Many { count, fault: ManyFault::None }
 }
@@ -75,7 +75,7 @@ impl Dataset for Many {
     }
 
     fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
-        anyhow::bail!("get_many is there")
+        bail!("the loader must call get_many")
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<NoiseSample>> {
@@ -84,15 +84,12 @@ impl Dataset for Many {
             Noise { count: self.count }.get(index, cx)
         };
         let mut samples: Vec<_> = indices.iter().map(load).collect::<Result<_, _>>()?;
-        // The second batch of the tests below.
         if indices.contains(&5) {
             match self.fault {
                 ManyFault::None => {}
                 ManyFault::Surplus => samples.push(samples[0].clone()),
-                ManyFault::Error => {
-                    return Err(anyhow::anyhow!("the disk is on fire").context("reading a block"));
-                }
-                ManyFault::Panic => panic!("the block is odd"),
+                ManyFault::Missing => drop(samples.pop()),
+                ManyFault::Sample(fault) => fault.happen(5)?,
             }
         }
         Ok(samples)
@@ -168,7 +165,8 @@ impl Dataset for SlowFirst {
     }
 }
 
-/// Numbers in shards: sample `n` is in shard `n` modulo the number of shards, with noise from the shard's generator.
+/// Numbers in shards: sample `n` is in shard `n` modulo the number of shards, with noise from the shard's
+/// generator.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Counting {
     /// Number of samples.
@@ -453,8 +451,14 @@ impl SnapshotIterator for MortalShard<'_> {
 }
 
 impl Fault {
-    /// Lets it happen, for sample `index`.
-    fn happen(self, index: usize) -> anyhow::Result<()> {
+    /// Makes it happen to sample `index`.
+    ///
+    /// # Errors
+    /// Returns an error with a cause for `Error`.
+    ///
+    /// # Panics
+    /// Panics for `Panic`.
+    pub fn happen(self, index: usize) -> anyhow::Result<()> {
         match self {
             Self::Ragged => {}
             Self::Error => bail_with_cause(index)?,
@@ -516,8 +520,8 @@ impl Dataset for Count {
     }
 }
 
-/// Shards of given sizes. Sample `n` of the shards, one after the other, is the number `n`. PyTorch's tests call it
-/// `WorkerSpecificIterableDataset`.
+/// Shards of given sizes. Sample `n` of the shards, one after the other, is the number `n`. PyTorch's tests
+/// call it `WorkerSpecificIterableDataset`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Shards {
     /// Number of samples of each shard.
@@ -547,5 +551,22 @@ impl IterableDataset for Shards {
 
     fn len(&self) -> Option<usize> {
         self.says
+    }
+}
+
+/// Returns the samples that it is given.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct Given<S: Serialize + DeserializeOwned>(pub Vec<S>);
+
+impl<S: Serialize + DeserializeOwned + Clone + Send + Sync + 'static> Dataset for Given<S> {
+    type Sample = S;
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<S> {
+        Ok(self.0[index].clone())
     }
 }

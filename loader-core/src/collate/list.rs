@@ -165,6 +165,7 @@ mod tests {
         list.iter().map(ToString::to_string).collect()
     }
 
+    // PyTorch: 89, C11
     #[test]
     fn lists_are_stacked_position_by_position() {
         let places = stack([strings(&["a", "b"]), strings(&["c", "d"]), strings(&["e", "f"])]).unwrap();

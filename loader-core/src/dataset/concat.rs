@@ -246,6 +246,7 @@ mod tests {
         Plain { first: 0, len }
     }
 
+    // PyTorch: 24, 25, 26, 27, D06
     #[test]
     fn empty_members_are_skipped_and_a_concatenation_needs_members() {
         let whole = ConcatDataset::new([
@@ -265,6 +266,7 @@ mod tests {
         assert_eq!(ConcatDataset::new([plain(usize::MAX), plain(1)]).unwrap_err(), ComposeError::TooLong);
     }
 
+    // PyTorch: 28, D01
     #[test]
     fn datasets_of_different_types_can_be_concatenated() {
         let whole = Plain { first: 0, len: 2 }
@@ -321,6 +323,7 @@ mod tests {
     }
 
     proptest! {
+        // PyTorch: 26, D06
         #[test]
         fn locate_agrees_with_counting(lens in prop::collection::vec(0usize..5, 1..12)) {
             let whole = ConcatDataset::new(lens.iter().map(|&len| plain(len))).unwrap();

@@ -241,7 +241,10 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataset::testing::{Counted, Plain, draw};
+    use crate::dataset::{
+        ConcatDataset,
+        testing::{Counted, Plain, draw},
+    };
 
     fn plain(len: usize) -> Plain {
         Plain { first: 0, len }
@@ -251,6 +254,7 @@ mod tests {
         Counted { first: 100, len, surplus: 0 }
     }
 
+    // PyTorch: 15, 17, D05
     #[test]
     fn parts_must_be_equally_long() {
         let error = StackDataset::new((plain(3), counted(3), plain(4))).unwrap_err();
@@ -266,10 +270,12 @@ mod tests {
         assert!(error.to_string().starts_with("a stack needs at least one dataset"), "{error}");
     }
 
+    // PyTorch: 18, 19, 20, D05
     #[test]
     fn a_sample_combines_the_samples_of_the_parts() {
         let mut cx = SampleContext::new(1);
         let stack = StackDataset::new((plain(3), counted(3))).unwrap();
+        assert_eq!(stack.len(), 3);
         cx.set_index(2);
         let (one, two) = stack.get(2, &mut cx).unwrap();
         assert_eq!((one.0, two.0), (2, 102));
@@ -282,6 +288,7 @@ mod tests {
         assert_eq!(sample["b"].0, 1);
     }
 
+    // PyTorch: 21
     #[test]
     fn a_stack_has_get_many_if_a_part_has() {
         let mut cx = SampleContext::new(1);
@@ -301,13 +308,20 @@ mod tests {
         assert_eq!(samples, many::one_by_one(&maps, &[2, 0], &mut cx).unwrap());
     }
 
+    // PyTorch: 22, 23
     #[test]
-    fn an_error_names_the_part_that_returns_too_many_samples() {
+    fn an_error_of_get_many_names_the_part() {
         let stack = StackDataset::new((plain(9), Counted { surplus: 2, ..counted(9) })).unwrap();
         let error = stack.get_many(&[0, 4], &mut SampleContext::new(0)).unwrap_err();
         assert_eq!(
             format!("{error:#}"),
             "dataset 1 of the stack: get_many was asked for 2 samples and returned 4"
+        );
+        let stack = StackDataset::new((plain(3), ConcatDataset::new([counted(3)]).unwrap())).unwrap();
+        let error = stack.get_many(&[0, 3], &mut SampleContext::new(0)).unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "dataset 1 of the stack: index 3 is out of range: the dataset has 3 samples"
         );
     }
 }

@@ -190,6 +190,7 @@ mod tests {
         assert_eq!(one_by_one.as_slice(), expected);
     }
 
+    // PyTorch: 8, 9, D08
     #[test]
     fn subsets_nest() {
         let nested = Subset::new(subset(&[7, 2, 5]), [2, 0]).unwrap();
@@ -220,6 +221,7 @@ mod tests {
         assert_eq!((back.len(), back.index_of(1)), (10_000, 9_998));
     }
 
+    // PyTorch: 5, D09
     #[test]
     fn random_splits_return_subsets() {
         let data = Noise { len: 10, many: false };

@@ -197,6 +197,7 @@ mod tests {
         assert_eq!(error, ComposeError::NoRows { part: "tensor 0".into() });
     }
 
+    // PyTorch: 10, 11, 12, 13, 14, D04
     #[test]
     fn samples_are_rows() {
         let grid = Tensor::from_vec((0..12u8).collect(), [3, 2, 2]).unwrap();
@@ -208,6 +209,10 @@ mod tests {
         let error = dataset.get(3, &mut cx).unwrap_err();
         assert_eq!(error.to_string(), "index 3 is out of range: the tensors have 3 rows");
         assert_eq!(dataset.tensors().0.as_bytes().as_ptr(), grid.as_bytes().as_ptr());
+        let (numbers, again) = (numbers([7, 8, 9]), grid.clone());
+        let four = TensorDataset::new((grid.clone(), numbers.clone(), numbers, again)).unwrap();
+        let (a, b, c, d) = four.get(2, &mut cx).unwrap();
+        assert!(a == d && b == c && four.len() == 3);
         assert_eq!(&*TensorDataset::new(grid).unwrap().get(2, &mut cx).unwrap(), [8, 9, 10, 11]);
     }
 

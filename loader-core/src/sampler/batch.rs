@@ -226,6 +226,32 @@ mod tests {
         }
     }
 
+    // PyTorch: 71, S03
+    #[test]
+    fn the_order_of_a_random_sampler_depends_on_the_seed_and_the_epoch_alone() {
+        // The first sampler and the last two are not random.
+        for sampler in &samplers(50, 80)[1..8] {
+            for order in [Order::Native, Order::Torch] {
+                let indices = |seed, number| sampler.indices(Epoch::new(seed, number).order(order));
+                // Two iterators do not influence each other.
+                assert!(indices(42, 1).zip(indices(42, 1)).all(|(one, two)| one == two), "{sampler:?}");
+                assert!(indices(1, 0).ne(indices(2, 0)), "{sampler:?}");
+                assert!(indices(1, 0).ne(indices(1, 1)), "{sampler:?}");
+            }
+        }
+    }
+
+    // PyTorch: S04
+    #[test]
+    fn a_subset_sampler_draws_each_of_its_indices_once() {
+        for seed in 0..20 {
+            let mut drawn: Vec<usize> =
+                SubsetRandomSampler::new([3, 1, 4, 15, 92, 65]).indices(Epoch::new(seed, 0)).collect();
+            drawn.sort_unstable();
+            assert_eq!(drawn, [1, 3, 4, 15, 65, 92]);
+        }
+    }
+
     #[test]
     fn nth_does_not_overflow() {
         let all = FixedBatches::new(SequentialSampler::new(usize::MAX), 4, false);

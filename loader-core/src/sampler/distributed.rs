@@ -119,6 +119,7 @@ mod tests {
         (0..world_size).map(share).collect()
     }
 
+    // PyTorch: S07, 2.2.1
     #[test]
     fn shares_without_shuffling() {
         let shares = |len, world_size, drop_last| {
@@ -141,20 +142,29 @@ mod tests {
         assert_eq!(shares(0, true), [[4, 5, 0], [1, 3, 8], [7, 9, 6]]);
     }
 
+    // PyTorch: 69, 272, S07
     #[test]
     fn the_length_is_rounded_up_or_down_with_drop_last() {
         let sampler = DistributedSampler::new(100, 3, 0).unwrap();
         assert_eq!((Sampler::len(&sampler), Sampler::len(&sampler.drop_last(true))), (34, 33));
     }
 
+    // PyTorch: 69, S07
     #[test]
     fn an_invalid_rank_is_refused() {
-        let error = DistributedSampler::new(10, 3, 3).unwrap_err();
-        assert_eq!(error.to_string(), "invalid rank 3, rank should be in the interval [0, 2]");
+        for rank in [3, usize::MAX] {
+            let error = DistributedSampler::new(10, 3, rank).unwrap_err();
+            assert_eq!(error, SamplerError::InvalidRank { rank, world_size: 3 });
+            assert_eq!(
+                error.to_string(),
+                format!("invalid rank {rank}, rank should be in the interval [0, 2]")
+            );
+        }
         assert_eq!(DistributedSampler::new(10, 0, 0), Err(SamplerError::NoProcesses));
     }
 
     proptest! {
+        // PyTorch: 70, U30
         #[test]
         fn all_ranks_together_cover_the_indices(
             (len, world_size) in (0usize..80, 1usize..12),

@@ -148,6 +148,7 @@ mod tests {
         assert_eq!(RandomSampler::new(5).num_samples(0), Err(SamplerError::NoSamples));
     }
 
+    // PyTorch: 66, S03
     #[test]
     fn without_replacement_an_index_is_drawn_once_per_permutation() {
         let max_count = |sampler: RandomSampler| {
@@ -164,6 +165,7 @@ mod tests {
     }
 
     proptest! {
+        // PyTorch: 66, S03
         #[test]
         fn each_index_is_drawn_equally_often_or_once_more(len in 1usize..50, count in 1usize..200, seed: u64, torch: bool) {
             let order = if torch { Order::Torch } else { Order::Native };

@@ -128,6 +128,7 @@ mod tests {
 
     use super::*;
 
+    // PyTorch: 2, 2.1.1
     #[test]
     fn fractions_are_rounded_down_and_the_rest_goes_to_the_first_parts() {
         assert_eq!(counts(106, &[0.1, 0.2, 0.3, 0.4]), Ok(vec![11, 22, 31, 42]));
@@ -135,10 +136,12 @@ mod tests {
         assert_eq!(counts(3, &[0.25; 4]), Ok(vec![1, 1, 1, 0]));
         assert_eq!(counts(5, &[1.0, 0.0]), Ok(vec![5, 0]));
         assert_eq!(counts(0, &[0.5, 0.5]), Ok(vec![0, 0]));
-        // These fractions sum to 1.0000000000000002 in floating point.
+        // In floating point, these fractions sum to 1.0000000000000002 and 0.9999999999999999.
         assert_eq!(counts(10, &[0.1, 0.2, 0.7, 0.0, f64::EPSILON]), Ok(vec![1, 2, 7, 0, 0]));
+        assert_eq!(counts(10, &[0.7, 0.2, 0.1]).unwrap().len(), 3);
     }
 
+    // PyTorch: 1, 6, 2.1.1
     #[test]
     fn invalid_counts_and_fractions_are_refused() {
         let by_counts = |counts: &[usize]| random_split_by_counts(4, counts, 0, Order::Native).unwrap_err();
@@ -161,8 +164,19 @@ mod tests {
         assert_eq!(parts, [vec![8, 1, 5], vec![0, 2, 9, 3, 6, 4, 7]]);
     }
 
+    // PyTorch: 5, 7, D09
+    #[test]
+    fn the_seed_and_the_counts_determine_a_split() {
+        for order in [Order::Native, Order::Torch] {
+            let split = |seed| random_split_by_counts(100, &[40, 60], seed, order).unwrap();
+            assert_eq!(split(1), split(1));
+            assert_ne!(split(1), split(2));
+            assert_eq!(random_split_by_fractions(100, &[0.4, 0.6], 1, order).unwrap(), split(1));
+        }
+    }
+
     proptest! {
-        // PyTorch: 3
+        // PyTorch: 2, 3, 4
         #[test]
         fn each_index_is_in_exactly_one_part(shares in prop::collection::vec(0usize..20, 1..8), seed: u64, torch: bool) {
             let order = if torch { Order::Torch } else { Order::Native };

@@ -202,6 +202,7 @@ mod tests {
         WeightedRandomSampler::new(weights.iter().copied(), num_samples, replacement).unwrap_err()
     }
 
+    // PyTorch: S05
     #[test]
     fn invalid_arguments_are_refused() {
         assert_eq!(error(&[1.0], 0, true), SamplerError::NoSamples);
@@ -243,7 +244,7 @@ mod tests {
         assert!(near && found.len() == expected.len(), "{found:?}, expected {expected:?}");
     }
 
-    // PyTorch: U31
+    // PyTorch: S05, U31
     #[test]
     fn indices_are_drawn_in_proportion_to_their_weights() {
         let weights = [2.0, 0.0, 1.0, 5.0, 0.0];
@@ -274,6 +275,7 @@ mod tests {
     }
 
     proptest! {
+        // PyTorch: S05
         #[test]
         fn indices_of_weight_0_are_not_drawn_and_none_twice_without_replacement(
             weights in prop::collection::vec(prop_oneof![Just(0.0), 1e-300..1e300f64, 0.5..1.0f64], 1..60),

@@ -1,9 +1,10 @@
-//! Kinds of dataset: map-style, iterable, composed, and datasets that change their process.
+//! Kinds of dataset: map-style, iterable, composed of others, and datasets that change their process.
 
 mod compositions;
-mod odd_datasets;
-mod pytorch_datasets;
-mod pytorch_streams;
+mod functions;
+mod get_many;
+mod side_effects;
 mod streams;
+mod tensors;
 
 loader_worker::init_before_main!();

@@ -1,72 +1,63 @@
-//! Iterable datasets: shards, their ends, their errors.
+//! Iterable datasets: shards, their order and ends, adaptors, and lengths that are wrong.
 
 use std::{
     collections::BTreeSet,
+    ops::Range,
     sync::{Arc, Mutex},
 };
 
-use loader_core::{BatchInfo, Error, InterleaveDataset, Iter, Warning, collate::Batch, prelude::*};
+use loader_core::{
+    Builder, Error, InterleaveDataset, Warning,
+    kind::{Iterable, Plain},
+    prelude::*,
+};
 use loader_tests::{
     Watchdog,
-    datasets::{Counting, Fault, Uneven},
+    datasets::{Counting, Shards},
+    processes,
+    ways::{WAYS, all, numbers, two_epochs},
 };
 use rand::RngExt;
-use serde::{Deserialize, Serialize};
 
-/// Batches and what is known of them.
-fn collect<B: Batch>(mut batches: Iter<B>) -> Vec<(BatchInfo, Result<B, Error>)> {
-    let mut all = Vec::new();
-    while let Some(batch) = batches.next() {
-        all.push((batches.last_batch().expect("an error of no batch").clone(), batch));
-    }
-    assert!(batches.next().is_none(), "the end stays the end");
-    all
-}
-
-fn uneven(sizes: &[u64]) -> Uneven {
-    Uneven { sizes: sizes.to_vec(), at: None, fault: Fault::Error }
-}
-
-/// The samples, batch by batch.
-fn samples(dataset: Uneven, workers: usize, batch_size: usize, drop_last: bool) -> Vec<Vec<u64>> {
-    let shards = dataset.sizes.len();
-    let builder = DataLoader::stream(dataset).shards(shards).batch_size(batch_size).drop_last(drop_last);
-    let loader = builder.num_workers(workers).build().unwrap();
-    let batches = collect(loader.iter().unwrap());
-    for (number, (info, _)) in batches.iter().enumerate() {
-        assert_eq!(info.number, number as u64, "numbers have no gaps");
+/// Loads an epoch with a number of workers, and returns its samples, batch by batch.
+fn batches(sizes: &[u64], workers: usize, batch_size: usize, drop_last: bool) -> Vec<Vec<u64>> {
+    let builder = DataLoader::stream(Shards::of(sizes)).shards(sizes.len()).batch_size(batch_size);
+    let loader = builder.drop_last(drop_last).num_workers(workers).build().unwrap();
+    let mut iter = loader.iter().unwrap();
+    let mut found = Vec::new();
+    while let Some(batch) = iter.next() {
+        let (batch, info) = (batch.unwrap(), iter.last_batch().unwrap());
+        assert_eq!(info.number, found.len() as u64);
         assert_eq!(info.worker, (workers > 0).then(|| info.shard.unwrap() % workers));
+        assert_eq!(info.samples, batch.len());
+        found.push(batch.as_slice().to_vec());
     }
-    batches
-        .into_iter()
-        .map(|(info, batch)| {
-            let batch = batch.unwrap();
-            assert_eq!(info.samples, batch.len());
-            batch.as_slice().to_vec()
-        })
-        .collect()
+    found
 }
 
-// PyTorch: F03, 3.10d
+// PyTorch: 46, F03, 3.10d
 #[test]
-fn a_batch_of_each_shard_in_turn_until_it_ends() {
+fn shards_give_a_batch_each_in_turn_until_they_end() {
     let _watchdog = Watchdog::start();
-    for workers in [0, 1, 3] {
-        let batches = samples(uneven(&[0, 4, 20]), workers, 7, false);
-        let third = |range: std::ops::Range<u64>| range.map(|number| 200 + number).collect::<Vec<_>>();
-        assert_eq!(batches, [vec![100, 101, 102, 103], third(0..7), third(7..14), third(14..20)]);
-        assert_eq!(samples(uneven(&[0, 4, 20]), workers, 7, true), [third(0..7), third(7..14)]);
+    let range = |range: Range<u64>| range.collect::<Vec<_>>();
+    for workers in [0, 1, 3, 4] {
+        let complete = [range(4..11), range(11..18)];
+        assert_eq!(batches(&[0, 4, 20], workers, 7, true), complete);
+        let [second, third] = complete;
+        assert_eq!(batches(&[0, 4, 20], workers, 7, false), [range(0..4), second, third, range(18..24)]);
     }
 }
 
+// PyTorch: N09
 #[test]
-fn many_shards_on_few_workers_keep_their_order() {
+fn the_order_does_not_depend_on_the_number_of_workers() {
     let _watchdog = Watchdog::start();
-    let sizes = [5, 0, 1, 9, 30, 2, 2, 11];
-    let expected = samples(uneven(&sizes), 0, 2, false);
-    assert_eq!(expected.concat().len(), 60);
-    for workers in [1, 2, 3, 7, 8, 11] {
-        assert_eq!(samples(uneven(&sizes), workers, 2, false), expected, "{workers} workers");
+    for sizes in [&[5, 0, 1, 9, 30, 2, 2, 11][..], &[3], &[3, 3]] {
+        let expected = batches(sizes, 0, 2, false);
+        assert_eq!(expected.concat().len() as u64, sizes.iter().sum::<u64>());
+        for workers in [1, 2, 3, 7, 8, 11] {
+            assert_eq!(batches(sizes, workers, 2, false), expected, "{workers} workers");
+        }
     }
 }
 
@@ -81,266 +72,179 @@ fn by_default_there_are_as_many_shards_as_workers() {
     }
 }
 
-// PyTorch: U12
+/// Batch `n` comes from worker `n` modulo their number, in each epoch.
+// PyTorch: 53
 #[test]
-fn an_epoch_has_its_own_noise_whatever_the_workers() {
+fn the_turns_begin_at_worker_0_in_each_epoch() {
     let _watchdog = Watchdog::start();
-    let epochs = |workers: usize| {
-        let builder = DataLoader::stream(Counting { count: 100 }.shuffle_buffer(8)).shards(4).batch_size(8);
-        let loader = builder.seed(3).num_workers(workers).build().unwrap();
-        let epoch = |_| {
-            let batches = loader.iter().unwrap().map(|batch| batch.unwrap());
-            batches
-                .flat_map(|(numbers, noise)| {
-                    numbers.as_slice().iter().copied().zip(noise.as_slice().to_vec()).collect::<Vec<_>>()
-                })
-                .collect::<Vec<_>>()
-        };
-        [0, 1].map(epoch)
+    for workers in [1, 2, 3] {
+        for stays in [false, true] {
+            let dataset = Shards::of(&[4; 3][..workers])
+                .map(|number, cx| Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64))));
+            let builder = DataLoader::stream(dataset).batch_size(2).num_workers(workers);
+            let loader = builder.persistent_workers(stays).build().unwrap();
+            for _epoch in 0..3 {
+                let mut batches = loader.iter().unwrap();
+                for number in 0..2 * workers {
+                    let (_, ids) = batches.next().unwrap().unwrap();
+                    assert_eq!(ids.as_slice(), [(number % workers) as u64; 2]);
+                    assert_eq!(batches.last_batch().unwrap().worker, Some(number % workers));
+                }
+                assert!(batches.next().is_none());
+            }
+            // Also after an abandoned epoch.
+            drop(loader.iter().unwrap().next());
+            let (_, ids) = loader.iter().unwrap().next().unwrap().unwrap();
+            assert_eq!(ids.as_slice(), [0, 0]);
+        }
+    }
+}
+
+/// Builds a loader, and collects its warnings about a wrong length.
+fn with_length_warnings(
+    builder: Builder<Iterable<Plain<Shards>>>,
+) -> (DataLoader<Tensor<u64>>, Arc<Mutex<Vec<Warning>>>) {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&warnings);
+    let builder = builder.on_warning(move |warning| {
+        if matches!(warning, Warning::LongerThanLen { .. }) {
+            noted.lock().unwrap().push(warning.clone());
+        }
+    });
+    (builder.build().unwrap(), warnings)
+}
+
+// PyTorch: 46, F04
+#[test]
+fn workers_whose_shards_have_ended_stay_only_if_they_are_persistent() {
+    let _watchdog = Watchdog::start();
+    for stays in [false, true] {
+        for prefetch in [2, 3, 4] {
+            let builder = DataLoader::stream(Shards { sizes: vec![0, 4, 20], says: Some(24) });
+            let builder = builder.num_workers(3).prefetch_factor(prefetch).persistent_workers(stays);
+            let (loader, warnings) = with_length_warnings(builder);
+            assert_eq!(loader.len(), Some(24));
+            for _ in 0..2 {
+                let batches = loader.iter().unwrap();
+                let pids = batches.worker_pids();
+                let mut seen = numbers(&all(batches)).concat();
+                seen.sort_unstable();
+                assert!(seen.into_iter().eq(0..24));
+                let left = pids.iter().filter(|&&pid| processes::exists(pid)).count();
+                assert_eq!(left, if stays { 3 } else { 0 });
+            }
+            assert_eq!(*warnings.lock().unwrap(), [], "the length is correct");
+        }
+    }
+}
+
+/// PyTorch warns of every sample beyond the length, after the program has called `len`, and compares batches
+/// with samples.
+// PyTorch: 46, U20
+#[test]
+fn a_stream_longer_than_its_length_is_warned_of_once_per_epoch() {
+    let _watchdog = Watchdog::start();
+    // Each shard gives batches of up to 7 samples in turn; the length is exceeded after `quiet` batches.
+    for (sizes, quiet, total, loaded) in [(vec![20, 20], 2, 6, 21), (vec![0, 4, 20], 3, 4, 24)] {
+        for way in WAYS {
+            let shards = sizes.len();
+            let builder = DataLoader::stream(Shards { sizes: sizes.clone(), says: Some(20) }).shards(shards);
+            let (loader, warnings) = with_length_warnings(way.of(builder.batch_size(7)));
+            let expected = Warning::LongerThanLen { announced: 20, loaded };
+            for epoch in 0..2 {
+                let mut batches = loader.iter().unwrap();
+                assert_eq!(batches.by_ref().take(quiet).filter(Result::is_ok).count(), quiet);
+                assert_eq!(warnings.lock().unwrap().len(), epoch, "{way:?}");
+                assert_eq!(batches.filter(Result::is_ok).count(), total - quiet);
+                assert_eq!(*warnings.lock().unwrap(), vec![expected.clone(); epoch + 1], "{way:?}");
+            }
+        }
+    }
+}
+
+// PyTorch: 98, U12
+#[test]
+fn a_shuffled_stream_depends_on_the_seed_and_the_epoch_alone() {
+    let _watchdog = Watchdog::start();
+    let load = |seed: u64| {
+        two_epochs(|way| {
+            let builder = DataLoader::stream(Counting { count: 100 }.shuffle_buffer(8)).shards(4);
+            way.of(builder.unbatched().seed(seed)).build()
+        })
     };
-    let expected = epochs(0);
-    assert_ne!(expected[0], expected[1]);
-    for epoch in &expected {
+    let epochs = load(1);
+    for epoch in &epochs {
         let mut numbers: Vec<u64> = epoch.iter().map(|&(number, _)| number).collect();
         assert!(!numbers.is_sorted());
         numbers.sort_unstable();
         assert!(numbers.into_iter().eq(0..100));
     }
-    for workers in [1, 3] {
-        assert_eq!(epochs(workers), expected, "{workers} workers");
-    }
+    assert_ne!(epochs[0], epochs[1]);
+    assert_eq!(load(1), epochs);
+    assert_ne!(load(2), epochs);
 }
 
+// PyTorch: 47, D03, D07
 #[test]
-fn adaptors_compose() {
+fn streams_are_chained_and_mapped() {
     let _watchdog = Watchdog::start();
-    for workers in [0, 2] {
+    for workers in [0, 1, 4] {
+        let dataset = Shards::of(&[10]).chain(Shards::of(&[20])).chain(Shards::of(&[0]));
+        let builder = DataLoader::stream(dataset).shards(1).batch_size(7).num_workers(workers);
+        let batches = numbers(&all(builder.build().unwrap().iter().unwrap()));
+        assert!(batches.concat().into_iter().eq((0..10).chain(0..20)));
+        assert_eq!(batches[1], [7, 8, 9, 0, 1, 2, 3], "a batch can contain samples of two streams");
+
         let dataset = Counting { count: 6 }.chain(Counting { count: 4 }).map(|(number, _), cx| {
             anyhow::ensure!(cx.shard().is_some());
             Ok((number * 10, cx.index() as u64))
         });
-        let loader =
-            DataLoader::stream(dataset).shards(2).batch_size(10).num_workers(workers).build().unwrap();
+        let builder = DataLoader::stream(dataset).shards(2).batch_size(10).num_workers(workers);
+        let loader = builder.build().unwrap();
         assert_eq!((loader.samples(), loader.len()), (Some(10), Some(1)));
-        let batches: Vec<_> = loader.iter().unwrap().map(|batch| batch.unwrap()).collect();
+        let batches = all(loader.iter().unwrap());
         let numbers: Vec<_> = batches.iter().map(|(numbers, _)| numbers.as_slice()).collect();
         assert_eq!(numbers, [[0, 20, 40, 0, 20], [10, 30, 50, 10, 30]]);
-        assert_eq!(batches[1].1.as_slice(), [0, 1, 2, 3, 4], "the place in the shard");
+        assert_eq!(batches[1].1.as_slice(), [0, 1, 2, 3, 4], "the positions in the shard");
     }
+    assert_eq!(Counting { count: 3 }.chain(Counting { count: 4 }).len(), Some(7));
+    assert_eq!(Shards::of(&[1]).chain(Counting { count: 1 }.map(|(number, _), _| Ok(number))).len(), None);
 }
 
 #[test]
-fn streams_are_filtered_cut_and_interleaved_with_any_number_of_workers() {
+fn streams_are_filtered_cut_and_interleaved() {
     let _watchdog = Watchdog::start();
-    fn numbers<D: IterableDataset<Sample = (u64, u32)>>(
-        dataset: D,
-        shards: usize,
-        workers: usize,
-    ) -> Vec<Vec<u64>> {
+    fn load<D>(dataset: D, shards: usize, workers: usize) -> Vec<Vec<u64>>
+    where
+        D: IterableDataset<Sample = (u64, u32)>,
+    {
         let builder = DataLoader::stream(dataset).shards(shards).batch_size(4).num_workers(workers);
-        let batches =
-            builder.build().unwrap().iter().unwrap().map(|batch| batch.unwrap().0.as_slice().to_vec());
-        batches.collect()
+        let batches = all(builder.build().unwrap().iter().unwrap());
+        batches.iter().map(|(numbers, _)| numbers.as_slice().to_vec()).collect()
     }
+    let count = |count| Counting { count };
+    let streams = || InterleaveDataset::new([count(3), count(1), count(4), count(2)], 2);
     for workers in [0, 2] {
-        let count = |count| Counting { count };
-        let odd = count(20).filter(|(number, _), cx| {
-            anyhow::ensure!(
-                *number == 2 * cx.index() as u64 + cx.shard().map_or(0, |shard| shard.index() as u64)
-            );
+        let filtered = count(20).filter(|(number, _), cx| {
+            let shard = cx.shard().map_or(0, |shard| shard.index() as u64);
+            anyhow::ensure!(*number == 2 * cx.index() as u64 + shard);
             Ok(number % 4 > 1)
         });
-        assert_eq!(numbers(odd, 2, workers), [vec![2, 6, 10, 14], vec![3, 7, 11, 15], vec![18], vec![19]]);
-        // Ten samples of all shards together, four of the first shard and three of each other.
-        assert_eq!(numbers(count(100).take(10), 3, workers).concat(), [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]);
-        assert_eq!(numbers(count(7).take(10), 2, workers).concat().len(), 7);
-        assert_eq!(count(7).take(10).len(), Some(7));
-        let streams = || InterleaveDataset::new([count(3), count(1), count(4), count(2)], 2);
-        assert_eq!(numbers(streams(), 1, workers).concat(), [0, 0, 1, 0, 2, 1, 0, 2, 1, 3]);
-        assert_eq!(streams().len(), Some(10));
-        let halves = numbers(streams(), 2, workers).concat();
-        assert_eq!(halves.len(), 10, "each shard has its part of each stream");
+        let expected = [vec![2, 6, 10, 14], vec![3, 7, 11, 15], vec![18], vec![19]];
+        assert_eq!(load(filtered, 2, workers), expected);
+        // Of ten samples of all shards together, the first shard gives four and the others three each.
+        assert_eq!(load(count(100).take(10), 3, workers).concat(), [0, 3, 6, 9, 1, 4, 7, 2, 5, 8]);
+        assert_eq!(load(count(7).take(10), 2, workers).concat().len(), 7);
+        assert_eq!(load(streams(), 1, workers).concat(), [0, 0, 1, 0, 2, 1, 0, 2, 1, 3]);
+        assert_eq!(load(streams(), 2, workers).concat().len(), 10, "each shard has a part of each stream");
     }
-}
-
-#[test]
-fn an_error_loses_its_batch_and_the_stream_goes_on_behind_it() {
-    let _watchdog = Watchdog::start();
-    for workers in [0, 2] {
-        for (fault, lost) in [(Fault::Error, &[4, 5][..]), (Fault::Ragged, &[4, 5, 6, 7])] {
-            let dataset = Uneven { sizes: vec![10, 10], at: Some(5), fault };
-            let loader =
-                DataLoader::stream(dataset).shards(2).batch_size(4).num_workers(workers).build().unwrap();
-            let mut left = Vec::new();
-            for (info, batch) in collect(loader.iter().unwrap()) {
-                match batch {
-                    Ok(batch) => left.extend_from_slice(batch.as_slice()),
-                    Err(error) => {
-                        assert_eq!((info.number, info.shard), (2, Some(0)));
-                        let text = error.to_string();
-                        assert!(text.contains("on batch 2, sample 5"), "{text}");
-                    }
-                }
-            }
-            let all = (0..10).filter(|number| !lost.contains(number)).chain(100..110);
-            left.sort_unstable();
-            assert!(left.into_iter().eq(all), "{workers} workers, {fault:?}");
-        }
-    }
-}
-
-#[test]
-fn a_panic_ends_its_shard_only() {
-    let _watchdog = Watchdog::start();
-    for workers in [0, 2] {
-        let dataset = Uneven { sizes: vec![10, 10], at: Some(5), fault: Fault::Panic };
-        let loader =
-            DataLoader::stream(dataset).shards(2).batch_size(4).num_workers(workers).build().unwrap();
-        let batches = collect(loader.iter().unwrap());
-        let errors: Vec<_> = batches.iter().filter_map(|(_, batch)| batch.as_ref().err()).collect();
-        let [Error::DatasetFailed { index: Some(5), failure, .. }] = errors[..] else { panic!("{errors:?}") };
-        assert!(failure.panicked);
-        let left: usize = batches.iter().filter_map(|(_, batch)| batch.as_ref().ok()).map(Tensor::len).sum();
-        assert_eq!(left, 14);
-    }
-}
-
-#[test]
-fn a_shard_that_cannot_be_opened_says_so_once() {
-    let _watchdog = Watchdog::start();
-    for workers in [0, 1, 3] {
-        let dataset = Uneven { sizes: vec![3, 3, 3], at: Some(u64::MAX), fault: Fault::Error };
-        let loader =
-            DataLoader::stream(dataset).shards(3).batch_size(2).num_workers(workers).build().unwrap();
-        let batches = collect(loader.iter().unwrap());
-        let errors: Vec<_> = batches.iter().filter_map(|(_, batch)| batch.as_ref().err()).collect();
-        let [error @ Error::OpenFailed { batch: 1, .. }] = errors[..] else { panic!("{errors:?}") };
-        assert!(
-            error.to_string().contains("opening shard 1: reading record 1: the disk is on fire"),
-            "{error}"
-        );
-        assert_eq!(batches.len(), 5);
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct Unopened;
-
-impl IterableDataset for Unopened {
-    type Sample = u64;
-
-    fn iter(
-        &self,
-        _shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
-        Ok(std::iter::repeat_with(|| Ok(1)))
-    }
-
-    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
-        anyhow::bail!("no such archive")
-    }
-}
-
-#[test]
-fn a_dataset_that_cannot_be_set_up_ends_the_epoch_with_an_error_of_each_process() {
-    let _watchdog = Watchdog::start();
-    for workers in [0, 1, 2] {
-        let loader = DataLoader::stream(Unopened).shards(4).num_workers(workers).build().unwrap();
-        let batches = collect(loader.iter().unwrap());
-        assert_eq!(batches.len(), workers.max(1));
-        assert!(
-            batches.iter().all(|(_, batch)| batch
-                .as_ref()
-                .unwrap_err()
-                .to_string()
-                .contains("no such archive"))
-        );
-    }
-}
-
-#[test]
-fn out_of_order_nothing_is_lost() {
-    let _watchdog = Watchdog::start();
-    for (workers, shards) in [(2, 2), (2, 5), (3, 2)] {
-        let dataset = Counting { count: 200 };
-        let builder = DataLoader::stream(dataset).shards(shards).batch_size(3).in_order(false);
-        let loader = builder.num_workers(workers).build().unwrap();
-        let batches = loader.iter().unwrap().map(|batch| batch.unwrap());
-        let mut numbers: Vec<u64> = batches.flat_map(|(numbers, _)| numbers.as_slice().to_vec()).collect();
-        numbers.sort_unstable();
-        assert!(numbers.into_iter().eq(0..200));
-    }
-}
-
-// PyTorch: U20
-#[test]
-fn a_stream_that_is_longer_than_it_said_is_warned_of_once() {
-    let _watchdog = Watchdog::start();
-    /// Gives everything in every shard.
-    #[derive(Serialize, Deserialize)]
-    struct Unsplit;
-
-    impl IterableDataset for Unsplit {
-        type Sample = u64;
-
-        fn iter(
-            &self,
-            _shard: Shard,
-            _cx: &mut SampleContext,
-        ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
-            Ok((0..20).map(Ok))
-        }
-
-        fn len(&self) -> Option<usize> {
-            Some(20)
-        }
-    }
-    for workers in [0, 2] {
-        let warnings = Arc::new(Mutex::new(Vec::new()));
-        let noted = Arc::clone(&warnings);
-        let builder = DataLoader::stream(Unsplit).shards(2).batch_size(7).num_workers(workers);
-        let loader =
-            builder.on_warning(move |warning| noted.lock().unwrap().push(warning.clone())).build().unwrap();
-        // 7, 7 and 6 of each shard.
-        let mut batches = loader.iter().unwrap();
-        assert_eq!(batches.by_ref().take(2).count(), 2);
-        assert!(warnings.lock().unwrap().is_empty());
-        batches.for_each(|batch| drop(batch.unwrap()));
-        assert_eq!(*warnings.lock().unwrap(), [Warning::LongerThanLen { announced: 20, loaded: 21 }]);
-    }
-}
-
-// PyTorch: N18
-#[test]
-fn an_empty_stream_is_no_error() {
-    let _watchdog = Watchdog::start();
-    for workers in [0, 2] {
-        let loader = DataLoader::stream(Counting { count: 0 }).num_workers(workers).build().unwrap();
-        assert!(loader.is_empty());
-        assert_eq!(loader.iter().unwrap().count(), 0);
-    }
-}
-
-#[test]
-fn what_makes_no_sense_is_refused() {
-    let refused = |options: &str| {
-        let options = loader_core::config::Config::<toml::Table>::from_toml(options);
-        let builder = DataLoader::stream(Counting { count: 1 }).options(options.unwrap().loader);
-        builder.build().unwrap_err().to_string()
-    };
-    let text = refused("[dataset]\n[loader]\nshuffle = true\n");
-    assert!(text.starts_with("shuffle: an iterable dataset has no indices to shuffle"), "{text}");
-    let text = DataLoader::stream(Counting { count: 1 }).shards(0).build().unwrap_err().to_string();
-    assert!(text.starts_with("shards: "), "{text}");
-    let error = DataLoader::stream(Counting { count: 1 }).persistent_workers(true).build().unwrap_err();
-    assert!(error.to_string().starts_with("persistent_workers: "), "{error}");
+    assert_eq!(count(7).take(10).len(), Some(7));
+    assert_eq!(streams().len(), Some(10));
 }
 
 // PyTorch: U12
 #[test]
 fn no_two_functions_or_parts_draw_the_same_numbers() {
-    let _watchdog = Watchdog::start();
     let draw = |(_, noise): (u64, u32), cx: &mut SampleContext| {
         let first: u32 = cx.rng().random();
         Ok(vec![noise, first])
@@ -350,9 +254,9 @@ fn no_two_functions_or_parts_draw_the_same_numbers() {
         Ok(numbers)
     };
     let part = || Counting { count: 20 }.map(draw).map(further);
-    let mut drawn = Vec::new();
     let loader = DataLoader::stream(part().chain(part())).batch_size(10).build().unwrap();
-    loader.iter().unwrap().for_each(|batch| drawn.extend_from_slice(batch.unwrap().as_slice()));
+    let drawn: Vec<u32> =
+        loader.iter().unwrap().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect();
     let distinct: BTreeSet<u32> = drawn.iter().copied().collect();
     assert_eq!((drawn.len(), distinct.len()), (120, 120));
 
@@ -361,4 +265,23 @@ fn no_two_functions_or_parts_draw_the_same_numbers() {
     let halves: Vec<Vec<u64>> =
         loader.iter().unwrap().map(|batch| batch.unwrap().0.as_slice().to_vec()).collect();
     assert_ne!(halves[0], halves[1]);
+}
+
+/// A state of one rank does not fit another rank, or another number of ranks, because their shards differ.
+// PyTorch: T20
+#[test]
+fn a_share_of_a_stream_is_resumed_by_its_own_rank() {
+    let _watchdog = Watchdog::start();
+    let build = |rank, world| {
+        let builder = DataLoader::stream(Counting { count: 48 }).distributed(rank, world).shards(2);
+        builder.batch_size(2).num_workers(2).build().unwrap()
+    };
+    let mut batches = build(1, 3).iter().unwrap();
+    batches.by_ref().take(3).for_each(drop);
+    let state = batches.state();
+    assert_eq!(all(build(1, 3).resume(&state).unwrap()), all(batches));
+    for (rank, world) in [(0, 3), (2, 3), (1, 2), (1, 4)] {
+        let error = build(rank, world).resume(&state).expect_err("the shards differ");
+        assert!(matches!(error, Error::StateMismatch { .. }), "{error:?}");
+    }
 }

@@ -1,11 +1,11 @@
-//! Order of batches: samplers, shares of ranks, splits, and that epochs are equal with any number of workers.
+//! Order of batches: samplers, shares of ranks, which worker loads what, and that epochs are equal with any
+//! number of workers.
 
 mod epochs;
-mod in_order;
-mod iteration;
 mod properties;
+mod ranks;
 mod samplers;
-mod shares;
-mod splits;
+mod scheduling;
+mod slots;
 
 loader_worker::init_before_main!();

@@ -1,96 +1,133 @@
-//! Samplers and batch samplers.
+//! Samplers and batch samplers in loaders: lists, PyTorch's order, the user's own samplers, and epochs of a
+//! thousand million samples.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use loader_core::{
-    prelude::*,
-    sampler::{Epoch, SamplerError},
+use std::{
+    fs,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
+
+use loader_core::{Builder, LoaderOptions, Order, Warning, kind::MapStyle, prelude::*, sampler::Epoch};
 use loader_tests::{
     Watchdog,
+    alone::alone,
     datasets::Count,
-    ways::{all, numbers, one_epoch, two_epochs},
+    ways::{WAYS, all, numbers},
 };
-use serde::{Deserialize, Serialize};
+
+/// Returns the indices of two epochs, each in batches, which must be the same with 0, 1 and 3 workers.
+fn indices(build: impl Fn() -> Builder<MapStyle<Count>>) -> [Vec<Vec<usize>>; 2] {
+    let load = |workers| {
+        let loader = build().num_workers(workers).build().unwrap();
+        [0, 1].map(|_| {
+            let batches = numbers(&all(loader.iter().unwrap())).into_iter();
+            batches.map(|batch| batch.into_iter().map(|index| index as usize).collect()).collect()
+        })
+    };
+    let epochs = load(0);
+    assert_eq!((load(1), load(3)), (epochs.clone(), epochs.clone()));
+    epochs
+}
+
+fn count(samples: usize) -> Builder<MapStyle<Count>> {
+    DataLoader::builder(Count(samples))
+}
 
 // PyTorch: 72, A04, S01, S09
 #[test]
-fn any_order_of_indices() {
+fn a_list_of_indices_is_a_sampler() {
     let _watchdog = Watchdog::start();
-    for indices in [(2..12).collect::<Vec<_>>(), vec![9, 9, 0, 3], vec![]] {
-        let epochs = two_epochs(|way| {
-            let builder = DataLoader::builder(Count(100)).sampler(indices.clone()).batch_size(2);
-            let loader = way.of(builder).build()?;
-            assert_eq!(loader.len(), Some(indices.len().div_ceil(2)));
-            Ok(loader)
-        });
-        for batches in epochs {
-            let found = numbers(&batches).concat();
-            assert!(found.into_iter().map(|index| index as usize).eq(indices.iter().copied()));
-        }
+    for list in [(2..12).collect::<Vec<_>>(), vec![9, 9, 0, 3, 1], vec![]] {
+        let expected: Vec<_> = list.chunks(2).map(<[_]>::to_vec).collect();
+        let builder = || count(100).sampler(list.clone()).batch_size(2);
+        assert_eq!(builder().build().unwrap().len(), Some(expected.len()));
+        assert_eq!(indices(builder), [expected.clone(), expected]);
     }
 }
 
+/// The batches have different sizes, and one is empty. One index is repeated, and most are left out.
 // PyTorch: 73, A05, S09
 #[test]
-fn batches_of_different_sizes() {
+fn a_list_of_batches_is_a_batch_sampler() {
     let _watchdog = Watchdog::start();
-    let given: Vec<Vec<usize>> =
-        (0..20).step_by(5).flat_map(|n| [vec![n, n + 1], vec![n + 2, n + 3, n + 4]]).collect();
-    let batches = one_epoch(|way| {
-        let loader = way.of(DataLoader::builder(Count(20)).batch_sampler(given.clone())).build()?;
-        assert_eq!(loader.len(), Some(8));
-        Ok(loader)
-    });
-    let found: Vec<Vec<usize>> =
-        numbers(&batches).iter().map(|batch| batch.iter().map(|&index| index as usize).collect()).collect();
-    assert_eq!(found, given);
+    let list = vec![vec![5, 1], vec![7, 8, 9], vec![], vec![2, 2, 2], vec![19]];
+    let builder = || count(20).batch_sampler(list.clone());
+    assert_eq!(builder().build().unwrap().len(), Some(5));
+    assert_eq!(indices(builder), [list.clone(), list.clone()]);
 }
 
-/// Reads a whole batch at once, and says how many samples it was asked for.
-#[derive(Serialize, Deserialize)]
-struct Bulk;
-
-impl Dataset for Bulk {
-    type Sample = (u64, u64);
-
-    fn len(&self) -> usize {
-        100
-    }
-
-    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u64, u64)> {
-        anyhow::bail!("get_many is there")
-    }
-
-    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<(u64, u64)>> {
-        Ok(indices.iter().map(|&index| (index as u64, indices.len() as u64)).collect())
-    }
-}
-
-/// In PyTorch a sampler gives lists of indices to a loader without batches; here `get_many` gets those of a batch, from any sampler.
-// PyTorch: 36
 #[test]
-fn bulk_loading() {
+fn options_make_a_batch_sampler() {
     let _watchdog = Watchdog::start();
-    for shuffle in [false, true] {
-        let batches =
-            one_epoch(|way| way.of(DataLoader::builder(Bulk).batch_size(8).shuffle(shuffle)).build());
-        let asked: Vec<u64> = batches.iter().map(|(_, asked)| asked.as_slice()[0]).collect();
-        assert_eq!(asked, [[8; 12].as_slice(), &[4]].concat());
-        let mut all: Vec<u64> = batches.iter().flat_map(|(index, _)| index.as_slice().to_vec()).collect();
-        all.sort_unstable();
-        assert!(all.into_iter().eq(0..100));
-    }
+    let mut options = LoaderOptions::default();
+    options.batch_size = Some(4);
+    let [epoch, _] = indices(|| count(10).batch_sampler(options.batch_sampler(10).unwrap()));
+    assert_eq!(epoch, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
 }
 
-/// PyTorch asks for the sampler's iterator once, or twice in its first epoch with workers; here once an epoch, everywhere.
+/// The expected numbers are those of PyTorch 2.15. Many more are compared in `loader-core/tests/golden`,
+/// without workers.
+// PyTorch: R06, U30
+#[test]
+fn pytorch_s_order_does_not_depend_on_workers() {
+    let _watchdog = Watchdog::start();
+    // DataLoader(range(20), batch_size=6, shuffle=True, generator=torch.Generator().manual_seed(0)), two
+    // epochs
+    let shuffled = indices(|| count(20).batch_size(6).shuffle(true).seed(0).order(Order::Torch));
+    let expected = [
+        [vec![13, 1, 9, 3, 7, 18], vec![17, 11, 0, 8, 16, 14], vec![5, 6, 4, 12, 15, 2], vec![10, 19]],
+        [vec![16, 14, 3, 9, 7, 15], vec![10, 1, 12, 0, 13, 5], vec![19, 18, 8, 2, 11, 4], vec![17, 6]],
+    ];
+    assert_eq!(shuffled, expected);
+
+    let drawn = |samples, seed, sampler: &dyn Fn(Builder<MapStyle<Count>>) -> Builder<MapStyle<Count>>| {
+        let builder = || sampler(count(samples).batch_size(100).seed(seed).order(Order::Torch));
+        indices(builder).map(|batches| batches.concat())
+    };
+    // list(WeightedRandomSampler([0.1, 0.9, 0.4, 0.7, 3.0, 0.6], 12, generator=...)) with seed 42; then 5
+    // without replacement
+    let weighted = |count, replacement| {
+        let weights = [0.1, 0.9, 0.4, 0.7, 3.0, 0.6];
+        let sampler = WeightedRandomSampler::new(weights, count, replacement).unwrap();
+        let [first, _] = drawn(6, 42, &|builder| builder.sampler(sampler.clone()));
+        first
+    };
+    assert_eq!(weighted(12, true), [1, 1, 1, 1, 4, 4, 5, 5, 1, 1, 1, 4]);
+    assert_eq!(weighted(5, false), [1, 3, 4, 2, 0]);
+
+    // DistributedSampler(range(23), 4, rank, seed=42) after set_epoch(1)
+    let shares =
+        [[13, 18, 15, 14, 22, 3], [17, 7, 12, 6, 2, 9], [16, 1, 11, 4, 19, 5], [20, 10, 21, 8, 0, 13]];
+    for (rank, share) in shares.iter().enumerate() {
+        let [_, second] = drawn(23, 42, &|builder| builder.shuffle(true).distributed(rank, 4));
+        assert_eq!(second, share, "rank {rank}");
+    }
+
+    // RandomSampler(range(20), num_samples=45, replacement=..., generator=...) with seed 0
+    let random = |replacement| {
+        let sampler = RandomSampler::new(20).num_samples(45).unwrap().replacement(replacement);
+        let [first, _] = drawn(20, 0, &|builder| builder.sampler(sampler));
+        first
+    };
+    let permuted = [
+        4, 5, 13, 19, 7, 14, 3, 6, 9, 17, 11, 2, 16, 18, 10, 12, 15, 8, 1, 0, 13, 11, 0, 18, 3, 19, 17, 9, 2,
+        4, 10, 12, 16, 6, 14, 15, 8, 7, 5, 1, 11, 4, 1, 7, 12,
+    ];
+    let replaced = [
+        4, 19, 13, 0, 3, 19, 7, 3, 17, 3, 1, 6, 16, 19, 18, 16, 16, 8, 14, 13, 6, 19, 11, 14, 4, 1, 9, 9, 9,
+        0, 1, 12, 3, 0, 15, 5, 2, 19, 11, 8, 18, 3, 16, 9, 11,
+    ];
+    assert_eq!(random(false), permuted);
+    assert_eq!(random(true), replaced);
+}
+
+/// PyTorch asks for the sampler's iterator once per epoch, but twice in the first epoch with workers.
 // PyTorch: A35
 #[test]
-fn the_sampler_is_asked_once_an_epoch() {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
+fn a_sampler_is_asked_once_per_epoch() {
     #[derive(Debug)]
     struct Counted(Arc<AtomicUsize>);
     impl Sampler for Counted {
@@ -104,10 +141,9 @@ fn the_sampler_is_asked_once_an_epoch() {
         }
     }
     let _watchdog = Watchdog::start();
-    for way in loader_tests::ways::WAYS {
+    for way in WAYS {
         let calls = Arc::new(AtomicUsize::new(0));
-        let loader =
-            way.of(DataLoader::builder(Count(4)).sampler(Counted(Arc::clone(&calls)))).build().unwrap();
+        let loader = way.of(count(4).sampler(Counted(Arc::clone(&calls)))).build().unwrap();
         for epoch in 1..=3 {
             assert_eq!(loader.iter().unwrap().count(), 4);
             assert_eq!(calls.load(Ordering::SeqCst), epoch, "{way:?}");
@@ -115,214 +151,106 @@ fn the_sampler_is_asked_once_an_epoch() {
     }
 }
 
-fn epoch(seed: u64, number: u64) -> Epoch {
-    Epoch::new(seed, number)
+/// Epoch `n` has `n + 2` batches of one sample; `len` returns that number plus `excess`.
+#[derive(Debug)]
+struct Growing {
+    excess: isize,
 }
 
-fn drawn(sampler: &impl Sampler, seed: u64) -> Vec<usize> {
-    let drawn: Vec<usize> = sampler.indices(epoch(seed, 0)).collect();
-    assert_eq!(drawn.len(), sampler.len());
-    drawn
-}
-
-/// How often each index comes.
-fn tally(indices: &[usize]) -> BTreeMap<usize, usize> {
-    let mut seen = BTreeMap::new();
-    indices.iter().for_each(|&index| *seen.entry(index).or_default() += 1);
-    seen
-}
-
-// PyTorch: 66, S03
-#[test]
-fn random_sampler() {
-    let with = RandomSampler::new(100).replacement(true);
-    let found = tally(&drawn(&with, 1));
-    assert!(found.values().any(|&times| times > 1) && found.keys().all(|&index| index < 100));
-    assert!(tally(&drawn(&RandomSampler::new(100), 1)).into_iter().eq((0..100).map(|index| (index, 1))));
-    for (count, twice) in [(200, 100), (99, 0), (101, 1)] {
-        let found = tally(&drawn(&RandomSampler::new(100).num_samples(count).unwrap(), 1));
-        assert_eq!(found.values().filter(|&&times| times == 2).count(), twice, "{count} samples");
-        assert_eq!(
-            found.values().filter(|&&times| times == 1).count(),
-            count.min(200 - count),
-            "{count} samples"
-        );
+impl BatchSampler for Growing {
+    fn len(&self, epoch: Epoch) -> usize {
+        (epoch.number as usize + 2).saturating_add_signed(self.excess)
     }
-    assert_eq!(RandomSampler::new(10).num_samples(0), Err(SamplerError::NoSamples));
+
+    fn batches(&self, epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        Box::new((0..epoch.number as usize + 2).map(|index| vec![index]))
+    }
 }
 
-// PyTorch: 67, 68
-#[test]
-fn random_sampler_len() {
-    for replacement in [true, false] {
-        let sampler = RandomSampler::new(100).replacement(replacement).num_samples(105).unwrap();
-        assert_eq!(sampler.len(), 105);
-        for (batch_size, expected) in [(1, 105), (6, 18)] {
-            let builder = DataLoader::builder(Count(100)).sampler(sampler).batch_size(batch_size);
-            let loader = builder.build().unwrap();
-            assert_eq!((loader.len(), loader.iter().unwrap().count()), (Some(expected), expected));
+/// Builds a loader whose warnings about wrong numbers of batches are collected.
+fn growing(excess: isize, workers: usize) -> (DataLoader<Tensor<u64>>, Arc<Mutex<Vec<Warning>>>) {
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&warnings);
+    let builder = count(10).batch_sampler(Growing { excess }).num_workers(workers);
+    let builder = builder.on_warning(move |warning| {
+        if matches!(warning, Warning::WrongBatchCount { .. }) {
+            noted.lock().unwrap().push(warning.clone());
         }
-    }
-}
-
-// PyTorch: 69, 272, S07
-#[test]
-fn distributed_sampler_arguments() {
-    for rank in [3, usize::MAX] {
-        let error = DistributedSampler::new(10, 3, rank).unwrap_err();
-        assert_eq!(error, SamplerError::InvalidRank { rank, world_size: 3 });
-        assert!(error.to_string().contains("rank should be in the interval [0, 2]"), "{error}");
-    }
-    assert_eq!(DistributedSampler::new(10, 0, 0), Err(SamplerError::NoProcesses));
-    let sampler = DistributedSampler::new(100, 3, 0).unwrap();
-    assert_eq!((sampler.drop_last(true).len(), sampler.drop_last(false).len()), (33, 34));
-}
-
-/// Who loads what, without shuffling: every so manieth, filled up from the front or cut.
-// PyTorch: S07, 2.2.1
-#[test]
-fn distributed_sampler_arithmetic() {
-    let shares = |len: usize, world: usize, drop_last: bool| -> Vec<Vec<usize>> {
-        let share = |rank| {
-            let sampler =
-                DistributedSampler::new(len, world, rank).unwrap().shuffle(false).drop_last(drop_last);
-            drawn(&sampler, 0)
-        };
-        (0..world).map(share).collect()
-    };
-    assert_eq!(shares(10, 4, false), [vec![0, 4, 8], vec![1, 5, 9], vec![2, 6, 0], vec![3, 7, 1]]);
-    assert_eq!(shares(10, 4, true), [[0, 4], [1, 5], [2, 6], [3, 7]]);
-    assert_eq!(shares(2, 5, false), [[0], [1], [0], [1], [0]]);
-    assert_eq!(shares(2, 4, true), vec![Vec::<usize>::new(); 4]);
-}
-
-// PyTorch: 70, U30
-#[test]
-fn drop_last_of_a_share_gives_no_sample_twice() {
-    let _watchdog = Watchdog::start();
-    let share = |rank| {
-        let batches = one_epoch(|way| {
-            let builder = DataLoader::builder(Count(9)).batch_size(2).distributed(rank, 4).drop_last(true);
-            way.of(builder.shuffle(true)).build()
-        });
-        numbers(&batches).concat()
-    };
-    let all: Vec<u64> = (0..4).flat_map(share).collect();
-    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
-    assert_eq!(all.len(), 8);
-}
-
-// PyTorch: 71, S03
-#[test]
-fn samplers_give_the_same_again() {
-    fn check(sampler: &impl Sampler) {
-        for order in [Order::Native, Order::Torch] {
-            let indices = |seed, number| -> Vec<usize> {
-                sampler.indices(Epoch::new(seed, number).order(order)).collect()
-            };
-            assert_eq!(indices(42, 1), indices(42, 1), "{sampler:?}");
-            // Two at once do not disturb each other.
-            let (one, two) = (
-                sampler.indices(Epoch::new(42, 1).order(order)),
-                sampler.indices(Epoch::new(42, 1).order(order)),
-            );
-            assert!(one.zip(two).all(|(one, two)| one == two), "{sampler:?}");
-        }
-        assert!(sampler.indices(epoch(1, 0)).ne(sampler.indices(epoch(2, 0))), "{sampler:?}");
-        assert!(sampler.indices(epoch(1, 0)).ne(sampler.indices(epoch(1, 1))), "{sampler:?}");
-    }
-    check(&RandomSampler::new(50));
-    check(&RandomSampler::new(50).replacement(true).num_samples(80).unwrap());
-    check(&SubsetRandomSampler::new((0..100).step_by(2)));
-    check(&WeightedRandomSampler::new((1..30).map(f64::from), 60, true).unwrap());
-    check(&WeightedRandomSampler::new((1..60).map(f64::from), 50, false).unwrap());
-    check(&DistributedSampler::new(100, 3, 1).unwrap());
-}
-
-// PyTorch: S04
-#[test]
-fn subset_random_sampler() {
-    let _watchdog = Watchdog::start();
-    let indices = [3, 1, 4, 15, 92, 65];
-    let epochs = two_epochs(|way| {
-        way.of(DataLoader::builder(Count(100)).sampler(SubsetRandomSampler::new(indices))).build()
     });
-    for batches in epochs {
-        let seen: BTreeSet<u64> = numbers(&batches).concat().into_iter().collect();
-        assert!(seen.into_iter().eq([1, 3, 4, 15, 65, 92]));
+    (builder.build().unwrap(), warnings)
+}
+
+#[test]
+fn epochs_may_have_different_numbers_of_batches() {
+    let _watchdog = Watchdog::start();
+    for workers in [0, 2] {
+        let (loader, warnings) = growing(0, workers);
+        for batches in 2..5 {
+            assert_eq!(loader.len(), Some(batches));
+            let mut iter = loader.iter().unwrap();
+            assert_eq!(iter.size_hint(), (batches, Some(batches)));
+            iter.next().unwrap().unwrap();
+            let state = iter.state();
+            assert_eq!(iter.count(), batches - 1);
+            assert_eq!(loader.resume(&state).unwrap().count(), batches - 1);
+        }
+        assert_eq!(*warnings.lock().unwrap(), []);
     }
 }
 
-// PyTorch: S05
 #[test]
-fn weighted_random_sampler() {
+fn a_wrong_number_of_batches_is_warned_of_once() {
     let _watchdog = Watchdog::start();
-    let weights = [0.0, 3.0, 1.0, 0.0, 4.0];
-    let sampler = WeightedRandomSampler::new(weights, 8000, true).unwrap();
-    let found = tally(&drawn(&sampler, 3));
-    assert!(found.keys().eq([1, 2, 4].iter()));
-    for (index, weight) in [(1, 3.0), (2, 1.0), (4, 4.0)] {
-        let share = found[&index] as f64 / 1000.0;
-        assert!((share - weight).abs() < 0.2, "index {index}: {share}");
-    }
-    let once = WeightedRandomSampler::new(weights, 3, false).unwrap();
-    assert!(tally(&drawn(&once, 1)).into_iter().eq([(1, 1), (2, 1), (4, 1)]));
-    let refused = |weights: &[f64], count, replacement| {
-        WeightedRandomSampler::new(weights.iter().copied(), count, replacement).unwrap_err()
-    };
-    assert_eq!(refused(&weights, 0, true), SamplerError::NoSamples);
-    assert_eq!(refused(&weights, 4, false), SamplerError::TooFewWeights { num_samples: 4, positive: 3 });
-    assert!(matches!(refused(&[1.0, f64::NAN], 1, true), SamplerError::InvalidWeight { index: 1, .. }));
-    assert!(matches!(refused(&[1.0, -1.0], 1, true), SamplerError::InvalidWeight { index: 1, .. }));
-    let epochs =
-        two_epochs(|way| way.of(DataLoader::builder(Count(5)).sampler(once.clone()).batch_size(3)).build());
-    assert!(epochs.iter().all(|batches| batches.len() == 1));
-}
-
-/// A process's share of an epoch, interrupted at any place and resumed. torchdata has a sampler of its own for it.
-// PyTorch: 267, 268, 269, 270, 271, T18
-#[test]
-fn a_share_is_resumed() {
-    let _watchdog = Watchdog::start();
-    for way in [loader_tests::ways::WAYS[0], loader_tests::ways::WAYS[4]] {
-        let build = |rank| {
-            let builder = DataLoader::builder(Count(100)).batch_size(10).shuffle(true).distributed(rank, 3);
-            way.of(builder).build().unwrap()
-        };
-        let expected = all(build(1).iter().unwrap());
-        assert_eq!(expected.len(), 4);
-        for stop in 0..4 {
-            let mut batches = build(1).iter().unwrap();
-            batches.by_ref().take(stop).for_each(drop);
-            let state = batches.state();
-            assert_eq!(state.batches(), stop as u64);
-            assert_eq!(all(build(1).resume(&state).unwrap()), expected[stop..]);
-            let text = build(2).resume(&state).unwrap_err().to_string();
-            assert!(stop == 0 || text.contains("does not fit the loader"), "of another rank: {text}");
+    for workers in [0, 2] {
+        for excess in [-1, 1, 40] {
+            let (loader, warnings) = growing(excess, workers);
+            // `count` is not used here: it relies on `size_hint`, and so on the sampler's `len`.
+            let mut batches = loader.iter().unwrap();
+            assert!(batches.next().unwrap().is_ok() && batches.next().unwrap().is_ok());
+            assert!(batches.next().is_none());
+            let announced = 2usize.saturating_add_signed(excess);
+            let expected = Warning::WrongBatchCount { epoch: 0, announced, given: 2 };
+            assert_eq!(*warnings.lock().unwrap(), [expected]);
         }
     }
 }
 
-// PyTorch: 273, 274, 275, 276, U19
+/// Peak memory of this process in kB.
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A list of the indices would take 8 GB and tens of seconds. Beginning such an epoch takes less than 10 ms
+/// and 1 MB; both bounds leave room for a busy machine.
+// PyTorch: U26
 #[test]
-fn shares_together_are_the_epoch() {
-    let _watchdog = Watchdog::start();
-    for shuffle in [false, true] {
-        let share = |rank, seed| {
-            let batches = one_epoch(|way| {
-                let builder = DataLoader::builder(Count(100)).batch_size(7).shuffle(shuffle).seed(seed);
-                way.of(builder.distributed(rank, 5)).build()
-            });
-            numbers(&batches).concat()
-        };
-        let shares: Vec<Vec<u64>> = (0..5).map(|rank| share(rank, 1)).collect();
-        let sampler = |rank| DistributedSampler::new(100, 5, rank).unwrap().shuffle(shuffle);
-        for (rank, share) in shares.iter().enumerate() {
-            let expected = sampler(rank).indices(epoch(1, 0)).map(|index| index as u64);
-            assert!(share.iter().copied().eq(expected), "the loader's order is the sampler's");
+fn an_epoch_of_a_thousand_million_samples_costs_neither_time_nor_memory() {
+    const SAMPLES: usize = 1_000_000_000;
+    alone(|| {
+        let (began, before) = (Instant::now(), peak_memory());
+        for (ranks, workers) in [(None, 0), (None, 2), (Some((1, 4)), 0)] {
+            let builder = count(SAMPLES).num_workers(workers).batch_size(64).shuffle(true).seed(3);
+            let builder =
+                ranks.into_iter().fold(builder, |builder, (rank, world)| builder.distributed(rank, world));
+            let loader = builder.build().unwrap();
+            let mut batches = loader.iter().unwrap();
+            let first = batches.next().unwrap().unwrap();
+            assert!(
+                first.as_slice().iter().any(|&index| index > 500_000_000) && !first.as_slice().is_sorted()
+            );
+            let state = serde_json::to_string(&batches.state()).unwrap();
+            let far = state.replace("\"next\":1", "\"next\":3000000");
+            let mut rest = loader.resume(&serde_json::from_str(&far).unwrap()).unwrap();
+            rest.next().unwrap().unwrap();
+            assert_eq!(rest.last_batch().unwrap().number, 3_000_000);
         }
-        assert_eq!(shares.concat().into_iter().collect::<BTreeSet<_>>().len(), 100, "all of them, each once");
-        assert_eq!(share(2, 1), shares[2]);
-        assert_eq!(share(2, 2) != shares[2], shuffle);
-    }
+        let list: Vec<usize> = (0..100_000).rev().collect();
+        let subset = count(SAMPLES).batch_size(4).sampler(SubsetRandomSampler::new(list)).build().unwrap();
+        subset.iter().unwrap().next().unwrap().unwrap();
+        let (took, grown) = (began.elapsed(), peak_memory() - before);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert!(grown < 50 << 10, "{grown} kB");
+    });
 }

@@ -1,4 +1,5 @@
-//! Datasets that do to their process what they like: the epoch is right all the same.
+//! Datasets that change their process, or print, fork and run programs. The epoch must still be correct, and
+//! leave nothing behind.
 
 use std::{
     io::{Read, Write},
@@ -21,41 +22,41 @@ use loader_tests::{
 use nix::sys::signal::{SigSet, Signal, raise};
 use serde::{Deserialize, Serialize};
 
-/// What happens with every sample.
+/// What a dataset does whenever it loads a sample.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-enum Habit {
+enum SideEffect {
     /// Nothing.
     None,
-    /// 20 kB of standard output and as much of standard error, partly without line ends.
+    /// Prints 20 kB to standard output, and as much to standard error without line ends.
     Prints,
-    /// Reads standard input to its end, which is at its beginning.
-    ReadsInput,
+    /// Reads standard input, which must be empty.
+    ReadsStandardInput,
     /// Runs a program and waits for it.
     RunsPrograms,
-    /// Starts a program that lives on, with this process's standard output.
-    LeavesPrograms,
-    /// Feeds a program that reads nothing.
+    /// Starts a program that outlives it and inherits its standard output.
+    LeavesProgramsRunning,
+    /// Writes to a program that has ended without reading.
     WritesToClosedPipes,
-    /// Blocks every signal, for good.
+    /// Blocks every signal and never unblocks them.
     BlocksSignals,
-    /// Goes to another folder.
-    ChangesFolder,
-    /// Starts a thread that never ends, and one that panics.
+    /// Changes the working directory.
+    ChangesWorkingDirectory,
+    /// Starts a thread that sleeps for long, and one that panics.
     StartsThreads,
     /// Closes standard input, output and error.
     ClosesStandardStreams,
     /// Leaves its session and process group.
     LeavesSession,
-    /// Has handlers of its own for what asks a process to end.
+    /// Handles the signals that ask a process to end.
     HandlesSignals,
-    /// Interrupts itself.
-    RaisesInterrupts,
-    /// Runs a program that it starts by `fork` and `exec`, since there is something to do in between.
-    RunsProgramsByFork,
+    /// Sends SIGINT to itself.
+    InterruptsItself,
+    /// Runs a program with a function between `fork` and `exec`.
+    ForksAndExecs,
 }
 
-impl Habit {
-    fn indulge(self, index: usize) -> anyhow::Result<()> {
+impl SideEffect {
+    fn act(self, index: usize) -> anyhow::Result<()> {
         match self {
             Self::None => {}
             Self::Prints => {
@@ -65,7 +66,7 @@ impl Habit {
                     eprint!("{line}");
                 }
             }
-            Self::ReadsInput => {
+            Self::ReadsStandardInput => {
                 let mut text = Vec::new();
                 ensure!(std::io::stdin().read_to_end(&mut text)? == 0, "standard input has {text:?}");
             }
@@ -73,45 +74,45 @@ impl Habit {
                 let output = Command::new("sh").args(["-c", "echo $0; exit 3", "x"]).output()?;
                 ensure!(output.status.code() == Some(3) && output.stdout == b"x\n", "{output:?}");
             }
-            Self::LeavesPrograms if index.is_multiple_of(10) => {
+            Self::LeavesProgramsRunning if index.is_multiple_of(10) => {
                 drop(Command::new("sleep").arg("30").spawn()?)
             }
-            Self::LeavesPrograms => {}
+            Self::LeavesProgramsRunning => {}
             Self::WritesToClosedPipes => {
                 let mut program = Command::new("true").stdin(Stdio::piped()).spawn()?;
                 let mut input = program.stdin.take().expect("it is a pipe");
                 program.wait()?;
-                let written = input.write(b"for nobody");
+                let written = input.write(b"unread");
                 ensure!(written.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe));
             }
             Self::BlocksSignals => SigSet::all().thread_set_mask()?,
-            Self::ChangesFolder => std::env::set_current_dir(["/", "/proc", "/tmp"][index % 3])?,
+            Self::ChangesWorkingDirectory => std::env::set_current_dir(["/", "/proc", "/tmp"][index % 3])?,
             Self::StartsThreads => {
                 thread::spawn(|| thread::sleep(Duration::from_secs(1000)));
                 let panicking = thread::spawn(|| panic!("only this thread"));
                 ensure!(panicking.join().is_err());
             }
             Self::ClosesStandardStreams => {
-                // Once: afterwards the numbers may be those of other files.
+                // Only once, because later files get the same numbers.
                 static CLOSED: Once = Once::new();
                 CLOSED.call_once(|| {
                     (0..3).for_each(|number: i32| nix::unistd::close(number).expect("it was open"))
                 });
-                println!("to nowhere");
-                eprintln!("to nowhere");
+                println!("standard output is closed");
+                eprintln!("standard error is closed");
             }
-            // Fails from the second sample on.
+            // The error from the second sample on is ignored.
             Self::LeavesSession => drop(nix::unistd::setsid()),
             Self::HandlesSignals => {
                 for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
                     signal_hook::flag::register(signal as i32, Arc::<AtomicBool>::default())?;
                 }
             }
-            Self::RaisesInterrupts => raise(Signal::SIGINT)?,
-            Self::RunsProgramsByFork => {
+            Self::InterruptsItself => raise(Signal::SIGINT)?,
+            Self::ForksAndExecs => {
                 let mut command = Command::new("sh");
                 command.args(["-c", "echo $0; exit 3", "x"]);
-                // SAFETY: it calls nothing but `setsid`, which may be called there.
+                // SAFETY: between fork and exec it calls only `setsid`, which is async-signal-safe.
                 #[expect(unsafe_code)]
                 unsafe {
                     command.pre_exec(|| nix::unistd::setsid().map(|_| ()).map_err(Into::into));
@@ -124,14 +125,14 @@ impl Habit {
     }
 }
 
-/// [`Noise`] with a habit.
+/// [`Noise`] with a side effect.
 #[derive(Debug, Serialize, Deserialize)]
-struct Odd {
+struct WithEffect {
     count: usize,
-    habit: Habit,
+    effect: SideEffect,
 }
 
-impl Dataset for Odd {
+impl Dataset for WithEffect {
     type Sample = NoiseSample;
 
     fn len(&self) -> usize {
@@ -139,58 +140,60 @@ impl Dataset for Odd {
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
-        self.habit.indulge(index)?;
+        self.effect.act(index)?;
         Noise { count: self.count }.get(index, cx)
     }
 }
 
-/// The epoch must be that of a dataset without habits, also when the same workers load it again; leaving it early must be quick.
-fn assert_right(habit: Habit) {
+/// Checks two epochs with the same workers against a dataset without side effects, that an epoch can be
+/// abandoned at once, and that nothing is left.
+fn check(effect: SideEffect) {
     let before = Before::take();
-    let builder = || DataLoader::builder(Odd { count: 60, habit }).batch_size(4).shuffle(true).num_workers(2);
+    let builder =
+        || DataLoader::builder(WithEffect { count: 60, effect }).batch_size(4).shuffle(true).num_workers(2);
     let plain = DataLoader::builder(Noise { count: 60 }).batch_size(4).shuffle(true).build().unwrap();
     let loader = builder().persistent_workers(true).build().unwrap();
     for epoch in 0..2 {
         let expected = digest(plain.epoch(epoch).unwrap()).unwrap();
-        assert_eq!(digest(loader.epoch(epoch).unwrap()).unwrap(), expected, "{habit:?}, epoch {epoch}");
+        assert_eq!(digest(loader.epoch(epoch).unwrap()).unwrap(), expected, "{effect:?}, epoch {epoch}");
     }
     let ((), took) = timed(|| drop(loader));
     assert_soon(took);
     let mut batches = builder().build().unwrap().iter().unwrap();
     batches.next().unwrap().unwrap();
     let ((), took) = timed(|| drop(batches));
-    println!("left early in {took:?}");
     assert_soon(took);
     before.assert_nothing_left();
 }
 
 #[test]
-fn prints_a_lot() {
-    alone(|| assert_right(Habit::Prints));
+fn a_dataset_may_print_a_lot() {
+    alone(|| check(SideEffect::Prints));
 }
 
 #[test]
-fn reads_standard_input() {
-    alone(|| assert_right(Habit::ReadsInput));
-}
-
-// PyTorch: U34
-#[test]
-fn runs_programs() {
-    alone(|| assert_right(Habit::RunsPrograms));
-}
-
-#[test]
-fn runs_programs_by_fork() {
-    alone(|| assert_right(Habit::RunsProgramsByFork));
+fn a_dataset_may_read_standard_input() {
+    alone(|| check(SideEffect::ReadsStandardInput));
 }
 
 // PyTorch: U34
 #[test]
-fn leaves_programs_behind_that_hold_its_output() {
+fn a_dataset_may_run_programs() {
+    alone(|| check(SideEffect::RunsPrograms));
+}
+
+#[test]
+fn a_dataset_may_fork_and_exec() {
+    alone(|| check(SideEffect::ForksAndExecs));
+}
+
+// PyTorch: U34
+#[test]
+fn a_dataset_may_leave_programs_running_that_hold_its_output() {
     alone(|| {
-        assert_right(Habit::LeavesPrograms);
-        // The loader leaves the dataset's programs alone. Two epochs of samples 0, 10, ... 50 were loaded, and the first batch of a third.
+        check(SideEffect::LeavesProgramsRunning);
+        // The loader does not end programs of the dataset. Every tenth of 60 samples starts one, in two
+        // epochs.
         let left = descendants();
         assert!(left.len() >= 12, "{left:?}");
         assert!(left.iter().all(|&pid| processes::command_line(pid) == "sleep 30 "), "{left:?}");
@@ -199,46 +202,46 @@ fn leaves_programs_behind_that_hold_its_output() {
 }
 
 #[test]
-fn writes_to_pipes_that_nobody_reads() {
-    alone(|| assert_right(Habit::WritesToClosedPipes));
+fn a_dataset_may_write_to_closed_pipes() {
+    alone(|| check(SideEffect::WritesToClosedPipes));
 }
 
 #[test]
-fn blocks_every_signal() {
-    alone(|| assert_right(Habit::BlocksSignals));
+fn a_dataset_may_block_every_signal() {
+    alone(|| check(SideEffect::BlocksSignals));
 }
 
 #[test]
-fn changes_the_folder() {
-    alone(|| assert_right(Habit::ChangesFolder));
+fn a_dataset_may_change_the_working_directory() {
+    alone(|| check(SideEffect::ChangesWorkingDirectory));
 }
 
 #[test]
-fn starts_threads() {
-    alone(|| assert_right(Habit::StartsThreads));
+fn a_dataset_may_start_threads() {
+    alone(|| check(SideEffect::StartsThreads));
 }
 
 #[test]
-fn closes_the_standard_streams() {
-    alone(|| assert_right(Habit::ClosesStandardStreams));
+fn a_dataset_may_close_the_standard_streams() {
+    alone(|| check(SideEffect::ClosesStandardStreams));
 }
 
 #[test]
-fn leaves_the_session() {
-    alone(|| assert_right(Habit::LeavesSession));
+fn a_dataset_may_leave_the_session() {
+    alone(|| check(SideEffect::LeavesSession));
 }
 
 #[test]
-fn handles_signals_itself() {
-    alone(|| assert_right(Habit::HandlesSignals));
+fn a_dataset_may_handle_signals() {
+    alone(|| check(SideEffect::HandlesSignals));
 }
 
 #[test]
-fn interrupts_itself() {
-    alone(|| assert_right(Habit::RaisesInterrupts));
+fn a_dataset_may_interrupt_itself() {
+    alone(|| check(SideEffect::InterruptsItself));
 }
 
 #[test]
-fn does_nothing() {
-    alone(|| assert_right(Habit::None));
+fn a_dataset_without_side_effects_leaves_nothing() {
+    alone(|| check(SideEffect::None));
 }

@@ -1,29 +1,27 @@
-//! Which worker loads what, and in which order it comes: the traces of PyTorch's scheduler with real processes. Slow samples wait at a
-//! gate that the test opens, so that each trace is what it is on any machine.
+//! Which worker loads what, and in which order batches are returned: traces of PyTorch's scheduler with real
+//! processes. A slow sample waits at a gate that the test opens, so a trace does not depend on the machine.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use loader_core::{Error, Iter, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::Count,
+    datasets::{Count, Counting, SlowFirst},
     gate::{Gate, Gated, GatedStream},
     ways::{WAYS, all},
 };
 
-type Batches = Iter<(Tensor<u64>, Tensor<u64>)>;
-
-/// The next sample and its worker.
-fn next(batches: &mut Batches) -> (u64, u64) {
+/// Returns the next sample and its worker.
+fn next(batches: &mut Iter<(Tensor<u64>, Tensor<u64>)>) -> (u64, u64) {
     let (number, worker) = batches.next().unwrap().unwrap();
     assert_eq!(batches.last_batch().unwrap().worker, Some(worker.as_slice()[0] as usize));
     (number.as_slice()[0], worker.as_slice()[0])
 }
 
-/// With one batch a worker on its way there is nothing to move, and batch `n` is of worker `n` modulo their number.
+/// With one task per worker, no task can move to another worker.
 // PyTorch: 111, 3.10a, N19
 #[test]
-fn batches_are_dealt_out_to_the_workers() {
+fn workers_get_tasks_in_turn() {
     let _watchdog = Watchdog::start();
     for batch_size in [8, 32, 64] {
         for workers in 1..=6 {
@@ -31,6 +29,7 @@ fn batches_are_dealt_out_to_the_workers() {
                 .map(|number, cx| Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64))));
             let builder = DataLoader::builder(dataset).batch_size(batch_size).num_workers(workers);
             let batches = all(builder.prefetch_factor(1).build().unwrap().iter().unwrap());
+            assert_eq!(batches.len(), 2 * workers);
             for (place, (numbers, ids)) in batches.iter().enumerate() {
                 let first = (place * batch_size) as u64;
                 assert!(numbers.as_slice().iter().copied().eq(first..first + batch_size as u64));
@@ -40,11 +39,12 @@ fn batches_are_dealt_out_to_the_workers() {
     }
 }
 
-/// Traces a and b of PyTorch's scheduler: worker 1 loads what it has, nothing comes before the slow sample, and the order is kept. With two
-/// batches on their way to each worker, sample 2 waits behind the slow one and is moved to worker 1, as PyTorch's never is.
+/// Traces a and b of PyTorch's scheduler: worker 1 loads its tasks, and no batch is returned before the slow
+/// sample. With two tasks per worker, sample 2 waits behind the slow one and moves to worker 1, which PyTorch
+/// never does.
 // PyTorch: 114, 3.10b
 #[test]
-fn in_order_a_slow_sample_holds_the_others_back() {
+fn in_order_batches_wait_for_a_slow_one() {
     let _watchdog = Watchdog::start();
     for (prefetch, sent_ahead) in [(1, [0, 1].as_slice()), (2, &[0, 1, 1, 1])] {
         let gate = Gate::closed();
@@ -55,9 +55,9 @@ fn in_order_a_slow_sample_holds_the_others_back() {
         let Error::TimedOut { waiting_for, .. } = &error else { panic!("{error:?}") };
         assert_eq!((waiting_for.worker, waiting_for.index), (0, 0), "{error}");
         gate.open();
-        // On a busy machine another wait may be too long; it loses nothing.
-        let came = batches.filter(|batch| !matches!(batch, Err(Error::TimedOut { .. })));
-        let (numbers, workers): (Vec<u64>, Vec<u64>) = came
+        // On a busy machine another wait may exceed the timeout; no batch is lost.
+        let (numbers, workers): (Vec<u64>, Vec<u64>) = batches
+            .filter(|batch| !matches!(batch, Err(Error::TimedOut { .. })))
             .map(|batch| batch.unwrap())
             .map(|(number, worker)| (number.as_slice()[0], worker.as_slice()[0]))
             .unzip();
@@ -69,11 +69,34 @@ fn in_order_a_slow_sample_holds_the_others_back() {
     }
 }
 
-/// PyTorch's trace ends with `0 2`, both of worker 0. Here what waits behind the slow sample goes to the worker that has nothing else to
-/// do, and so comes first.
+// PyTorch: 3.10b, U16, U17
+#[test]
+fn tasks_behind_a_slow_one_move_to_an_idle_worker() {
+    let _watchdog = Watchdog::start();
+    // The last batches are large enough that main offers warm slots.
+    for (prefetch, total, numbers) in [(4, 40, 1), (40, 40, 1), (4, 8, 1), (2, 40, 200_000), (4, 40, 200_000)]
+    {
+        let dataset = SlowFirst { count: total, delay: Duration::from_secs(1), numbers };
+        let loader = DataLoader::builder(dataset).num_workers(2).prefetch_factor(prefetch).build().unwrap();
+        let mut batches = loader.iter().unwrap();
+        let mut workers = Vec::new();
+        for number in 0..total as u64 {
+            assert_eq!(batches.next().unwrap().unwrap().as_slice()[numbers - 1], number, "the order is kept");
+            workers.push(batches.last_batch().unwrap().worker.unwrap());
+        }
+        assert!(batches.next().is_none());
+        assert_eq!(workers[0], 0);
+        // All tasks that were sent ahead, including the one that worker 0 would have begun next.
+        let ahead = &workers[1..(2 * prefetch).min(total)];
+        assert!(ahead.iter().all(|&worker| worker == 1), "prefetch {prefetch}: {workers:?}");
+    }
+}
+
+/// PyTorch's trace ends with samples 0 and 2, both of worker 0. Here sample 2 moves to the idle worker and is
+/// returned before sample 0.
 // PyTorch: 115, A17, 3.10c, U16
 #[test]
-fn out_of_order_the_fast_worker_goes_on() {
+fn out_of_order_a_slow_worker_does_not_hold_back_the_other() {
     let _watchdog = Watchdog::start();
     for stays in [false, true] {
         let gate = Gate::closed();
@@ -86,7 +109,7 @@ fn out_of_order_the_fast_worker_goes_on() {
         gate.open();
         assert_eq!(next(&mut batches), (0, 0));
         assert!(batches.next().is_none());
-        // The gate is open: another epoch.
+        // In the next epoch no sample waits, because the gate is open.
         let again: BTreeSet<u64> =
             loader.iter().unwrap().map(|batch| batch.unwrap().0.as_slice()[0]).collect();
         assert_eq!(again.len(), 10);
@@ -110,7 +133,7 @@ fn in_order_shards_take_turns() {
 
 // PyTorch: 117, 3.10f
 #[test]
-fn out_of_order_the_other_shard_passes() {
+fn out_of_order_a_slow_shard_does_not_hold_back_the_other() {
     let _watchdog = Watchdog::start();
     for stays in [false, true] {
         let gate = Gate::closed();
@@ -127,31 +150,32 @@ fn out_of_order_the_other_shard_passes() {
     }
 }
 
-/// Whatever the order, every sample comes once; of each shard they come in theirs.
+/// Out of order, the samples of each shard still keep their order.
 // PyTorch: A17
 #[test]
-fn out_of_order_nothing_is_lost() {
+fn out_of_order_every_sample_comes_once() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
-        let loader = way
-            .of(DataLoader::builder(Count(50)).batch_size(3).shuffle(true).in_order(false))
-            .build()
-            .unwrap();
+        let builder = DataLoader::builder(Count(50)).batch_size(3).shuffle(true).in_order(false);
+        let loader = way.of(builder).build().unwrap();
         for _ in 0..2 {
-            let seen: BTreeSet<u64> =
-                all(loader.iter().unwrap()).iter().flat_map(|batch| batch.as_slice().to_vec()).collect();
-            assert!(seen.into_iter().eq(0..50));
+            let batches = all(loader.iter().unwrap());
+            let mut seen: Vec<u64> = batches.iter().flat_map(|batch| batch.as_slice().to_vec()).collect();
+            seen.sort_unstable();
+            assert!(seen.into_iter().eq(0..50), "{way:?}");
         }
-        let gate = Gate::closed();
-        gate.open();
-        let dataset = GatedStream(Gated { count: 40, slow: 0, gate: gate.path() });
-        let loader = way.of(DataLoader::stream(dataset).shards(5).in_order(false)).build().unwrap();
-        for _ in 0..2 {
-            let seen: Vec<u64> =
-                all(loader.iter().unwrap()).iter().map(|batch| batch.0.as_slice()[0]).collect();
-            for shard in 0..5 {
-                let own = seen.iter().copied().filter(|number| number / 8 == shard);
-                assert!(own.eq(8 * shard..8 * shard + 8), "{way:?}");
+        for shards in [2, 4, 5] {
+            let stream = DataLoader::stream(Counting { count: 200 }).shards(shards).batch_size(3);
+            let loader = way.of(stream.in_order(false)).build().unwrap();
+            for _ in 0..2 {
+                let batches = all(loader.iter().unwrap());
+                let seen: Vec<u64> =
+                    batches.iter().flat_map(|(numbers, _)| numbers.as_slice().to_vec()).collect();
+                assert_eq!(seen.len(), 200);
+                for shard in 0..shards {
+                    let own = seen.iter().copied().filter(|number| *number as usize % shards == shard);
+                    assert!(own.eq((shard as u64..200).step_by(shards)), "{way:?}, {shards} shards");
+                }
             }
         }
     }
