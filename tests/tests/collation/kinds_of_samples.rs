@@ -1,106 +1,124 @@
-//! Samples without batches, and every kind of sample: the same with any number of workers.
+//! Batches and converted items of every kind of sample. They are the same with any number of workers.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, OnceLock},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, collections::BTreeSet, process};
 
-use anyhow::ensure;
+use half::f16;
 use loader_core::{
-    Convert, Error, TensorError,
-    collate::{CollateError, CollateProblem, Keep, List, Padded, Padding, Ragged, Side, Stack},
+    Convert, DType, Error,
+    collate::{Batch, Keep, List, Padded, Padding, Ragged, Side},
     prelude::*,
 };
 use loader_tests::{
     Watchdog,
-    datasets::{Noise, NoiseSample, many},
+    datasets::{Count, Given, Noise, many},
     everywhere,
+    ways::{WAYS, Way, all},
 };
 use rand::RngExt;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-fn noise(count: usize) -> Noise {
-    Noise { count }
+/// Returns the one batch of all samples, which must be the same without workers and with one.
+fn batch<S>(samples: &[S]) -> S::Batch
+where
+    S: Sample + Serialize + DeserializeOwned + Clone + Sync,
+    S::Batch: PartialEq + std::fmt::Debug,
+{
+    let load = |workers| {
+        let builder = DataLoader::builder(Given(samples.to_vec())).batch_size(samples.len());
+        let loader = builder.num_workers(workers).build().unwrap();
+        loader.iter().unwrap().next().unwrap().unwrap()
+    };
+    let in_worker = load(1);
+    assert_eq!(load(0), in_worker);
+    in_worker
 }
 
-fn numbers(len: usize) -> Tensor<i64> {
-    Tensor::from_vec((0..len as i64).collect(), [len]).unwrap()
-}
-
+// PyTorch: 75, 83, 87, 91, C01, C04, C05, C06, C07, C08, C12
 #[test]
-fn without_batches() {
+fn numbers_keep_their_type_and_arrays_are_stacked() {
     let _watchdog = Watchdog::start();
-    let items = everywhere(|workers| {
-        let loader = DataLoader::builder(noise(11)).unbatched().shuffle(true).num_workers(workers).build()?;
-        assert_eq!(loader.len(), Some(11));
-        Ok(loader)
-    });
-    assert!(items.iter().all(|(_, noise, _)| noise.shape() == [3] && noise.is_shared_memory()));
-    let seen: BTreeSet<u64> = items.iter().map(|(number, ..)| *number).collect();
-    assert!(seen.into_iter().eq(0..11));
-    assert!(items.iter().all(|(number, _, name)| *name == format!("sample {number}")));
+    let (integers, (f64, f32, f16, flags, strings)) = batch(&[
+        ((1i64, 1i32, 1i16, 1i8, 1u8), (1.5f64, 1.5f32, f16::from_f32(1.5), true, "a".to_owned())),
+        ((2, 2, 2, 2, 2), (2.5, 2.5, f16::from_f32(2.5), false, "b".to_owned())),
+    ]);
+    let (i64, i32, i16, i8, u8) = integers;
+    let types = [i64.dtype(), i32.dtype(), i16.dtype(), i8.dtype(), u8.dtype()];
+    assert_eq!(types, [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8]);
+    assert_eq!([f64.dtype(), f32.dtype(), f16.dtype()], [DType::F64, DType::F32, DType::F16]);
+    assert_eq!((i64.as_slice(), f64.as_slice()), ([1, 2].as_slice(), [1.5, 2.5].as_slice()));
+    assert_eq!(flags.as_slice(), [1u8, 0], "bool becomes u8");
+    assert_eq!(strings, ["a", "b"]);
 
-    let rows = everywhere(|workers| {
-        let dataset =
-            TensorDataset::new((numbers(5), Tensor::from_slice(&[1.5f32; 10], [5, 2]).unwrap())).unwrap();
-        DataLoader::builder(dataset).unbatched().num_workers(workers).build()
-    });
-    assert!(rows.iter().map(|(number, _)| number.as_slice()[0]).eq(0..5), "in order");
-    assert!(rows.iter().all(|(number, row)| number.rank() == 0 && row.shape() == [2]));
+    let arrays: Vec<Tensor<f64>> =
+        (0..12).map(|n| Tensor::from_vec(vec![f64::from(n); 24], [2, 3, 4]).unwrap()).collect();
+    let stacked = batch(&arrays);
+    assert_eq!((stacked.dtype(), stacked.shape()), (DType::F64, [12, 2, 3, 4].as_slice()));
+    assert!((0..12).all(|n| stacked.row(n) == arrays[n].as_slice()));
+    assert_eq!(batch(&[[[1u8, 2], [3, 4]]; 3]).shape(), [3, 2, 2]);
 
-    let tensors = everywhere(|workers| {
-        let builder = DataLoader::builder(many(7)).num_workers(workers);
-        builder.convert(|(number, noise, _)| Ok((number, Tensor::from_slice(&noise, [1, 3])?))).build()
-    });
-    assert!(tensors.iter().all(|(_, noise)| noise.shape() == [1, 3] && noise.is_shared_memory()));
+    // PyTorch refuses arrays of objects. Here, a type without collation does not compile unless it is in
+    // `Keep`.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    enum Either {
+        Number(u8),
+        Text(String),
+    }
+    let kept = batch(&[Keep(Either::Number(1)), Keep(Either::Text("two".into()))]);
+    assert_eq!(kept, [Either::Number(1), Either::Text("two".into())]);
 }
 
+#[derive(Clone, Serialize, Deserialize, Sample, Convert)]
+#[sample(derive(Debug, PartialEq))]
+struct Point {
+    x: f32,
+    label: String,
+    nested: Nested,
+    pair: Pair,
+}
+
+#[derive(Clone, Serialize, Deserialize, Sample, Convert)]
+#[sample(derive(Debug, PartialEq))]
+struct Nested {
+    pixels: Vec<u8>,
+}
+
+#[derive(Clone, Serialize, Deserialize, Sample, Convert)]
+#[sample(derive(Debug, PartialEq))]
+struct Pair(Vec<f32>, String);
+
+fn points() -> Given<Point> {
+    let point = |n: u8| Point {
+        x: f32::from(n),
+        label: n.to_string(),
+        nested: Nested { pixels: vec![n; 4] },
+        pair: Pair(vec![f32::from(n); 3], format!("sample {n}")),
+    };
+    Given((0..6).map(point).collect())
+}
+
+/// What is a dictionary in PyTorch is a struct or a map here.
+// PyTorch: 88, 100, 108, C10
 #[test]
-fn a_conversion_that_fails_names_the_sample() {
+fn structs_and_maps_keep_the_names_of_their_fields() {
     let _watchdog = Watchdog::start();
-    for workers in [0, 2] {
-        let builder = DataLoader::builder(noise(4)).num_workers(workers).convert(|(number, ..)| {
-            ensure!(number != 2, "two is one too many");
-            Ok(number)
-        });
-        let items: Vec<_> = builder.build().unwrap().iter().unwrap().collect();
-        assert_eq!(items.iter().filter(|item| item.is_ok()).count(), 3);
-        let error = items[2].as_ref().unwrap_err();
-        let Error::CollateFailed { index: Some(2), batch: 2, .. } = error else { panic!("{error:?}") };
-    }
+    let batches: Vec<PointBatch> =
+        everywhere(|workers| DataLoader::builder(points()).batch_size(2).num_workers(workers).build());
+    let PointBatch { x, label, nested, pair } = &batches[1];
+    assert_eq!((x.as_slice(), nested.pixels.shape()), ([2.0, 3.0].as_slice(), [2, 4].as_slice()));
+    assert_eq!(*label, ["2", "3"]);
+    assert_eq!((pair.0.shape(), pair.1[1].as_str()), ([2, 3].as_slice(), "sample 3"));
+    let items: Vec<PointItem> =
+        everywhere(|workers| DataLoader::builder(points()).unbatched().num_workers(workers).build());
+    let PointItem { x, label, nested, pair } = &items[3];
+    assert_eq!((*x, label.as_str(), nested.pixels.as_slice()), (3.0, "3", [3; 4].as_slice()));
+    assert_eq!((pair.0.shape(), pair.1.as_str()), ([3].as_slice(), "sample 3"));
+    assert_eq!(pair.0.as_slice(), batches[1].pair.0.row(1));
+
+    let map = |n: u64| BTreeMap::from([("one".to_owned(), n), ("two".to_owned(), 10 * n)]);
+    assert_eq!(batch(&[map(1), map(2)])["two"].as_slice(), [10, 20]);
 }
 
-#[test]
-fn options_about_batches_exclude_having_none() {
-    let batches = || loader_core::sampler::FixedBatches::new(SequentialSampler::new(10), 2, false);
-    let builder = || DataLoader::builder(noise(10));
-    let cases = [
-        (builder().batch_size(2).unbatched().build().map(drop), "batch_size"),
-        (builder().unbatched().batch_size(0).build().map(drop), ""),
-        (builder().unbatched().drop_last(true).build().map(drop), "drop_last"),
-        (builder().batch_sampler(batches()).unbatched().build().map(drop), "batch_sampler"),
-        (builder().convert(|sample| Ok(sample.0)).batch_size(2).build().map(drop), "batch_size"),
-    ];
-    for (built, with) in cases {
-        match built.unwrap_err() {
-            Error::ConflictingOptions { first: "unbatched", second, .. } => assert_eq!(second, with),
-            error => assert!(with.is_empty() && error.kind() == "InvalidOption", "{error:?}"),
-        }
-    }
-    assert!(
-        builder()
-            .unbatched()
-            .sampler(SequentialSampler::new(3))
-            .build()
-            .is_ok_and(|loader| loader.len() == Some(3))
-    );
-    let batched = builder().unbatched().batch_size(5).collate(|samples| Ok(samples.len())).build().unwrap();
-    assert_eq!(batched.len(), Some(2), "the last word counts");
-}
-
-/// Sentences of as many words as the index says, and such.
+/// Samples that contain a sequence of as many words as the index says, and other kinds.
 #[derive(Serialize, Deserialize)]
 struct Kinds;
 
@@ -122,14 +140,12 @@ impl Dataset for Kinds {
 }
 
 #[test]
-fn every_kind_of_sample() {
+fn sequences_lists_options_and_kept_values_form_batches() {
     let _watchdog = Watchdog::start();
     let batches = everywhere(|workers| DataLoader::builder(Kinds).batch_size(3).num_workers(workers).build());
     let (sentences, list, option, kept, ()) = &batches[1];
-    assert_eq!(
-        (sentences.values.shape(), sentences.lengths.as_slice()),
-        ([3, 5].as_slice(), [3, 4, 5].as_slice())
-    );
+    assert_eq!(sentences.values.shape(), [3, 5]);
+    assert_eq!(sentences.lengths.as_slice(), [3, 4, 5]);
     assert_eq!(sentences.values.row(0)[3..], [100, 100]);
     assert!(sentences.values.is_shared_memory() && sentences.lengths.is_shared_memory());
     assert_eq!((list.len(), list[1].0.as_slice(), list[1].1[2].as_str()), (2, [4, 5, 6].as_slice(), "two"));
@@ -151,225 +167,82 @@ fn every_kind_of_sample() {
     assert!(padded.iter().all(|batch| batch.values.shape()[1] % 8 == 0 && batch.values.is_shared_memory()));
 }
 
-#[derive(Sample, Convert)]
-#[sample(derive(Debug))]
-struct Named {
-    number: u64,
-    inner: Inner,
-}
-
-#[derive(Sample, Convert)]
-#[sample(derive(Debug))]
-struct Inner(Vec<f32>, String);
-
 #[test]
-fn structs_keep_their_names_in_batches_and_alone() {
+fn single_samples_are_converted_by_default_or_by_a_function() {
     let _watchdog = Watchdog::start();
-    let named = |(number, noise, name): NoiseSample, _: &mut SampleContext| {
-        Ok(Named { number, inner: Inner(noise.to_vec(), name) })
-    };
-    let batches: Vec<NamedBatch> = everywhere(|workers| {
-        DataLoader::builder(noise(8).map(named)).batch_size(4).num_workers(workers).build()
+    let items = everywhere(|workers| {
+        DataLoader::builder(Noise { count: 11 }).unbatched().shuffle(true).num_workers(workers).build()
     });
-    assert_eq!(
-        (batches[1].number.as_slice(), batches[1].inner.0.shape()),
-        ([4, 5, 6, 7].as_slice(), [4, 3].as_slice())
-    );
-    let items: Vec<NamedItem> = everywhere(|workers| {
-        DataLoader::builder(noise(8).map(named)).unbatched().num_workers(workers).build()
+    assert!(items.iter().all(|(_, noise, _)| noise.shape() == [3] && noise.is_shared_memory()));
+    let seen: BTreeSet<u64> = items.iter().map(|(number, ..)| *number).collect();
+    assert!(seen.into_iter().eq(0..11));
+    assert!(items.iter().all(|(number, _, name)| *name == format!("sample {number}")));
+
+    let tensors = everywhere(|workers| {
+        let builder = DataLoader::builder(many(7)).num_workers(workers);
+        builder.convert(|(number, noise, _)| Ok((number, Tensor::from_slice(&noise, [1, 3])?))).build()
     });
-    assert_eq!(
-        (items[7].number, items[7].inner.0.shape(), items[7].inner.1.as_str()),
-        (7, [3].as_slice(), "sample 7")
-    );
-    assert_eq!(items[7].inner.0.as_slice(), batches[1].inner.0.row(3));
+    assert_eq!(tensors.len(), 7);
+    assert!(tensors.iter().all(|(_, noise)| noise.shape() == [1, 3] && noise.is_shared_memory()));
 }
 
-#[derive(Serialize, Deserialize)]
-struct Misfit;
-
-impl Dataset for Misfit {
-    type Sample = (u8, List<Vec<u8>>);
-
-    fn len(&self) -> usize {
-        8
-    }
-
-    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
-        let list = match index {
-            2 => vec![vec![0; 3]; 3],
-            5 => vec![vec![0; 3], vec![0; 4]],
-            _ => vec![vec![0; 3]; 2],
-        };
-        Ok((0, List(list)))
-    }
-}
-
-// PyTorch: U36
+/// Main reads a batch in the memory in which the worker has written it.
+// PyTorch: 94, C01
 #[test]
-fn what_does_not_fit_is_named_by_index_field_and_shapes() {
+fn only_batches_of_workers_are_in_shared_memory() {
     let _watchdog = Watchdog::start();
     for workers in [0, 2] {
-        let loader = DataLoader::builder(Misfit).batch_size(4).num_workers(workers).build().unwrap();
-        let errors: Vec<Error> = loader.iter().unwrap().map(Result::unwrap_err).collect();
-        let Error::CollateFailed { index: Some(2), .. } = &errors[0] else { panic!("{:?}", errors[0]) };
-        assert!(
-            errors[0]
-                .to_string()
-                .contains("field `1`: the list has 3 items, but that of the batch's first sample has 2")
-        );
-        let Error::CollateFailed { index: Some(5), .. } = &errors[1] else { panic!("{:?}", errors[1]) };
-        assert!(
-            errors[1]
-                .to_string()
-                .contains("field `1.1`: shape [4] differs from the batch's first sample, [3]")
-        );
-    }
-}
-
-/// A mask that is made with the first batch of a process, and is part of every batch.
-fn with_mask(samples: Vec<NoiseSample>) -> anyhow::Result<(Tensor<u64>, Tensor<f32>)> {
-    static MASK: OnceLock<Tensor<f32>> = OnceLock::new();
-    let mask = MASK.get_or_init(|| Tensor::from_slice(&[1.0; 8], [8]).expect("eight ones"));
-    let numbers: Vec<u64> = samples.iter().map(|(number, ..)| *number).collect();
-    Ok((Tensor::from_slice(&numbers, [numbers.len()])?, mask.clone()))
-}
-
-#[test]
-fn a_batch_can_be_changed_without_changing_what_a_worker_kept() {
-    let _watchdog = Watchdog::start();
-    for workers in [0, 1, 2] {
-        let loader = DataLoader::builder(noise(60)).batch_size(4).num_workers(workers).collate(with_mask);
-        for (place, batch) in loader.build().unwrap().iter().unwrap().enumerate() {
-            let (mut numbers, mut mask) = batch.unwrap();
-            assert_eq!(mask.as_slice(), [1.0; 8], "{workers} workers, batch {place}");
-            assert_eq!(numbers.as_slice()[0], 4 * place as u64);
-            // The tensor beside the mask belongs to the program alone.
-            numbers.as_mut_slice().unwrap().fill(0);
-            match mask.as_mut_slice() {
-                Ok(mask) => mask.fill(-1.0),
-                // Without workers the other handle is in this process.
-                Err(error) => assert_eq!((error, workers), (TensorError::Shared, 0)),
-            }
+        let rows = TensorDataset::new((Tensor::<f32>::zeros([6, 1000]).unwrap(),)).unwrap();
+        let loader = DataLoader::builder(rows).batch_size(2).num_workers(workers).build().unwrap();
+        for (batch,) in all(loader.iter().unwrap()) {
+            assert_eq!(batch.is_shared_memory(), workers > 0);
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let address = batch.as_bytes().as_ptr().addr();
+            let contains = |line: &str| {
+                let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+                let parse = |text| usize::from_str_radix(text, 16).unwrap();
+                (parse(start)..parse(end)).contains(&address)
+            };
+            let is_memfd = maps.lines().any(|line| line.contains("memfd:loader-") && contains(line));
+            assert_eq!(is_memfd, workers > 0);
         }
     }
 }
 
-/// A number whose batches keep a handle on their tensor, even if the batch is never finished.
-#[derive(Debug, Clone, Copy)]
-struct Kept(u64);
-
-/// A batch of [`Kept`].
-struct KeptStack(Option<Tensor<u64>>, Vec<u64>);
-
-/// The tensors that this process made last.
-static KEPT: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
-
-impl Sample for Kept {
-    type Batch = Tensor<u64>;
-    type Stack = KeptStack;
-
-    fn stack(_samples: usize) -> KeptStack {
-        KeptStack(None, Vec::new())
-    }
-}
-
-impl Stack for KeptStack {
-    type Sample = Kept;
-    type Batch = Tensor<u64>;
-
-    fn push(&mut self, Kept(number): Kept) -> Result<(), CollateError> {
-        self.1.push(number);
-        if self.0.is_none() {
-            let tensor = Tensor::from_slice(&[number; 8], [8]).map_err(CollateProblem::Tensor)?;
-            KEPT.lock().unwrap().push(tensor.clone());
-            self.0 = Some(tensor);
-        }
-        for tensor in &*KEPT.lock().unwrap() {
-            // Each element is still the number that it was made of.
-            assert!(tensor.as_slice().iter().all(|&element| element == tensor.as_slice()[0]));
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<Tensor<u64>, CollateError> {
-        Ok(Tensor::from_slice(&self.1, [self.1.len()]).map_err(CollateProblem::Tensor)?)
-    }
-}
-
-/// Shards that end in the middle of a batch; numbers from `bad_from` on cannot be loaded.
-#[derive(Debug, Serialize, Deserialize)]
-struct KeptShards {
-    sizes: Vec<u64>,
-    bad_from: u64,
-}
-
-impl IterableDataset for KeptShards {
-    type Sample = Kept;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Kept>> + Send> {
-        let bad_from = self.bad_from;
-        Ok((0..self.sizes[shard.index()]).map(move |number| {
-            ensure!(number < bad_from, "item {number} is bad");
-            Ok(Kept(number))
-        }))
-    }
-}
-
+// PyTorch: A07
 #[test]
-fn a_worker_may_keep_a_tensor_of_a_batch_that_is_not_sent() {
+fn workers_call_the_functions_that_collate_and_convert() {
     let _watchdog = Watchdog::start();
-    // Either the last batches of the shards are dropped, or a batch is left out because too many of its
-    // samples are bad.
-    let shards = [(vec![6, 14, 22, 30], u64::MAX), (vec![302, 10, 303, 12], 14)];
-    let digests = [0, 1, 2].map(|workers| {
-        shards.clone().map(|(sizes, bad_from)| {
-            let loader = DataLoader::stream(KeptShards { sizes, bad_from }).shards(4).drop_last(true);
-            let loader = loader.on_bad_sample(OnBadSample::Skip).max_bad_samples(10_000).on_warning(|_| {});
-            let loader = loader.batch_size(4).num_workers(workers).build().unwrap();
-            let mut batches = loader.iter().unwrap();
-            let digest = loader_tests::digest_rest(&mut batches).unwrap();
-            assert_eq!(batches.report().restarts, 0, "{workers} workers");
-            digest
-        })
-    });
-    assert_eq!((&digests[0], &digests[0]), (&digests[1], &digests[2]));
-}
-
-/// [`Kept`] numbers, of which all but the first take a while to load.
-#[derive(Debug, Serialize, Deserialize)]
-struct SlowKept;
-
-impl Dataset for SlowKept {
-    type Sample = Kept;
-
-    fn len(&self) -> usize {
-        40
-    }
-
-    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Kept> {
-        thread::sleep(Duration::from_millis(20 * (index as u64 % 4)));
-        Ok(Kept(index as u64))
+    for workers in [0, 1] {
+        let is_there = |pid: u32| (pid == process::id()) == (workers == 0);
+        let builder = DataLoader::builder(Count(5)).batch_size(2).num_workers(workers);
+        let loader = builder.collate(|samples| Ok((samples.len(), process::id()))).build().unwrap();
+        let batches = all(loader.iter().unwrap());
+        assert!(batches.iter().map(|(len, _)| *len).eq([2, 2, 1]));
+        assert!(batches.iter().all(|&(_, pid)| is_there(pid)));
+        let builder = DataLoader::builder(Count(5)).num_workers(workers);
+        let loader = builder.convert(|sample| Ok((sample, process::id()))).build().unwrap();
+        let items = all(loader.iter().unwrap());
+        assert!(items.iter().map(|(sample, _)| *sample).eq(0..5));
+        assert!(items.iter().all(|&(_, pid)| is_there(pid)));
     }
 }
 
+/// PyTorch's `default_collate` fails for an empty batch.
+// PyTorch: C14
 #[test]
-fn a_worker_may_keep_a_tensor_of_a_batch_of_an_abandoned_epoch() {
+fn a_batch_may_be_empty() {
     let _watchdog = Watchdog::start();
-    let loader = DataLoader::builder(SlowKept).batch_size(4).num_workers(2).persistent_workers(true);
-    let loader = loader.on_warning(|warning| eprintln!("{warning}")).build().unwrap();
-    let mut pids = None;
-    for epoch in 0..4 {
-        let mut batches = loader.epoch(epoch).unwrap();
-        batches.next().unwrap().unwrap();
-        // Time for the workers to be in the middle of a batch.
-        thread::sleep(Duration::from_millis(40));
-        let now = batches.worker_pids();
-        assert_eq!(pids.get_or_insert_with(|| now.clone()), &now, "epoch {epoch}");
-        assert_eq!(batches.report().restarts, 0, "epoch {epoch}");
+    fn check<B: Batch>(build: impl Fn(Way) -> Result<DataLoader<B>, Error>, len: fn(&B) -> usize) {
+        for way in WAYS {
+            let batches = all(build(way).unwrap().iter().unwrap());
+            assert_eq!(batches.iter().map(len).collect::<Vec<_>>(), [0, 1], "{way:?}");
+        }
     }
+    let indices = || vec![vec![], vec![1]];
+    check(|way| way.of(DataLoader::builder(Count(2)).batch_sampler(indices())).build(), |batch| batch.len());
+    check(
+        |way| way.of(DataLoader::builder(points()).batch_sampler(indices())).build(),
+        |batch| batch.label.len(),
+    );
 }

@@ -1,6 +1,7 @@
-//! Collation of samples into batches.
+//! Collation of samples into batches, and conversion of single samples.
 
+mod kept_tensors;
 mod kinds_of_samples;
-mod pytorch_collation;
+mod mismatches;
 
 loader_worker::init_before_main!();

@@ -1,7 +1,14 @@
-//! Errors and panics of user code, timeouts, and samples that cannot be loaded.
+//! Errors and panics of user code, timeouts, limits, dead workers that are not replaced, and samples that
+//! cannot be loaded.
 
 mod bad_samples;
-mod pytorch_errors;
-mod user_errors;
+mod deadly_samples;
+mod deaths;
+mod limits;
+mod opening;
+mod samplers;
+mod streams;
+mod timeouts;
+mod user_code;
 
 loader_worker::init_before_main!();

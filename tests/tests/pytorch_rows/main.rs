@@ -1,7 +1,7 @@
-//! Checks that each behaviour of PyTorch's `DataLoader` either is shown by a test or has a reason why not.
+//! Checks that each behaviour of PyTorch's `DataLoader` has a test that shows it or a reason why none does.
 //!
-//! A row of `coverage.toml` is one argument, one rule or one upstream test. A comment above the attributes of a test, the tag, names the
-//! rows that the test shows:
+//! A row of `coverage.toml` is one argument, one rule or one upstream test. A comment above the attributes of
+//! a test, the tag, names the rows that the test shows:
 //!
 //! ```text
 //! // PyTorch: 35, 60, A17
@@ -34,9 +34,10 @@ struct Coverage {
     rows: BTreeMap<String, Row>,
 }
 
-/// Returns the names of all rows: arguments (A), datasets (D), samplers (S), fetching (F), collation (C), worker information (W),
-/// randomness (R), protocol (P), scenarios (X), state (T), behaviour without a test in PyTorch (N), complaints of PyTorch's users (U),
-/// sections without letters, and the numbered tests of PyTorch (1 to 117) and torchdata (200 to 280).
+/// Returns the names of all rows: arguments (A), datasets (D), samplers (S), fetching (F), collation (C),
+/// worker information (W), randomness (R), protocol (P), scenarios (X), state (T), behaviour without a test
+/// in PyTorch (N), complaints of PyTorch's users (U), sections without letters, and the numbered tests of
+/// PyTorch (1 to 117) and torchdata (200 to 280).
 fn all_rows() -> BTreeSet<String> {
     let ranges = [
         ("A", 1..=18),
@@ -65,7 +66,7 @@ fn all_rows() -> BTreeSet<String> {
     lettered.chain(sections.map(str::to_owned)).chain(numbered).collect()
 }
 
-/// TOML itself refuses a table with two rows of one name.
+/// Reads the table. TOML refuses two rows with the same name.
 fn coverage() -> BTreeMap<String, Row> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch_rows/coverage.toml");
     let text = fs::read_to_string(path).unwrap();
