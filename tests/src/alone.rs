@@ -1,5 +1,5 @@
-//! Runs a test in a separate process, where it may change signals, limits and descriptors without disturbing other tests, and where
-//! everything that is left can be counted.
+//! Runs a test in a separate process, where it may change signals, limits and descriptors without disturbing
+//! other tests, and where everything that is left can be counted.
 
 use std::{
     any::type_name,
@@ -22,18 +22,19 @@ use rustix::thread::{
 
 use crate::{SKIPPED, Watchdog, processes, show, traces};
 
-/// Set in the process of the scenario: the file that it makes when its scenario begins.
+/// Variable of the process of the scenario: the file that it creates when its scenario begins.
 const ALONE: &str = "LOADER_FAULTS_ALONE";
-/// Names everything that descends from one scenario.
+/// Variable of all descendants of one scenario.
 const TAG: &str = "LOADER_FAULTS_TAG";
 
-/// How long a scenario may take: less than its watchdogs give it, so that it is ended with all that it started.
+/// Max time of a scenario. It is less than that of its watchdog, so that all processes of the scenario are
+/// killed.
 const DEADLINE: Duration = Duration::from_secs(50);
-/// What is promised is a second.
+/// Max time for the processes of a scenario to end after its main process. The loader promises 1 s.
 const GONE: Duration = Duration::from_secs(5);
 
-/// Runs the calling test again in a separate process, which runs `scenario`. The closure must be written in the test's own function,
-/// because the test's name is taken from the closure's type.
+/// Runs the calling test again in a separate process, which runs `scenario`. The closure must be written in
+/// the test's own function, because the test's name is taken from the closure's type.
 ///
 /// # Panics
 /// Panics if the scenario fails or takes 50 s, or if it leaves a process, a socket or a file.
@@ -66,9 +67,10 @@ pub fn alone_under<F: FnOnce()>(starter: &[&str], scenario: F) {
     assert!(marker.exists(), "the process ran no test: {test} is not a test's name");
 }
 
-/// Makes user `uid`, who has no other processes, the user of the scenario, because root ignores limits on the number of processes. The
-/// scenario keeps access to every file, because this program, the worker program and the temporary folder may lie in folders of root.
-/// Returns `false`, and changes nothing, if this process is not root.
+/// Makes user `uid`, who has no other processes, the user of the scenario, because root ignores limits on the
+/// number of processes. The scenario keeps access to every file, because this program, the worker program and
+/// the temporary folder may lie in folders of root. Returns `false`, and changes nothing, if this process is
+/// not root.
 ///
 /// # Panics
 /// Panics if the system refuses.
@@ -81,7 +83,7 @@ pub fn become_user(uid: u32) -> bool {
     setuid(Uid::from_raw(uid)).unwrap();
     set_capabilities(None, CapabilitySets { effective: files, permitted: files, inheritable: files })
         .unwrap();
-    // Workers have it too.
+    // Workers inherit it.
     configure_capability_in_ambient_set(files, true).unwrap();
     true
 }
@@ -140,7 +142,7 @@ impl Family {
     /// Panics if it takes 50 s, or if it leaves a process, a socket or a file.
     pub fn watch(&self, command: &mut Command) -> ExitStatus {
         self.adopt(command);
-        // Files, not pipes: whoever is left would hold a pipe open.
+        // A file, because a process that is left would keep a pipe open.
         let path = self.folder.path().join("output");
         let output = File::create(&path).unwrap();
         command.stdout(output.try_clone().unwrap()).stderr(output);
@@ -184,7 +186,7 @@ impl Family {
         let took = started.elapsed();
         let files = traces::files(&self.folder.path().join("tmp"));
         assert!(files.is_empty(), "files are left: {files:?}");
-        // Those of other processes come and go.
+        // Other tests may have such files for a short time.
         let deadline = Instant::now() + GONE;
         let mut named = traces::files(Path::new("/dev/shm"));
         named.retain(|name| name.contains("loader"));
@@ -192,20 +194,20 @@ impl Family {
             thread::sleep(Duration::from_millis(2));
             named.retain(|name| Path::new("/dev/shm").join(name).exists());
         }
-        assert!(named.is_empty(), "memory with a name is left: {named:?}");
+        assert!(named.is_empty(), "files are left in /dev/shm: {named:?}");
         took
     }
 
     /// Kills all processes.
     pub fn kill(&self) {
         for pid in self.running() {
-            // An error can only mean that it has just ended.
+            // An error means that it has ended.
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
     }
 }
 
-/// A test that fails leaves no process either.
+/// A test that fails leaves no process.
 impl Drop for Family {
     fn drop(&mut self) {
         self.kill();

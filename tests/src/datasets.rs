@@ -189,6 +189,92 @@ impl IterableDataset for Counting {
     }
 }
 
+/// Samples `(number, length of the hoard)` in one shard. The iterator hoards bytes, and its snapshot contains
+/// them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Hoard {
+    /// Number of samples.
+    pub count: u64,
+    /// Bytes that each sample adds.
+    pub bytes: usize,
+    /// Every sample whose number plus one is a multiple of this empties the hoard instead.
+    pub emptied_every: u64,
+}
+
+struct HoardIter {
+    dataset: Hoard,
+    next: u64,
+    bytes: Vec<u8>,
+}
+
+impl Iterator for HoardIter {
+    type Item = anyhow::Result<(u64, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let number = self.next;
+        self.next += 1;
+        if self.next % self.dataset.emptied_every == 0 {
+            self.bytes.clear();
+        } else {
+            self.bytes.resize(self.bytes.len() + self.dataset.bytes, number as u8);
+        }
+        (number < self.dataset.count).then_some(Ok((number, self.bytes.len() as u64)))
+    }
+}
+
+impl SnapshotIterator for HoardIter {
+    type Snapshot = (u64, Vec<u8>);
+
+    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+        Ok((self.next, self.bytes.clone()))
+    }
+}
+
+impl IterableDataset for Hoard {
+    type Sample = (u64, u64);
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<(u64, u64)>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+}
+
+impl SnapshotDataset for Hoard {
+    type Snapshot = (u64, Vec<u8>);
+
+    fn iter_from(
+        &self,
+        _shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<
+        impl SnapshotIterator<Item = anyhow::Result<(u64, u64)>, Snapshot = Self::Snapshot> + Send,
+    > {
+        let (next, bytes) = snapshot.unwrap_or_default();
+        Ok(HoardIter { dataset: self.clone(), next, bytes })
+    }
+}
+
+/// A map-style dataset as an iterable dataset: shard `n` has every sample whose index is `n` modulo the
+/// number of shards.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AsStream<D>(pub D);
+
+impl<D: Dataset> IterableDataset for AsStream<D> {
+    type Sample = D::Sample;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
+        Ok(shard.of(0..self.0.len() as u64).map(|index| self.0.get(index as usize, cx)))
+    }
+}
+
 /// Shards of any sizes; samples are `100 * shard + place`. Some go wrong.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Uneven {

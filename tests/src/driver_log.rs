@@ -1,4 +1,4 @@
-//! What the stub of the CUDA driver was called for: see `driver-stub`.
+//! The log of calls that the stub of the CUDA driver writes: see `driver-stub`.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -13,20 +13,20 @@ pub struct DriverLog {
     pub retained: Vec<usize>,
     /// Primary contexts released.
     pub released: Vec<usize>,
-    /// Calls that were wrong.
+    /// Lines of wrong calls.
     pub wrong: Vec<String>,
-    /// Length of each range that is registered now, by its start.
+    /// Ranges that are registered now: length by start.
     pub ranges: BTreeMap<usize, usize>,
 }
 
 impl DriverLog {
-    /// What process `pid` wrote so far; nothing when there is no such file.
+    /// Reads the calls that process `pid` has logged so far. Without the file there are none.
     pub fn read(path: impl AsRef<Path>, pid: u32) -> Self {
         let mut log = Self::default();
         let text = fs::read_to_string(path).unwrap_or_default();
         for line in text.lines() {
             let fields: Vec<&str> = line.split(' ').collect();
-            let [caller, call, first, second] = fields[..] else { panic!("a broken line: {line}") };
+            let [caller, call, first, second] = fields[..] else { panic!("malformed line: {line}") };
             if caller != pid.to_string() {
                 continue;
             }
@@ -48,7 +48,7 @@ impl DriverLog {
         log
     }
 
-    /// True when all of `bytes` lies in one registered range.
+    /// True if one registered range contains all of `bytes`.
     pub fn contains(&self, bytes: &[u8]) -> bool {
         let first = bytes.as_ptr() as usize;
         let range = self.ranges.range(..=first).next_back();

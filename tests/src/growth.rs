@@ -26,7 +26,8 @@ impl Series {
         self.points.push((seconds, value));
     }
 
-    /// Fits a line through the second half in time: in the first half caches fill and the allocator takes what it keeps.
+    /// Fits a line through the second half in time: in the first half caches fill and the allocator takes
+    /// what it keeps.
     ///
     /// # Panics
     /// If the second half has fewer than three values, or all values have the same time.

@@ -1,4 +1,5 @@
-//! What the integration tests share: datasets that misbehave on purpose, and eyes for what is left behind.
+//! What the integration tests share: datasets, many of which misbehave on purpose, and checks of what is left
+//! behind.
 
 pub mod alone;
 pub mod datasets;
@@ -16,34 +17,40 @@ pub mod ways;
 pub use skip::{SKIPPED, show, skipped};
 pub use watchdog::Watchdog;
 
-/// The README's program must compile.
+/// The program in the README must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
-/// So must the guide for people who come from PyTorch.
+/// The programs in the guide for users of PyTorch must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/pytorch.md")]
 struct FromPyTorch;
 
-/// And those of the guide must run.
+/// The programs in the guide to states must run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/resume.md")]
 struct Resume;
 
-/// And those of the guide to workers.
+/// The programs in the guide to workers must run.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/workers.md")]
 struct Workers;
 
 use loader_core::{DataLoader, Digest, Error, Iter, collate::Batch};
 
-/// Order and content digests of an epoch whose batches all arrive.
+/// Returns the digests of order and content of an epoch.
+///
+/// # Errors
+/// Returns the error of the first batch that fails.
 pub fn digest<B: Batch>(mut batches: Iter<B>) -> Result<(u64, u64), Error> {
     digest_rest(&mut batches)
 }
 
-/// The same of the batches that are still to come, where the iterator is to be asked afterwards.
+/// Returns the digests of the batches that are left, and leaves the iterator to the caller.
+///
+/// # Errors
+/// As [`digest`].
 pub fn digest_rest<B: Batch>(batches: &mut Iter<B>) -> Result<(u64, u64), Error> {
     let mut digest = Digest::new();
     while let Some(batch) = batches.next() {
@@ -54,9 +61,10 @@ pub fn digest_rest<B: Batch>(batches: &mut Iter<B>) -> Result<(u64, u64), Error>
     Ok((digest.order(), digest.content()))
 }
 
-/// All batches, which must have the same digest with 0, 1 and 3 workers.
+/// Returns all batches of an epoch, which must have the same digests with 0, 1 and 3 workers.
+///
 /// # Panics
-/// When they have not, or a batch does not come.
+/// Panics if the digests differ or a batch fails.
 pub fn everywhere<B: Batch>(build: impl Fn(usize) -> Result<DataLoader<B>, Error>) -> Vec<B> {
     let digests = [0, 1, 3].map(|workers| digest(build(workers).unwrap().epoch(1).unwrap()).unwrap());
     assert_eq!((digests[0], digests[0]), (digests[1], digests[2]));

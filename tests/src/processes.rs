@@ -1,4 +1,4 @@
-//! Looking at processes from outside.
+//! Information about processes from `/proc`, and signals to them.
 
 use std::{
     fs,
@@ -15,15 +15,15 @@ use nix::{
 /// Sends a signal to a process that must exist.
 ///
 /// # Panics
-/// When it does not.
+/// Panics if it does not exist.
 pub fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).expect("the process exists");
 }
 
-/// Stops the calling process as a debugger does; the parent is its tracer.
+/// Stops the calling process as a debugger does, with the parent as tracer.
 ///
 /// # Errors
-/// When the system refuses.
+/// Fails if the system refuses.
 #[allow(unsafe_code)] // nix has no safe name for it without another feature
 pub fn stop_as_traced() -> nix::Result<()> {
     use nix::{errno::Errno, libc, sys::signal::raise};
@@ -32,36 +32,41 @@ pub fn stop_as_traced() -> nix::Result<()> {
     raise(Signal::SIGSTOP)
 }
 
-/// Ends the calling thread, and no other one, without any cleanup.
+/// Ends the calling thread without any cleanup.
 ///
 /// # Errors
-/// It does not return.
+/// It never returns.
 #[allow(unsafe_code)] // Rust has no safe name for it
 pub fn end_this_thread() -> nix::Result<()> {
-    // SAFETY: whatever the thread has borrowed or locked stays borrowed or locked; its memory is not freed.
+    // SAFETY: what the thread has borrowed or locked stays so, and its memory is not freed.
     unsafe { nix::libc::syscall(nix::libc::SYS_exit, 0) };
     Ok(())
 }
 
-/// Sends a signal to a process that may be gone; says whether it was there.
+/// Sends a signal to a process that may have ended. Returns true if it existed.
 pub fn try_signal(pid: u32, signal: Signal) -> bool {
     kill(Pid::from_raw(pid.cast_signed()), signal).is_ok()
 }
 
-/// True while the process runs; a zombie does not.
+/// True if the process runs. A zombie does not.
 pub fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// True while the process is there in any form, a zombie too.
+/// True if the process exists in any form, as a zombie too.
 pub fn exists(pid: u32) -> bool {
     state(pid).is_some()
 }
 
-/// Waits until none of `pids` runs; gives how long it took, or those that still run at `deadline`.
+/// True if [`exists`] is true for one of the processes.
+pub fn any_exists(pids: &[u32]) -> bool {
+    pids.iter().any(|&pid| exists(pid))
+}
+
+/// Waits until none of `pids` runs. Returns how long that took.
 ///
 /// # Errors
-/// The processes that still run.
+/// Returns the processes that still run after `deadline`.
 pub fn wait_until_gone(pids: &[u32], deadline: Duration) -> Result<Duration, Vec<u32>> {
     let started = Instant::now();
     loop {
@@ -76,13 +81,13 @@ pub fn wait_until_gone(pids: &[u32], deadline: Duration) -> Result<Duration, Vec
     }
 }
 
-/// Processes whose parent is `parent`; zombies too.
+/// Returns the children of `parent`, zombies too.
 pub fn children(parent: u32) -> Vec<u32> {
     let field = |pid: &u32| stat(*pid)?.split(' ').nth(1)?.parse::<u32>().ok();
     all().filter(|pid| field(pid) == Some(parent)).collect()
 }
 
-/// Running processes that have `variable`, as `NAME=value`, in their environment.
+/// Returns the running processes whose environment contains `variable`, as `NAME=value`.
 pub fn with_variable(variable: &str) -> Vec<u32> {
     let has_it = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -91,30 +96,30 @@ pub fn with_variable(variable: &str) -> Vec<u32> {
     all().filter(has_it).collect()
 }
 
-/// The program and its arguments, for people.
+/// Returns the command line of a process for messages.
 pub fn command_line(pid: u32) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&line).replace('\0', " ")
 }
 
-/// Number of open descriptors of this process.
+/// Returns the number of open descriptors of this process.
 ///
 /// # Panics
-/// When `/proc` is not mounted.
+/// Panics if `/proc` is not mounted.
 pub fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").expect("proc is mounted").count()
 }
 
-/// Number of memfds of the loader that this process has mapped.
+/// Returns the number of mappings of the loader's memory files in this process.
 ///
 /// # Panics
-/// When `/proc` is not mounted.
+/// Panics if `/proc` is not mounted.
 pub fn mapped_memory() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
     maps.lines().filter(|line| line.contains("memfd:loader-")).count()
 }
 
-/// Bytes that a process has in memory and shares with nobody; `None` when it is gone.
+/// Returns the private resident memory of a process in bytes, or `None` if it has ended.
 pub fn own_memory(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
     let kilobytes =
@@ -122,20 +127,20 @@ pub fn own_memory(pid: u32) -> Option<u64> {
     Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
 }
 
-/// Every process of the machine.
+/// Returns every process of the machine.
 pub fn all() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The letter that the system has for what a process is in; `None` when there is no such process.
+/// Returns the letter of a process's state, or `None` if there is no such process.
 pub fn state(pid: u32) -> Option<char> {
     stat(pid)?.chars().next()
 }
 
-/// What the system says of a process, from its state on.
+/// Returns `/proc/PID/stat` from the state on.
 fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-    // The name in parentheses may hold anything; the state follows the last one.
+    // The name in parentheses may contain anything. The state follows the last parenthesis.
     Some(stat.rsplit_once(") ")?.1.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What a process has before and after: nothing of a loader may be left.
+//! Checks that a loader leaves nothing in its process.
 
 use std::{
     collections::BTreeSet,
@@ -12,31 +12,32 @@ use loader_core::prelude::*;
 
 use crate::{datasets::Noise, processes};
 
-/// How long what ends by itself, such as a thread that is told to, may take.
+/// Max time for threads and other things that end asynchronously.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// What a process had before. Only sound where no other test runs in it.
+/// What a process had before a test. No other test may run in the process.
 #[derive(Debug)]
 pub struct Before(Traces);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Traces {
-    /// Number and target of each open descriptor.
+    /// Each open descriptor as `NUMBER -> TARGET`.
     descriptors: BTreeSet<String>,
-    /// Mapped memfds, and files of `/dev/shm`.
+    /// Number of mappings of memory files, those in `/dev/shm` too.
     mappings: usize,
     threads: usize,
-    /// Zombies too.
+    /// Child processes, zombies too.
     children: Vec<u32>,
-    /// What is in this process's folder for temporary files.
+    /// The files in this process's folder for temporary files.
     temporary: BTreeSet<String>,
 }
 
 impl Before {
-    /// Notes what there is, after a first epoch: some things are made once, and stay for the life of the process.
+    /// Records what there is after a first epoch, because some things are made once and kept for the life of
+    /// the process.
     ///
     /// # Panics
-    /// When that epoch fails.
+    /// Panics if that epoch fails.
     pub fn take() -> Self {
         let loader = DataLoader::builder(Noise { count: 2 }).num_workers(1).build().expect("good options");
         assert_eq!(loader.iter().expect("workers start").filter(Result::is_ok).count(), 2);
@@ -44,17 +45,19 @@ impl Before {
         Self::now()
     }
 
-    /// Notes what there is, without an epoch.
+    /// Records what there is, without a first epoch.
     pub fn now() -> Self {
-        Self(Traces::see())
+        Self(Traces::take())
     }
 
+    /// Waits until there is no more than there was.
+    ///
     /// # Panics
-    /// When there is more now than there was.
+    /// Panics if there still is after 3 s.
     pub fn assert_nothing_left(&self) {
         let deadline = Instant::now() + SETTLE;
         loop {
-            let after = Traces::see();
+            let after = Traces::take();
             if after.is_within(&self.0) {
                 return;
             }
@@ -68,7 +71,7 @@ impl Before {
 }
 
 impl Traces {
-    fn see() -> Self {
+    fn take() -> Self {
         let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
         let is_shared = |line: &&str| line.contains("/memfd:") || line.contains("/dev/shm/");
         Self {
@@ -89,7 +92,7 @@ impl Traces {
     }
 }
 
-/// What is in a folder.
+/// Returns the names of the files in a folder.
 pub fn files(folder: &Path) -> BTreeSet<String> {
     names(folder)
 }
