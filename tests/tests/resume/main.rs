@@ -1,7 +1,9 @@
 //! States, and epochs that are resumed from them.
 
-mod interrupted;
-mod positions;
-mod state;
+mod mismatches;
+mod resumed;
+mod states;
+mod streams;
+mod unavailable;
 
 loader_worker::init_before_main!();
