@@ -1,10 +1,10 @@
-//! A program that holds many batches. The test runs alone in a process, because it changes the process's limit on descriptors.
+//! Programs that hold many batches with few descriptors.
 
 use loader_core::{Error, prelude::*};
 use loader_tests::{alone::alone, datasets::Large, processes};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-// PyTorch: U14
+// PyTorch: 32, 105, P-24, U14
 #[test]
 fn ten_thousand_small_batches_are_held_with_256_descriptors() {
     alone(|| {
@@ -21,11 +21,30 @@ fn ten_thousand_small_batches_are_held_with_256_descriptors() {
         }
         assert!(batches.report().shared_memory_bytes >= 10_000 << 16);
         drop((held, batches));
-        // What stays is what an epoch needs if its batches are dropped at once.
+        // The loader keeps what an epoch needs whose batches are dropped at once.
         let descriptors = processes::open_descriptors() - before;
         assert!(descriptors < 10, "{descriptors}");
         let mut batches = loader.iter().unwrap();
         assert!(batches.report().shared_memory_bytes < 4 << 20, "{}", batches.report().shared_memory_bytes);
         assert_eq!(batches.by_ref().map(Result::<_, Error>::unwrap).count(), 10_000);
+    });
+}
+
+// PyTorch: 32, 105, P-24
+#[test]
+fn persistent_workers_send_1600_batches_that_are_held_with_100_descriptors() {
+    alone(|| {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 100, hard).unwrap();
+        let builder = DataLoader::builder(Large { count: 40, bytes: 10 }).num_workers(1);
+        let loader = builder.persistent_workers(true).build().unwrap();
+        let epochs = (0..40).map(|_| loader.iter().unwrap().map(Result::unwrap).collect::<Vec<_>>());
+        let held: Vec<_> = epochs.collect();
+        assert!(
+            held.iter()
+                .flatten()
+                .zip((0..40).cycle())
+                .all(|(batch, number)| batch.as_slice() == [number; 10])
+        );
     });
 }

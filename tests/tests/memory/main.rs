@@ -1,8 +1,7 @@
-//! Limits on memory and descriptors: typed errors, nothing left, and no growth.
+//! Memory, descriptors and other resources: limits that are reached or barely enough, and workers that grow.
 
-mod descriptors;
 mod held_batches;
-mod resources;
+mod limits;
 mod shared_memory;
 mod worker_memory;
 

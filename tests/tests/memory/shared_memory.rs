@@ -1,18 +1,20 @@
 //! Loaders whose `shared_memory_limit` is barely enough.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use loader_core::{Error, Iter, prelude::*};
-use loader_tests::{Watchdog, datasets::Large, processes};
+use loader_tests::{
+    Watchdog,
+    datasets::{AsStream, Large},
+    processes,
+    timing::timed,
+};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Samples of which one is large. Each byte is the sample's index.
+/// One of the samples is large. Each byte is the sample's index.
 #[derive(Debug, Serialize, Deserialize)]
 struct OneLarge {
     count: usize,
@@ -32,7 +34,7 @@ impl Dataset for OneLarge {
 }
 
 #[test]
-fn one_large_batch_costs_the_others_nothing_for_long() {
+fn the_slot_of_one_large_batch_is_given_back() {
     let _watchdog = Watchdog::start();
     let loader = DataLoader::builder(OneLarge { count: 100, at: 10 }).num_workers(2);
     let loader = loader.shared_memory_limit(12 << 20).build().unwrap();
@@ -50,10 +52,10 @@ fn one_large_batch_costs_the_others_nothing_for_long() {
     let mut batches = loader.iter().unwrap();
     batches.next().unwrap().unwrap();
     let bytes = batches.report().shared_memory_bytes;
-    assert!(bytes < 3 << 20, "the large slot is given back: {bytes}");
+    assert!(bytes < 3 << 20, "{bytes} bytes");
 }
 
-/// The first sample comes late and takes more than half of the memory; the others fill the memory meanwhile.
+/// The first sample comes late and needs more than half of the memory. Meanwhile the others fill the memory.
 #[derive(Debug, Serialize, Deserialize)]
 struct LargeAndLate;
 
@@ -73,59 +75,52 @@ impl Dataset for LargeAndLate {
 }
 
 #[test]
-fn batches_that_have_arrived_make_room_for_an_earlier_one() {
+fn arrived_batches_make_room_for_an_earlier_one() {
     let _watchdog = Watchdog::start();
     let loader = DataLoader::builder(LargeAndLate).num_workers(2).prefetch_factor(4);
     let loader = loader.shared_memory_limit(512 << 10).build().unwrap();
     assert_eq!(first_bytes(loader.iter().unwrap()), (0..20).collect::<Vec<_>>());
 }
 
-/// `Large`, as an iterable dataset of shards.
-#[derive(Debug, Serialize, Deserialize)]
-struct LargeStream {
-    count: usize,
-    bytes: usize,
-}
-
-impl IterableDataset for LargeStream {
-    type Sample = Vec<u8>;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u8>>> + Send> {
-        let own = (0..self.count).skip(shard.index()).step_by(shard.count());
-        Ok(own.map(|index| Ok(vec![index as u8; self.bytes])))
-    }
-}
-
-/// The first byte of each batch.
+/// Returns the first byte of each batch.
 fn first_bytes(batches: Iter<Tensor<u8>>) -> Vec<u8> {
     batches.map(|batch| batch.unwrap().as_slice()[0]).collect()
 }
 
+/// Loaders of ten batches of a megabyte each: map-style, and iterable with a shard for each worker. True if
+/// the batches come in order.
+fn small_loaders(workers: usize, prefetch: usize, limit: u64) -> [(DataLoader<Tensor<u8>>, bool); 2] {
+    let large = || Large { count: 10, bytes: MEGABYTE };
+    let map = DataLoader::builder(large()).num_workers(workers).prefetch_factor(prefetch);
+    let stream = DataLoader::stream(AsStream(large())).num_workers(workers).prefetch_factor(prefetch);
+    [
+        (map.shared_memory_limit(limit).on_warning(|_| {}).build().unwrap(), true),
+        (stream.shared_memory_limit(limit).on_warning(|_| {}).build().unwrap(), false),
+    ]
+}
+
+/// Checks that each of the ten batches came once.
+fn assert_complete(mut first_bytes: Vec<u8>, in_order: bool) {
+    if !in_order {
+        first_bytes.sort_unstable();
+    }
+    assert_eq!(first_bytes, (0..10).collect::<Vec<_>>());
+}
+
 #[test]
-fn room_for_one_batch_is_enough_whatever_the_other_workers_hold() {
+fn room_for_one_batch_is_enough_with_any_number_of_workers() {
     let _watchdog = Watchdog::start();
     for (workers, prefetch) in [(1, 4), (2, 1), (4, 2), (8, 3)] {
         let limit = (MEGABYTE + 20_000).max(workers * prefetch * 64 * 1024) as u64;
-        let large = Large { count: 10, bytes: MEGABYTE };
-        let loader = DataLoader::builder(large).num_workers(workers).prefetch_factor(prefetch);
-        let loader = loader.shared_memory_limit(limit).on_warning(|_| {}).build().unwrap();
-        for _ in 0..2 {
-            assert_eq!(first_bytes(loader.iter().unwrap()), (0..10).collect::<Vec<_>>(), "{workers} workers");
+        for (loader, in_order) in small_loaders(workers, prefetch, limit) {
+            for _ in 0..2 {
+                assert_complete(first_bytes(loader.iter().unwrap()), in_order);
+            }
         }
-        let stream = LargeStream { count: 10, bytes: MEGABYTE };
-        let loader = DataLoader::stream(stream).num_workers(workers).prefetch_factor(prefetch);
-        let loader = loader.shared_memory_limit(limit).on_warning(|_| {}).build().unwrap();
-        let mut bytes = first_bytes(loader.iter().unwrap());
-        bytes.sort_unstable();
-        assert_eq!(bytes, (0..10).collect::<Vec<_>>(), "{workers} workers, shards");
     }
 }
 
-/// Small and large tensors, each with a clone.
+/// Returns a small and a large tensor, each with a clone.
 fn with_clones(samples: Vec<Vec<u8>>) -> anyhow::Result<[Tensor<u8>; 4]> {
     let first = samples[0][0];
     let (small, large) =
@@ -134,7 +129,7 @@ fn with_clones(samples: Vec<Vec<u8>>) -> anyhow::Result<[Tensor<u8>; 4]> {
 }
 
 #[test]
-fn clones_in_a_batch_take_one_place_in_whatever_slot_it_moves_to() {
+fn clones_in_a_batch_share_memory_in_every_slot() {
     let _watchdog = Watchdog::start();
     for workers in [1, 4] {
         let loader = DataLoader::builder(Large { count: 10, bytes: MEGABYTE }).num_workers(workers);
@@ -148,42 +143,29 @@ fn clones_in_a_batch_take_one_place_in_whatever_slot_it_moves_to() {
     }
 }
 
-/// Loads an epoch, and kills each of the four workers once while most of them wait for a slot. Returns the
-/// first bytes of the batches.
-fn first_bytes_despite_kills(mut batches: Iter<Tensor<u8>>, after: Duration) -> Vec<u8> {
-    let pids = batches.worker_pids();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            for pid in pids {
-                thread::sleep(after);
-                processes::try_signal(pid, Signal::SIGKILL);
-            }
-        });
-        batches.by_ref().map(|batch| batch.unwrap().as_slice()[0]).collect()
-    })
-}
-
 #[test]
 fn workers_that_die_while_they_wait_for_a_slot_are_replaced() {
     let _watchdog = Watchdog::start();
-    let limit = MEGABYTE as u64 + 20_000;
     for after in [0, 1, 2, 4, 8].map(Duration::from_millis) {
-        let large = Large { count: 10, bytes: MEGABYTE };
-        let loader = DataLoader::builder(large).num_workers(4).shared_memory_limit(limit);
-        let loader = loader.on_warning(|_| {}).build().unwrap();
-        let bytes = first_bytes_despite_kills(loader.iter().unwrap(), after);
-        assert_eq!(bytes, (0..10).collect::<Vec<_>>(), "killed after {after:?}");
-        let stream = LargeStream { count: 10, bytes: MEGABYTE };
-        let loader = DataLoader::stream(stream).num_workers(4).shared_memory_limit(limit);
-        let loader = loader.on_warning(|_| {}).build().unwrap();
-        let mut bytes = first_bytes_despite_kills(loader.iter().unwrap(), after);
-        bytes.sort_unstable();
-        assert_eq!(bytes, (0..10).collect::<Vec<_>>(), "shards, killed after {after:?}");
+        for (loader, in_order) in small_loaders(4, 2, MEGABYTE as u64 + 20_000) {
+            let batches = loader.iter().unwrap();
+            let pids = batches.worker_pids();
+            thread::scope(|scope| {
+                // Most workers wait for a slot when they are killed.
+                scope.spawn(|| {
+                    for pid in pids {
+                        thread::sleep(after);
+                        processes::try_signal(pid, Signal::SIGKILL);
+                    }
+                });
+                assert_complete(first_bytes(batches), in_order);
+            });
+        }
     }
 }
 
 #[test]
-fn persistent_workers_leave_epochs_while_they_wait_for_a_slot() {
+fn persistent_workers_leave_an_epoch_while_they_wait_for_a_slot() {
     let _watchdog = Watchdog::start();
     let loader = DataLoader::builder(Large { count: 10, bytes: MEGABYTE }).num_workers(4);
     let loader = loader.persistent_workers(true).shared_memory_limit(MEGABYTE as u64 + 20_000);
@@ -193,11 +175,11 @@ fn persistent_workers_leave_epochs_while_they_wait_for_a_slot() {
             batch.unwrap();
         }
     }
-    assert_eq!(first_bytes(loader.iter().unwrap()), (0..10).collect::<Vec<_>>());
+    assert_complete(first_bytes(loader.iter().unwrap()), true);
 }
 
 #[test]
-fn a_batch_that_can_never_fit_says_how_much_it_needs() {
+fn the_error_of_a_batch_that_does_not_fit_says_how_much_it_needs() {
     let _watchdog = Watchdog::start();
     let loader = DataLoader::builder(Large { count: 4, bytes: MEGABYTE }).num_workers(2);
     let loader = loader.shared_memory_limit(1 << 19).build().unwrap();
@@ -211,7 +193,7 @@ fn a_batch_that_can_never_fit_says_how_much_it_needs() {
     }
 }
 
-/// A loader whose limit has room for little more than one batch.
+/// A loader of 20 batches whose limit has room for little more than one.
 fn tight() -> DataLoader<Tensor<u8>> {
     let loader = DataLoader::builder(Large { count: 20, bytes: MEGABYTE }).num_workers(2);
     loader.shared_memory_limit(MEGABYTE as u64 + (9 << 16)).build().unwrap()
@@ -240,18 +222,17 @@ fn iterators_on_two_threads_wait_for_each_others_memory() {
 }
 
 #[test]
-fn iterators_on_one_thread_get_an_error_that_loses_nothing() {
+fn an_iterator_that_finds_no_memory_gets_an_error_and_loses_no_batch() {
     let _watchdog = Watchdog::start();
     let loader = tight();
     let mut first = loader.iter().unwrap();
     let held = first.next().unwrap().unwrap();
     let mut second = loader.iter().unwrap();
-    let started = Instant::now();
-    let error = second.next().unwrap().unwrap_err();
+    let (error, took) = timed(|| second.next().unwrap().unwrap_err());
     assert!(matches!(error, Error::SharedMemoryExhausted { .. }), "{error:?}");
     assert!(!error.ends_iteration());
     assert!(error.to_string().contains("iterators of this loader"), "{error}");
-    assert!(started.elapsed() < Duration::from_secs(30));
+    assert!(took < Duration::from_secs(30), "{took:?}");
     drop(first);
     drop(held);
     assert_eq!(first_bytes(second), (0..20).collect::<Vec<_>>());

@@ -1,15 +1,15 @@
-//! Workers that grow: replaced between two batches, and stopped before the machine is short of memory.
+//! Workers that grow: main replaces them between two batches, and a batch that needs too much is given up.
 
 use std::sync::Mutex;
 
 use loader_core::{Error, ExitStatus, WorkerState, prelude::*};
-use loader_tests::{Watchdog, processes};
+use loader_tests::{Watchdog, alone::alone, datasets::AsStream, processes};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Each sample leaves some megabytes behind; sample `greedy` wants very many at once.
+/// Each sample leaks 4 MiB; sample `greedy` needs 1000 MiB.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Leaky {
     greedy: Option<usize>,
@@ -31,48 +31,35 @@ impl Dataset for Leaky {
     }
 }
 
-impl IterableDataset for Leaky {
-    type Sample = u64;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
-        let mut cx = SampleContext::new(cx.epoch());
-        Ok(shard.of(0..80).map(move |index| self.get(index as usize, &mut cx)))
-    }
-}
-
 // PyTorch: U37
 #[test]
-fn a_worker_that_grows_is_replaced_in_time() {
+fn a_worker_that_grows_is_replaced_between_two_batches() {
     let _watchdog = Watchdog::start();
     for workers in 1..=2 {
         let builder = DataLoader::builder(Leaky { greedy: None }).batch_size(2).num_workers(workers);
-        // Death is no option: nothing here may count as one.
+        // A replacement is not a death.
         let builder = builder.worker_memory_limit(64 << 20).max_worker_deaths(0);
         let loader = builder.build().unwrap();
         let mut batches = loader.iter().unwrap();
         let mut seen = Vec::new();
-        let mut most = 0;
+        let mut max = 0;
         while let Some(batch) = batches.next() {
             seen.extend_from_slice(batch.unwrap_or_else(|error| panic!("{error}")).as_slice());
             let largest = batches.worker_pids().into_iter().filter_map(processes::own_memory).max();
-            most = most.max(largest.unwrap_or(0));
+            max = max.max(largest.unwrap_or(0));
         }
         assert!(seen.into_iter().eq(0..80));
-        // 320 megabytes were left behind, in parts of at most 64 and a batch.
+        // 320 MiB were leaked, at most 64 MiB and a batch by each process.
         let restarts = batches.report().restarts;
         assert!((3..=8).contains(&restarts), "{restarts} restarts with {workers} workers");
-        assert!(most < 100 << 20, "a worker had {most} bytes");
+        assert!(max < 100 << 20, "a worker had {max} bytes");
     }
 }
 
 #[test]
-fn a_stream_goes_on_in_the_next_worker() {
+fn a_stream_continues_in_the_new_worker() {
     let _watchdog = Watchdog::start();
-    let builder = DataLoader::stream(Leaky { greedy: None }).batch_size(2).num_workers(1);
+    let builder = DataLoader::stream(AsStream(Leaky { greedy: None })).batch_size(2).num_workers(1);
     let loader = builder.worker_memory_limit(200 << 20).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let seen: Vec<u64> = batches.by_ref().flat_map(|batch| batch.unwrap().as_slice().to_vec()).collect();
@@ -81,7 +68,7 @@ fn a_stream_goes_on_in_the_next_worker() {
 }
 
 #[test]
-fn a_batch_that_wants_too_much_is_given_up() {
+fn a_batch_that_needs_too_much_is_given_up() {
     let _watchdog = Watchdog::start();
     let builder = DataLoader::builder(Leaky { greedy: Some(41) }).batch_size(2).num_workers(2);
     let loader = builder.worker_memory_limit(64 << 20).build().unwrap();
@@ -93,7 +80,7 @@ fn a_batch_that_wants_too_much_is_given_up() {
     assert_eq!((doing.state, doing.index), (WorkerState::Fetching, 41));
 }
 
-/// Each sample is the soft limit on the data of the process that loads it.
+/// Its sample is the soft limit of its process on data.
 #[derive(Debug, Serialize, Deserialize)]
 struct SoftLimit;
 
@@ -110,13 +97,14 @@ impl Dataset for SoftLimit {
 }
 
 #[test]
-fn a_lower_soft_limit_of_the_program_stays() {
+fn a_worker_keeps_a_lower_soft_limit_of_the_program() {
     const LIMIT: u64 = 8 << 30;
-    let _watchdog = Watchdog::start();
-    let (soft, hard) = getrlimit(Resource::RLIMIT_DATA).unwrap();
-    // High enough for the other tests of this program.
-    setrlimit(Resource::RLIMIT_DATA, LIMIT.min(soft), hard).unwrap();
-    let builder = DataLoader::builder(SoftLimit).num_workers(1).worker_memory_limit(LIMIT);
-    let batch = builder.build().unwrap().iter().unwrap().next().unwrap().unwrap();
-    assert_eq!(batch.as_slice(), [LIMIT.min(soft)]);
+    alone(|| {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_DATA).unwrap();
+        setrlimit(Resource::RLIMIT_DATA, LIMIT.min(soft), hard).unwrap();
+        // Without a lower soft limit of the program, the worker's would be twice this.
+        let builder = DataLoader::builder(SoftLimit).num_workers(1).worker_memory_limit(LIMIT);
+        let batch = builder.build().unwrap().iter().unwrap().next().unwrap().unwrap();
+        assert_eq!(batch.as_slice(), [LIMIT.min(soft)]);
+    });
 }

@@ -1,4 +1,5 @@
-//! Limits that are reached: a typed error that says what to do, nothing left, and it goes on when there is room again.
+//! Limits of the system and of the loader that are reached: a typed error says what to do, nothing is left,
+//! and the loader works again when there is room.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +14,7 @@ use std::{
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     alone::{alone, alone_under, become_user},
-    datasets::{Large, Noise, put_lives, take_life},
+    datasets::{Hoard, Large, Noise, put_lives, take_life},
     digest, processes, skipped,
     timing::{assert_soon, timed},
     traces::Before,
@@ -34,29 +35,38 @@ fn limited<T>(resource: Resource, limit: u64, action: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Loads an epoch and holds its batches, so that each needs memory of its own; drops them at an error, and goes on. Gives the errors.
-fn load_and_hold() -> Vec<Error> {
-    let loader = DataLoader::builder(Large { count: 20, bytes: 10 }).num_workers(2).build();
-    let batches = match loader.and_then(|loader| loader.iter()) {
+/// A loader of 20 batches.
+fn twenty() -> Result<DataLoader<Tensor<u8>>, Error> {
+    DataLoader::builder(Large { count: 20, bytes: 10 }).num_workers(2).build()
+}
+
+/// Loads an epoch and holds its batches, so that each needs its own memory. Drops them at an error and
+/// continues. Returns the number of batches and the errors.
+fn load_and_hold(loader: &DataLoader<Tensor<u8>>) -> (usize, Vec<Error>) {
+    let batches = match loader.epoch(0) {
         Ok(batches) => batches,
-        Err(error) => return vec![error],
+        Err(error) => return (0, vec![error]),
     };
-    let (mut held, mut errors) = (Vec::new(), Vec::new());
+    let (mut held, mut count, mut errors) = (Vec::new(), 0, Vec::new());
     for batch in batches {
         match batch {
-            Ok(batch) => held.push(batch),
+            Ok(batch) => {
+                count += 1;
+                held.push(batch);
+            }
             Err(error) => {
                 errors.push(error);
                 held.clear();
             }
         }
-        assert!(errors.len() < 100, "it goes on for ever: {:?}", errors[0]);
+        assert!(errors.len() < 100, "the errors do not end: {:?}", errors[0]);
     }
-    errors
+    (count, errors)
 }
 
-/// Loads with each of `limits`. Each error must name `way_out`, and there must be one; gives the kinds.
-fn assert_told(
+/// Loads with each of `limits`. At least one limit must cause an error, and each error must contain
+/// `way_out`. Without the limit, the same loader works again. Returns the kinds of the errors.
+fn assert_refused(
     resource: Resource,
     limits: impl IntoIterator<Item = u64>,
     way_out: &str,
@@ -64,29 +74,34 @@ fn assert_told(
     let before = Before::take();
     let mut kinds = BTreeSet::new();
     for limit in limits {
-        let (errors, took) = timed(|| limited(resource, limit, load_and_hold));
+        let loader = twenty().unwrap();
+        let load = || twenty().map_or_else(|error| (0, vec![error]), |_| load_and_hold(&loader));
+        let ((_, errors), took) = timed(|| limited(resource, limit, load));
         assert_soon(took);
         for error in errors {
             let text = error.to_string();
             assert!(text.contains(way_out), "with {limit}: {error:?}: {text}");
             kinds.insert(error.kind());
         }
+        let (count, errors) = load_and_hold(&loader);
+        assert_eq!((count, errors.len()), (20, 0), "after {limit}: {errors:?}");
+        drop(loader);
         before.assert_nothing_left();
     }
-    assert!(load_and_hold().is_empty(), "it works again with room");
-    before.assert_nothing_left();
     println!("{kinds:?}");
-    assert!(!kinds.is_empty(), "the limits were never reached");
+    assert!(!kinds.is_empty(), "no limit was reached");
+    let expected = BTreeSet::from(["SendFailed", "SharedMemoryExhausted", "System", "WorkerNotStarted"]);
+    assert!(kinds.is_subset(&expected), "{kinds:?}");
     kinds
 }
 
-// PyTorch: P-24, U14
+// PyTorch: 32, P-01, P-24, U14, X14, X16
 #[test]
 fn descriptors_at_the_start_and_in_the_epoch() {
     alone(|| {
         let used = processes::open_descriptors() as u64 - 1;
-        let kinds = assert_told(Resource::RLIMIT_NOFILE, used..used + 50, "`ulimit -n`");
-        // With room for the workers, the memory of the first slots is what fails.
+        let kinds = assert_refused(Resource::RLIMIT_NOFILE, used..used + 50, "open files (`ulimit -n`)");
+        // With enough descriptors for the workers, there are none for the first slots.
         let in_epoch = kinds.contains("SharedMemoryExhausted") || kinds.contains("System");
         assert!(kinds.contains("WorkerNotStarted") && in_epoch, "{kinds:?}");
     });
@@ -98,19 +113,19 @@ fn processes_and_threads_of_the_user() {
         if !become_user(54_321) {
             return skipped("only root can become a user who has no other processes");
         }
-        assert_told(Resource::RLIMIT_NPROC, 0..14, "`ulimit -u`");
+        assert_refused(Resource::RLIMIT_NPROC, 0..14, "`ulimit -u`");
     });
 }
 
 #[test]
 fn address_space() {
     alone(|| {
-        drop(load_and_hold());
+        load_and_hold(&twenty().unwrap());
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
         let size: u64 = size.trim().strip_suffix(" kB").unwrap().parse().unwrap();
-        // Nothing that a Rust program allocates on its heap may be what fails, so not too little.
-        assert_told(
+        // Not less, because an allocation that fails on the heap aborts a Rust program.
+        assert_refused(
             Resource::RLIMIT_AS,
             (0..4000).step_by(250).map(|room| 1024 * (size + room)),
             "`ulimit -v`",
@@ -123,11 +138,12 @@ fn address_space() {
 fn size_of_files() {
     alone(|| {
         let limits = [0, 100, 4096, 100_000, 140_000];
-        assert_told(Resource::RLIMIT_FSIZE, limits, "`ulimit -f`");
+        assert_refused(Resource::RLIMIT_FSIZE, limits, "`ulimit -f`");
     });
 }
 
-/// The folder for temporary files cannot be used: the loader uses another one, and leaves nothing there.
+/// Checks that a loader which cannot use the folder for temporary files uses another one, and leaves nothing
+/// there.
 fn assert_another_folder_is_used(tmpdir: &str) {
     assert!(env::var("TMPDIR").unwrap().ends_with(tmpdir));
     let left = || {
@@ -146,7 +162,7 @@ fn assert_another_folder_is_used(tmpdir: &str) {
     let before = Before::now();
     (0..2).for_each(|_| assert_eq!(load(), expected));
     before.assert_nothing_left();
-    // Those of other tests come and go.
+    // Other tests may use the folder too, for a short time.
     let deadline = Instant::now() + Duration::from_secs(5);
     while left() > 0 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));
@@ -166,7 +182,7 @@ fn an_empty_name_of_the_folder_for_temporary_files() {
 
 #[test]
 fn a_folder_for_temporary_files_that_cannot_be_written() {
-    // Root can write in almost any other.
+    // Root can write into almost any other folder.
     alone_under(&["env", "TMPDIR=/sys"], || assert_another_folder_is_used("/sys"));
 }
 
@@ -179,13 +195,13 @@ fn a_folder_for_temporary_files_with_a_long_path() {
     assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
 }
 
-/// As in a chroot without device files.
+/// A chroot may have no device files.
 #[test]
 fn no_device_files() {
     let may_mount =
         || Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
     if Path::new("/dev/null").exists() && !may_mount() {
-        return skipped("this user may make no namespace for mounts");
+        return skipped("this user may not make a namespace for mounts");
     }
     let script = "mount -t tmpfs tmpfs /dev && exec \"$@\"";
     alone_under(&["unshare", "--mount", "sh", "-c", script, "sh"], || {
@@ -200,7 +216,7 @@ fn no_device_files() {
 
 // PyTorch: N15, U02
 #[test]
-fn shared_memory_limit() {
+fn held_batches_reach_the_shared_memory_limit() {
     alone(|| {
         let before = Before::take();
         let build = |workers| {
@@ -225,13 +241,13 @@ fn shared_memory_limit() {
             }
         }
         assert!(refused > 0);
-        assert_eq!((noise.order(), noise.content()), expected, "nothing is lost");
+        assert_eq!((noise.order(), noise.content()), expected, "no batch is lost");
         drop((held, batches));
         before.assert_nothing_left();
     });
 }
 
-/// Kills its process when it is dropped in a worker, once.
+/// Kills its process when it is dropped in a worker while the fuse exists, which it removes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Bomb(Vec<u8>);
 
@@ -251,7 +267,7 @@ impl Drop for Bomb {
 
 /// The batch is dropped in its worker when the larger slot that it needs is refused.
 #[test]
-fn a_slot_that_cannot_grow_and_a_worker_that_dies_of_it() {
+fn a_worker_dies_when_its_slot_cannot_grow() {
     alone(|| {
         let before = Before::take();
         let builder = DataLoader::builder(Noise { count: 10 }).num_workers(1).on_warning(|_| {});
@@ -268,74 +284,23 @@ fn a_slot_that_cannot_grow_and_a_worker_that_dies_of_it() {
     });
 }
 
-/// One shard of numbers, each a batch. The snapshot behind the 40th is larger than any slot; number 75 needs a larger slot than the others,
-/// and number 76 kills its worker when it is tried first.
-#[derive(Debug, Serialize, Deserialize)]
-struct LargeSnapshot {
-    lives: PathBuf,
-}
-
-struct LargeSnapshotIter {
-    lives: PathBuf,
-    next: u64,
-}
-
-impl Iterator for LargeSnapshotIter {
-    type Item = anyhow::Result<Vec<u64>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let number = self.next;
-        self.next += 1;
-        if number == 76 && take_life(&self.lives, 76) {
-            raise(Signal::SIGKILL).unwrap();
-        }
-        (number < 79).then(|| Ok(vec![number; if number == 75 { 62_500 } else { 1 }]))
-    }
-}
-
-impl SnapshotIterator for LargeSnapshotIter {
-    type Snapshot = (u64, Vec<u8>);
-
-    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
-        Ok((self.next, vec![0; 700_000]))
-    }
-}
-
-impl IterableDataset for LargeSnapshot {
-    type Sample = Vec<u64>;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Vec<u64>>> + Send> {
-        self.iter_from(shard, cx, None)
-    }
-}
-
-impl SnapshotDataset for LargeSnapshot {
-    type Snapshot = (u64, Vec<u8>);
-
-    fn iter_from(
-        &self,
-        _shard: Shard,
-        _cx: &mut SampleContext,
-        snapshot: Option<Self::Snapshot>,
-    ) -> anyhow::Result<
-        impl SnapshotIterator<Item = anyhow::Result<Vec<u64>>, Snapshot = Self::Snapshot> + Send,
-    > {
-        let next = snapshot.map_or(0, |(next, _)| next);
-        Ok(LargeSnapshotIter { lives: self.lives.clone(), next })
-    }
-}
-
-/// A worker dies while a later task of its shard has no slot, and no slot can be made for the snapshot at which the shard is opened again.
+/// A worker dies while a later task of its shard has no slot, and the snapshot at which the shard would be
+/// opened again needs a slot that cannot be made.
 #[test]
 fn a_shard_that_cannot_be_opened_again_ends_and_repeats_nothing() {
     alone(|| {
-        let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &[(76, 1)]);
-        let builder = DataLoader::stream(LargeSnapshot { lives: folder.path().to_owned() }).snapshots();
+        let lives = tempfile::tempdir().unwrap();
+        put_lives(lives.path(), &[(76, 1)]);
+        // After 40 samples the snapshot has 700,000 bytes, more than any slot.
+        let dataset = Hoard { count: 79, bytes: 17_500, emptied_every: 1000 };
+        let dataset = dataset.map_with(lives.path().to_owned(), |lives, (number, _), _| {
+            if number == 76 && take_life(lives, 76) {
+                raise(Signal::SIGKILL)?;
+            }
+            // Number 75 needs a larger slot than the others.
+            Ok(vec![number; if number == 75 { 62_500 } else { 1 }])
+        });
+        let builder = DataLoader::stream(dataset).snapshots();
         let builder = builder.snapshot_every(40).num_workers(1).prefetch_factor(12);
         let loader = builder.shared_memory_limit(768 << 10).on_warning(|_| {}).build().unwrap();
         let mut batches = loader.iter().unwrap();
