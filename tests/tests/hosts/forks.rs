@@ -1,11 +1,13 @@
-//! Datasets that fork, with a child that comes back from user code into a worker's loop: the epoch is right, and the child ends.
-#![allow(unsafe_code)] // for `fork`, which only a test wants
+//! Processes that fork. If user code forks in a worker and returns in both processes, the epoch is right and
+//! the child ends.
+#![allow(unsafe_code)] // for `fork`
 
-use std::{path::PathBuf, sync::OnceLock, thread, time::Duration};
+use std::{path::PathBuf, process::Command, sync::OnceLock, thread, time::Duration};
 
 use loader_core::{Error, collate::Batch, prelude::*};
 use loader_tests::{
-    alone::alone,
+    Watchdog,
+    alone::{Family, alone},
     datasets::{Noise, NoiseSample, put_lives, take_life},
     digest_rest,
     timing::{assert_soon, timed},
@@ -19,21 +21,20 @@ use nix::{
     },
     unistd::Pid,
 };
-use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
-/// How a dataset forks.
+/// How user code forks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Fork {
-    /// `fork`, by the C library.
+    /// `fork` of the C library.
     Library,
-    /// The system call itself, of which the C library knows nothing.
+    /// The system call itself, which the C library does not notice.
     RawClone,
-    /// `daemon(0, 0)`: the process that called it ends, and its child returns.
+    /// `daemon(0, 0)`: the calling process ends, and its child returns.
     Daemon,
 }
 
-/// Where a dataset forks.
+/// Where user code forks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum Place {
     Setup,
@@ -47,7 +48,7 @@ enum Place {
     Next,
 }
 
-/// The forks that remain to be done: each file in the folder is one.
+/// The forks that are still to be made: each file in the folder stands for one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Forks {
     how: Fork,
@@ -64,25 +65,25 @@ impl Forks {
     }
 
     /// Forks if this is the place and `sample` has not forked yet. Both processes return; true in the child.
-    fn come_to(&self, place: Place, sample: usize) -> bool {
+    fn fork_at(&self, place: Place, sample: usize) -> bool {
         place == self.place && take_life(&self.folder, sample) && fork(self.how, place)
     }
 
-    /// The same for functions that get no dataset, with the forks noted for this process.
-    fn come_to_of_process(place: Place) -> bool {
-        FORKS.get().is_some_and(|forks| forks.come_to(place, 0))
+    /// The same for functions that do not get the dataset; they use [`FORKS`].
+    fn fork_of_process(place: Place) -> bool {
+        FORKS.get().is_some_and(|forks| forks.fork_at(place, 0))
     }
 }
 
-/// The forks of functions in this process that get no dataset.
+/// The forks of this process for functions that do not get the dataset.
 static FORKS: OnceLock<Forks> = OnceLock::new();
 
 /// True in the child.
 fn fork(how: Fork, place: Place) -> bool {
     let result = match how {
-        // SAFETY: this is what user code does: the child of a process with several threads goes on as if nothing had happened.
+        // SAFETY: unsound in general, because the process has other threads, but user code may do it.
         Fork::Library => i64::from(unsafe { libc::fork() }),
-        // SAFETY: as above; no stack and no flags but the signal of its end.
+        // SAFETY: as above. The child gets no stack, and no flags except the signal of its end.
         Fork::RawClone => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) },
         // SAFETY: as above.
         Fork::Daemon => i64::from(unsafe { libc::daemon(0, 0) }),
@@ -91,7 +92,8 @@ fn fork(how: Fork, place: Place) -> bool {
     match how {
         Fork::Library if result > 0 => {
             let status = waitpid(Pid::from_raw(result as i32), None).unwrap();
-            // During collation the child itself writes into the slot.
+            // A child that writes into the slot during collation gets SIGSEGV. Any other child exits with
+            // code 1.
             let is_right = match status {
                 WaitStatus::Signaled(_, Signal::SIGSEGV, _) => place == Place::Collate,
                 WaitStatus::Exited(_, 1) => place != Place::Collate,
@@ -99,14 +101,14 @@ fn fork(how: Fork, place: Place) -> bool {
             };
             assert!(is_right, "{place:?}: {status:?}");
         }
-        // Time for the child to go on first.
+        // Lets the child go on first.
         _ if result > 0 => thread::sleep(Duration::from_millis(20)),
         _ => {}
     }
     result == 0
 }
 
-/// [`Noise`] that forks. As an iterable dataset it gives the same samples.
+/// [`Noise`] that forks, also as an iterable dataset.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Forking {
     noise: Noise,
@@ -121,37 +123,21 @@ impl Dataset for Forking {
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
-        // Without workers all loaders share this process, in which all forks are done.
+        // Without workers this may be set already. By then all forks are done.
         drop(FORKS.set(self.forks.clone()));
-        self.forks.come_to(Place::Setup, 0);
+        self.forks.fork_at(Place::Setup, 0);
         Ok(())
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
-        self.forks.come_to(Place::Get, index);
+        self.forks.fork_at(Place::Get, index);
         self.noise.get(index, cx)
-    }
-}
-
-/// The same, many samples at once.
-#[derive(Debug, Serialize, Deserialize)]
-struct ForkingMany(Forking);
-
-impl Dataset for ForkingMany {
-    type Sample = NoiseSample;
-
-    fn len(&self) -> usize {
-        self.0.noise.count
-    }
-
-    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
-        self.0.noise.get(index, cx)
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<NoiseSample>> {
         let load = |&index| {
             cx.set_index(index);
-            self.0.forks.come_to(Place::GetMany, index);
+            self.forks.fork_at(Place::GetMany, index);
             self.get(index, cx)
         };
         indices.iter().map(load).collect()
@@ -167,9 +153,8 @@ impl IterableDataset for Forking {
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<NoiseSample>> + Send> {
         Ok(shard.of(0..self.noise.count as u64).map(|number| {
-            self.forks.come_to(Place::Next, number as usize);
-            let noise = [(); 3].map(|()| cx.rng().random_range(0.0f32..1.0));
-            Ok((number, noise, format!("sample {number}")))
+            self.forks.fork_at(Place::Next, number as usize);
+            self.noise.get(number as usize, cx)
         }))
     }
 }
@@ -187,17 +172,17 @@ impl From<(Tensor<u64>, Tensor<f32>)> for ForkingBatch {
 
 impl Serialize for ForkingBatch {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Forks::come_to_of_process(Place::Encode);
+        Forks::fork_of_process(Place::Encode);
         (&self.0, &self.1).serialize(serializer)
     }
 }
 
 fn forking_collate(samples: Vec<NoiseSample>) -> anyhow::Result<ForkingBatch> {
-    // Some of the batch is made before, and some behind the fork.
+    // A part of the batch is made before the fork, the rest after it.
     let numbers: Vec<u64> = samples.iter().map(|(number, ..)| *number).collect();
     let mut numbers = Tensor::from_slice(&numbers, [numbers.len()])?;
-    if Forks::come_to_of_process(Place::Collate) {
-        // The worker's batch must not have this, although it is made in the same slot.
+    if Forks::fork_of_process(Place::Collate) {
+        // The worker's batch must not contain this, although it is built in the same slot.
         numbers.as_mut_slice()?.fill(u64::MAX);
     }
     let noise: Vec<f32> = samples.iter().flat_map(|(_, noise, _)| *noise).collect();
@@ -205,11 +190,11 @@ fn forking_collate(samples: Vec<NoiseSample>) -> anyhow::Result<ForkingBatch> {
 }
 
 fn forking_worker_init(_worker: &WorkerInfo) -> anyhow::Result<()> {
-    Forks::come_to_of_process(Place::WorkerInit);
+    Forks::fork_of_process(Place::WorkerInit);
     Ok(())
 }
 
-/// Order and content of an epoch, and the number of replaced workers.
+/// Digests of order and content of an epoch, and the number of replaced workers.
 type Epoch = ((u64, u64), u64);
 
 fn load<B: Batch>(loader: Result<DataLoader<B>, Error>) -> Epoch {
@@ -230,29 +215,28 @@ fn load_in_order(dataset: Forking, workers: usize) -> Epoch {
 
 /// Loads an epoch whose dataset forks `count` times. The epoch must be that of a dataset that does not fork,
 /// and the forked children must have ended.
-fn assert_copies_end(how: Fork, place: Place, count: usize) {
+fn assert_children_end(how: Fork, place: Place, count: usize) {
     let before = Before::take();
     let (forks, lives) = Forks::prepare(how, place, count);
     let dataset = Forking { noise: Noise { count: 200 }, forks };
     let load = |workers| match place {
         Place::Next => load_in_order(dataset.clone(), workers),
-        Place::GetMany => load_by_index(ForkingMany(dataset.clone()), workers),
         _ => load_by_index(dataset.clone(), workers),
     };
     let ((digest, restarts), took) = timed(|| load(2));
     println!("{how:?} in {place:?}: {took:?}");
-    assert_eq!(std::fs::read_dir(lives.path()).unwrap().count(), 0, "it has forked each time");
+    assert_eq!(std::fs::read_dir(lives.path()).unwrap().count(), 0, "all forks were made");
     assert_soon(took);
     // All forks are done, so main itself can load the epoch.
     assert_eq!(digest, load(0).0, "{how:?} in {place:?}");
-    // A daemon's first process ends, and its worker is replaced.
+    // With `daemon` the worker itself ends, and is replaced.
     assert_eq!(restarts, if how == Fork::Daemon { count as u64 } else { 0 }, "{how:?} in {place:?}");
     drop(lives);
     before.assert_nothing_left();
 }
 
 #[test]
-fn forks_and_both_processes_come_back() {
+fn user_code_forks_and_both_processes_return() {
     alone(|| {
         for place in [
             Place::Setup,
@@ -264,18 +248,27 @@ fn forks_and_both_processes_come_back() {
             Place::Next,
         ] {
             for how in [Fork::Library, Fork::RawClone] {
-                let is_of_sample = matches!(place, Place::Get | Place::GetMany | Place::Next);
-                assert_copies_end(how, place, if is_of_sample { 5 } else { 1 });
+                let is_per_sample = matches!(place, Place::Get | Place::GetMany | Place::Next);
+                assert_children_end(how, place, if is_per_sample { 5 } else { 1 });
             }
         }
     });
 }
 
 #[test]
-fn becomes_a_daemon() {
+fn user_code_becomes_a_daemon() {
     alone(|| {
         for place in [Place::Setup, Place::Get, Place::Collate, Place::Next] {
-            assert_copies_end(Fork::Daemon, place, 1);
+            assert_children_end(Fork::Daemon, place, 1);
         }
     });
+}
+
+// PyTorch: X21, N14, U33
+#[test]
+fn a_forked_child_of_main_leaves_its_parents_batches_and_workers_alone() {
+    let _watchdog = Watchdog::start();
+    let status =
+        Family::empty().watch(Command::new(env!("CARGO_BIN_EXE_test-host")).args(["fork-load", "2"]));
+    assert!(status.success(), "{status}");
 }

@@ -1,8 +1,7 @@
 //! Main processes that die, fork, run many threads, or have unusual signals and descriptors.
 
+mod deaths;
 mod forks;
-mod main_death;
-mod main_deaths;
 mod odd_hosts;
 mod threads;
 

@@ -2,9 +2,9 @@
 
 use std::{
     io::Read,
-    process::Command,
+    process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use loader_core::{Error, ExitStatus, prelude::*};
@@ -13,7 +13,7 @@ use loader_tests::{
     alone::{Family, alone, alone_under},
     datasets::{Noise, Slow},
     digest, processes,
-    timing::assert_noticed,
+    timing::{assert_noticed, timed},
     traces::Before,
 };
 use nix::sys::{
@@ -21,8 +21,10 @@ use nix::sys::{
     wait::waitpid,
 };
 
-/// Loads an epoch in which every worker dies, which must be right, and lets a worker die where none takes its place, which must be
-/// noticed; gives the status that is told.
+const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core_dumped: false };
+
+/// Loads an epoch in which every worker is killed once, and checks that it is complete. Then kills a worker
+/// that is not replaced, and checks that main notices it. Returns the exit status that the error has.
 fn load_and_lose_workers() -> ExitStatus {
     let build = |workers| {
         let builder = DataLoader::builder(Noise { count: 400 }).shuffle(true).num_workers(workers);
@@ -44,31 +46,28 @@ fn load_and_lose_workers() -> ExitStatus {
     let mut batches = builder.build().unwrap().iter().unwrap();
     batches.next().unwrap().unwrap();
     processes::signal(batches.worker_pids()[0], Signal::SIGKILL);
-    let killed = Instant::now();
-    let error = batches.find_map(Result::err).unwrap();
-    let took = killed.elapsed();
+    let (error, took) = timed(|| batches.find_map(Result::err).unwrap());
     println!("noticed after {took:?}");
     assert_noticed(took);
     let Error::WorkerExited { worker: 0, exit, .. } = error else { panic!("{error:?}") };
     exit.status
 }
 
-const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core_dumped: false };
-
-#[test]
-fn nothing_odd() {
-    alone(|| {
-        let before = Before::take();
-        assert_eq!(load_and_lose_workers(), KILLED);
-        before.assert_nothing_left();
-    });
+/// Runs `prepare` after a first epoch. Then every worker that is killed must be reported as killed, and
+/// nothing may be left.
+fn lose_workers_after(prepare: impl FnOnce()) {
+    let before = Before::take();
+    prepare();
+    assert_eq!(load_and_lose_workers(), KILLED);
+    before.assert_nothing_left();
 }
 
 #[test]
 fn sigchld_is_ignored() {
     alone_under(&["env", "--ignore-signal=CHLD"], || {
         let before = Before::take();
-        assert_eq!(load_and_lose_workers(), ExitStatus::Unknown, "the kernel has reaped it");
+        // The kernel reaps the worker.
+        assert_eq!(load_and_lose_workers(), ExitStatus::Unknown);
         before.assert_nothing_left();
     });
 }
@@ -76,11 +75,9 @@ fn sigchld_is_ignored() {
 #[test]
 fn every_signal_is_blocked() {
     alone(|| {
-        // The reaper's thread inherits it.
+        // The reaper's thread, which the first epoch starts, inherits it.
         SigSet::all().thread_block().unwrap();
-        let before = Before::take();
-        assert_eq!(load_and_lose_workers(), KILLED);
-        before.assert_nothing_left();
+        lose_workers_after(|| {});
     });
 }
 
@@ -90,7 +87,7 @@ fn a_thread_reaps_every_child() {
         thread::spawn(|| {
             loop {
                 if waitpid(None, None).is_err() {
-                    // There is none at the moment.
+                    // There is no child at the moment.
                     thread::sleep(Duration::from_micros(50));
                 }
             }
@@ -104,39 +101,28 @@ fn a_thread_reaps_every_child() {
     });
 }
 
+/// Then something that the loader opens is descriptor 0.
 #[test]
-fn standard_input_is_closed_and_the_number_given_away() {
-    alone(|| {
-        let before = Before::take();
-        nix::unistd::close(0).unwrap();
-        // Among what the loader opens is now descriptor 0.
-        assert_eq!(load_and_lose_workers(), KILLED);
-        before.assert_nothing_left();
-    });
+fn standard_input_is_closed() {
+    alone(|| lose_workers_after(|| nix::unistd::close(0).unwrap()));
 }
 
 #[test]
 fn started_without_standard_streams() {
-    alone_under(&["sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"], || {
-        let before = Before::take();
-        assert_eq!(load_and_lose_workers(), KILLED);
-        before.assert_nothing_left();
-    });
+    alone_under(&["sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"], || lose_workers_after(|| {}));
 }
 
 #[test]
-fn its_folder_is_gone() {
+fn the_current_folder_is_removed() {
     alone(|| {
-        let before = Before::take();
-        let folder = tempfile::tempdir().unwrap();
-        std::env::set_current_dir(folder.path()).unwrap();
-        drop(folder);
-        assert_eq!(load_and_lose_workers(), KILLED);
-        before.assert_nothing_left();
+        lose_workers_after(|| {
+            let folder = tempfile::tempdir().unwrap();
+            std::env::set_current_dir(folder.path()).unwrap();
+        });
     });
 }
 
-/// Runs a main process with handlers of its own.
+/// Runs `test-signals`, which checks everything itself.
 fn with_handlers(way: &str) {
     let _watchdog = Watchdog::start();
     let status = Family::empty().watch(Command::new(env!("CARGO_BIN_EXE_test-signals")).arg(way));
@@ -144,23 +130,36 @@ fn with_handlers(way: &str) {
 }
 
 #[test]
-fn it_had_a_sigchld_handler_before() {
+fn a_sigchld_handler_was_there_before() {
     with_handlers("handler-before");
 }
 
 #[test]
-fn it_replaces_the_sigchld_handler() {
+fn main_replaces_the_sigchld_handler() {
     with_handlers("handler-after");
 }
 
 #[test]
-fn it_dies_of_broken_pipes() {
+fn broken_pipes_are_deadly() {
     with_handlers("broken-pipe");
 }
 
 #[test]
 fn signals_come_all_the_time() {
     with_handlers("storm");
+}
+
+/// The test does not read the standard error of a main process whose worker prints without end.
+#[test]
+fn a_worker_that_prints_without_end_blocks_nothing() {
+    let _watchdog = Watchdog::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_test-host"));
+    let mut host =
+        command.args(["chatty", "2"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    host.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(host.wait().unwrap().success());
+    assert_eq!(text, "true true\n");
 }
 
 #[test]
@@ -172,11 +171,11 @@ fn signals_come_to_the_workers_all_the_time() {
         let pids = batches.worker_pids();
         let storm = thread::spawn(move || {
             let mut signals = 0;
-            // What a terminal and its user send; a worker ignores it, or stops and goes on.
+            // Signals that a terminal and its user send. A worker ignores them, or stops and continues.
             while pids.iter().any(|&pid| processes::is_running(pid)) {
                 for signal in [Signal::SIGINT, Signal::SIGWINCH, Signal::SIGSTOP, Signal::SIGCONT] {
                     for &pid in &pids {
-                        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), signal);
+                        processes::try_signal(pid, signal);
                         signals += 1;
                     }
                 }
@@ -194,7 +193,7 @@ fn signals_come_to_the_workers_all_the_time() {
 
 // PyTorch: U15
 #[test]
-fn nothing_of_a_running_loader_has_a_name() {
+fn a_running_loader_has_no_files_or_named_memory() {
     alone(|| {
         let dataset = Slow { count: 1000, delay: Duration::from_millis(1) };
         let mut batches = DataLoader::builder(dataset).num_workers(2).build().unwrap().iter().unwrap();
@@ -204,10 +203,7 @@ fn nothing_of_a_running_loader_has_a_name() {
             std::fs::File::open(format!("/proc/{pid}/maps")).unwrap().read_to_string(&mut maps).unwrap();
             assert!(maps.contains("/memfd:loader-") && !maps.contains("/dev/shm"), "{maps}");
         }
-        assert_eq!(
-            std::fs::read_dir(std::env::temp_dir()).unwrap().count(),
-            0,
-            "the sockets are gone already"
-        );
+        let files = std::fs::read_dir(std::env::temp_dir()).unwrap().count();
+        assert_eq!(files, 0, "the sockets are gone already");
     });
 }

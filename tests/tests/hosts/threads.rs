@@ -2,23 +2,28 @@
 
 use std::{sync::mpsc, thread, time::Duration};
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Builder, Error, kind::MapStyle, prelude::*};
 use loader_tests::{
     alone::alone,
     datasets::{Large, Noise, NoiseSample, Slow},
     digest, processes,
     traces::Before,
+    ways::WAYS,
 };
 use serde::{Deserialize, Serialize};
 
 type NoiseBatch = <NoiseSample as Sample>::Batch;
 
-fn loader(workers: usize) -> DataLoader<NoiseBatch> {
-    let builder = DataLoader::builder(Noise { count: 100 }).batch_size(3).shuffle(true).seed(5);
-    builder.num_workers(workers).build().unwrap()
+fn noise() -> Builder<MapStyle<Noise>> {
+    DataLoader::builder(Noise { count: 100 }).batch_size(3).shuffle(true).seed(5)
 }
 
-/// Digests of the first epochs, without workers.
+/// A loader of 34 batches.
+fn loader(workers: usize) -> DataLoader<NoiseBatch> {
+    noise().num_workers(workers).build().unwrap()
+}
+
+/// Returns the digests of the first epochs, loaded without workers.
 fn expected(epochs: u64) -> Vec<(u64, u64)> {
     let loader = loader(0);
     (0..epochs).map(|epoch| digest(loader.epoch(epoch).unwrap()).unwrap()).collect()
@@ -26,82 +31,63 @@ fn expected(epochs: u64) -> Vec<(u64, u64)> {
 
 // PyTorch: U03
 #[test]
-fn one_loader_and_an_iterator_for_each_of_several_threads() {
+fn each_thread_that_asks_one_loader_gets_its_own_epoch() {
     alone(|| {
         let before = Before::take();
         let (loader, expected) = (loader(2), expected(6));
-        thread::scope(|scope| {
-            let load = |epoch| digest(loader.epoch(epoch).unwrap()).unwrap();
-            let threads: Vec<_> = (0..6).map(|epoch| scope.spawn(move || load(epoch))).collect();
-            let digests: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-            assert_eq!(digests, expected);
-        });
-        drop(loader);
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn threads_that_take_the_next_epoch_each_get_another() {
-    alone(|| {
-        let before = Before::take();
-        let loader = loader(1);
-        let mut epochs: Vec<u64> = thread::scope(|scope| {
-            let next = || {
+        let mut epochs: Vec<_> = thread::scope(|scope| {
+            let load = || {
                 let batches = loader.iter().unwrap();
-                (batches.epoch(), batches.filter(Result::is_ok).count())
+                (batches.epoch(), digest(batches).unwrap())
             };
-            let threads: Vec<_> = (0..5).map(|_| scope.spawn(next)).collect();
-            let epochs = threads.into_iter().map(|thread| thread.join().unwrap());
-            epochs
-                .map(|(epoch, batches)| {
-                    assert_eq!(batches, 34);
-                    epoch
-                })
-                .collect()
+            let threads: Vec<_> = (0..6).map(|_| scope.spawn(load)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         epochs.sort_unstable();
-        assert_eq!(epochs, [0, 1, 2, 3, 4]);
+        assert!(epochs.into_iter().eq((0..).zip(expected)));
         drop(loader);
         before.assert_nothing_left();
     });
 }
 
+/// One thread builds the loader, another one starts the epoch, others take one batch each, and another one
+/// drops all.
+// PyTorch: P-28, N11, N12, X02
 #[test]
-fn an_iterator_that_moves_from_thread_to_thread() {
+fn an_iterator_moves_from_thread_to_thread() {
     alone(|| {
         let before = Before::take();
-        let mut batches = loader(2).epoch(0).unwrap();
-        let mut content = Vec::new();
-        // Each batch is taken, and each iterator dropped, by a thread that then ends.
-        loop {
-            let taken = thread::spawn(move || {
-                let batch = batches.next();
-                (batches, batch)
-            });
-            let (rest, batch) = taken.join().unwrap();
-            batches = rest;
-            let Some(batch) = batch else { break };
-            content.push(batch.unwrap());
-        }
         let plain: Vec<_> = loader(0).epoch(0).unwrap().map(Result::unwrap).collect();
-        let same = |(one, other): (&NoiseBatch, &NoiseBatch)| {
-            one.0.as_slice() == other.0.as_slice() && one.1.as_slice() == other.1.as_slice()
-        };
-        assert!(content.len() == plain.len() && content.iter().zip(&plain).all(same));
-        thread::spawn(move || drop((batches, content))).join().unwrap();
+        for way in WAYS {
+            for stop in [10, 34] {
+                let build = move || way.of(noise()).build().unwrap();
+                let loader = thread::spawn(build).join().unwrap();
+                let mut batches =
+                    thread::scope(|scope| scope.spawn(|| loader.epoch(0).unwrap()).join().unwrap());
+                let mut content = Vec::new();
+                for _ in 0..stop {
+                    let taken = thread::spawn(move || (batches.next(), batches));
+                    let (batch, rest) = taken.join().unwrap();
+                    batches = rest;
+                    content.push(batch.unwrap().unwrap());
+                }
+                assert_eq!(content, plain[..stop], "{way:?}");
+                thread::spawn(move || drop((batches, loader))).join().unwrap();
+                assert_eq!(content, plain[..stop], "{way:?}: batches outlive the iterator");
+            }
+        }
         before.assert_nothing_left();
     });
 }
 
 #[test]
-fn workers_live_on_when_the_thread_that_started_them_ends() {
+fn workers_outlive_the_thread_that_started_them() {
     alone(|| {
         let before = Before::take();
         let started = thread::spawn(|| loader(2).epoch(0).unwrap());
         let batches = started.join().unwrap();
         let pids = batches.worker_pids();
-        // PR_SET_PDEATHSIG would have killed them by now.
+        // PR_SET_PDEATHSIG in the workers would have killed them by now.
         thread::sleep(Duration::from_millis(700));
         assert!(pids.iter().all(|&pid| processes::is_running(pid)), "a worker is gone");
         assert_eq!(digest(batches).unwrap(), expected(1)[0]);
@@ -110,7 +96,7 @@ fn workers_live_on_when_the_thread_that_started_them_ends() {
 }
 
 #[test]
-fn several_loaders_and_iterators_take_turns() {
+fn iterators_of_several_loaders_take_turns() {
     alone(|| {
         let before = Before::take();
         let loaders: Vec<_> = (0..3).map(|_| loader(1)).collect();
@@ -131,7 +117,7 @@ fn several_loaders_and_iterators_take_turns() {
 }
 
 #[test]
-fn iterators_dropped_by_several_threads_while_others_load() {
+fn iterators_are_dropped_by_one_thread_while_another_loads() {
     alone(|| {
         let before = Before::take();
         let loader = DataLoader::builder(Slow { count: 60, delay: Duration::from_millis(2) }).num_workers(1);
@@ -155,7 +141,7 @@ fn iterators_dropped_by_several_threads_while_others_load() {
 }
 
 #[test]
-fn batches_outlive_their_iterator_and_loader_on_other_threads() {
+fn batches_outlive_their_loader_on_other_threads() {
     alone(|| {
         let before = Before::take();
         let loader = DataLoader::builder(Large { count: 12, bytes: 100_000 }).num_workers(2).build().unwrap();
@@ -169,7 +155,7 @@ fn batches_outlive_their_iterator_and_loader_on_other_threads() {
     });
 }
 
-/// Builds a loader of its own for each sample.
+/// Builds a loader for each sample.
 #[derive(Debug, Serialize, Deserialize)]
 struct Nested {
     workers: usize,
@@ -195,7 +181,7 @@ fn a_loader_inside_a_worker_is_refused() {
         for workers in [0, 1] {
             let loader = DataLoader::builder(Nested { workers }).num_workers(2).build().unwrap();
             let errors: Vec<_> = loader.iter().unwrap().map(|batch| batch.unwrap_err()).collect();
-            assert_eq!(errors.len(), 6, "each sample is told, and the epoch goes on");
+            assert_eq!(errors.len(), 6, "each sample fails, and the epoch goes on");
             for error in errors {
                 assert!(matches!(error, Error::DatasetFailed { .. }), "{error:?}");
                 assert!(error.to_string().contains("a worker process tried to build a loader"), "{error}");
