@@ -1,12 +1,10 @@
 //! The life of workers: programs, start, persistent workers, and shutdown.
 
+mod ends;
 mod extension;
-mod leftovers;
-mod lifecycle;
 mod persistent;
-mod persistent_workers;
 mod programs;
-mod pytorch_workers;
 mod shutdown;
+mod worker_info;
 
 loader_worker::init_before_main!();

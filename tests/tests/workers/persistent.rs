@@ -1,71 +1,79 @@
-//! Workers that stay. Most of it is shown where every way to load is: [`loader_tests::ways::WAYS`].
+//! Workers that persist from one epoch to the next. Other tests load in every way of
+//! [`loader_tests::ways::WAYS`], which includes persistent workers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Builder, kind::DatasetKind, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Count, Counting},
-    gate::{Gate, Gated},
-    processes,
+    datasets::{Count, Counting, Fault, Faulty, Large, Noise, Slow},
+    digest, processes,
+    timing::{assert_soon, timed},
     ways::all,
 };
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-static SEEN: AtomicU64 = AtomicU64::new(0);
-
-/// Remembers what its process has loaded.
-#[derive(Serialize, Deserialize)]
-struct Remembers;
-
-impl Dataset for Remembers {
-    type Sample = (u64, u32);
-
-    fn len(&self) -> usize {
-        10
-    }
-
-    fn get(&self, _index: usize, _cx: &mut SampleContext) -> anyhow::Result<(u64, u32)> {
-        Ok((SEEN.fetch_add(1, Ordering::SeqCst) + 1, std::process::id()))
-    }
+/// Sets two persistent workers.
+fn two_persistent<K: DatasetKind>(builder: Builder<K>) -> Builder<K> {
+    builder.num_workers(2).persistent_workers(true)
 }
 
-// PyTorch: 106, A15
+/// A loader of eight batches.
+fn noise() -> DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)> {
+    two_persistent(DataLoader::builder(Noise { count: 30 }).batch_size(4)).build().unwrap()
+}
+
+// PyTorch: U10, U13
 #[test]
-fn the_dataset_is_not_reset() {
+fn the_processes_persist_until_the_loader_is_dropped() {
     let _watchdog = Watchdog::start();
-    let loader = DataLoader::builder(Remembers).num_workers(1).persistent_workers(true).build().unwrap();
-    let pid = loader.iter().unwrap().worker_pids()[0];
-    let before = all(loader.iter().unwrap()).last().unwrap().0.as_slice()[0];
-    for epoch in 1..10 {
-        let batches = all(loader.iter().unwrap());
-        assert!(batches.iter().all(|(_, pids)| pids.as_slice() == [pid]), "the same process");
-        assert_eq!(batches[9].0.as_slice(), [before + 10 * epoch]);
+    for workers in [1, 3] {
+        let builder = || DataLoader::builder(Noise { count: 60 }).batch_size(7).shuffle(true);
+        let persistent = builder().num_workers(workers).persistent_workers(true).build().unwrap();
+        let plain = builder().build().unwrap();
+        let mut pids = Vec::new();
+        for _ in 0..4 {
+            let batches = persistent.iter().unwrap();
+            pids.push(batches.worker_pids());
+            assert_eq!(digest(batches).unwrap(), digest(plain.iter().unwrap()).unwrap());
+        }
+        assert!(pids.windows(2).all(|pair| pair[0] == pair[1]), "{pids:?}");
+        assert!(pids[0].iter().all(|&pid| processes::is_running(pid)));
+        drop(persistent);
+        assert!(!processes::any_exists(&pids[0]));
     }
-    assert_eq!(SEEN.load(Ordering::SeqCst), 0, "main's copy is another one");
 }
 
-/// Epochs, some left early, some resumed, some of another order: each is what fresh workers load.
+/// Epochs, some left early, some resumed, in any order: each is the same as without workers.
 // PyTorch: P-07, T20
 #[test]
-fn any_sequence_of_epochs_is_that_of_fresh_workers() {
+fn abandoned_and_resumed_epochs_leave_no_trace_in_later_ones() {
     let _watchdog = Watchdog::start();
-    let build = |workers: usize, stays: bool| {
+    let build = |workers: usize, persistent: bool| {
         let builder = DataLoader::stream(Counting { count: 60 }).shards(4).batch_size(4).seed(9);
-        builder.num_workers(workers).persistent_workers(stays).build().unwrap()
+        builder.num_workers(workers).persistent_workers(persistent).build().unwrap()
     };
-    let (fresh, staying) = (build(0, false), build(3, true));
+    let (plain, persistent) = (build(0, false), build(3, true));
     let mut pids = Vec::new();
     for (epoch, stop) in [(0, 3), (0, 0), (1, 99), (5, 7), (1, 1), (2, 99)] {
-        let mut batches = staying.epoch(epoch).unwrap();
+        let mut batches = persistent.epoch(epoch).unwrap();
         pids.push(batches.worker_pids());
         let first: Vec<_> = batches.by_ref().take(stop).map(Result::unwrap).collect();
         let state = batches.state();
         drop(batches);
-        let mut expected = fresh.epoch(epoch).unwrap();
+        let mut expected = plain.epoch(epoch).unwrap();
         assert!(expected.by_ref().take(stop).map(Result::unwrap).eq(first));
         if stop < 99 {
-            let rest = staying.resume(&state).unwrap();
+            let rest = persistent.resume(&state).unwrap();
             pids.push(rest.worker_pids());
             assert_eq!(all(rest), all(expected), "epoch {epoch} from batch {stop} on");
         }
@@ -73,46 +81,211 @@ fn any_sequence_of_epochs_is_that_of_fresh_workers() {
     assert!(pids.windows(2).all(|pair| pair[0] == pair[1]), "{pids:?}");
 }
 
-/// The same out of order, where what is missing has holes.
-// PyTorch: T19
+/// Number of samples that this process has loaded.
+static LOADED: AtomicU64 = AtomicU64::new(0);
+
+// PyTorch: 106, A15
 #[test]
-fn stays_out_of_order_and_resumed() {
+fn a_process_keeps_its_state_between_epochs() {
     let _watchdog = Watchdog::start();
-    let gate = Gate::closed();
-    let dataset = Gated { count: 30, slow: 4, gate: gate.path() };
-    let builder = DataLoader::builder(dataset).num_workers(2).in_order(false).prefetch_factor(3);
-    let loader = builder.persistent_workers(true).build().unwrap();
-    let mut batches = loader.iter().unwrap();
-    let number = |batch: Result<(Tensor<u64>, Tensor<u64>), Error>| batch.unwrap().0.as_slice()[0];
-    let mut seen: Vec<u64> = batches.by_ref().take(12).map(number).collect();
-    assert!(!seen.contains(&4));
-    let state = batches.state();
-    gate.open();
-    drop(batches);
-    let mut rest = loader.resume(&state).unwrap();
-    seen.extend(rest.by_ref().take(5).map(number));
-    let state: State = serde_json::from_str(&serde_json::to_string(&rest.state()).unwrap()).unwrap();
-    drop(rest);
-    seen.extend(loader.resume(&state).unwrap().map(number));
-    seen.sort_unstable();
-    assert!(seen.into_iter().eq(0..30));
+    let dataset = Count(4).map(|_, _| Ok(LOADED.fetch_add(1, Ordering::Relaxed)));
+    let builder = DataLoader::builder(dataset).batch_size(4).num_workers(1).persistent_workers(true);
+    let loader = builder.build().unwrap();
+    for epoch in 0..10 {
+        let batch = loader.iter().unwrap().next().unwrap().unwrap();
+        assert_eq!(batch.as_slice(), [0, 1, 2, 3].map(|sample| 4 * epoch + sample));
+    }
+    assert_eq!(LOADED.load(Ordering::Relaxed), 0, "main's counter is a different one");
 }
 
-/// The workers of an iterator that the loader does not outlive, and those of a second one, end.
+// PyTorch: X20, N05
+#[test]
+fn a_worker_leaves_a_batch_of_an_abandoned_epoch_between_two_samples() {
+    let _watchdog = Watchdog::start();
+    // A batch takes 10 s.
+    let dataset = Slow { count: 1000, delay: Duration::from_millis(20) };
+    let builder = DataLoader::builder(dataset).batch_size(500).prefetch_factor(4);
+    let loader = two_persistent(builder).build().unwrap();
+    let batches = loader.iter().unwrap();
+    let pids = batches.worker_pids();
+    thread::sleep(Duration::from_millis(100));
+    let (batches, took) = timed(|| {
+        drop(batches);
+        loader.iter().unwrap()
+    });
+    assert_soon(took);
+    assert_eq!(batches.worker_pids(), pids);
+}
+
+/// Slots grow, are offered and granted while epochs are abandoned.
+#[test]
+fn held_batches_are_intact_after_epochs_that_were_abandoned() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Large { count: 64, bytes: 700_000 }).batch_size(2).prefetch_factor(3);
+    let loader = two_persistent(builder).build().unwrap();
+    let mut held = Vec::new();
+    let mut pids = Vec::new();
+    for stop in [0, 1, 2, 5, 0, 7, 32, 3, 1] {
+        let mut batches = loader.epoch(0).unwrap();
+        pids.push(batches.worker_pids());
+        held.extend(batches.by_ref().take(stop).map(Result::unwrap).enumerate());
+        if held.len() > 10 {
+            held.drain(..8);
+        }
+        for (number, batch) in &held {
+            assert!(batch.row(1).iter().all(|&byte| usize::from(byte) == 2 * number + 1));
+        }
+    }
+    assert!(pids.windows(2).all(|pair| pair[0] == pair[1]), "{pids:?}");
+}
+
+/// Of two iterators at the same time, the workers of one persist.
 // PyTorch: X02
 #[test]
-fn workers_that_nobody_will_need_end() {
+fn a_second_iterator_has_its_own_workers_which_end() {
     let _watchdog = Watchdog::start();
-    let loader = DataLoader::builder(Count(40)).num_workers(2).persistent_workers(true).build().unwrap();
+    let loader = noise();
     let mut pids = Vec::new();
-    for _ in 0..3 {
-        let (mut one, mut two) = (loader.iter().unwrap(), loader.iter().unwrap());
-        pids.extend([one.worker_pids(), two.worker_pids()].concat());
-        assert!(one.next().unwrap().is_ok() && two.next().unwrap().is_ok());
+    for stop in [99, 1, 1] {
+        let (one, two) = (loader.epoch(0).unwrap(), loader.epoch(0).unwrap());
+        let both = [one.worker_pids(), two.worker_pids()];
+        assert!(both[0].iter().all(|pid| !both[1].contains(pid)), "{both:?}");
+        pids.extend(both.concat());
+        for (one, two) in one.zip(two).take(stop) {
+            assert_eq!(one.unwrap(), two.unwrap());
+        }
     }
     pids.sort_unstable();
     pids.dedup();
-    assert_eq!(pids.iter().filter(|&&pid| processes::exists(pid)).count(), 2, "one team rests");
+    assert_eq!(pids.iter().filter(|&&pid| processes::exists(pid)).count(), 2);
     drop(loader);
-    assert!(pids.iter().all(|&pid| !processes::exists(pid)));
+    assert!(!processes::any_exists(&pids));
+}
+
+#[test]
+fn the_workers_end_with_an_iterator_that_outlives_its_loader() {
+    let _watchdog = Watchdog::start();
+    let mut batches = noise().iter().unwrap();
+    let pids = batches.worker_pids();
+    assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 8);
+    assert!(!processes::any_exists(&pids));
+}
+
+// PyTorch: N02
+#[test]
+fn all_workers_are_replaced_if_one_died_between_two_epochs() {
+    let _watchdog = Watchdog::start();
+    let loader = noise();
+    let first = loader.iter().unwrap();
+    let pids = first.worker_pids();
+    let expected = digest(first).unwrap();
+    processes::signal(pids[1], Signal::SIGKILL);
+    let second = loader.epoch(0).unwrap();
+    assert!(second.worker_pids().iter().all(|pid| !pids.contains(pid)));
+    assert_eq!(digest(second).unwrap(), expected);
+    assert!(!processes::any_exists(&pids));
+}
+
+#[test]
+fn an_error_that_ends_the_iteration_ends_the_workers() {
+    let _watchdog = Watchdog::start();
+    let builder = DataLoader::builder(Faulty { count: 30, at: 7, fault: Fault::Kill });
+    let loader = two_persistent(builder).on_worker_death(OnWorkerDeath::Fail).build().unwrap();
+    let mut batches = loader.iter().unwrap();
+    let pids = batches.worker_pids();
+    let error = batches.find_map(Result::err).unwrap();
+    assert!(error.ends_iteration(), "{error:?}");
+    drop(batches);
+    assert!(!processes::any_exists(&pids));
+    assert!(loader.iter().unwrap().next().unwrap().is_ok());
+}
+
+#[test]
+fn a_report_counts_the_batches_of_its_own_epoch() {
+    let _watchdog = Watchdog::start();
+    let loader = two_persistent(DataLoader::builder(Count(20))).build().unwrap();
+    for _ in 0..3 {
+        let mut batches = loader.iter().unwrap();
+        batches.by_ref().for_each(|batch| drop(batch.unwrap()));
+        let workers = batches.report().workers;
+        assert_eq!(workers.iter().map(|worker| worker.batches).sum::<u64>(), 20);
+    }
+}
+
+#[test]
+fn all_workers_are_replaced_if_one_hangs_in_an_abandoned_epoch() {
+    let _watchdog = Watchdog::start();
+    let warnings = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&warnings);
+    let builder = DataLoader::builder(Faulty { count: 100, at: 3, fault: Fault::Hang });
+    let builder = two_persistent(builder).timeout(Duration::from_millis(300));
+    let loader = builder
+        .on_warning(move |warning| noted.lock().unwrap().push(format!("{warning:?}")))
+        .build()
+        .unwrap();
+    let mut batches = loader.iter().unwrap();
+    let pids = batches.worker_pids();
+    assert_eq!(batches.by_ref().take(3).filter(Result::is_ok).count(), 3);
+    drop(batches);
+    let batches = loader.iter().unwrap();
+    assert!(batches.worker_pids().iter().all(|pid| !pids.contains(pid)));
+    let warnings = warnings.lock().unwrap();
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.contains("WorkersReplaced") && warning.contains("sample 3 of batch 3"), "{warning}");
+}
+
+#[test]
+fn workers_that_end_give_their_slots_back() {
+    let _watchdog = Watchdog::start();
+    let dataset = Slow { count: 100, delay: Duration::from_millis(2) };
+    let loader = two_persistent(DataLoader::builder(dataset)).build().unwrap();
+    let mut bytes = Vec::new();
+    for _ in 0..12 {
+        // The loader keeps the workers of the first iterator only. Then one of them dies while it waits for
+        // an epoch.
+        let (mut one, mut two) = (loader.iter().unwrap(), loader.iter().unwrap());
+        one.next().unwrap().unwrap();
+        two.next().unwrap().unwrap();
+        bytes.push(two.report().shared_memory_bytes);
+        let pids = one.worker_pids();
+        drop(one);
+        drop(two);
+        processes::signal(pids[0], Signal::SIGKILL);
+    }
+    assert!(bytes.iter().all(|&now| now <= 2 * bytes[0]), "{bytes:?}");
+}
+
+/// Its `setup` fails while the file exists.
+#[derive(Serialize, Deserialize)]
+struct Mounted {
+    missing: PathBuf,
+}
+
+impl Dataset for Mounted {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        6
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+        Ok(index as u64)
+    }
+
+    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.missing.exists(), "the mount is missing");
+        Ok(())
+    }
+}
+
+#[test]
+fn workers_whose_setup_failed_do_not_persist() {
+    let _watchdog = Watchdog::start();
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    std::fs::write(&missing, "").unwrap();
+    let loader = two_persistent(DataLoader::builder(Mounted { missing: missing.clone() })).build().unwrap();
+    assert_eq!(loader.iter().unwrap().filter(Result::is_err).count(), 6);
+    std::fs::remove_file(&missing).unwrap();
+    assert_eq!(loader.iter().unwrap().filter(Result::is_ok).count(), 6);
 }
