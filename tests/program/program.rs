@@ -1,6 +1,7 @@
-//! A program that depends on `loader` alone: workers, the derives, and the names beside the prelude.
+//! A program that depends on `loader` alone: workers, the derives, and names that the prelude leaves to the
+//! program.
 
-// The prelude must leave these names to the program.
+// The prelude must not contain these names.
 use anyhow::{Context, Error, Ok, Result};
 use loader::{Convert, prelude::*, rand::RngExt};
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ fn readings() -> Readings {
     Readings { texts: (0..50).map(|n| format!("reading {n}")).collect() }
 }
 
-/// The values and names of one epoch.
+/// Returns the values and names of one epoch.
 fn epoch(workers: usize) -> Result<(Vec<f32>, Vec<String>), Error> {
     let loader =
         DataLoader::builder(readings()).batch_size(8).shuffle(true).seed(5).num_workers(workers).build()?;

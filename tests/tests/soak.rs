@@ -1,4 +1,5 @@
-//! Short epochs, one after another, while workers are killed at random moments: each epoch must be right, and nothing may grow.
+//! Short epochs, one after another, while workers are killed at random moments. Each epoch must be right, and
+//! nothing may grow.
 
 use std::{
     fs,
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 loader_worker::init_before_main!();
 
-/// What this process has.
+/// Resources of this process.
 #[derive(Debug, Clone, Copy)]
 struct Footprint {
     resident: u64,
@@ -54,11 +55,12 @@ const BOUNDS: [Bound; 4] = [
     ("mappings", |footprint| footprint.mappings as u64, 32.0),
 ];
 
-/// Loads an epoch and checks it; gives how many workers were replaced.
+/// Loads and checks an epoch. Returns the number of workers that were replaced.
 type Epoch = dyn Fn(u64, &Killer) -> u64;
 
-/// Sends SIGKILL to a worker of those that are running, now and then.
+/// Sends SIGKILL to a random worker at random moments.
 struct Killer {
+    /// The workers of the current epoch.
     targets: Arc<Mutex<Vec<u32>>>,
     kills: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -69,13 +71,13 @@ impl Killer {
     fn start(seed: u64, interval: Duration) -> Self {
         let (targets, kills, stop) =
             (Arc::<Mutex<Vec<u32>>>::default(), Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (theirs, counted, stopped) = (Arc::clone(&targets), Arc::clone(&kills), Arc::clone(&stop));
+        let (victims, counted, stopped) = (Arc::clone(&targets), Arc::clone(&kills), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             while !stopped.load(Ordering::Relaxed) {
                 thread::sleep(interval.mul_f64(random.random_range(0.0..2.0)));
-                // While it is locked none of them is reaped: the numbers are still theirs.
-                let pids = theirs.lock().unwrap();
+                // While this is locked, no worker is reaped, so no other process has one of these ids.
+                let pids = victims.lock().unwrap();
                 if !pids.is_empty() {
                     let victim = pids[random.random_range(0..pids.len())];
                     if processes::is_running(victim) && processes::try_signal(victim, Signal::SIGKILL) {
@@ -94,7 +96,8 @@ impl Killer {
     }
 }
 
-/// Loads an epoch while the killer is about. Gives what it was, and how many workers were replaced.
+/// Loads an epoch while the killer kills its workers. Returns its digests and the number of workers that were
+/// replaced.
 fn hunted<B: Batch>(mut batches: Iter<B>, killer: &Killer) -> ((u64, u64), u64) {
     let mut digest = Digest::new();
     loop {
@@ -107,23 +110,24 @@ fn hunted<B: Batch>(mut batches: Iter<B>, killer: &Killer) -> ((u64, u64), u64) 
     ((digest.order(), digest.content()), batches.report().restarts)
 }
 
-/// A loader with its undisturbed twin, as one: loads an epoch, checks it, and counts.
-fn epochs<B: Batch>(hunted_one: DataLoader<B>, undisturbed: DataLoader<B>) -> impl Fn(u64, &Killer) -> u64 {
-    let quiet = Killer {
+/// Returns a function that loads an epoch while workers are killed, and compares it with that of an
+/// undisturbed loader.
+fn epochs<B: Batch>(disturbed: DataLoader<B>, undisturbed: DataLoader<B>) -> impl Fn(u64, &Killer) -> u64 {
+    let idle = Killer {
         targets: Arc::default(),
         kills: Arc::default(),
         stop: Arc::default(),
         thread: thread::spawn(|| {}),
     };
     move |epoch, killer| {
-        let (expected, _) = hunted(undisturbed.epoch(epoch).unwrap(), &quiet);
-        let (found, restarts) = hunted(hunted_one.epoch(epoch).unwrap(), killer);
+        let (expected, _) = hunted(undisturbed.epoch(epoch).unwrap(), &idle);
+        let (found, restarts) = hunted(disturbed.epoch(epoch).unwrap(), killer);
         assert_eq!(found, expected, "epoch {epoch}");
         restarts
     }
 }
 
-/// Runs for `time`, and until `kills` workers were killed.
+/// Loads epochs for at least `time` and until `kills` workers were killed, and checks that nothing grows.
 fn soak(time: Duration, kills: u64) {
     const FOREVER: u32 = 1_000_000;
     let noise = |workers| {
@@ -170,16 +174,17 @@ fn soak(time: Duration, kills: u64) {
     let (time, epochs) = (started.elapsed().as_secs(), 5 * epoch);
     println!("soak: {time} s, {epochs} epochs, {killed} workers killed, {restarts} replaced in mid-epoch");
     let mut grown = Vec::new();
-    for (values, (name, _, most)) in series.iter().zip(BOUNDS) {
+    for (values, (name, _, max)) in series.iter().zip(BOUNDS) {
         let growth = values.growth();
-        println!("soak: {name}: {growth} (allowed: {most})");
-        grown.extend((growth.total > most).then_some(name));
+        println!("soak: {name}: {growth} (allowed: {max})");
+        grown.extend((growth.total > max).then_some(name));
     }
     assert!(grown.is_empty(), "{grown:?} grow");
     drop(kinds);
 }
 
-/// Loads epochs for `time` while 20 workers a second are killed. With the default options each epoch is that of an undisturbed run.
+/// Loads epochs for `time` while 20 workers are killed per second. With the default options, each epoch must
+/// be that of an undisturbed run.
 fn twenty_kills_a_second(time: Duration) {
     let slow = |workers, delay| {
         let dataset = Slow { count: 500, delay };
@@ -193,7 +198,7 @@ fn twenty_kills_a_second(time: Duration) {
     let sample = Duration::from_millis(1);
     let kinds: [Box<Epoch>; 3] = [
         Box::new(epochs(slow(2, sample).build().unwrap(), slow(0, Duration::ZERO).build().unwrap())),
-        // Collation, during which the worker is in no sample, takes most of the time of a batch.
+        // Collation takes most of the time of a batch. Meanwhile the worker loads no sample.
         Box::new(epochs(
             slow(2, Duration::ZERO).collate(collate_slowly).build().unwrap(),
             slow(0, Duration::ZERO).build().unwrap(),
@@ -213,7 +218,7 @@ fn twenty_kills_a_second(time: Duration) {
         "{seconds:.1} s, {} epochs, {killed} workers killed, {restarts} replaced in mid-epoch",
         3 * epoch
     );
-    // A busy machine may kill more slowly.
+    // On a busy machine the killer is slower.
     assert!(killed as f64 > 5.0 * seconds, "{killed} workers were killed in {seconds} s");
 }
 
@@ -235,7 +240,7 @@ fn twenty_kills_a_second_for_a_minute() {
     twenty_kills_a_second(Duration::from_secs(60));
 }
 
-/// Numbers that take a millisecond each.
+/// Numbers, each of which takes a while. The stream can be opened at any position.
 #[derive(Debug, Serialize, Deserialize)]
 struct SlowStream {
     count: u64,
@@ -275,7 +280,7 @@ impl IterableDataset for SlowStream {
 
 /// Each worker reads a small part of the stream before it is killed.
 #[test]
-fn a_stream_that_is_opened_anywhere_makes_headway_under_kills() {
+fn a_stream_that_can_be_opened_anywhere_makes_progress_under_kills() {
     let _watchdog = Watchdog::start();
     let stream = |workers, delay| {
         let stream = DataLoader::stream(SlowStream { count: 1_500, delay }.map(|number, _| Ok(number + 1)));
@@ -285,16 +290,16 @@ fn a_stream_that_is_opened_anywhere_makes_headway_under_kills() {
     let killer = Killer::start(3, Duration::from_millis(150));
     let restarts = load(0, &killer);
     println!("{restarts} workers were replaced, {} killed", killer.stop());
-    assert!(restarts >= 3, "{restarts} workers were killed in more than a second");
+    assert!(restarts >= 3, "only {restarts} workers were replaced in more than a second");
 }
 
 #[test]
-fn a_few_seconds() {
+fn nothing_grows_in_ten_seconds() {
     let _watchdog = Watchdog::start();
     soak(Duration::from_secs(10), 100);
 }
 
-/// For `SOAK_SECONDS`, or half an hour.
+/// Takes `SOAK_SECONDS`, or half an hour.
 #[test]
 #[ignore = "takes half an hour; see docs/testing.md"]
 fn for_as_long_as_asked() {

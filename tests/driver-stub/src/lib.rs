@@ -1,10 +1,14 @@
-//! Stands in for NVIDIA's driver (`libcuda.so.1`) in tests: the calls that the loader makes, over a table of registered ranges. It is
-//! as strict as the driver is, and where the driver would only misbehave later, it says so at once.
+//! Stands in for NVIDIA's driver (`libcuda.so.1`) in tests. It has the functions that the loader calls, and a
+//! table of registered ranges. It is as strict as the driver, and logs at once the wrong calls after which
+//! the driver would misbehave later. Environment variables configure it:
 //!
-//! - `DRIVER_STUB_LOG`: a file to which each call that changes something is appended, as `PID CALL NUMBER NUMBER`.
-//! - `DRIVER_STUB_MODE`: `no-device`; `refuse`, `refuse-later` (memory cannot be registered, at all or from the third time on); `shut-down`
-//!   (from the first call that ends a registration on, every call fails as at the end of a process); `keep` (registrations do not end).
-//! - `DRIVER_STUB_CURRENT`, `DRIVER_STUB_IN_USE`: the device whose context is current on every thread, or whose primary context is in use.
+//! - `DRIVER_STUB_LOG`: a file to which it appends each call that changes something, as `PID CALL NUMBER
+//!   NUMBER`.
+//! - `DRIVER_STUB_MODE`: `no-device`; `refuse` (memory cannot be registered); `refuse-later` (only two ranges
+//!   can be registered); `shut-down` (the first call that would end a registration fails, and so does every
+//!   later call, as at the end of a process); `keep` (registrations cannot be ended).
+//! - `DRIVER_STUB_CURRENT`: the device whose context is current on every thread.
+//! - `DRIVER_STUB_IN_USE`: the device whose primary context is in use.
 #![allow(unsafe_code)] // C's interface
 
 use std::{
@@ -32,15 +36,16 @@ const NOT_REGISTERED: c_int = 713;
 const DEVICES: c_int = 2;
 const PORTABLE: c_uint = 1;
 
-/// A context is a device's number, plus one: not null.
+/// Number of the device plus one, so that no context is null.
 type Context = usize;
 
 struct State {
     is_shut_down: bool,
-    /// How often the primary context of each device is retained.
+    /// Number of references to the primary context of each device.
     retained: [u32; DEVICES as usize],
-    /// Length by start.
+    /// Registered ranges: length by start.
     ranges: BTreeMap<usize, usize>,
+    /// Number of calls that tried to register a range.
     registered: u32,
 }
 
@@ -70,7 +75,7 @@ fn log(call: &str, first: usize, second: usize) {
     file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the log can be written");
 }
 
-/// True when the whole range is mapped for reading and writing.
+/// True if the whole range is mapped for reading and writing.
 fn is_mapped(start: usize, len: usize) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").expect("proc is mounted");
     let mut next = start;
@@ -85,10 +90,10 @@ fn is_mapped(start: usize, len: usize) -> bool {
     next >= start + len
 }
 
-/// Writes an answer.
+/// Writes a result for the caller.
 ///
 /// # Safety
-/// `place` must be valid for a write, as the driver's interface says.
+/// `place` must be valid for a write, as the driver's interface requires.
 unsafe fn answer<T>(place: *mut T, value: T) -> c_int {
     // SAFETY: as above.
     unsafe { place.write(value) };

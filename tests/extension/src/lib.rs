@@ -1,7 +1,6 @@
-//! A shared library with a loader in it, as an extension of an interpreter: see `tests/tests/workers/extension.rs`. A
-//! module of the interpreter would call its exported functions. Each prints one line and returns the exit
-//! code.
-#![allow(unsafe_code)] // for functions that are found by name
+//! A shared library that contains a loader, such as an extension of an interpreter: see
+//! `tests/tests/workers/extension.rs`. Each exported function prints one line and returns the exit code.
+#![allow(unsafe_code)] // for exported functions
 
 use std::{env, process::ExitCode};
 
@@ -26,7 +25,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// A composed dataset with a name, which both programs know.
+/// A composed dataset, which has a name in main and in workers.
 #[derive(Serialize, Deserialize)]
 struct Tripled(Subset<Numbers>);
 
@@ -48,7 +47,7 @@ fn scaled() -> Builder<MapStyle<Scaled>> {
     DataLoader::builder(Numbers { count: 10 }.map_with(3, |factor, number, _cx| Ok(factor * number)))
 }
 
-/// The interpreter, told to load this library and call `entry` in it.
+/// Returns the interpreter as worker program, which loads this library and calls `entry` in it.
 fn interpreter(entry: &str) -> anyhow::Result<WorkerProgram> {
     let library = env::args().nth(1).unwrap_or_default();
     Ok(WorkerProgram::new(env::current_exe()?).args([library.as_str(), entry]))
@@ -82,7 +81,7 @@ pub extern "C" fn train_without_workers() -> i32 {
     outcome(|| Ok(sum(&scaled().build()?)?))
 }
 
-/// Loads any dataset, functions included, with workers that are the interpreter with the same library.
+/// Loads a dataset with a function. The workers are the interpreter with the same library.
 #[unsafe(no_mangle)]
 pub extern "C" fn train() -> i32 {
     outcome(|| Ok(sum(&scaled().num_workers(2).worker_program(interpreter("serve")?).build()?)?))
@@ -98,17 +97,17 @@ pub extern "C" fn train_registered() -> i32 {
     })
 }
 
-/// A worker; `init` in a process that was started as one serves too.
+/// The entry of a worker.
 #[unsafe(no_mangle)]
 pub extern "C" fn serve() -> i32 {
     let code = Registry::new().register::<Tripled>("tripled").serve();
     i32::from(code != ExitCode::SUCCESS)
 }
 
-/// Collates with a function of the interpreter's, at `address`, which is a `fn(Vec<u64>) -> anyhow::Result<u64>`.
+/// Collates with a function of the interpreter at `address`, a `fn(Vec<u64>) -> anyhow::Result<u64>`.
 #[unsafe(no_mangle)]
 pub extern "C" fn train_with_foreign_function(address: usize) -> i32 {
-    // SAFETY: the test program hands over such a function, built with the same compiler and packages.
+    // SAFETY: the interpreter passes such a function, which was built with the same compiler and packages.
     let function = unsafe { std::mem::transmute::<usize, fn(Vec<u64>) -> anyhow::Result<u64>>(address) };
     outcome(|| {
         let builder = scaled().num_workers(1).collate(function).worker_program(interpreter("serve")?);

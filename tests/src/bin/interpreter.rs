@@ -19,11 +19,11 @@ fn main() -> anyhow::Result<()> {
         eprintln!("a script of {} bytes", script.len());
         return Ok(());
     };
-    // SAFETY: the tests' own library; loading it runs nothing.
+    // SAFETY: loading the tests' own library runs no code.
     let library = unsafe { Library::new(library) }?;
     let code = match function.as_str() {
         "train_with_foreign_function" => {
-            // SAFETY: this is the function's type.
+            // SAFETY: the function has this type.
             let run: Symbol<'_, extern "C" fn(usize) -> i32> = unsafe { library.get(function) }?;
             run(add as fn(Vec<u64>) -> anyhow::Result<u64> as usize)
         }

@@ -1,5 +1,5 @@
-//! A main process whose batches are to be page-locked: `test-pinning WAY WORKERS`. It prints what it saw as one JSON line.
-#![allow(unsafe_code)] // for `fork`, which only a test wants
+//! A main process with `pin_memory`: `test-pinning WAY WORKERS`. It prints what it saw as one JSON line.
+#![allow(unsafe_code)] // for `fork`
 
 use std::{
     process,
@@ -9,7 +9,7 @@ use std::{
 
 use loader_core::{Builder, Element, Warning, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::{
-    datasets::{Large, Noise},
+    datasets::{AsStream, Count, Large, Noise},
     driver_log::DriverLog,
 };
 use nix::{
@@ -18,14 +18,14 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What became of the batches.
+/// What the program saw of its batches.
 #[derive(Default, Serialize)]
 struct Seen {
     pid: u32,
     batches: usize,
-    /// Batches whose tensors all say that they are page-locked.
+    /// Batches of which `is_pinned` is true for every tensor.
     pinned: usize,
-    /// Batches whose tensors all lie in memory that the driver knows.
+    /// Batches whose tensors are all in memory that is registered with the driver.
     registered: usize,
     content: u64,
     warnings: Vec<String>,
@@ -42,7 +42,7 @@ fn main() -> anyhow::Result<()> {
             let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings).build()?;
             two_epochs(&loader, |(numbers, noise, names): &(Tensor<u64>, Tensor<f32>, Vec<String>)| {
                 let first = format!("sample {}", numbers.as_slice()[0]);
-                assert_eq!(names[0], first, "strings come through");
+                assert_eq!(names[0], first);
                 vec![looked_at(numbers), looked_at(noise)]
             })?
         }
@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
                 vec![looked_at(&batch.label), looked_at(&batch.inner.pixels)]
             })?
         }
-        // A batch of one's own type, put together by one's own function.
+        // The user's own type of batch and collate function.
         "custom" => {
             let loader = prepare(DataLoader::builder(Large { count: 40, bytes: 100 }), workers, &warnings)
                 .collate(|samples| {
@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<()> {
                 .build()?;
             two_epochs(&loader, |batch: &Packed| vec![looked_at(&batch.bytes), looked_at(&batch.lengths)])?
         }
-        // The program ends in mid-epoch, with everything still there.
+        // The program ends in the middle of an epoch, with iterator and batch still alive.
         "early" => {
             let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings)
                 .persistent_workers(workers > 0)
@@ -79,7 +79,7 @@ fn main() -> anyhow::Result<()> {
             println!("{}", serde_json::to_string(&seen)?);
             return Ok(());
         }
-        // Each batch is larger than the first slots: they are replaced.
+        // Each batch is larger than the first slots, which are replaced.
         "large" => {
             let loader =
                 prepare(DataLoader::builder(Large { count: 40, bytes: 100_000 }), workers, &warnings)
@@ -87,7 +87,7 @@ fn main() -> anyhow::Result<()> {
             two_epochs(&loader, |batch: &Tensor<u8>| vec![looked_at(batch)])?
         }
         "stream" => {
-            let loader = prepare(DataLoader::stream(Counting), workers, &warnings).build()?;
+            let loader = prepare(DataLoader::stream(AsStream(Count(40))), workers, &warnings).build()?;
             two_epochs(&loader, |batch: &Tensor<u64>| vec![looked_at(batch)])?
         }
         "threads" => {
@@ -98,7 +98,7 @@ fn main() -> anyhow::Result<()> {
             let loader = prepare(DataLoader::builder(Noise { count: 40 }), workers, &warnings).build()?;
             in_a_fork(&loader, &warnings)?
         }
-        _ => anyhow::bail!("no such way: {way}"),
+        _ => anyhow::bail!("unknown way: {way}"),
     };
     seen.pid = process::id();
     seen.warnings.append(&mut warnings.lock().unwrap());
@@ -120,14 +120,14 @@ fn prepare<K: DatasetKind>(
     builder.batch_size(4).seed(7).num_workers(workers).pin_memory(true).on_warning(note)
 }
 
-/// What a tensor says of itself, and its bytes.
+/// `is_pinned` of a tensor, and its bytes.
 type Look<'a> = (bool, &'a [u8]);
 
 fn looked_at<T: Element>(tensor: &Tensor<T>) -> Look<'_> {
     (tensor.is_pinned(), tensor.as_bytes())
 }
 
-/// Loads with the last two batches held.
+/// Loads two epochs while the last two batches are held.
 fn two_epochs<B: Batch>(
     loader: &DataLoader<B>,
     look: impl for<'a> Fn(&'a B) -> Vec<Look<'a>>,
@@ -160,7 +160,7 @@ impl Seen {
     }
 }
 
-/// All batches are dropped by a thread that has never called the driver, when the loader is gone.
+/// A thread that has never called the driver drops all batches after the loader was dropped.
 fn on_another_thread(loader: DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)>) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     let mut held = Vec::new();
@@ -174,21 +174,22 @@ fn on_another_thread(loader: DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)>
     Ok(seen)
 }
 
-/// A forked child loads with its parent's loader, and drops its parent's batch.
+/// A forked child drops its parent's batch and loads with its parent's loader.
 fn in_a_fork(
     loader: &DataLoader<(Tensor<u64>, Tensor<f32>, Vec<String>)>,
     warnings: &Mutex<Vec<String>>,
 ) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
     let held = loader.epoch(0)?.next().expect("a batch")?;
-    // SAFETY: no other thread of this process holds a lock that the child wants: the iterator is gone, and its threads with it.
+    // SAFETY: no other thread of this process holds a lock that the child needs: the iterator was dropped,
+    // which ended its threads.
     match unsafe { fork() }? {
         ForkResult::Child => {
             drop(held);
             let batches: Vec<_> = loader.epoch(0)?.collect::<Result<_, _>>()?;
             let unpinned = batches.iter().all(|(numbers, ..)| !numbers.is_pinned());
-            let told = warnings.lock().unwrap().iter().filter(|text| text.contains("forked")).count();
-            process::exit(if unpinned && batches.len() == 10 && told == 1 { 0 } else { 1 });
+            let warned = warnings.lock().unwrap().iter().filter(|text| text.contains("forked")).count();
+            process::exit(if unpinned && batches.len() == 10 && warned == 1 { 0 } else { 1 });
         }
         ForkResult::Parent { child } => {
             let status = waitpid(child, None)?;
@@ -228,25 +229,9 @@ impl Dataset for Nested {
     }
 }
 
-/// Rows of any length, one behind the other.
+/// Rows of any length, concatenated.
 #[derive(Serialize, Deserialize)]
 struct Packed {
     bytes: Tensor<u8>,
     lengths: Tensor<u64>,
-}
-
-/// Numbers, each in one shard.
-#[derive(Serialize, Deserialize)]
-struct Counting;
-
-impl IterableDataset for Counting {
-    type Sample = u64;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
-        Ok((0..40).skip(shard.index()).step_by(shard.count()).map(Ok))
-    }
 }
