@@ -76,6 +76,15 @@ pub enum Warning {
         /// The loader's `max_worker_deaths`.
         max_worker_deaths: u32,
     },
+    /// A worker that [`Iter::set_num_workers`](crate::Iter::set_num_workers) adds could not be started. The
+    /// iterator continues with the workers that it has.
+    #[error("worker {worker} could not be added, and the others continue: {problem}")]
+    WorkerNotAdded {
+        /// Number of the worker.
+        worker: usize,
+        /// Why it did not start.
+        problem: String,
+    },
     /// A sample could not be loaded, and was skipped or replaced.
     #[error("{0}")]
     BadSample(BadSample),

@@ -16,6 +16,9 @@ use nix::{
 
 use crate::{memory, sys::SharedWords};
 
+/// The smallest size in bytes of a page of memory.
+const PAGE: usize = 4096;
+
 /// Words for each worker: one cache line, so that workers do not slow each other down.
 const LINE: usize = 8;
 
@@ -78,17 +81,19 @@ pub struct WorkerSnapshot {
 #[derive(Debug)]
 pub struct ControlPage {
     words: SharedWords,
-    workers: usize,
+    /// Number of lines for workers.
+    max_workers: usize,
 }
 
 impl ControlPage {
-    /// Makes a page for `workers` workers.
+    /// Makes a page for `workers` workers, with room for those that are added later: see
+    /// [`max_workers`](Self::max_workers).
     ///
     /// # Errors
     /// If the system is out of memory or descriptors.
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = memory::reserve_words(words(workers))?;
-        let page = Self { words, workers };
+        let page = Self { words, max_workers: max_workers(workers) };
         (0..workers).for_each(|worker| page.reset(worker));
         Ok((page, fd))
     }
@@ -104,7 +109,13 @@ impl ControlPage {
     /// # Errors
     /// If the page cannot be mapped.
     pub fn map(fd: impl AsFd, workers: usize) -> io::Result<Self> {
-        Ok(Self { words: SharedWords::map(fd, words(workers))?, workers })
+        Ok(Self { words: SharedWords::map(fd, words(workers))?, max_workers: max_workers(workers) })
+    }
+
+    /// Returns the number of workers that have a line. The page is filled, so this is 62 for up to 62 workers,
+    /// then 126, and so on.
+    pub fn max_workers(&self) -> usize {
+        self.max_workers
     }
 
     /// Raises the done flag: no batch is wanted any more, and the sentinels follow.
@@ -167,7 +178,7 @@ impl ControlPage {
     }
 
     fn line(&self, worker: usize) -> &[AtomicU64; LINE] {
-        assert!(worker < self.workers, "worker {worker} of {}", self.workers);
+        assert!(worker < self.max_workers, "worker {worker} of at most {}", self.max_workers);
         let line = &self.words.words()[(FIRST_WORKER + worker) * LINE..(FIRST_WORKER + 1 + worker) * LINE];
         line.try_into().expect("a line has LINE words")
     }
@@ -224,8 +235,15 @@ impl WorkerLine<'_> {
     }
 }
 
+/// Returns the number of words of a page for `workers` workers.
 fn words(workers: usize) -> NonZeroUsize {
-    NonZeroUsize::MIN.saturating_add(LINE * (FIRST_WORKER + workers) - 1)
+    NonZeroUsize::MIN.saturating_add(LINE * (FIRST_WORKER + max_workers(workers)) - 1)
+}
+
+/// Returns the number of workers for which there is a line if the lines of `workers` workers fill whole pages.
+fn max_workers(workers: usize) -> usize {
+    const LINES: usize = PAGE / (LINE * size_of::<u64>());
+    (FIRST_WORKER + workers).next_multiple_of(LINES) - FIRST_WORKER
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -40,10 +40,11 @@ pub(crate) trait Crew {
     /// Kills the worker's process. Reports that it has sent before still count if it is `trusted`.
     fn kill(&mut self, worker: usize, trusted: bool);
 
-    /// Begins to start another process in the place of one that has ended, after `pause`.
-    fn restart(&mut self, worker: usize, pause: Duration) -> Result<(), Error>;
+    /// Begins to start a process after `pause`: for a worker whose process has ended, or for a new worker with
+    /// the next number.
+    fn start(&mut self, worker: usize, pause: Duration) -> Result<(), Error>;
 
-    /// Takes over the process that [`restart`](Self::restart) has started, after the report that it is there.
+    /// Takes over the process that [`start`](Self::start) has started, after the report that it is there.
     ///
     /// # Errors
     /// Why it could not be started; it can be tried again.

@@ -95,6 +95,16 @@ impl Deaths {
         Self { max, workers, suspects: Suspects::default(), replaced: 0 }
     }
 
+    /// Adds a worker.
+    pub(super) fn add(&mut self) {
+        self.workers.push(Record::default());
+    }
+
+    /// Forgets the deaths of a worker that was removed.
+    pub(super) fn forget(&mut self, worker: usize) {
+        self.workers[worker] = Record::default();
+    }
+
     /// True if main knows why a worker is about to end.
     pub(super) fn is_expected(&self, worker: usize) -> bool {
         self.workers[worker].cause.is_some()
@@ -141,6 +151,9 @@ impl Coordinator {
     ) -> Result<(), Error> {
         let second = self.attempts.task_of(worker);
         self.forget_process(worker);
+        if self.note_left(worker) {
+            return self.reach_target(crew);
+        }
         if self.phase != Phase::Loading {
             return Err(self.ended_while_idle(worker, status, crew));
         }
@@ -194,7 +207,7 @@ impl Coordinator {
             max_worker_deaths: max,
         });
         self.deaths.replaced += 1;
-        crew.restart(worker, Duration::ZERO)?;
+        crew.start(worker, Duration::ZERO)?;
         self.send_again(worker, crew)
     }
 
@@ -294,8 +307,11 @@ impl Coordinator {
         told.is_none_or(|told| told.contains(&(sample as u64)))
     }
 
-    /// Handles the end of an attempt to start a worker again: takes over the new process, or tries again.
+    /// Handles the end of an attempt to start a worker: takes over the new process, or tries again.
     pub(super) fn worker_started(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
+        if self.takes_added(worker, crew)? {
+            return Ok(());
+        }
         match crew.adopt(worker) {
             Ok(()) => self.roster.send_backlog(worker, crew),
             Err(error) if self.deaths.count(worker) => Err(error),
@@ -303,7 +319,7 @@ impl Coordinator {
                 let (deaths, max_worker_deaths) = (self.deaths.workers[worker].deaths, self.deaths.max);
                 let problem = error.to_string();
                 crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, max_worker_deaths });
-                crew.restart(worker, PAUSE)
+                crew.start(worker, PAUSE)
             }
         }
     }
@@ -368,7 +384,7 @@ impl Coordinator {
 
     /// Gives a worker that is being restarted the tasks that its last process had not answered.
     fn send_again(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
-        let over = self.supply.reopen(worker, self.options.workers);
+        let over = self.supply.reopen(&self.schedule.lanes_of(worker));
         let tasks = self.schedule.waiting_at(worker);
         // A task without a slot must wait for one. The tasks behind it wait too, because a shard is read in
         // order.

@@ -20,6 +20,7 @@ impl Coordinator {
         if crew.forget_destroyed_slots() {
             self.leasing.forget_destroyed_slots();
         }
+        self.hand_over_shards();
         self.give_slots(false, crew)?;
         // Memory is first for the tasks that wait for it.
         if self.leasing.any_waits() {
@@ -143,7 +144,7 @@ impl Coordinator {
     }
 
     /// Tells workers that have nothing to do and will get nothing to end, unless they stay for another epoch.
-    pub(super) fn finish_idle_workers(&self, crew: &mut impl Crew) {
+    pub(super) fn finish_idle_workers(&mut self, crew: &mut impl Crew) {
         // This runs for every batch: what costs more comes last.
         if self.stays || !self.schedule.has_closed_lanes() {
             return;
@@ -158,7 +159,10 @@ impl Coordinator {
             }
         }
         for worker in 0..self.roster.len() {
-            if self.schedule.is_over(worker) {
+            // A parked worker may be needed again.
+            let may_work = !self.workforce.is_working(worker) && !self.schedule.is_closed();
+            if self.schedule.is_over(worker) && !may_work {
+                self.schedule.finish(worker);
                 crew.finish(worker);
             }
         }

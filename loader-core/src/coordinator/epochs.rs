@@ -66,13 +66,19 @@ impl Coordinator {
         self.stays
             && self.phase == Phase::Loading
             && self.roster.all_are_fit()
-            && (0..self.roster.len()).all(|worker| crew.takes_tasks(worker))
+            && self.present().all(|worker| crew.takes_tasks(worker))
     }
 
     /// Tells the workers that `epoch` begins.
     pub(crate) fn start_resuming(&mut self, epoch: u64, crew: &mut impl Crew) -> Result<(), Error> {
-        self.phase = Phase::Resuming { epoch, resumed: vec![false; self.roster.len()] };
-        (0..self.roster.len()).try_for_each(|worker| crew.command(worker, Command::Resume { epoch }))
+        let resumed = (0..self.roster.len()).map(|worker| !self.workforce.is_present(worker)).collect();
+        self.phase = Phase::Resuming { epoch, resumed };
+        self.present().try_for_each(|worker| crew.command(worker, Command::Resume { epoch }))
+    }
+
+    /// Returns the workers that have a process and were not told to end.
+    fn present(&self) -> impl Iterator<Item = usize> + use<'_> {
+        (0..self.roster.len()).filter(|&worker| self.workforce.is_present(worker))
     }
 
     /// Returns the first worker that has not resumed.

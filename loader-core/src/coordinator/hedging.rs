@@ -59,7 +59,8 @@ impl Coordinator {
 
     /// True if a worker has nothing to do and can be given tasks of others.
     pub(super) fn is_idle(&self, worker: usize, crew: &impl Crew) -> bool {
-        !self.schedule.is_busy(worker)
+        self.workforce.is_working(worker)
+            && !self.schedule.is_busy(worker)
             && !self.attempts.is_busy(worker)
             && self.roster.takes_moved_tasks(worker, crew)
     }

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`Supply`] | what was not sent yet: the plan of batches, or the shards |
 //! | [`Schedule`] | the tasks that are not done, their order and their workers |
+//! | [`Workforce`] | which workers get tasks, and which have a process |
 //! | [`Roster`] | what each worker was sent and has said |
 //! | [`Leasing`] | slots: who waits for one, which were offered |
 //! | [`Attempts`] | second attempts at tasks, and attempts that lost |
@@ -35,6 +36,7 @@ mod stalls;
 mod supply;
 mod suspects;
 mod wait;
+mod workforce;
 
 use std::{
     mem,
@@ -57,6 +59,7 @@ use schedule::Schedule;
 use stalls::Stalls;
 use supply::Wanted;
 use wait::Wait;
+use workforce::Workforce;
 
 use crate::{
     batch_info::BatchInfo, error::Error, options::OnBadSample, report::WorkerReport, state::Position,
@@ -70,6 +73,7 @@ pub(crate) use wait::{LIVENESS_INTERVAL, Next};
 /// How an epoch is loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerOptions {
+    /// Number of workers at first.
     pub(crate) workers: usize,
     pub(crate) prefetch_factor: usize,
     pub(crate) in_order: bool,
@@ -98,6 +102,7 @@ pub(crate) struct Coordinator {
     stays: bool,
     supply: Supply,
     schedule: Schedule<Pending>,
+    workforce: Workforce,
     roster: Roster,
     leasing: Leasing,
     attempts: Attempts,
@@ -151,14 +156,28 @@ impl Coordinator {
         now: Instant,
         crew: &impl Crew,
     ) -> Self {
-        let workers = options.workers;
+        let (workforce, roster) = (Workforce::new(options.workers), Roster::new(options.workers));
+        Self::of(options, supply, slots, stays, now, (workforce, roster), crew)
+    }
+
+    fn of(
+        options: WorkerOptions,
+        supply: Supply,
+        slots: &SlotPool,
+        stays: bool,
+        now: Instant,
+        (workforce, roster): (Workforce, Roster),
+        crew: &impl Crew,
+    ) -> Self {
+        let workers = workforce.len();
         Self {
             phase: Phase::Loading,
             now,
             stays,
-            schedule: supply.schedule(workers, options.prefetch_factor, options.in_order),
+            schedule: supply.schedule(&workforce.are_working(), options.prefetch_factor, options.in_order),
             supply,
-            roster: Roster::new(workers),
+            workforce,
+            roster,
             leasing: Leasing::new(slots),
             attempts: Attempts::default(),
             deaths: Deaths::new(workers, options.max_worker_deaths),
@@ -181,14 +200,15 @@ impl Coordinator {
     ) {
         debug_assert!(self.attempts.is_empty(), "the workers have answered everything before");
         crew.set_wanted(true);
-        let roster = mem::take(&mut self.roster);
-        let fresh = Self::new(self.options.clone(), supply, slots, self.stays, now, crew);
-        *self = Self { roster, ..fresh };
+        let workforce = mem::replace(&mut self.workforce, Workforce::new(0));
+        let workers = (workforce, mem::take(&mut self.roster));
+        *self = Self::of(self.options.clone(), supply, slots, self.stays, now, workers, crew);
     }
 
     /// Sends tasks while there is room for them. A worker that broke the protocol is ended.
     pub(crate) fn send_tasks(&mut self, now: Instant, crew: &mut impl Crew) -> Result<(), Error> {
         self.now = now;
+        self.remove_parked_workers(crew);
         self.dispatch(crew).or_else(|error| self.survive(error, crew))
     }
 

@@ -67,6 +67,11 @@ impl Looks {
         Self { seen: vec![None; workers], ..Self::default() }
     }
 
+    /// Adds a worker.
+    pub(super) fn add(&mut self) {
+        self.seen.push(None);
+    }
+
     /// Notes that main starts to wait for a batch. Time between two waits does not count.
     pub(super) fn start_wait(&mut self) {
         self.last = None;

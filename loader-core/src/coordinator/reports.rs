@@ -55,7 +55,8 @@ impl Coordinator {
     }
 
     fn take_bye(&mut self, worker: usize) -> Result<(), Error> {
-        match self.phase == Phase::Loading && self.schedule.is_over(worker) {
+        let is_over = self.phase == Phase::Loading && self.schedule.is_over(worker);
+        match is_over || self.workforce.is_leaving(worker) {
             true => self.roster.note_bye(worker),
             false => Err(Error::misbehaved(worker, ProtocolViolation::UnexpectedBye)),
         }

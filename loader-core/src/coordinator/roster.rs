@@ -41,6 +41,11 @@ impl Roster {
         Self((0..workers).map(|_| Member::default()).collect())
     }
 
+    /// Adds a worker.
+    pub(super) fn add(&mut self) {
+        self.0.push(Member::default());
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -104,6 +109,12 @@ impl Roster {
         let is_answered = |sent: &Unanswered| sent.task == task && sent.is_withdrawn == is_withdrawn;
         let place = unanswered.iter().position(is_answered);
         place.is_some_and(|place| unanswered.remove(place).is_some())
+    }
+
+    /// True if the worker was sent nothing that it has not answered.
+    pub(super) fn is_free(&self, worker: usize) -> bool {
+        let Member { backlog, unanswered, .. } = &self.0[worker];
+        backlog.is_empty() && unanswered.is_empty()
     }
 
     /// True if an offer can reach the worker soon, and its queue has room for it.

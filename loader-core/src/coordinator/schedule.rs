@@ -10,6 +10,11 @@
 //! and shards are dealt out to the workers. A lane gets its turn however many tasks it has, as in PyTorch;
 //! with `in_order = false` only a lane with room does. A task that a slow worker has not begun can be moved
 //! to an idle worker, which PyTorch cannot do.
+//!
+//! The number of workers may change. A worker that does not work gets no turns; if lanes are shards, its
+//! shards are dealt out to the others. A shard changes its worker once the old one has answered all of its
+//! tasks, since only that worker knows the next samples. Until then the shard's turn waits, so that the order
+//! of the batches never depends on the number of workers.
 
 use std::collections::VecDeque;
 
@@ -21,15 +26,20 @@ pub(crate) struct Schedule<T> {
     first: u64,
     /// Numbers of the tasks in the window that are not done, in their order.
     pending: VecDeque<u64>,
-    /// Maximum number of tasks that may be pending.
-    limit: usize,
+    /// Maximum number of tasks that may be pending for each worker that works.
+    per_worker: usize,
+    /// Room that tasks of exhausted shards have taken and that is not given to other shards.
+    kept: usize,
     in_order: bool,
     lanes: Vec<Lane>,
     lanes_are: Lanes,
-    /// Number of lanes that get turns.
+    /// Number of lanes that are open.
     open: usize,
-    /// By worker, the number of its tasks that have not arrived.
-    waiting: Vec<usize>,
+    workers: Vec<Member>,
+    /// Number of workers that work.
+    working: usize,
+    /// True if some shard is to change its worker.
+    is_dealing: bool,
     turn: usize,
     /// Out of order: the tasks that have arrived, in that order.
     arrivals: VecDeque<u64>,
@@ -38,23 +48,38 @@ pub(crate) struct Schedule<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lanes {
     Workers,
-    /// Shards, which were dealt out to this many workers.
-    Shards {
-        workers: usize,
-    },
+    Shards,
 }
 
 #[derive(Debug, Clone)]
 struct Lane {
     /// Number of its tasks in the window that are not done.
     load: usize,
+    /// False if it gets no more turns.
     is_open: bool,
+    /// The worker of its tasks.
+    worker: usize,
+    /// The worker of its next tasks, once the other one has answered.
+    next_worker: Option<usize>,
+}
+
+#[derive(Debug, Clone)]
+struct Member {
+    /// Number of its tasks that have not arrived.
+    waiting: usize,
+    /// True if it gets tasks.
+    is_working: bool,
+    /// Number of open lanes that are its, or will be.
+    lanes: usize,
+    /// True if it was told that it gets no more tasks, since it had no lane left.
+    is_finished: bool,
 }
 
 #[derive(Debug)]
 enum Entry<T> {
     Pending {
         lane: usize,
+        worker: usize,
         has_arrived: bool,
         task: T,
     },
@@ -63,30 +88,46 @@ enum Entry<T> {
 }
 
 impl<T> Schedule<T> {
-    /// Returns a schedule with room for `per_worker` tasks for each of `workers`, which take turns.
-    pub(crate) fn of_workers(workers: usize, per_worker: usize, in_order: bool) -> Self {
-        Self::new(Lanes::Workers, workers, workers, per_worker, in_order)
+    /// Returns a schedule with room for `per_worker` tasks for each worker that works. These workers take
+    /// turns. `is_working` says of each worker whether it works; at least one does.
+    pub(crate) fn of_workers(is_working: &[bool], per_worker: usize, in_order: bool) -> Self {
+        Self::new(Lanes::Workers, is_working.len(), is_working, per_worker, in_order)
     }
 
     /// Returns a schedule with the same room, in which `shards` take turns.
-    pub(crate) fn of_shards(shards: usize, workers: usize, per_worker: usize, in_order: bool) -> Self {
-        Self::new(Lanes::Shards { workers }, shards, workers, per_worker, in_order)
+    pub(crate) fn of_shards(shards: usize, is_working: &[bool], per_worker: usize, in_order: bool) -> Self {
+        let mut schedule = Self::new(Lanes::Shards, shards, is_working, per_worker, in_order);
+        let working = || is_working.iter().enumerate().filter(|(_, is_working)| **is_working);
+        let workers = working().map(|(worker, _)| worker).cycle();
+        schedule.lanes.iter_mut().zip(workers).for_each(|(lane, worker)| lane.worker = worker);
+        schedule.count_lanes();
+        schedule
     }
 
-    fn new(lanes_are: Lanes, lanes: usize, workers: usize, per_worker: usize, in_order: bool) -> Self {
+    fn new(lanes_are: Lanes, lanes: usize, is_working: &[bool], per_worker: usize, in_order: bool) -> Self {
+        let lane = |worker| Lane { load: 0, is_open: true, worker, next_worker: None };
+        let member = |&is_working: &bool| Member { waiting: 0, is_working, lanes: 1, is_finished: false };
         Self {
             window: VecDeque::new(),
             first: 0,
             pending: VecDeque::new(),
-            limit: workers.saturating_mul(per_worker),
+            per_worker,
+            kept: 0,
             in_order,
-            lanes: vec![Lane { load: 0, is_open: true }; lanes],
+            lanes: (0..lanes).map(lane).collect(),
             lanes_are,
             open: lanes,
-            waiting: vec![0; workers],
+            workers: is_working.iter().map(member).collect(),
+            working: is_working.iter().filter(|is_working| **is_working).count(),
+            is_dealing: false,
             turn: 0,
             arrivals: VecDeque::new(),
         }
+    }
+
+    /// Returns the maximum number of tasks that may be pending.
+    fn limit(&self) -> usize {
+        self.working.saturating_mul(self.per_worker).saturating_sub(self.kept).max(1)
     }
 
     /// Begins with task `number` and with the turn of `lane`. Only for a schedule without tasks.
@@ -97,28 +138,33 @@ impl<T> Schedule<T> {
 
     /// Returns the lane of the next task, if there is room for one.
     pub(crate) fn next_lane(&self) -> Option<usize> {
-        if self.pending.len() >= self.limit {
+        let limit = self.limit();
+        if self.pending.len() >= limit {
             return None;
         }
         let lanes = self.lanes.len();
-        let mut turns = (0..lanes).map(|step| (self.turn + step) % lanes);
+        let mut turns =
+            (0..lanes).map(|step| (self.turn + step) % lanes).filter(|&lane| self.gets_turns(lane));
+        let is_ready = |lane: &usize| self.lanes[*lane].next_worker.is_none();
+        if self.in_order {
+            return turns.next().filter(is_ready);
+        }
         // PyTorch rounds the share down. Where there are more shards than workers, the remainder is shared
         // too.
-        let open = self.open.max(1);
-        let fair_share =
-            if lanes > self.waiting.len() { self.limit.div_ceil(open) } else { (self.limit / open).max(1) };
-        turns.find(|&lane| {
-            let Lane { load, is_open } = self.lanes[lane];
-            is_open && (self.in_order || load < fair_share)
-        })
+        let open = if self.lanes_are == Lanes::Workers { self.working } else { self.open }.max(1);
+        let is_remainder_shared = self.lanes_are == Lanes::Shards && lanes > self.working;
+        let fair_share = if is_remainder_shared { limit.div_ceil(open) } else { (limit / open).max(1) };
+        turns.find(|lane| self.lanes[*lane].load < fair_share && is_ready(lane))
     }
 
-    /// Returns the worker of a lane's tasks.
+    fn gets_turns(&self, lane: usize) -> bool {
+        let Lane { is_open, worker, .. } = self.lanes[lane];
+        is_open && (self.lanes_are == Lanes::Shards || self.workers[worker].is_working)
+    }
+
+    /// Returns the worker of a lane's next task.
     pub(crate) fn worker_of_lane(&self, lane: usize) -> usize {
-        match self.lanes_are {
-            Lanes::Workers => lane,
-            Lanes::Shards { workers } => lane % workers,
-        }
+        self.lanes[lane].worker
     }
 
     /// Returns the number that the next task gets.
@@ -129,9 +175,9 @@ impl<T> Schedule<T> {
     /// Notes that the next task, one of `lane`, was sent.
     pub(crate) fn sent(&mut self, lane: usize, task: T) {
         self.pending.push_back(self.next_number());
-        self.window.push_back(Entry::Pending { lane, has_arrived: false, task });
         let worker = self.worker_of_lane(lane);
-        self.waiting[worker] += 1;
+        self.window.push_back(Entry::Pending { lane, worker, has_arrived: false, task });
+        self.workers[worker].waiting += 1;
         self.lanes[lane].load += 1;
         self.turn = (lane + 1) % self.lanes.len();
     }
@@ -163,8 +209,8 @@ impl<T> Schedule<T> {
     pub(crate) fn tasks(&self) -> impl DoubleEndedIterator<Item = Scheduled<'_, T>> {
         // Not over the window: out of order it may hold very many tasks that are done.
         self.pending.iter().filter_map(|&number| match self.window.get(self.place(number)?)? {
-            &Entry::Pending { lane, has_arrived, ref task } => {
-                Some(Scheduled { number, worker: self.worker_of_lane(lane), has_arrived, task })
+            &Entry::Pending { worker, has_arrived, ref task, .. } => {
+                Some(Scheduled { number, worker, has_arrived, task })
             }
             Entry::Done => None,
         })
@@ -183,7 +229,7 @@ impl<T> Schedule<T> {
     /// Returns the worker of a task that is not done.
     pub(crate) fn worker_of(&self, number: u64) -> Option<usize> {
         match self.window.get(self.place(number)?)? {
-            Entry::Pending { lane, .. } => Some(self.worker_of_lane(*lane)),
+            Entry::Pending { worker, .. } => Some(*worker),
             Entry::Done => None,
         }
     }
@@ -191,15 +237,13 @@ impl<T> Schedule<T> {
     /// Notes that the batch of task `number` has arrived. False if no such task waits for one.
     pub(crate) fn arrived(&mut self, number: u64) -> bool {
         let place = self.place(number);
-        let Some(Entry::Pending { lane, has_arrived: has_arrived @ false, .. }) =
+        let Some(Entry::Pending { worker, has_arrived: has_arrived @ false, .. }) =
             place.and_then(|place| self.window.get_mut(place))
         else {
             return false;
         };
         *has_arrived = true;
-        let lane = *lane;
-        let worker = self.worker_of_lane(lane);
-        self.waiting[worker] -= 1;
+        self.workers[*worker].waiting -= 1;
         if !self.in_order {
             self.arrivals.push_back(number);
         }
@@ -213,11 +257,9 @@ impl<T> Schedule<T> {
         let first = self.place(number)? + 1;
         let is_it = |entry: &Entry<T>| matches!(entry, Entry::Pending { has_arrived: true, task, .. } if is_wanted(task));
         let place = (first..self.window.len()).rev().find(|&place| is_it(&self.window[place]))?;
-        let Entry::Pending { lane, has_arrived, .. } = &mut self.window[place] else { return None };
+        let Entry::Pending { worker, has_arrived, .. } = &mut self.window[place] else { return None };
         *has_arrived = false;
-        let lane = *lane;
-        let worker = self.worker_of_lane(lane);
-        self.waiting[worker] += 1;
+        self.workers[*worker].waiting += 1;
         Some(self.first + place as u64)
     }
 
@@ -228,15 +270,16 @@ impl<T> Schedule<T> {
         let place = self.place(number)?;
         let entry = self.window.get_mut(place)?;
         let Entry::Pending { has_arrived: false, .. } = entry else { return None };
-        let Entry::Pending { lane, task, .. } = std::mem::replace(entry, Entry::Done) else { return None };
+        let Entry::Pending { lane, worker, task, .. } = std::mem::replace(entry, Entry::Done) else {
+            return None;
+        };
         self.lanes[lane].load -= 1;
         self.no_longer_pending(number);
-        let worker = self.worker_of_lane(lane);
-        self.waiting[worker] -= 1;
+        self.workers[worker].waiting -= 1;
         if self.lanes[lane].is_open {
             self.close_lane(lane);
         } else {
-            self.limit -= 1;
+            self.kept += 1;
         }
         self.close_gap();
         Some(task)
@@ -248,17 +291,20 @@ impl<T> Schedule<T> {
         let place = self.place(number)?;
         let entry = self.window.get_mut(place)?;
         let Entry::Pending { has_arrived: true, .. } = entry else { return None };
-        let Entry::Pending { lane, task, .. } = std::mem::replace(entry, Entry::Done) else { return None };
+        let Entry::Pending { lane, worker, task, .. } = std::mem::replace(entry, Entry::Done) else {
+            return None;
+        };
         self.lanes[lane].load -= 1;
         self.no_longer_pending(number);
         self.close_gap();
-        Some((number, self.worker_of_lane(lane), task))
+        Some((number, worker, task))
     }
 
     /// Gives a lane no more turns.
     pub(crate) fn close_lane(&mut self, lane: usize) {
         if std::mem::replace(&mut self.lanes[lane].is_open, false) {
             self.open -= 1;
+            self.count_lanes();
         }
     }
 
@@ -266,6 +312,118 @@ impl<T> Schedule<T> {
     pub(crate) fn close(&mut self) {
         self.lanes.iter_mut().for_each(|lane| lane.is_open = false);
         self.open = 0;
+        self.count_lanes();
+    }
+
+    /// Lets a worker get tasks, or no more tasks. At least one worker works.
+    pub(crate) fn set_working(&mut self, worker: usize, is_working: bool) {
+        let member = &mut self.workers[worker];
+        if std::mem::replace(&mut member.is_working, is_working) != is_working {
+            member.is_finished &= !is_working;
+            if is_working {
+                self.working += 1
+            } else {
+                self.working -= 1
+            }
+            self.deal();
+        }
+    }
+
+    /// Notes that a worker was told that it gets no more tasks.
+    pub(crate) fn finish(&mut self, worker: usize) {
+        self.workers[worker].is_finished = true;
+    }
+
+    /// True if the worker was told that it gets no more tasks.
+    pub(crate) fn is_finished(&self, worker: usize) -> bool {
+        self.workers[worker].is_finished
+    }
+
+    /// Adds a worker, which works.
+    pub(crate) fn add_worker(&mut self) {
+        let worker = self.workers.len();
+        self.workers.push(Member { waiting: 0, is_working: true, lanes: 0, is_finished: false });
+        self.working += 1;
+        if self.lanes_are == Lanes::Workers {
+            let is_open = self.open > 0;
+            self.lanes.push(Lane { load: 0, is_open, worker, next_worker: None });
+            self.open += usize::from(is_open);
+        }
+        self.deal();
+    }
+
+    /// Deals out the open shards evenly to the workers that work. As few shards as possible change their
+    /// worker.
+    fn deal(&mut self) {
+        if self.lanes_are == Lanes::Shards {
+            let takes_shards = |worker: &Member| worker.is_working && !worker.is_finished;
+            let mut counts: Vec<Option<usize>> =
+                self.workers.iter().map(|worker| takes_shards(worker).then_some(0)).collect();
+            let takers = counts.iter().flatten().count().max(1);
+            let mut homeless = Vec::new();
+            let (open, share) = (self.open, self.open.div_ceil(takers));
+            // Only so many workers may have one shard more than the others.
+            let mut full = if open % takers == 0 { usize::MAX } else { open % takers };
+            for lane in self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_open).map(|(lane, _)| lane) {
+                let owner = self.lanes[lane].next_worker.unwrap_or(self.lanes[lane].worker);
+                match &mut counts[owner] {
+                    Some(count) if *count + 1 < share => *count += 1,
+                    Some(count) if *count + 1 == share && full > 0 => (*count, full) = (*count + 1, full - 1),
+                    _ => homeless.push(lane),
+                }
+            }
+            for lane in homeless {
+                let fewest = (0..counts.len())
+                    .filter(|&worker| counts[worker].is_some())
+                    .min_by_key(|&worker| counts[worker]);
+                let Some(owner) = fewest else { break };
+                counts[owner] = counts[owner].map(|count| count + 1);
+                let Lane { worker, next_worker, .. } = &mut self.lanes[lane];
+                *next_worker = (*worker != owner).then_some(owner);
+            }
+            self.is_dealing = self.lanes.iter().any(|lane| lane.is_open && lane.next_worker.is_some());
+        }
+        self.count_lanes();
+    }
+
+    /// Gives the shards that are to change their worker to the new one, if the old one has answered all of
+    /// their tasks. Returns these shards.
+    pub(crate) fn hand_over(&mut self) -> Vec<usize> {
+        if !self.is_dealing {
+            return Vec::new();
+        }
+        let is_waiting = |lane: usize| {
+            let is_its = |entry: &Entry<T>| matches!(entry, &Entry::Pending { lane: of, has_arrived: false, .. } if of == lane);
+            self.pending.iter().filter_map(|&number| self.window.get(self.place(number)?)).any(is_its)
+        };
+        let is_free = |&lane: &usize| self.lanes[lane].next_worker.is_some() && !is_waiting(lane);
+        let free: Vec<usize> = (0..self.lanes.len()).filter(is_free).collect();
+        for &lane in &free {
+            let Lane { worker, next_worker, .. } = &mut self.lanes[lane];
+            *worker = next_worker.take().unwrap_or(*worker);
+        }
+        self.is_dealing = self.lanes.iter().any(|lane| lane.is_open && lane.next_worker.is_some());
+        self.count_lanes();
+        free
+    }
+
+    fn count_lanes(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.lanes = 0);
+        for Lane { worker, next_worker, .. } in self.lanes.iter().filter(|lane| lane.is_open) {
+            self.workers[*worker].lanes += 1;
+            next_worker.iter().for_each(|&next| self.workers[next].lanes += 1);
+        }
+    }
+
+    /// Returns the lanes whose tasks a worker loads.
+    pub(crate) fn lanes_of(&self, worker: usize) -> Vec<usize> {
+        (0..self.lanes.len()).filter(|&lane| self.lanes[lane].worker == worker).collect()
+    }
+
+    /// True if a worker that does not work has nothing to answer and no shard.
+    pub(crate) fn is_free(&self, worker: usize) -> bool {
+        let has_shards = self.lanes_are == Lanes::Shards && self.workers[worker].lanes > 0;
+        !self.is_busy(worker) && !has_shards
     }
 
     /// Removes all tasks and returns them, each with its number, its worker, and whether it has arrived.
@@ -273,19 +431,11 @@ impl<T> Schedule<T> {
     pub(crate) fn abandon(&mut self) -> Vec<(u64, usize, bool, T)> {
         self.close();
         self.pending.clear();
-        self.waiting.fill(0);
-        let first = self.first;
-        let lanes_are = self.lanes_are;
-        let worker_of = |lane| match lanes_are {
-            Lanes::Workers => lane,
-            Lanes::Shards { workers } => lane % workers,
-        };
-        let numbered = (first..).zip(self.window.drain(..));
+        self.workers.iter_mut().for_each(|worker| worker.waiting = 0);
+        let numbered = (self.first..).zip(self.window.drain(..));
         numbered
             .filter_map(|(number, entry)| match entry {
-                Entry::Pending { lane, has_arrived, task } => {
-                    Some((number, worker_of(lane), has_arrived, task))
-                }
+                Entry::Pending { worker, has_arrived, task, .. } => Some((number, worker, has_arrived, task)),
                 Entry::Done => None,
             })
             .collect()
@@ -354,14 +504,15 @@ impl<T> Schedule<T> {
     pub(crate) fn moved(&mut self, number: u64, to: usize) {
         debug_assert_eq!(self.lanes_are, Lanes::Workers);
         let place = self.place(number);
-        if let Some(Entry::Pending { lane, has_arrived: false, .. }) =
+        if let Some(Entry::Pending { lane, worker, has_arrived: false, .. }) =
             place.and_then(|place| self.window.get_mut(place))
         {
-            let from = std::mem::replace(lane, to);
+            let from = std::mem::replace(worker, to);
+            *lane = to;
             self.lanes[from].load -= 1;
             self.lanes[to].load += 1;
-            self.waiting[from] -= 1;
-            self.waiting[to] += 1;
+            self.workers[from].waiting -= 1;
+            self.workers[to].waiting += 1;
         }
     }
 
@@ -372,7 +523,7 @@ impl<T> Schedule<T> {
 
     /// True if `worker` has tasks that have not arrived.
     pub(crate) fn is_busy(&self, worker: usize) -> bool {
-        self.waiting[worker] > 0
+        self.workers[worker].waiting > 0
     }
 
     /// True if some lane gets no more turns, so that a worker may have nothing more to do.
@@ -382,20 +533,16 @@ impl<T> Schedule<T> {
 
     /// True if `worker` has no task and will get none.
     pub(crate) fn is_over(&self, worker: usize) -> bool {
-        let (first, step) = match self.lanes_are {
-            Lanes::Workers => (worker, self.lanes.len()),
-            Lanes::Shards { workers } => (worker, workers),
-        };
-        let mut own = self.lanes.iter().skip(first).step_by(step);
-        !self.is_busy(worker) && !own.any(|lane| lane.is_open)
+        let Member { waiting, lanes, .. } = self.workers[worker];
+        waiting == 0 && lanes == 0
     }
 
     /// Returns the tasks that wait behind another task of the same worker, or for a worker that is down,
     /// oldest first. An idle worker could begin them sooner.
     pub(crate) fn waiting_behind(&self, is_down: impl Fn(usize) -> bool) -> Vec<(u64, usize)> {
-        let mut is_busy: Vec<bool> = (0..self.waiting.len()).map(is_down).collect();
-        let has_none = |(&tasks, &is_down): (&usize, &bool)| tasks < if is_down { 1 } else { 2 };
-        if self.waiting.iter().zip(&is_busy).all(has_none) {
+        let mut is_busy: Vec<bool> = (0..self.workers.len()).map(is_down).collect();
+        let has_none = |(worker, &is_down): (&Member, &bool)| worker.waiting < if is_down { 1 } else { 2 };
+        if self.workers.iter().zip(&is_busy).all(has_none) {
             return Vec::new();
         }
         self.waiting().filter(|&(_, worker)| std::mem::replace(&mut is_busy[worker], true)).collect()
@@ -437,7 +584,7 @@ mod tests {
     /// Runs a whole epoch whose batches arrive in the order `arrivals`; as in PyTorch one task is sent for
     /// each batch returned.
     fn trace(workers: usize, per_worker: usize, total: u64, in_order: bool, arrivals: &[u64]) -> String {
-        let mut schedule = Schedule::of_workers(workers, per_worker, in_order);
+        let mut schedule = Schedule::of_workers(&vec![true; workers], per_worker, in_order);
         let mut log = Vec::new();
         fill(&mut schedule, total, &mut log);
         let mut arrivals = arrivals.iter();
@@ -472,7 +619,7 @@ mod tests {
             time: u64,
         }
         let workers = shards.len();
-        let mut schedule = Schedule::of_shards(workers, workers, per_worker, in_order);
+        let mut schedule = Schedule::of_shards(workers, &vec![true; workers], per_worker, in_order);
         let worker = |shard: &&[u64]| Worker {
             left: shard.iter().copied().collect(),
             tasks: VecDeque::new(),
@@ -595,7 +742,7 @@ mod tests {
 
     #[test]
     fn what_waits_behind_a_slow_batch_can_be_moved() {
-        let mut schedule = Schedule::of_workers(2, 3, true);
+        let mut schedule = Schedule::of_workers(&[true; 2], 3, true);
         (0..6).for_each(|number| schedule.sent(number % 2, number));
         [1, 3].into_iter().for_each(|number| assert!(schedule.arrived(number)));
         assert_eq!(schedule.waiting_behind(|_| false), [(2, 0), (4, 0)]);
@@ -616,7 +763,7 @@ mod tests {
 
     #[test]
     fn only_a_task_that_waits_can_arrive() {
-        let mut schedule = Schedule::of_workers(1, 2, true);
+        let mut schedule = Schedule::of_workers(&[true], 2, true);
         assert!(!schedule.arrived(0));
         schedule.sent(0, 'a');
         assert!(schedule.arrived(0));
@@ -630,7 +777,7 @@ mod tests {
         fn every_task_is_returned_once_and_in_order(
             workers in 1usize..6, per_worker in 1usize..4, total in 0u64..40, in_order: bool, picks: Vec<prop::sample::Index>,
         ) {
-            let mut schedule = Schedule::of_workers(workers, per_worker, in_order);
+            let mut schedule = Schedule::of_workers(&vec![true; workers], per_worker, in_order);
             let mut log = Vec::new();
             let (mut waiting, mut sent, mut returned) = (Vec::new(), 0, Vec::new());
             let mut picks = picks.into_iter();

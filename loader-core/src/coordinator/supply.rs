@@ -92,15 +92,15 @@ impl Supply {
     }
 
     /// Returns an empty schedule for it.
-    pub(super) fn schedule<T>(&self, workers: usize, per_worker: usize, in_order: bool) -> Schedule<T> {
+    pub(super) fn schedule<T>(&self, is_working: &[bool], per_worker: usize, in_order: bool) -> Schedule<T> {
         match self {
             Self::Batches { plan, .. } => {
-                let mut schedule = Schedule::of_workers(workers, per_worker, in_order);
+                let mut schedule = Schedule::of_workers(is_working, per_worker, in_order);
                 schedule.start_at(plan.next_number(), 0);
                 schedule
             }
             Self::Shards { shards, .. } => {
-                let mut schedule = Schedule::of_shards(shards.count(), workers, per_worker, in_order);
+                let mut schedule = Schedule::of_shards(shards.count(), is_working, per_worker, in_order);
                 schedule.start_at(0, shards.turn());
                 (0..shards.count())
                     .filter(|&shard| shards.place(shard).ended)
@@ -168,13 +168,12 @@ impl Supply {
         }
     }
 
-    /// Notes that another process replaces the worker `worker` of `workers`. It must open its shards again,
-    /// except those that are over, which are returned.
-    pub(super) fn reopen(&mut self, worker: usize, workers: usize) -> BTreeSet<usize> {
+    /// Notes that another process loads `shards` from now on, and must open them. Returns those that are over,
+    /// and of which no more tasks may be sent.
+    pub(super) fn reopen(&mut self, shards: &[usize]) -> BTreeSet<usize> {
         let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
-        let own = (worker..opened.len()).step_by(workers);
-        own.clone().for_each(|shard| opened[shard] = false);
-        own.filter(|&shard| reached[shard].is_over).collect()
+        shards.iter().for_each(|&shard| opened[shard] = false);
+        shards.iter().copied().filter(|&shard| reached[shard].is_over).collect()
     }
 
     /// Returns the content of a task of `shard` that is sent again, with a slot of `room` bytes.

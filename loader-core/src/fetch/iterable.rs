@@ -293,6 +293,14 @@ impl<S> Cursors<S> {
         self.0.get(&shard).map_or(0, |cursor| cursor.position.saturating_add(cursor.skip))
     }
 
+    /// Closes a shard that another worker has read since: `place`, at which the shard must be opened if it is
+    /// not open, is then another one. For a task that continues the shard, `place` is the start.
+    fn forget_stale(&mut self, shard: usize, place: &ShardPosition) {
+        if place.position > 0 && self.position(shard) != place.position {
+            self.0.remove(&shard);
+        }
+    }
+
     /// True if a panic has ended the shard. It is false if opening the shard failed, because a loader that
     /// resumes tries to open it again.
     pub(crate) fn has_panicked(&self, shard: usize) -> bool {
@@ -368,6 +376,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let (stage, index) = at.get();
             NoBatch::Failed(error_to_failure(error, stage, index))
         };
+        cursors.forget_stale(shard, place);
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
         if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
             // The control page shows where reading begins, which may be before the first sample of the batch.

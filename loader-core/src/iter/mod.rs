@@ -145,6 +145,43 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
+    /// Returns the number of workers that load batches, including those that are being started; 0 without
+    /// workers, and after the end of the epoch.
+    pub fn num_workers(&self) -> usize {
+        match &self.inner {
+            Inner::Batches(_) | Inner::Shards(_) => 0,
+            Inner::Workers(iter) => iter.workers(),
+        }
+    }
+
+    /// Changes the number of workers while the epoch is loaded, from 1 to 62, or to more if the loader was
+    /// built with more. The batches and their order stay the same. With `in_order(false)` only the content of
+    /// each batch does.
+    ///
+    /// A worker that is no longer used finishes the batches that it has begun. Its process stays for ten
+    /// seconds, in case it is used again, and then ends. A worker that is added is started in the background,
+    /// and gets tasks once it runs. If it cannot be started, the loader warns
+    /// ([`Warning::WorkerNotAdded`]) and continues with the workers that it has. The shards of an iterable
+    /// dataset are dealt out again; a shard that changes its worker is opened again at its place, so
+    /// [`SnapshotDataset`](crate::SnapshotDataset) keeps this cheap. More workers than shards are idle.
+    ///
+    /// Persistent workers keep the number for the next epochs. Without them, each iterator starts with the
+    /// loader's `num_workers`. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) is always the
+    /// loader's.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if the iterator has no workers (`num_workers(0)`), or if `num_workers` is 0 or
+    /// too large; [`Error::System`] if the operating system refuses something.
+    pub fn set_num_workers(&mut self, num_workers: usize) -> Result<(), Error> {
+        match &mut self.inner {
+            Inner::Batches(_) | Inner::Shards(_) => {
+                let problem = "this iterator loads without workers; build the loader with `num_workers`";
+                Err(Error::invalid_option("num_workers", problem))
+            }
+            Inner::Workers(iter) => iter.set_workers(num_workers),
+        }
+    }
+
     /// Returns the figures of the epoch so far: batches, samples, time spent waiting, and whether the loader
     /// or the training step is the bottleneck.
     pub fn report(&self) -> EpochReport {

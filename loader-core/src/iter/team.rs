@@ -69,6 +69,12 @@ impl Team {
         self.coordinator.send_tasks(Instant::now(), &mut self.pool)
     }
 
+    /// Sets the number of workers that get tasks, and sends them tasks.
+    pub(super) fn set_workers(&mut self, workers: usize) -> Result<(), Error> {
+        self.coordinator.set_workers(workers, Instant::now(), &mut self.pool)?;
+        self.send_tasks()
+    }
+
     /// Waits until the user's next batch has arrived. False if the epoch is over.
     pub(super) fn wait(&mut self) -> Result<bool, Error> {
         self.coordinator.slots().set_user(thread::current().id());

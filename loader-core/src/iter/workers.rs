@@ -118,6 +118,23 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or_else(|| self.summary.pids.clone(), |team| team.pool.pids())
     }
 
+    /// Returns the number of workers that get tasks; 0 after the end.
+    pub(super) fn workers(&self) -> usize {
+        self.team.as_ref().map_or(0, |team| team.coordinator.workers())
+    }
+
+    /// Sets the number of workers that get tasks. Without effect after the end.
+    pub(super) fn set_workers(&mut self, workers: usize) -> Result<(), Error> {
+        let Some(team) = self.team.as_mut().filter(|_| !self.is_ended) else { return Ok(()) };
+        let max = team.pool.max_workers();
+        if workers == 0 || workers > max {
+            let problem =
+                format!("{workers} workers were requested of a running iterator, which has from 1 to {max}");
+            return Err(Error::invalid_option("num_workers", problem));
+        }
+        team.set_workers(workers)
+    }
+
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
         let team = self.team.as_ref();
         team.map_or_else(|| self.summary.workers.clone(), |team| team.coordinator.worker_reports(&team.pool))

@@ -70,8 +70,11 @@ impl Crew for Pool {
         self.workers[worker].process.signal(Signal::SIGKILL);
     }
 
-    fn restart(&mut self, worker: usize, pause: Duration) -> Result<(), Error> {
+    fn start(&mut self, worker: usize, pause: Duration) -> Result<(), Error> {
         self.control.reset(worker);
+        if let Some(ended) = self.workers.get_mut(worker) {
+            ended.sentinel_sent = false;
+        }
         let (starter, notes) = (Arc::clone(&self.starter), self.notes.clone());
         let restart = Restart::begin(worker, starter, notes, pause)?;
         self.restarts.insert(worker, restart);
@@ -82,7 +85,10 @@ impl Crew for Pool {
         let Some(restart) = self.restarts.remove(&worker) else { return Ok(()) };
         let Greeted { worker: new, watched, reader } = restart.finish()?;
         self.results.replace(worker, reader);
-        self.workers[worker].become_started(new);
+        match self.workers.get_mut(worker) {
+            Some(ended) => ended.become_started(new),
+            None => self.workers.push(new),
+        }
         if let Some(reaper) = &self.reaper {
             reaper.watch(worker, watched);
         }

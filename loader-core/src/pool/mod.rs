@@ -57,7 +57,7 @@ pub(crate) struct Pool {
     notes: NoteSender,
     control: Arc<ControlPage>,
     starter: Arc<Starter>,
-    /// Attempts to start workers again, by number of the worker.
+    /// Attempts to start workers, by number of the worker.
     restarts: BTreeMap<usize, Restart>,
     reaper: Option<Reaper>,
     slots: SlotPool,
@@ -74,6 +74,11 @@ impl Pool {
     /// Returns the process ids of the workers, by number of the worker.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.workers.iter().map(|worker| worker.process.pid()).collect()
+    }
+
+    /// Returns the maximum number of workers.
+    pub(crate) fn max_workers(&self) -> usize {
+        self.control.max_workers()
     }
 
     /// Returns the id of the worker's process, or of its last process if that has ended.

@@ -33,7 +33,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(1);
 pub(super) struct Reaper {
     thread: JoinHandle<()>,
     stop: Arc<AtomicBool>,
-    /// Sends the thread the processes that replace ended ones, each with the number of its worker.
+    /// Sends the thread processes that were started later, each with the number of its worker.
     replacements: mpsc::Sender<(usize, Watched)>,
     wake: UnixStream,
     sigchld: Option<SigId>,
@@ -76,7 +76,7 @@ impl Reaper {
         }
     }
 
-    /// Watches the process that replaces the ended one of worker `number`.
+    /// Watches the process of worker `number`, which is new or replaces the ended one.
     pub(super) fn watch(&self, number: usize, worker: Watched) {
         // If the thread is gone because the host stopped it, main checks its workers itself.
         drop(self.replacements.send((number, worker)));
@@ -117,7 +117,10 @@ impl Watch {
     fn run(mut self) {
         loop {
             while let Ok((number, worker)) = self.replaced.try_recv() {
-                self.workers[number] = worker;
+                match self.workers.get_mut(number) {
+                    Some(ended) => *ended = worker,
+                    None => self.workers.push(worker),
+                }
             }
             for number in 0..self.workers.len() {
                 self.look_at(number);

@@ -100,10 +100,13 @@ impl ReportReceiver {
         wait(self, deadline)
     }
 
-    /// Reads a worker's events from the ring of the process that replaces it. Drops what the old process had
-    /// sent and main has not read.
+    /// Reads a worker's events from the ring of its new process. Drops what the old process, if any, had sent
+    /// and main has not read. `worker` is at most the number of workers so far.
     pub fn replace(&mut self, worker: usize, reader: ReportReader) {
-        self.readers[worker] = reader;
+        match self.readers.get_mut(worker) {
+            Some(old) => *old = reader,
+            None => self.readers.push(reader),
+        }
     }
 
     /// Reads nothing more from a worker, because it broke the protocol.

@@ -30,6 +30,8 @@ pub(super) struct Workers {
     destroyed: u64,
     is_wanted: bool,
     next_pid: u32,
+    /// Number of processes that replaced others or were added.
+    starts: u64,
 }
 
 /// What the slots contain, by their number.
@@ -206,6 +208,7 @@ impl Workers {
             destroyed: slots.destroyed_regions(),
             is_wanted: true,
             next_pid: 1000,
+            starts: 0,
         }
     }
 
@@ -339,7 +342,12 @@ impl Workers {
         match &task.indices {
             Indices::Range { start, len } => Some(Content::Samples { first: *start, len: *len }),
             Indices::NextOf { shard, position, .. } => {
-                let from = *self.all[worker].cursors.entry(*shard).or_insert(*position);
+                let from = self.all[worker].cursors.entry(*shard).or_insert(*position);
+                // As `Cursors::forget_stale`: another worker has read the shard since.
+                if *position > 0 {
+                    *from = *position;
+                }
+                let from = *from;
                 let to = self.world.shard_len(*shard).min(from + self.world.batch_size);
                 (from < to).then_some(Content::Items { shard: *shard, from, to })
             }
@@ -432,7 +440,7 @@ impl Crew for Workers {
 
     fn finish(&mut self, worker: usize) {
         let state = &mut self.all[worker];
-        if !std::mem::replace(&mut state.has_sentinel, true) {
+        if !std::mem::replace(&mut state.has_sentinel, true) && !state.is_down {
             state.commands.push_back(None);
         }
     }
@@ -464,12 +472,24 @@ impl Crew for Workers {
         self.end(worker);
     }
 
-    fn restart(&mut self, worker: usize, _pause: Duration) -> Result<(), Error> {
-        self.all[worker].restart = Restart::UnderWay;
+    fn start(&mut self, worker: usize, _pause: Duration) -> Result<(), Error> {
+        if worker == self.all.len() {
+            let absent =
+                Worker { runs: false, is_down: true, is_exit_reported: true, ..Worker::new(0, self.now) };
+            self.all.push(absent);
+        }
+        let state = &mut self.all[worker];
+        assert!(state.is_down && state.restart == Restart::No, "worker {worker} is started twice");
+        (state.restart, state.has_sentinel) = (Restart::UnderWay, false);
         Ok(())
     }
 
     fn adopt(&mut self, worker: usize) -> Result<(), Error> {
+        self.starts += 1;
+        if self.world.fails_to_start(self.starts) {
+            self.all[worker].restart = Restart::No;
+            return Err(Error::WorkerNotStarted { worker, problem: "the simulation refuses".into() });
+        }
         let had_sentinel = self.all[worker].has_sentinel;
         self.all[worker] = Worker::new(self.next_pid, self.now);
         self.next_pid += 1;

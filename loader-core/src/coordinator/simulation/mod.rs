@@ -40,6 +40,8 @@ const SEEDS: u64 = 1000;
 const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Maximum number of steps of a call of `next`.
 const MAX_STEPS: u32 = 200_000;
+/// Maximum number of workers.
+const MAX_WORKERS: usize = 5;
 
 /// What a worker loads for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,11 @@ impl World {
     fn steps(&self, task: u64) -> u32 {
         let hash = self.hash([task, 0, 2]);
         if hash.is_multiple_of(16) { 40 } else { (hash / 16 % 4) as u32 }
+    }
+
+    /// True if the `start`th process that main starts later does not come up.
+    fn fails_to_start(&self, start: u64) -> bool {
+        self.hash([start, 0, 4]).is_multiple_of(8)
     }
 
     /// Number of items of a shard.
@@ -126,6 +133,8 @@ struct Simulation {
     /// Number of times that a worker may still be stopped. Three stops in one batch would have it given up.
     stops_left: u32,
     trace: bool,
+    /// The user changes the number of workers.
+    changes_workers: bool,
 }
 
 impl Simulation {
@@ -281,7 +290,12 @@ impl Got {
                     assert!(self.order.iter().eq(self.batches.values()), "the order is wrong: {self:?}");
                 }
             }
-            shards => (0..shards).for_each(|shard| self.check_shard(world, shard)),
+            shards => {
+                (0..shards).for_each(|shard| self.check_shard(world, shard));
+                if in_order {
+                    assert!(self.order.iter().copied().eq(turns(world)), "the order is wrong: {self:?}");
+                }
+            }
         }
     }
 
@@ -297,6 +311,25 @@ impl Got {
             }
         }
         assert_eq!(next, world.shard_len(shard), "the end of shard {shard} is missing: {self:?}");
+    }
+}
+
+/// The batches of an iterable dataset in order: the shards take turns.
+fn turns(world: &World) -> Vec<Content> {
+    let mut read = vec![0; world.shards as usize];
+    let mut order = Vec::new();
+    loop {
+        let before = order.len();
+        for (shard, from) in (0..world.shards).zip(&mut read) {
+            let to = (*from + world.batch_size).min(world.shard_len(shard));
+            if *from < to {
+                order.push(Content::Items { shard, from: *from, to });
+            }
+            *from = to;
+        }
+        if order.len() == before {
+            return order;
+        }
     }
 }
 
@@ -341,7 +374,7 @@ impl Scenario {
 
     fn options(&mut self) -> WorkerOptions {
         WorkerOptions {
-            workers: self.rng.random_range(1..6),
+            workers: self.rng.random_range(1..=MAX_WORKERS),
             prefetch_factor: self.rng.random_range(1..4),
             in_order: self.in_order,
             timeout: None,
@@ -379,7 +412,7 @@ impl Scenario {
     fn start(&mut self, epoch: u64, place: Option<&Position>, slots: &SlotPool, stays: bool) -> Simulation {
         let options = self.options();
         let mut workers = Workers::new(options.workers, self.world, slots, self.base);
-        let max_pending = options.workers * options.prefetch_factor;
+        let max_pending = MAX_WORKERS * options.prefetch_factor;
         let supply = self.supply(epoch, place);
         let mut coordinator = Coordinator::new(options, supply, slots, stays, self.base, &workers);
         let sent = coordinator.send_tasks(self.base, &mut workers);
@@ -395,6 +428,7 @@ impl Scenario {
             max_held: self.max_held,
             stops_left: 2,
             trace: env::var_os("SIMULATION_SEED").is_some(),
+            changes_workers: self.rng.random(),
         }
     }
 }
@@ -417,12 +451,31 @@ fn load(simulation: &mut Simulation, got: &mut Got, most: u64) -> bool {
         while simulation.held.len() > simulation.max_held {
             simulation.drop_oldest();
         }
+        change_workers(simulation);
         // The user's own time.
         for _ in 0..simulation.rng.random_range(0..30) {
             simulation.step();
         }
     }
     false
+}
+
+/// Now and then, changes the number of workers, or lets time pass after which parked workers are removed.
+fn change_workers(simulation: &mut Simulation) {
+    if !simulation.changes_workers {
+        return;
+    }
+    match simulation.rng.random_range(0..8) {
+        0 | 1 => {
+            let count = simulation.rng.random_range(1..=MAX_WORKERS);
+            simulation.log(|| format!("the user sets {count} workers"));
+            let Simulation { coordinator, workers, .. } = simulation;
+            let now = workers.now;
+            coordinator.set_workers(count, now, workers).expect("it cannot fail here");
+        }
+        2 => simulation.workers.now += Duration::from_secs(11),
+        _ => {}
+    }
 }
 
 /// Abandons the epoch and begins another one with the same workers. False if they cannot go on.
