@@ -349,7 +349,7 @@ impl Coordinator {
         if let Some(second) = self.attempts.take_second_at(task) {
             self.lose(second, crew)?;
         }
-        self.leasing.unpark(task);
+        self.leasing.undefer(task);
         let Some(pending) = self.schedule.get_mut(task) else { return Ok(()) };
         let (indices, shard) = match pending.wanted() {
             Wanted::Samples(indices) => (indices.clone(), None),
@@ -377,8 +377,8 @@ impl Coordinator {
         let is_of_shard =
             |task: &Pending| matches!(task.wanted(), Wanted::NextOf { shard: of, .. } if *of == shard);
         let is_it = |&task: &u64| self.schedule.get(task).is_some_and(is_of_shard);
-        let parked: Vec<u64> = self.leasing.parked().filter(is_it).collect();
-        parked.into_iter().for_each(|task| self.end_without_batch(task, false));
+        let deferred: Vec<u64> = self.leasing.deferred().filter(is_it).collect();
+        deferred.into_iter().for_each(|task| self.end_without_batch(task, false));
         self.schedule.close_lane(shard);
     }
 
@@ -402,7 +402,7 @@ impl Coordinator {
             }
             match lease {
                 Some(lease) => self.give(number, worker, lease, crew)?,
-                None => self.park(number),
+                None => self.defer(number),
             }
         }
         over.into_iter().for_each(|shard| self.schedule.close_lane(shard));

@@ -95,14 +95,14 @@ impl Coordinator {
             }
             return Ok(true);
         }
-        let is_parked = self.leasing.unpark(task);
+        let is_deferred = self.leasing.undefer(task);
         let first = self.schedule.worker_of(task);
         let Some((first, pending)) = first.zip(self.schedule.get_mut(task)) else { return Ok(true) };
         let has_asked = pending.has_asked();
         let old = pending.set_lease(lease);
         self.schedule.moved(task, worker);
-        // The first attempt has no slot if the task was parked; then nothing of it is left.
-        if let Some(old) = old.filter(|_| !is_parked) {
+        // The first attempt has no slot if the task was deferred; then nothing of it is left.
+        if let Some(old) = old.filter(|_| !is_deferred) {
             self.lose(Attempt::new(task, first, old).that_has_asked(has_asked), crew)?;
         }
         Ok(true)

@@ -103,7 +103,7 @@ impl Leasing {
     }
 
     /// Notes that a task waits for any slot.
-    pub(super) fn park(&mut self, task: u64) {
+    pub(super) fn defer(&mut self, task: u64) {
         self.waiting.insert(task, Need::Any);
     }
 
@@ -113,13 +113,13 @@ impl Leasing {
     }
 
     /// Notes that a task does not wait any more, if it waits for any slot. False if it does not.
-    pub(super) fn unpark(&mut self, task: u64) -> bool {
-        let is_parked = matches!(self.waiting.get(&task), Some(Need::Any));
-        is_parked && self.waiting.remove(&task).is_some()
+    pub(super) fn undefer(&mut self, task: u64) -> bool {
+        let is_deferred = matches!(self.waiting.get(&task), Some(Need::Any));
+        is_deferred && self.waiting.remove(&task).is_some()
     }
 
     /// Returns the tasks that wait for any slot.
-    pub(super) fn parked(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn deferred(&self) -> impl Iterator<Item = u64> {
         self.waiting.iter().filter(|(_, need)| matches!(need, Need::Any)).map(|(&task, _)| task)
     }
 

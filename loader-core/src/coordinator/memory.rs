@@ -176,7 +176,7 @@ impl Coordinator {
             behind.filter(is_takable).map(|scheduled| (scheduled.number, scheduled.worker)).collect();
         for (number, worker) in takable {
             if self.roster.withdraw(worker, number, crew) {
-                self.park(number);
+                self.defer(number);
                 return Ok(true);
             }
         }
@@ -186,7 +186,7 @@ impl Coordinator {
         }
     }
 
-    /// Drops the last batch that has arrived behind `task`, and parks its task, to be loaded again when there
+    /// Drops the last batch that has arrived behind `task`, and defers its task, to be loaded again when there
     /// is room. False if there is no such batch, and for an iterable dataset, whose shards cannot go back.
     ///
     /// Alternative considered: to copy the batch into main's own memory. Rejected because
@@ -211,17 +211,17 @@ impl Coordinator {
         {
             self.schedule.moved(number, next);
         }
-        self.leasing.park(number);
+        self.leasing.defer(number);
         true
     }
 
     /// Takes back the slot of a task that no worker has begun.
-    pub(super) fn park(&mut self, task: u64) {
+    pub(super) fn defer(&mut self, task: u64) {
         let Some(pending) = self.schedule.get_mut(task) else { return };
         if let Some(lease) = pending.take_lease() {
             self.leasing.slots().release(lease, false);
         }
-        self.leasing.park(task);
+        self.leasing.defer(task);
     }
 
     /// Handles the return of a slot that main has asked for.

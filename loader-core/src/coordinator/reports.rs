@@ -104,7 +104,7 @@ impl Coordinator {
             pending.start_again();
             pending.take_lease();
         }
-        self.leasing.park(task);
+        self.leasing.defer(task);
         self.roster.answered(worker, task, crew)
     }
 
@@ -194,7 +194,7 @@ impl Coordinator {
         if let Some(lease) = ended.and_then(|mut pending| pending.take_lease()) {
             self.leasing.slots().release(lease, held);
         }
-        self.leasing.unpark(task);
+        self.leasing.undefer(task);
     }
 
     /// A report must be about a task that waits for it, under the lease of the task, by the worker of the

@@ -2,6 +2,7 @@
 
 mod ends;
 mod extension;
+mod number_of_workers;
 mod persistent;
 mod programs;
 mod shutdown;
