@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use loader_core::{LoaderOptions, NumWorkers};
+use loader_core::LoaderOptions;
 use serde::Serialize;
 
 /// Measures one workload of the loader and prints a line of JSON.
@@ -173,10 +173,10 @@ impl Options {
 
     /// Returns the options of the loader that are the same for all workloads.
     pub(crate) fn loader(&self) -> LoaderOptions {
-        let mut options = LoaderOptions::default();
-        options.batch_size = Some(self.batch_size());
-        options.shuffle = Some(self.shuffle);
-        options.num_workers = Some(NumWorkers::Fixed(self.workers));
+        let mut options = LoaderOptions::default()
+            .batch_size(self.batch_size())
+            .shuffle(self.shuffle)
+            .num_workers(self.workers);
         options.prefetch_factor = self.prefetch_factor;
         options
     }

@@ -62,7 +62,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     system::print(&Line { loader: "ours", options, state_bytes: json.len(), save_us, resume_ms, check })
 }
 
-fn loader(mut options: LoaderOptions, workers: usize) -> Result<DataLoader<Tensor<i64>>, Error> {
-    options.num_workers = Some(workers.into());
-    DataLoader::builder(Integers { count: SAMPLES }).options(options).build()
+fn loader(options: LoaderOptions, workers: usize) -> Result<DataLoader<Tensor<i64>>, Error> {
+    DataLoader::builder(Integers { count: SAMPLES }).options(options.num_workers(workers)).build()
 }

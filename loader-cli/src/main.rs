@@ -1,12 +1,13 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches.
 //!
-//! `arguments` and `settings` read the command line and the config, `dataset` and `run` open the dataset and
+//! `arguments`, `options` and `settings` read the command line and the config, `dataset` and `run` open the dataset and
 //! load it, `events` and `reporter` print what happens, and `stop` determines the exit status.
 
 mod arguments;
 mod dataset;
 mod events;
 mod interrupt;
+mod options;
 mod plan;
 mod progress;
 mod reporter;
@@ -26,7 +27,12 @@ fn main() -> ExitCode {
     loader_worker::init();
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
-        Err(status) => return status,
+        Err(stop) => {
+            // The arguments were not read, so `--json` counts wherever it is.
+            let json = std::env::args_os().any(|argument| argument == "--json");
+            Reporter::new(json).stopped(&stop);
+            return stop.status();
+        }
     };
     let mut reporter = Reporter::new(arguments.json());
     let outcome =

@@ -9,7 +9,7 @@ use crate::{arguments::PlanArguments, interrupt::Interrupt, stop::Stop};
 
 /// Prints the plan. Returns the number of batches that failed, as `run` does: always 0.
 pub(crate) fn plan(arguments: &PlanArguments, interrupt: Interrupt) -> Result<u64, Stop> {
-    let options = arguments.options().over(LoaderOptions::from_env()?).resolved();
+    let options = arguments.loader.options.clone().over(LoaderOptions::from_env()?).resolved();
     let batches = options.batch_sampler(arguments.length)?;
     let (seed, order) = (options.seed.unwrap_or_default(), options.order.unwrap_or_default());
     let mut out = BufWriter::new(io::stdout().lock());

@@ -25,7 +25,7 @@ impl Settings {
         dataset.size = arguments.size.or(dataset.size);
         dataset.pixels = arguments.pixels.or(dataset.pixels);
         dataset.max_file_bytes = arguments.max_file_bytes.or(dataset.max_file_bytes);
-        let mut loader = arguments.options().over(LoaderOptions::from_env()?).over(loader);
+        let mut loader = arguments.loader.options.clone().over(LoaderOptions::from_env()?).over(loader);
         if arguments.samples.is_some() {
             // `--samples` draws in random order, so `shuffle` has no meaning.
             loader.shuffle = None;

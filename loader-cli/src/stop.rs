@@ -7,7 +7,9 @@ use loader_data::{ImageFolderError, TransformError};
 
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The arguments contradict each other.
+    /// Help or the version was printed. The exit status says whether the user asked for it.
+    HelpPrinted(u8),
+    /// An argument is invalid, or the arguments contradict each other.
     InvalidArguments(String),
     InvalidConfig(ConfigError),
     DatasetNotOpened(ImageFolderError),
@@ -42,6 +44,7 @@ impl Stop {
                 | Error::EmptyDataset
                 | Error::WorkerProgramMissing { .. },
             ) => WRONG_REQUEST,
+            Self::HelpPrinted(status) => *status,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Loader(_) | Self::Reported | Self::Output(_) | Self::NoSignals(_) => FAILED,
             Self::Interrupted => INTERRUPTED,
@@ -60,7 +63,7 @@ impl Stop {
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Output(error) => ("OutputFailed", format!("cannot write to standard output: {error}")),
             Self::NoSignals(error) => ("System", format!("cannot watch for Ctrl-C: {error}")),
-            Self::Reported => return None,
+            Self::HelpPrinted(_) | Self::Reported => return None,
             Self::Interrupted => ("Interrupted", "interrupted".to_owned()),
         })
     }

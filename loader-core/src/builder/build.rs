@@ -26,7 +26,7 @@ use crate::{
     iter::{IdleTeam, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
-    options::{DEFAULT_BATCH_SIZE, DEFAULT_MAX_BAD_SAMPLES, OnBadSample, Order},
+    options::{OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
     state::{Batching, Pipeline},
@@ -88,8 +88,8 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
             return Err(Error::invalid_option("snapshot_every", PROBLEM));
         }
         let options = &self.settings.options;
-        let batch_size = options.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
-        let drop_last = options.drop_last.unwrap_or(false);
+        let batch_size = options.batch_size.unwrap_or_else(default::batch_size);
+        let drop_last = options.drop_last.unwrap_or_else(default::drop_last);
         if options.on_bad_sample == Some(OnBadSample::Replace) {
             const PROBLEM: &str =
                 "samples of an iterable dataset have no index, so they cannot be replaced; use \"skip\"";
@@ -135,8 +135,9 @@ where
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
-        self.kind.set_on_bad_sample(settings.options.on_bad_sample.unwrap_or_default());
-        let pinner = pinning::open(settings.options.pin_memory.unwrap_or(false), &settings.warn);
+        self.kind.set_on_bad_sample(settings.options.on_bad_sample.unwrap_or_else(default::on_bad_sample));
+        let pinner =
+            pinning::open(settings.options.pin_memory.unwrap_or_else(default::pin_memory), &settings.warn);
         let is_torch = settings.options.order == Some(Order::Torch);
         let batching = match &content {
             // In PyTorch's order, a sampler that shares the loader's generator gives other indices than the
@@ -161,7 +162,7 @@ where
             }
             Some(program) => load_by_workers(&mut settings, program, epochs, encoded, pinner.clone())?,
         };
-        let max_bad_samples = settings.options.max_bad_samples.unwrap_or(DEFAULT_MAX_BAD_SAMPLES);
+        let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
         Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, max_bad_samples))
     }
 }
@@ -220,6 +221,6 @@ where
         warn: settings.warn.clone(),
     };
     let slots = SlotPool::pinned(settings.shared_memory_limit(), pinner);
-    let stay = settings.options.persistent_workers.unwrap_or(false);
+    let stay = settings.options.persistent_workers.unwrap_or_else(default::persistent_workers);
     Ok(Loading::Workers { launch: Arc::new(launch), slots, epochs, idle: stay.then(IdleTeam::default) })
 }

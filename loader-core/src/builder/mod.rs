@@ -2,6 +2,7 @@
 //! none is first reported by `iter()`.
 
 mod build;
+mod memory;
 mod order;
 mod settings;
 mod unbatched;
@@ -254,7 +255,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// The loader notices the death of a worker at once, with or without a timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.settings.options.timeout = Some(timeout.as_secs_f64());
+        self.settings.options.timeout = Some(timeout);
         self
     }
 
@@ -347,7 +348,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// dataset.
     #[must_use]
     pub fn sample_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.options.sample_timeout = Some(timeout.as_secs_f64());
+        self.settings.options.sample_timeout = Some(timeout);
         self
     }
 
@@ -441,7 +442,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// use [`timeout`](Self::timeout) to end the wait.
     #[must_use]
     pub fn warn_after(mut self, patience: Duration) -> Self {
-        self.settings.options.warn_after = Some(patience.as_secs_f64());
+        self.settings.options.warn_after = Some(patience);
         self
     }
 

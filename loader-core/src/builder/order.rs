@@ -1,9 +1,9 @@
 //! The batch sampler that the options describe if the user gives no sampler.
 
-use super::settings::machine_memory;
+use super::memory;
 use crate::{
     error::Error,
-    options::{DEFAULT_BATCH_SIZE, LoaderOptions, Order},
+    options::{LoaderOptions, Order, default},
     sampler::{BatchSampler, DistributedSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
 };
 
@@ -21,9 +21,7 @@ impl LoaderOptions {
     /// ```
     /// use loader_core::{LoaderOptions, Order, sampler::{BatchSampler, Epoch}};
     ///
-    /// let mut options = LoaderOptions::default();
-    /// options.batch_size = Some(4);
-    /// options.shuffle = Some(true);
+    /// let options = LoaderOptions::default().batch_size(4).shuffle(true);
     /// let batches = options.batch_sampler(10)?.batches(Epoch::new(42, 0).order(Order::Torch));
     /// assert!(batches.eq([vec![6, 5, 4, 0], vec![8, 9, 2, 1], vec![3, 7]]));
     /// # Ok::<(), loader_core::Error>(())
@@ -39,8 +37,8 @@ impl LoaderOptions {
 
     /// Groups the indices of `sampler` into batches.
     pub(super) fn in_batches(&self, sampler: Box<dyn Sampler>) -> Box<dyn BatchSampler> {
-        let batch_size = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE);
-        Box::new(FixedBatches::new(sampler, batch_size, self.drop_last.unwrap_or(false)))
+        let batch_size = self.batch_size.unwrap_or_else(default::batch_size);
+        Box::new(FixedBatches::new(sampler, batch_size, self.drop_last.unwrap_or_else(default::drop_last)))
     }
 
     pub(super) fn check_batch_size(&self) -> Result<(), Error> {
@@ -53,7 +51,7 @@ impl LoaderOptions {
     /// Checks that the machine has enough memory for the order and for the indices of a batch. Without this
     /// check, the allocator would end the process.
     fn check_size(&self, samples: usize) -> Result<(), Error> {
-        let memory = machine_memory().unwrap_or(u64::MAX >> 1);
+        let memory = memory::of_machine().unwrap_or(u64::MAX >> 1);
         let is_too_large = |indices: usize| {
             let bytes = indices.checked_mul(size_of::<usize>()).and_then(|bytes| isize::try_from(bytes).ok());
             bytes.is_none_or(|bytes| bytes as u64 > memory)
@@ -67,7 +65,7 @@ impl LoaderOptions {
             let problem = problem("a random order", samples);
             return invalid("shuffle", format!("{problem}; use order \"native\""));
         }
-        let batch = self.batch_size.unwrap_or(DEFAULT_BATCH_SIZE).min(samples);
+        let batch = self.batch_size.unwrap_or_else(default::batch_size).min(samples);
         if is_too_large(batch) {
             return invalid("batch_size", format!("{}; use smaller batches", problem("a batch", batch)));
         }
@@ -75,7 +73,10 @@ impl LoaderOptions {
     }
 
     fn sampler(&self, samples: usize) -> Result<Box<dyn Sampler>, Error> {
-        let (shuffle, drop_last) = (self.shuffle.unwrap_or(false), self.drop_last.unwrap_or(false));
+        let (shuffle, drop_last) = (
+            self.shuffle.unwrap_or_else(default::shuffle),
+            self.drop_last.unwrap_or_else(default::drop_last),
+        );
         Ok(match self.share(samples)? {
             Some(sampler) => Box::new(sampler.shuffle(shuffle).drop_last(drop_last)),
             None if shuffle => Box::new(RandomSampler::of_loader(samples)),

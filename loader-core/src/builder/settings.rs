@@ -1,17 +1,14 @@
 //! The builder's settings, without the code that is sent to workers, and their checks.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use loader_ipc::slots::FIRST_LEN;
 
-use super::{WorkerProgram, order::invalid};
+use super::{WorkerProgram, memory, order::invalid};
 use crate::{
     coordinator::WorkerOptions,
     error::Error,
-    options::{
-        DEFAULT_IN_ORDER, DEFAULT_MAX_WORKER_DEATHS, DEFAULT_PREFETCH_FACTOR, DEFAULT_WARN_AFTER,
-        LoaderOptions, OnWorkerDeath,
-    },
+    options::{LoaderOptions, OnWorkerDeath, default},
     sampler::{BatchSampler, Sampler},
     state::{Origin, Pipeline},
     warning::Warn,
@@ -57,16 +54,16 @@ impl Default for Settings {
 impl Settings {
     /// Max bytes of shared memory.
     pub(super) fn shared_memory_limit(&self) -> u64 {
-        self.options.shared_memory_limit.unwrap_or_else(default_memory_limit)
+        self.options.shared_memory_limit.unwrap_or_else(memory::default_limit)
     }
 
     pub(super) fn origin(&self, samples: Option<usize>, pipeline: Pipeline) -> Origin {
-        let order = self.options.order.unwrap_or_default();
+        let order = self.options.order.unwrap_or_else(default::order);
         Origin { seed: self.seed(), order, samples, pipeline: Arc::new(pipeline) }
     }
 
     pub(super) fn seed(&self) -> u64 {
-        self.options.seed.unwrap_or(0)
+        self.options.seed.unwrap_or_else(default::seed)
     }
 
     /// Returns the number of shards of an iterable dataset. Fails if an option needs indices, which it does
@@ -89,7 +86,7 @@ impl Settings {
     /// several are wrong, it reports the one that PyTorch reports.
     pub(super) fn check_options(&self) -> Result<WorkerOptions, Error> {
         let options = &self.options;
-        let workers = options.num_workers.unwrap_or_default().resolve();
+        let workers = options.num_workers.unwrap_or_else(default::num_workers).resolve();
         let check_needs_workers = |option, is_set| match workers == 0 && is_set {
             true => invalid(
                 option,
@@ -100,9 +97,9 @@ impl Settings {
         if workers > MAX_WORKERS {
             return too_large("num_workers", workers, MAX_WORKERS);
         }
-        let timeout = time_limit("timeout", options.timeout)?;
-        let sample_timeout = time_limit("sample_timeout", options.sample_timeout)?;
-        let warn_after = time_limit("warn_after", Some(options.warn_after.unwrap_or(DEFAULT_WARN_AFTER)))?;
+        let timeout = time_limit(options.timeout.unwrap_or_else(default::timeout));
+        let sample_timeout = time_limit(options.sample_timeout.unwrap_or_else(default::sample_timeout));
+        let warn_after = time_limit(options.warn_after.unwrap_or_else(default::warn_after));
         check_needs_workers("prefetch_factor", options.prefetch_factor.is_some())?;
         match options.prefetch_factor {
             Some(0) => return invalid("prefetch_factor", "a worker needs at least one batch; use 1 or more"),
@@ -128,18 +125,20 @@ impl Settings {
         }
         Ok(WorkerOptions {
             workers,
-            prefetch_factor: options.prefetch_factor.unwrap_or(DEFAULT_PREFETCH_FACTOR),
-            in_order: options.in_order.unwrap_or(DEFAULT_IN_ORDER),
+            prefetch_factor: options.prefetch_factor.unwrap_or_else(default::prefetch_factor),
+            in_order: options.in_order.unwrap_or_else(default::in_order),
             timeout,
             warn_after,
-            max_worker_deaths: match options.on_worker_death.unwrap_or_default() {
-                OnWorkerDeath::Restart => options.max_worker_deaths.unwrap_or(DEFAULT_MAX_WORKER_DEATHS),
+            max_worker_deaths: match options.on_worker_death.unwrap_or_else(default::on_worker_death) {
+                OnWorkerDeath::Restart => {
+                    options.max_worker_deaths.unwrap_or_else(default::max_worker_deaths)
+                }
                 OnWorkerDeath::Fail => 0,
             },
-            on_bad_sample: options.on_bad_sample.unwrap_or_default(),
+            on_bad_sample: options.on_bad_sample.unwrap_or_else(default::on_bad_sample),
             sample_timeout,
             memory_limit: options.worker_memory_limit,
-            hedge: options.hedge.unwrap_or(false),
+            hedge: options.hedge.unwrap_or_else(default::hedge),
         })
     }
 
@@ -151,7 +150,7 @@ impl Settings {
     /// Makes the batch sampler of a map-style dataset with `samples` samples.
     pub(super) fn make_batch_sampler(&mut self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
         let options = &self.options;
-        let shuffle = options.shuffle.unwrap_or(false);
+        let shuffle = options.shuffle.unwrap_or_else(default::shuffle);
         let conflict = |first, second, reason| Err(Error::ConflictingOptions { first, second, reason });
         if options.shards.is_some() {
             return invalid("shards", "only an iterable dataset has shards; leave shards out");
@@ -165,10 +164,10 @@ impl Settings {
             const REASON: &str =
                 "the batch sampler determines the samples of each batch; leave one of the two out";
             let others = [
-                ("batch_size", options.batch_size.is_some_and(|size| size != 1)),
+                ("batch_size", options.batch_size.is_some_and(|size| size != default::batch_size())),
                 ("shuffle", shuffle),
                 ("sampler", self.sampler.is_some()),
-                ("drop_last", options.drop_last.unwrap_or(false)),
+                ("drop_last", options.drop_last.unwrap_or_else(default::drop_last)),
                 ("rank", options.rank.is_some()),
                 ("world_size", options.world_size.is_some()),
             ];
@@ -206,49 +205,18 @@ fn too_large<T>(option: &'static str, value: usize, max: usize) -> Result<T, Err
     invalid(option, format!("{value} is more than {max}, the maximum"))
 }
 
-/// Converts the seconds of an option into a time limit; `None` if there is no limit.
-fn time_limit(option: &'static str, seconds: Option<f64>) -> Result<Option<Duration>, Error> {
-    match seconds.unwrap_or(0.0) {
-        0.0 => Ok(None),
-        // A time that a `Duration` cannot hold, or that was made from `Duration::MAX`, is no limit.
-        seconds if seconds.is_finite() && seconds >= u64::MAX as f64 => Ok(None),
-        seconds => match Duration::try_from_secs_f64(seconds) {
-            // A positive time that rounds to zero must not become "no limit".
-            Ok(limit) => Ok(Some(limit.max(Duration::from_nanos(1)))),
-            Err(_) => invalid(option, format!("{seconds} is not a valid number of seconds; use 0 or more")),
-        },
-    }
-}
-
-/// The default of `shared_memory_limit`: half of the memory that this process may use, as the kernel's
-/// default for a tmpfs. That is the machine's memory, or the limit of the process's control group if that is
-/// lower.
-fn default_memory_limit() -> u64 {
-    /// In bytes, if neither is known.
-    const FALLBACK: u64 = 1 << 32;
-    let memory = [machine_memory(), group_memory()].into_iter().flatten().min();
-    memory.map_or(FALLBACK, |memory| memory / 2)
-}
-
-/// The machine's memory in bytes, or `None` if the kernel does not tell it.
-pub(super) fn machine_memory() -> Option<u64> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"))?;
-    Some(total.trim().parse::<u64>().ok()? * 1024)
-}
-
-/// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
-fn group_memory() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit = |group: &Path| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok();
-    Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(limit).min()
+/// Returns `None` if an option's time is no limit: zero, or too long to matter.
+fn time_limit(time: Duration) -> Option<Duration> {
+    (!time.is_zero() && time < Duration::from_secs(u64::MAX)).then_some(time)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::SubsetRandomSampler;
+    use crate::{
+        options::{OptionInfo, OptionKind},
+        sampler::SubsetRandomSampler,
+    };
 
     fn refusal(settings: &mut Settings, samples: usize) -> Option<String> {
         settings.make_batch_sampler(samples).err().map(|error| error.to_string())
@@ -276,8 +244,23 @@ mod tests {
     }
 
     #[test]
+    fn options_that_need_workers_are_refused_without_them() {
+        for option in OptionInfo::ALL.iter().filter(|option| option.needs_workers()) {
+            let text = if option.kind() == OptionKind::Switch { "true" } else { "20000000" };
+            let mut options = LoaderOptions::default();
+            option.set(&mut options, text).unwrap();
+            let refused = |options| Settings { options, ..Settings::default() }.check_options().err();
+            let expected = format!(
+                "{0}: has no effect without workers; set num_workers, or leave {0} out",
+                option.name()
+            );
+            assert_eq!(refused(options).map(|error| error.to_string()), Some(expected));
+        }
+    }
+
+    #[test]
     fn shards_are_refused_for_a_map_style_dataset() {
-        let options = LoaderOptions { shards: Some(2), ..LoaderOptions::default() };
+        let options = LoaderOptions::default().shards(2);
         let message = refusal(&mut Settings { options, ..Settings::default() }, 10).unwrap();
         assert!(message.starts_with("shards: only an iterable dataset has shards"), "{message}");
     }

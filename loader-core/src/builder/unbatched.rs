@@ -8,6 +8,7 @@ use crate::{
     error::Error,
     fetch::DatasetKind,
     function::{ConvertFn, ConvertFnWith, Params, WithParams},
+    options::default,
 };
 
 impl<K: DatasetKind, C, W> Builder<K, C, W> {
@@ -80,8 +81,8 @@ impl Settings {
         self.options.check_batch_size()?;
         let options = &self.options;
         let others = [
-            ("batch_size", options.batch_size.is_some_and(|size| size != 1)),
-            ("drop_last", options.drop_last.unwrap_or(false)),
+            ("batch_size", options.batch_size.is_some_and(|size| size != default::batch_size())),
+            ("drop_last", options.drop_last.unwrap_or_else(default::drop_last)),
             ("batch_sampler", self.batch_sampler.is_some()),
         ];
         match others.into_iter().find(|(_, given)| *given) {

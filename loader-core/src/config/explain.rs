@@ -5,9 +5,8 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use super::{
-    OPTIONS,
     error::{ConfigError, Location, UnknownKey, hint, quoted},
-    nearest,
+    nearest, option_names,
 };
 
 /// Min similarity at which a known key is suggested. Lower than for environment variables, because the key is
@@ -35,7 +34,7 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
             let known = names.get(1..).unwrap_or_default().to_vec();
             let mut likely =
                 nearest(&key, known.iter().map(String::as_str), MIN_SIMILARITY).map(str::to_owned);
-            if section.is_empty() && OPTIONS.contains(&key.as_str()) {
+            if section.is_empty() && option_names().any(|name| name == key) {
                 likely = Some(format!("loader.{key}"));
             }
             let is_section = is_table && section.is_empty();

@@ -29,6 +29,8 @@
 //! # Ok::<(), loader_core::config::ConfigError>(())
 //! ```
 
+#[cfg(test)]
+mod documentation;
 mod environment;
 mod error;
 mod explain;
@@ -37,7 +39,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::options::LoaderOptions;
+use crate::options::{LoaderOptions, OptionInfo};
 
 pub use error::{ConfigError, Location, UnknownKey};
 
@@ -105,32 +107,10 @@ struct Sections<D> {
     loader: LoaderOptions,
 }
 
-/// Names of all options: of the fields of [`LoaderOptions`], and so of the keys in `[loader]`.
-const OPTIONS: [&str; 23] = [
-    "batch_size",
-    "shuffle",
-    "seed",
-    "order",
-    "rank",
-    "world_size",
-    "num_workers",
-    "prefetch_factor",
-    "drop_last",
-    "in_order",
-    "timeout",
-    "warn_after",
-    "shards",
-    "persistent_workers",
-    "pin_memory",
-    "shared_memory_limit",
-    "on_worker_death",
-    "max_worker_deaths",
-    "on_bad_sample",
-    "max_bad_samples",
-    "sample_timeout",
-    "worker_memory_limit",
-    "hedge",
-];
+/// The keys in `[loader]`.
+fn option_names() -> impl Iterator<Item = &'static str> {
+    OptionInfo::ALL.iter().map(OptionInfo::name)
+}
 
 /// Returns the candidate that is most similar to `name`, if its Jaro similarity (0 to 1, where 1 is equal) is
 /// at least `min`.
@@ -142,10 +122,10 @@ fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, min: f
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::{path::PathBuf, time::Duration};
 
     use super::*;
-    use crate::{NumWorkers, OnBadSample, OnWorkerDeath, Order};
+    use crate::{NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order};
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -171,44 +151,53 @@ mod tests {
 
     const DATASET: &str = "[dataset]\nkind = \"image-folder\"\npath = \"photos\"\n";
 
-    #[test]
-    fn a_file_can_set_every_option() {
-        let loader = "[loader]\nbatch_size = 64\nshuffle = true\nnum_workers = \"auto\"\n\
-                      prefetch_factor = 2\nseed = 7\norder = \"torch\"\nrank = 1\nworld_size = 4\n\
-                      drop_last = true\nin_order = false\ntimeout = 30\nwarn_after = 5\nshards = 6\n\
-                      persistent_workers = true\npin_memory = true\nshared_memory_limit = 1_000_000\n\
-                      on_worker_death = \"fail\"\nmax_worker_deaths = 5\non_bad_sample = \"skip\"\n\
-                      max_bad_samples = 100\nsample_timeout = 2.5\nworker_memory_limit = 2_000_000\n\
-                      hedge = true\n";
-        let config = photos(&format!("{DATASET}{loader}")).unwrap();
-        assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
-        let expected = LoaderOptions {
+    /// Options in which each option is set, to another value than its default.
+    pub(super) fn every_option() -> LoaderOptions {
+        LoaderOptions {
             batch_size: Some(64),
             shuffle: Some(true),
-            seed: Some(7),
+            seed: Some(u64::MAX >> 1),
             order: Some(Order::Torch),
             rank: Some(1),
             world_size: Some(4),
-            num_workers: Some(NumWorkers::Auto),
-            prefetch_factor: Some(2),
             drop_last: Some(true),
+            num_workers: Some(NumWorkers::Auto),
+            prefetch_factor: Some(3),
             in_order: Some(false),
-            timeout: Some(30.0),
-            warn_after: Some(5.0),
-            shards: Some(6),
+            warn_after: Some(Duration::from_secs(5)),
             persistent_workers: Some(true),
+            timeout: Some(Duration::from_secs(30)),
+            shards: Some(6),
             pin_memory: Some(true),
             shared_memory_limit: Some(1_000_000),
             on_worker_death: Some(OnWorkerDeath::Fail),
             max_worker_deaths: Some(5),
             on_bad_sample: Some(OnBadSample::Skip),
             max_bad_samples: Some(100),
-            sample_timeout: Some(2.5),
+            sample_timeout: Some(Duration::from_millis(2500)),
             worker_memory_limit: Some(2_000_000),
             hedge: Some(true),
-        };
-        assert_eq!(config.loader, expected);
+        }
+    }
+
+    #[test]
+    fn a_file_can_set_every_option() {
+        let loader: String = OptionInfo::ALL
+            .iter()
+            .map(|option| {
+                let value = option.get(&every_option()).expect("it is set");
+                let is_name = value.starts_with(char::is_alphabetic) && option.kind() != OptionKind::Switch;
+                let quote = if is_name { "\"" } else { "" };
+                format!("{} = {quote}{value}{quote}\n", option.name())
+            })
+            .collect();
+        let config = photos(&format!("{DATASET}[loader]\n{loader}")).unwrap();
+        assert_eq!(config.dataset, Photos { kind: Kind::ImageFolder, path: "photos".into(), size: None });
+        assert_eq!(config.loader, every_option());
         assert_eq!(photos(DATASET).unwrap().loader, LoaderOptions::default());
+        // Options that are written and read again are equal.
+        let text = toml::to_string(&every_option()).unwrap();
+        assert_eq!(toml::from_str::<LoaderOptions>(&text).unwrap(), every_option());
     }
 
     #[test]
@@ -249,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_options_is_complete() {
+    fn an_unknown_key_lists_all_options() {
         let error = <Config>::from_toml("[loader]\nxyz = 1").unwrap_err();
         let ConfigError::UnknownKey(unknown) = error else { panic!("{error:?}") };
-        assert_eq!(unknown.known, OPTIONS);
+        assert!(option_names().eq(unknown.known), "the names are the keys of the file");
         assert_eq!(unknown.nearest, None);
     }
 
@@ -269,6 +258,14 @@ mod tests {
             ),
             ("seed = -1", "`seed` in [loader]: expected a whole number from 0, found integer `-1`"),
             ("shuffle = 1", "`shuffle` in [loader]: expected true or false, found integer `1`"),
+            (
+                "timeout = -1",
+                "`timeout` in [loader]: expected a number of seconds from 0, found floating point `-1.0`",
+            ),
+            (
+                "warn_after = inf",
+                "`warn_after` in [loader]: expected a number of seconds from 0, found floating point `inf`",
+            ),
             ("timeout = \"1s\"", "`timeout` in [loader]: expected a number, found string \"1s\""),
             (
                 "num_workers = \"many\"",
@@ -321,6 +318,16 @@ mod tests {
     }
 
     #[test]
+    fn seconds_become_durations() {
+        let timeout =
+            |text: &str| photos(&format!("{DATASET}[loader]\ntimeout = {text}")).unwrap().loader.timeout;
+        assert_eq!(timeout("2.5"), Some(Duration::from_millis(2500)));
+        assert_eq!(timeout("-0.0"), Some(Duration::ZERO));
+        assert_eq!(timeout("1e-12"), Some(Duration::from_nanos(1)), "zero would be no limit");
+        assert_eq!(timeout("1e300"), Some(Duration::MAX));
+    }
+
+    #[test]
     fn upper_layers_override_lower_ones() {
         let options = |text: &str| toml::from_str::<LoaderOptions>(text).unwrap();
         let file = options("batch_size = 1\nseed = 1\nnum_workers = 1\ntimeout = 1\nprefetch_factor = 3");
@@ -335,5 +342,9 @@ mod tests {
         // A layer that switches workers off drops the options of lower layers that need workers.
         let without = options("num_workers = 0").over(file);
         assert_eq!(without, options("batch_size = 1\nseed = 1\nnum_workers = 0"));
+        let without = options("num_workers = 0").over(every_option());
+        for option in OptionInfo::ALL {
+            assert_eq!(option.get(&without).is_none(), option.needs_workers(), "{}", option.name());
+        }
     }
 }

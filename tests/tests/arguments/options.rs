@@ -7,6 +7,7 @@ use std::{
 
 use loader_core::{
     Builder, Error, LoaderOptions, Warning,
+    config::Config,
     kind::{Iterable, MapStyle, Plain},
     prelude::*,
     sampler::FixedBatches,
@@ -31,10 +32,8 @@ fn batches() -> FixedBatches<SequentialSampler> {
     FixedBatches::new(sampler(), 2, false)
 }
 
-fn options(set: impl FnOnce(&mut LoaderOptions)) -> LoaderOptions {
-    let mut options = LoaderOptions::default();
-    set(&mut options);
-    options
+fn options() -> LoaderOptions {
+    LoaderOptions::default()
 }
 
 /// Returns the names of the options that the error of `build()` is about. Its text must begin with them.
@@ -55,16 +54,12 @@ fn named<B>(built: Result<DataLoader<B>, Error>) -> Vec<&'static str> {
 // PyTorch: A02, A10, A14
 #[test]
 fn invalid_values_are_refused_with_a_hint() {
-    let with_timeout = |seconds| map().num_workers(1).options(options(|o| o.timeout = Some(seconds)));
     let cases = [
         (map().batch_size(0), "batch_size", "use 1 or more"),
         (map().num_workers(1_000_000), "num_workers", "more than 4096"),
         (map().num_workers(1).prefetch_factor(0), "prefetch_factor", "use 1 or more"),
         (map().num_workers(2).prefetch_factor(usize::MAX / 2 + 1), "prefetch_factor", "more than 65536"),
         (map().num_workers(1).shared_memory_limit(1000), "shared_memory_limit", "use 65536 or more"),
-        (with_timeout(-1.0), "timeout", "use 0 or more"),
-        (with_timeout(f64::NAN), "timeout", "use 0 or more"),
-        (with_timeout(f64::INFINITY), "timeout", "use 0 or more"),
         (map().prefetch_factor(2), "prefetch_factor", "set num_workers"),
         (map().timeout(SECOND), "timeout", "set num_workers"),
         (map().distributed(3, 3), "rank", "should be in the interval [0, 2]"),
@@ -83,6 +78,12 @@ fn invalid_values_are_refused_with_a_hint() {
     assert_eq!(named(map().unbatched().batch_size(0).build()), ["batch_size"]);
     assert_eq!(named(stream().batch_size(0).build()), ["batch_size"]);
     assert_eq!(named(stream().shards(0).build()), ["shards"]);
+    // A `Duration` cannot be negative; the number of seconds in a config can.
+    for seconds in ["-1", "nan", "inf"] {
+        let error = <Config>::from_toml(&format!("[loader]\ntimeout = {seconds}")).unwrap_err().to_string();
+        let expected = "line 2: `timeout` in [loader]: expected a number of seconds from 0, found ";
+        assert!(error.starts_with(expected), "{error}");
+    }
 }
 
 /// `build()` also refuses what PyTorch accepts in the constructor and refuses in `iter()`.
@@ -132,7 +133,7 @@ fn options_that_exclude_each_other_are_refused() {
     assert_eq!(named(stream().batch_size(2).unbatched().build()), ["unbatched", "batch_size"]);
     assert_eq!(named(stream().unbatched().drop_last(true).build()), ["unbatched", "drop_last"]);
     // Options that an iterable dataset cannot have.
-    let shuffled = stream().options(options(|o| o.shuffle = Some(true)));
+    let shuffled = stream().options(options().shuffle(true));
     assert_eq!(named(shuffled.build()), ["shuffle"]);
     assert_eq!(named(stream().on_bad_sample(OnBadSample::Replace).build()), ["on_bad_sample"]);
 }
@@ -158,7 +159,7 @@ fn all_other_combinations_are_accepted() {
     assert!(map().unbatched().num_workers(1).prefetch_factor(1).build().is_ok());
     assert!(stream().unbatched().build().is_ok());
     assert!(stream().batch_size(3).drop_last(true).num_workers(1).persistent_workers(true).build().is_ok());
-    assert!(stream().options(options(|o| o.shuffle = Some(false))).build().is_ok());
+    assert!(stream().options(options().shuffle(false)).build().is_ok());
     // A later `collate` replaces an earlier `unbatched`.
     let batched = map().unbatched().batch_size(5).collate(|samples| Ok(samples.len())).build().unwrap();
     assert_eq!(batched.len(), Some(2));
@@ -168,8 +169,8 @@ fn all_other_combinations_are_accepted() {
 // PyTorch: 1.2
 #[test]
 fn of_two_errors_the_first_in_pytorch_s_order_is_reported() {
-    let invalid_timeout = options(|o| (o.timeout, o.prefetch_factor) = (Some(-1.0), Some(2)));
-    assert_eq!(named(map().options(invalid_timeout).build()), ["timeout"], "before prefetch_factor");
+    let invalid_timeout = <Config>::from_toml("[loader]\nprefetch_factor = 2\ntimeout = -1").unwrap_err();
+    assert!(invalid_timeout.to_string().contains("`timeout`"), "before prefetch_factor: {invalid_timeout}");
     let both = map().prefetch_factor(2).persistent_workers(true);
     assert_eq!(named(both.build()), ["prefetch_factor"], "before persistent_workers");
     let both = map().persistent_workers(true).sampler(sampler()).shuffle(true);
@@ -178,7 +179,7 @@ fn of_two_errors_the_first_in_pytorch_s_order_is_reported() {
     assert_eq!(named(both.build()), ["sampler", "shuffle"], "before batch_size");
     let both = map().batch_sampler(batches()).batch_size(0);
     assert_eq!(named(both.build()), ["batch_sampler", "batch_size"]);
-    let both = stream().options(options(|o| (o.shuffle, o.batch_size) = (Some(true), Some(0))));
+    let both = stream().options(options().shuffle(true).batch_size(0));
     assert_eq!(named(both.build()), ["shuffle"], "before batch_size");
     // PyTorch checks that there are workers for a valid timeout last, in `iter()`.
     assert_eq!(named(map().timeout(SECOND).prefetch_factor(2).build()), ["prefetch_factor"]);

@@ -62,8 +62,7 @@ fn a_list_of_batches_is_a_batch_sampler() {
 #[test]
 fn options_make_a_batch_sampler() {
     let _watchdog = Watchdog::start();
-    let mut options = LoaderOptions::default();
-    options.batch_size = Some(4);
+    let options = LoaderOptions::default().batch_size(4);
     let [epoch, _] = indices(|| count(10).batch_sampler(options.batch_sampler(10).unwrap()));
     assert_eq!(epoch, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
 }

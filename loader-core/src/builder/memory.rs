@@ -1,0 +1,28 @@
+//! How much memory the machine has, and how much of it a loader may use.
+
+use std::{fs, path::Path};
+
+/// The default of `shared_memory_limit`: half of the memory that this process may use, as the kernel's
+/// default for a tmpfs. That is the machine's memory, or the limit of the process's control group if that is
+/// lower.
+pub(super) fn default_limit() -> u64 {
+    /// In bytes, if neither is known.
+    const FALLBACK: u64 = 1 << 32;
+    let memory = [of_machine(), of_control_group()].into_iter().flatten().min();
+    memory.map_or(FALLBACK, |memory| memory / 2)
+}
+
+/// The machine's memory in bytes, or `None` if the kernel does not tell it.
+pub(super) fn of_machine() -> Option<u64> {
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"))?;
+    Some(total.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
+fn of_control_group() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |group: &Path| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok();
+    Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(limit).min()
+}

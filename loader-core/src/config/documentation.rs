@@ -1,0 +1,75 @@
+//! Compares docs/configuration.md with the list of options.
+
+use std::{env, fs};
+
+use crate::options::{OptionInfo, OptionKind, listed};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.md");
+const HEAD: &str =
+    "| key | type | default | bounds | environment variable | command line |\n|---|---|---|---|---|---|\n";
+
+/// The table of the options. To update the document after a change of the list, run this test with
+/// `UPDATE_DOCS=1`.
+#[test]
+fn the_table_of_options_is_that_of_the_list() {
+    let text = fs::read_to_string(FILE).unwrap();
+    let (before, rest) = text.split_once(HEAD).expect("the table has this head");
+    let (table, after) = rest.split_once("\n\n").expect("a line follows the table");
+    let expected: Vec<_> = OptionInfo::ALL.iter().map(row).collect();
+    let expected = expected.join("\n");
+    if table != expected && env::var_os("UPDATE_DOCS").is_some() {
+        return fs::write(FILE, format!("{before}{HEAD}{expected}\n\n{after}")).unwrap();
+    }
+    assert!(
+        table == expected,
+        "run this test with UPDATE_DOCS=1, or put this table into {FILE}:\n{HEAD}{expected}"
+    );
+}
+
+#[test]
+fn every_option_is_explained() {
+    let text = fs::read_to_string(FILE).unwrap();
+    for option in OptionInfo::ALL {
+        let name = format!("`{}`", option.name());
+        let is_about = |line: &str| {
+            line.strip_prefix("- ")
+                .and_then(|line| line.split_once(": "))
+                .is_some_and(|(names, _)| names.contains(&name))
+        };
+        assert!(text.lines().any(is_about), "{FILE} has no item for {name}");
+    }
+}
+
+fn row(option: &OptionInfo) -> String {
+    let name = option.name();
+    let kind = match option.kind() {
+        OptionKind::Switch => "true or false".to_owned(),
+        OptionKind::Number => "whole number".to_owned(),
+        OptionKind::Bytes => "bytes".to_owned(),
+        OptionKind::Seconds => "seconds, may have a fraction".to_owned(),
+        OptionKind::NumWorkers => "whole number or `\"auto\"`".to_owned(),
+        OptionKind::Choice(names) => {
+            listed(&names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>(), "or")
+        }
+    };
+    let default = match (option.kind(), option.default_text()) {
+        (_, None) => "none".to_owned(),
+        (OptionKind::Choice(_), Some(name)) => format!("`\"{name}\"`"),
+        (_, Some(text)) => text,
+    };
+    let mut bounds = option.bounds().to_owned();
+    if option.needs_workers() {
+        bounds += if bounds.is_empty() { "needs workers" } else { "; needs workers" };
+    }
+    // An empty cell is one space.
+    let bounds = if bounds.is_empty() { " ".to_owned() } else { format!(" {bounds} ") };
+    let flag = format!("--{}", option.flag());
+    let usage = match option.kind() {
+        _ if option.help().is_none() => "none".to_owned(),
+        OptionKind::Switch => format!("`{flag}`, `{flag}=false`"),
+        OptionKind::NumWorkers => format!("`{flag} N`, `{flag} auto`"),
+        OptionKind::Choice(_) => format!("`{flag} NAME`"),
+        kind => format!("`{flag} {}`", kind.value_name()),
+    };
+    format!("| `{name}` | {kind} | {default} |{bounds}| `{}` | {usage} |", option.variable())
+}

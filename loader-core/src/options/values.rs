@@ -1,0 +1,281 @@
+//! The types of values that options have, and how they are written as text.
+
+use std::{fmt, num::NonZeroUsize, str::FromStr, thread, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::info::{OptionKind, ParseOptionError};
+
+/// A type of an option's values. A text is the value of an environment variable or of a command-line option.
+pub(super) trait OptionValue: Sized {
+    /// The kind of the option, unless its declaration gives another one.
+    const KIND: OptionKind;
+
+    fn from_text(text: &str) -> Option<Self>;
+    fn to_text(&self) -> String;
+}
+
+/// Implements `OptionValue` for types whose texts are those of `FromStr` and `Display`.
+macro_rules! option_values {
+    ($($type:ty: $kind:expr),*) => {$(
+        impl OptionValue for $type {
+            const KIND: OptionKind = $kind;
+
+            fn from_text(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+
+            fn to_text(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+option_values!(
+    usize: OptionKind::Number,
+    u32: OptionKind::Number,
+    u64: OptionKind::Number,
+    NumWorkers: OptionKind::NumWorkers
+);
+
+/// Implements `FromStr`, `Display` and `OptionValue` for an enum, given the names of its variants.
+macro_rules! written_as {
+    ($type:ident { $($variant:ident: $name:literal),* }) => {
+        impl FromStr for $type {
+            type Err = ParseOptionError;
+
+            fn from_str(text: &str) -> Result<Self, ParseOptionError> {
+                match text {
+                    $($name => Ok(Self::$variant),)*
+                    _ => Err(ParseOptionError::new(text, Self::KIND)),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self {
+                    $(Self::$variant => $name,)*
+                })
+            }
+        }
+
+        option_values!($type: OptionKind::Choice(&[$($name),*]));
+    };
+}
+
+impl OptionValue for bool {
+    const KIND: OptionKind = OptionKind::Switch;
+
+    fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "true" | "1" => Some(true),
+            "false" | "0" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl OptionValue for Duration {
+    const KIND: OptionKind = OptionKind::Seconds;
+
+    fn from_text(text: &str) -> Option<Self> {
+        seconds::to_duration(text.parse().ok()?)
+    }
+
+    fn to_text(&self) -> String {
+        self.as_secs_f64().to_string()
+    }
+}
+
+/// A duration as a number of seconds in serde's formats. The field of an option of type `Duration` needs the
+/// attribute `#[serde(with = "seconds")]`.
+pub(super) mod seconds {
+    use super::*;
+
+    /// Returns `None` if the number is negative, infinite or not a number. A time that is too long for a
+    /// `Duration` becomes the longest one.
+    pub(super) fn to_duration(seconds: f64) -> Option<Duration> {
+        if seconds.is_finite() && seconds >= u64::MAX as f64 {
+            return Some(Duration::MAX);
+        }
+        // A positive time that rounds to zero must not become zero, which stands for "no limit".
+        let min = Duration::from_nanos(u64::from(seconds > 0.0));
+        Duration::try_from_secs_f64(seconds).ok().map(|duration| duration.max(min))
+    }
+
+    pub(in crate::options) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        duration.map(|duration| duration.as_secs_f64()).serialize(serializer)
+    }
+
+    pub(in crate::options) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        let Some(seconds) = Option::<f64>::deserialize(deserializer)? else { return Ok(None) };
+        let invalid =
+            || de::Error::invalid_value(de::Unexpected::Float(seconds), &"a number of seconds from 0");
+        to_duration(seconds).map(Some).ok_or_else(invalid)
+    }
+}
+
+/// Number of worker processes; [`Fixed(0)`](Self::Fixed) by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumWorkers {
+    /// This many workers. 0 loads in the main process.
+    Fixed(usize),
+    /// One worker less than the number of CPUs that this process may use (by its affinity and its control
+    /// group's quota), but at least one.
+    Auto,
+}
+
+impl NumWorkers {
+    /// Returns the number of workers.
+    pub fn resolve(self) -> usize {
+        match self {
+            Self::Fixed(count) => count,
+            Self::Auto => {
+                // On Linux, this respects `sched_getaffinity` and the control group's quota.
+                let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+                (cpus - 1).max(1)
+            }
+        }
+    }
+}
+
+impl Default for NumWorkers {
+    fn default() -> Self {
+        Self::Fixed(0)
+    }
+}
+
+impl From<usize> for NumWorkers {
+    fn from(count: usize) -> Self {
+        Self::Fixed(count)
+    }
+}
+
+impl FromStr for NumWorkers {
+    type Err = ParseOptionError;
+
+    fn from_str(text: &str) -> Result<Self, ParseOptionError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => match text.parse() {
+                Ok(count) => Ok(Self::Fixed(count)),
+                Err(_) => Err(ParseOptionError::new(text, OptionKind::NumWorkers)),
+            },
+        }
+    }
+}
+
+impl fmt::Display for NumWorkers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(count) => count.fmt(f),
+            Self::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+impl Serialize for NumWorkers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(count) => count.serialize(serializer),
+            Self::Auto => serializer.serialize_str("auto"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for NumWorkers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrAuto;
+        impl de::Visitor<'_> for NumberOrAuto {
+            type Value = NumWorkers;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of workers or \"auto\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, count: i64) -> Result<NumWorkers, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Signed(count), &self);
+                usize::try_from(count).map(NumWorkers::Fixed).map_err(|_| wrong())
+            }
+
+            fn visit_u64<E: de::Error>(self, count: u64) -> Result<NumWorkers, E> {
+                let wrong = || E::invalid_value(de::Unexpected::Unsigned(count), &self);
+                usize::try_from(count).map(NumWorkers::Fixed).map_err(|_| wrong())
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<NumWorkers, E> {
+                match text {
+                    "auto" => Ok(NumWorkers::Auto),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(NumberOrAuto)
+    }
+}
+
+/// Random number generator that determines the order of the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Order {
+    /// This crate's own generator. The order of an epoch is computed without computing those of earlier
+    /// epochs. It takes constant memory for 65,536 samples or more, and 8 bytes a sample for fewer.
+    #[default]
+    Native,
+    /// PyTorch's generator. The order is exactly that of a `DataLoader` which shares one `torch.Generator`,
+    /// seeded with the loader's seed, with its sampler. It takes 8 bytes a sample. To compute the order of an
+    /// epoch, the generator skips the numbers that earlier epochs used, at about a third of a nanosecond per
+    /// number.
+    Torch,
+}
+
+written_as!(Order { Native: "native", Torch: "torch" });
+
+/// What happens when a worker process dies while it has work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum OnWorkerDeath {
+    /// Another process takes its place and loads its unfinished batches again. The loader returns the same
+    /// batches as without the death.
+    #[default]
+    Restart,
+    /// The iterator ends with [`Error::WorkerExited`](crate::Error::WorkerExited), as in PyTorch.
+    Fail,
+}
+
+written_as!(OnWorkerDeath { Restart: "restart", Fail: "fail" });
+
+/// What happens with a bad sample. A sample is bad if [`Dataset::get`](crate::Dataset::get) returns an error
+/// or panics, takes longer than `sample_timeout`, or repeatedly ends its worker process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum OnBadSample {
+    /// The iterator returns an error in place of the sample's batch and goes on with the next batch.
+    #[default]
+    Error,
+    /// The batch leaves the sample out and is shorter. A batch of which no sample is left is left out.
+    Skip,
+    /// Another sample takes its place. For map-style datasets only.
+    ///
+    /// The sample is drawn from the seed, the epoch and the index, so it is the same one in every run. It is
+    /// drawn from the whole dataset, or from the bad sample's own batch if a sampler, a batch sampler or a
+    /// rank is set, because these may leave samples out on purpose. If it is bad too, another one is drawn;
+    /// after 16 bad samples for one place, the batch leaves the place out.
+    Replace,
+}
+
+written_as!(OnBadSample { Error: "error", Skip: "skip", Replace: "replace" });
