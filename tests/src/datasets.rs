@@ -1,4 +1,4 @@
-//! Datasets for tests, good and bad.
+//! Datasets for tests, some of which fail on purpose.
 
 use std::{
     fs,
@@ -10,10 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use loader_core::prelude::*;
-use nix::{
-    sys::signal::{Signal, raise},
-    unistd::getpid,
-};
+use nix::sys::signal::{Signal, raise};
 use rand::RngExt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -37,7 +34,7 @@ impl Dataset for Noise {
     }
 }
 
-/// What a sample of [`Noise`] is.
+/// A sample of [`Noise`].
 pub type NoiseSample = (u64, [f32; 3], String);
 
 /// [`Noise`] that only `get_many` loads. Sample 5 may fail.
@@ -117,7 +114,7 @@ impl Dataset for Large {
     }
 }
 
-/// Samples that take a while.
+/// Numbers that are slow to load.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Slow {
     /// Number of samples.
@@ -139,14 +136,14 @@ impl Dataset for Slow {
     }
 }
 
-/// Samples of which the first one takes long.
+/// Samples of which the first is slow to load.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SlowFirst {
     /// Number of samples.
     pub count: usize,
-    /// Time for the first one.
+    /// Time for the first sample.
     pub delay: Duration,
-    /// Numbers in a sample, each of which is its index.
+    /// Length of a sample; each of its numbers is its index.
     pub numbers: usize,
 }
 
@@ -275,14 +272,15 @@ impl<D: Dataset> IterableDataset for AsStream<D> {
     }
 }
 
-/// Shards of any sizes; samples are `100 * shard + place`. Some go wrong.
+/// Shards of given sizes. Sample `p` of shard `s` is the number `100 * s + p`. One sample may fail, or shard
+/// 1 cannot be opened.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Uneven {
     /// Samples in each shard.
     pub sizes: Vec<u64>,
-    /// The sample that goes wrong.
+    /// The number of the sample that fails. For `u64::MAX`, shard 1 cannot be opened.
     pub at: Option<u64>,
-    /// How.
+    /// How the sample fails.
     pub fault: Fault,
 }
 
@@ -310,14 +308,14 @@ impl IterableDataset for Uneven {
     }
 }
 
-/// Squares, with a snapshot; counts how many samples it read.
+/// Squares, with snapshots. Each iterator counts the samples that it has read.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Squares {
     /// Number of samples.
     pub count: u64,
 }
 
-/// Where [`Squares`] are.
+/// Iterator of [`Squares`].
 #[derive(Debug)]
 pub struct SquaresIter {
     next: u64,
@@ -349,7 +347,7 @@ impl SnapshotIterator for SquaresIter {
 }
 
 impl IterableDataset for Squares {
-    /// The square, and how many samples its iterator has read.
+    /// The square, and the number of samples that its iterator has read.
     type Sample = (u64, u64);
 
     fn iter(
@@ -375,7 +373,7 @@ impl SnapshotDataset for Squares {
     }
 }
 
-/// What goes wrong with one sample.
+/// How a sample fails.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub enum Fault {
     /// An error with a cause.
@@ -388,30 +386,28 @@ pub enum Fault {
     Abort,
     /// The process exits with this code.
     Exit(i32),
-    /// SIGKILL, from within.
+    /// The process sends SIGKILL to itself.
     Kill,
     /// The stack overflows.
     StackOverflow,
-    /// The sample never comes.
+    /// Loading never ends.
     Hang,
-    /// The sample never comes, and SIGTERM does not help.
+    /// Loading never ends, and every signal is blocked.
     HangHard,
     /// The process stops (SIGSTOP).
     Stop,
-    /// Lines on standard output and error, and an attempt to read standard input.
-    Print,
-    /// Lines on standard error without end.
+    /// The process prints lines to standard error and never ends.
     PrintForever,
 }
 
-/// Good samples, but for one.
+/// Samples of which one fails.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Faulty {
     /// Number of samples.
     pub count: usize,
-    /// Index of the bad one.
+    /// Index of the sample that fails.
     pub at: usize,
-    /// What goes wrong with it.
+    /// How it fails.
     pub fault: Fault,
 }
 
@@ -435,30 +431,30 @@ impl Dataset for Faulty {
     }
 }
 
-/// As [`Noise`], and a sample goes wrong as often as `lives` says: each time takes a file away.
+/// [`Noise`], but a sample fails as often as it has files in the folder `lives`. Each failure removes a file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Mortal {
     /// Number of samples.
     pub count: usize,
-    /// What goes wrong.
+    /// How samples fail.
     pub fault: Fault,
-    /// A folder; see [`put_lives`].
+    /// The folder; see [`put_lives`].
     pub lives: PathBuf,
 }
 
-/// Says in the folder `lives` that samples go wrong, each so many times.
+/// Makes each sample fail the given number of times, by files in the folder `lives`.
 ///
 /// # Panics
-/// When it cannot be written.
+/// Panics if a file cannot be written.
 pub fn put_lives(lives: &Path, samples: &[(usize, u32)]) {
     for &(index, times) in samples {
         (0..times).for_each(|life| fs::write(lives.join(format!("{index}-{life}")), "").expect("a folder"));
     }
 }
 
-/// Takes one of a sample's lives; false when it has none.
+/// Removes a file of sample `index`, and returns false if there is none.
 pub fn take_life(lives: &Path, index: usize) -> bool {
-    // Whoever removes the file has taken it, whatever happens to him then.
+    // Of several processes, only one removes the file.
     (0..).map(|life| lives.join(format!("{index}-{life}"))).take(8).any(|life| fs::remove_file(life).is_ok())
 }
 
@@ -503,7 +499,7 @@ impl SnapshotDataset for Mortal {
     }
 }
 
-/// A shard of [`Mortal`].
+/// Iterator of a shard of [`Mortal`].
 struct MortalShard<'a> {
     dataset: &'a Mortal,
     next: usize,
@@ -566,15 +562,6 @@ impl Fault {
             Self::PrintForever => loop {
                 eprintln!("{}", "on and on ".repeat(20));
             },
-            Self::Print => {
-                println!("standard output of {}", getpid());
-                eprintln!("standard error of {}", getpid());
-                let mut text = String::new();
-                std::io::stdin().read_line(&mut text)?;
-                if !text.is_empty() {
-                    bail!("standard input had something: {text}");
-                }
-            }
         }
         Ok(())
     }
@@ -590,7 +577,7 @@ fn overflow(depth: u64) -> u64 {
     overflow(depth + 1) + space[0]
 }
 
-/// As many samples as the field says; sample `n` is the number `n`.
+/// The numbers below the field's value.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Count(pub usize);
 
@@ -613,13 +600,13 @@ pub struct Shards {
     /// Number of samples of each shard.
     pub sizes: Vec<u64>,
     /// Length that the dataset states, which may be wrong.
-    pub says: Option<usize>,
+    pub stated_len: Option<usize>,
 }
 
 impl Shards {
     /// Makes one shard for each size; the dataset states no length.
     pub fn of(sizes: &[u64]) -> Self {
-        Self { sizes: sizes.to_vec(), says: None }
+        Self { sizes: sizes.to_vec(), stated_len: None }
     }
 }
 
@@ -636,7 +623,7 @@ impl IterableDataset for Shards {
     }
 
     fn len(&self) -> Option<usize> {
-        self.says
+        self.stated_len
     }
 }
 

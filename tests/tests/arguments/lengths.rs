@@ -78,7 +78,7 @@ fn a_sampler_determines_the_length() {
 // PyTorch: 82, 1.5
 #[test]
 fn a_stream_s_length_is_computed_from_its_samples() {
-    let stream = || DataLoader::stream(Shards { sizes: vec![10], says: Some(10) });
+    let stream = || DataLoader::stream(Shards { sizes: vec![10], stated_len: Some(10) });
     for (batch_size, drop_last, expected) in
         [(1, false, 10), (1, true, 10), (2, false, 5), (2, true, 5), (3, false, 4), (3, true, 3)]
     {

@@ -21,7 +21,7 @@ fn map() -> Builder<MapStyle<Count>> {
 }
 
 fn stream() -> Builder<Iterable<Plain<Shards>>> {
-    DataLoader::stream(Shards { sizes: vec![10], says: Some(10) }).shards(1)
+    DataLoader::stream(Shards { sizes: vec![10], stated_len: Some(10) }).shards(1)
 }
 
 fn sampler() -> SequentialSampler {

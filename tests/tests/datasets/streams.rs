@@ -120,7 +120,7 @@ fn workers_whose_shards_have_ended_stay_only_if_they_are_persistent() {
     let _watchdog = Watchdog::start();
     for stays in [false, true] {
         for prefetch in [2, 3, 4] {
-            let builder = DataLoader::stream(Shards { sizes: vec![0, 4, 20], says: Some(24) });
+            let builder = DataLoader::stream(Shards { sizes: vec![0, 4, 20], stated_len: Some(24) });
             let builder = builder.num_workers(3).prefetch_factor(prefetch).persistent_workers(stays);
             let (loader, warnings) = with_length_warnings(builder);
             assert_eq!(loader.len(), Some(24));
@@ -148,7 +148,8 @@ fn a_stream_longer_than_its_length_is_warned_of_once_per_epoch() {
     for (sizes, quiet, total, loaded) in [(vec![20, 20], 2, 6, 21), (vec![0, 4, 20], 3, 4, 24)] {
         for way in WAYS {
             let shards = sizes.len();
-            let builder = DataLoader::stream(Shards { sizes: sizes.clone(), says: Some(20) }).shards(shards);
+            let builder =
+                DataLoader::stream(Shards { sizes: sizes.clone(), stated_len: Some(20) }).shards(shards);
             let (loader, warnings) = with_length_warnings(way.of(builder.batch_size(7)));
             let expected = Warning::LongerThanLen { announced: 20, loaded };
             for epoch in 0..2 {

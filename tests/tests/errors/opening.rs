@@ -111,7 +111,7 @@ impl IterableDataset for Archive {
 #[test]
 fn setup_runs_in_each_process() {
     let _watchdog = Watchdog::start();
-    for workers in [0, 1, 2] {
+    for workers in [0, 2] {
         let load = |is_missing| {
             let archive = || Archive { is_open: false, is_missing };
             let map = DataLoader::builder(archive()).batch_size(2).num_workers(workers).build().unwrap();
@@ -173,8 +173,9 @@ impl IterableDataset for Offline {
 #[test]
 fn a_stream_that_cannot_be_opened_loses_that_epoch_only() {
     let _watchdog = Watchdog::start();
-    for from in [0, 1] {
-        for way in WAYS {
+    // Every error captures a backtrace if RUST_BACKTRACE is set, so the first case has few workers.
+    for (from, ways) in [(0, &WAYS[..2]), (1, &WAYS)] {
+        for way in ways {
             let loader = way.of(DataLoader::stream(Offline { from })).build().unwrap();
             let shards = way.workers.max(1);
             let mut pids = Vec::new();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[test]
 fn a_sample_that_fails_loses_its_batch_only() {
     let _watchdog = Watchdog::start();
-    for workers in [0, 1, 3] {
+    for workers in [0, 2] {
         for fault in [Fault::Error, Fault::Panic, Fault::Ragged] {
             let dataset = Faulty { count: 30, at: 7, fault };
             let loader = DataLoader::builder(dataset).batch_size(3).num_workers(workers).build().unwrap();
@@ -142,7 +142,7 @@ fn errors_keep_the_order_of_batches() {
 #[test]
 fn errors_and_panics_of_a_collate_function_are_reported() {
     let _watchdog = Watchdog::start();
-    for workers in [0, 2] {
+    for workers in [0, 1] {
         let builder = || DataLoader::builder(Noise { count: 4 }).batch_size(2).num_workers(workers);
         let failing =
             builder().collate(|samples| -> anyhow::Result<u8> { anyhow::bail!("{} fail", samples.len()) });

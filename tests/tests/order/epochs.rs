@@ -99,8 +99,10 @@ fn every_image_comes_once_with_its_label() {
 fn the_seed_determines_the_order() {
     let _watchdog = Watchdog::start();
     let epochs = |seed| {
-        two_epochs(|way| way.of(DataLoader::builder(Count(100)).shuffle(true).seed(seed)).build())
-            .map(|batches| numbers(&batches))
+        two_epochs(|way| {
+            way.of(DataLoader::builder(Count(100)).batch_size(10).shuffle(true).seed(seed)).build()
+        })
+        .map(|batches| numbers(&batches))
     };
     assert_eq!(epochs(42), epochs(42));
     assert_ne!(epochs(42), epochs(43));
@@ -253,7 +255,7 @@ fn an_iterator_outlives_its_thread_and_can_be_moved() {
 fn the_report_tells_whether_loading_or_the_step_is_the_bottleneck() {
     let _watchdog = Watchdog::start();
     let run = |load: u64, step: u64| {
-        let dataset = Slow { count: 20, delay: Duration::from_millis(load) };
+        let dataset = Slow { count: 10, delay: Duration::from_millis(load) };
         let loader = DataLoader::builder(dataset).num_workers(1).build().unwrap();
         let mut batches = loader.iter().unwrap();
         batches.by_ref().for_each(|_| thread::sleep(Duration::from_millis(step)));

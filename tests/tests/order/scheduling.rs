@@ -1,7 +1,7 @@
 //! Which worker loads what, and in which order batches are returned: traces of PyTorch's scheduler with real
 //! processes. A slow sample waits at a gate that the test opens, so a trace does not depend on the machine.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, thread, time::Duration};
 
 use loader_core::{Error, Iter, prelude::*};
 use loader_tests::{
@@ -73,9 +73,7 @@ fn in_order_batches_wait_for_a_slow_one() {
 #[test]
 fn tasks_behind_a_slow_one_move_to_an_idle_worker() {
     let _watchdog = Watchdog::start();
-    // The last batches are large enough that main offers warm slots.
-    for (prefetch, total, numbers) in [(4, 40, 1), (40, 40, 1), (4, 8, 1), (2, 40, 200_000), (4, 40, 200_000)]
-    {
+    let check = |prefetch: usize, total: usize, numbers: usize| {
         let dataset = SlowFirst { count: total, delay: Duration::from_secs(1), numbers };
         let loader = DataLoader::builder(dataset).num_workers(2).prefetch_factor(prefetch).build().unwrap();
         let mut batches = loader.iter().unwrap();
@@ -89,7 +87,16 @@ fn tasks_behind_a_slow_one_move_to_an_idle_worker() {
         // All tasks that were sent ahead, including the one that worker 0 would have begun next.
         let ahead = &workers[1..(2 * prefetch).min(total)];
         assert!(ahead.iter().all(|&worker| worker == 1), "prefetch {prefetch}: {workers:?}");
-    }
+    };
+    thread::scope(|scope| {
+        for (prefetch, total) in [(4, 40), (40, 40), (4, 8)] {
+            scope.spawn(move || check(prefetch, total, 1));
+        }
+        // These batches are large enough that main offers warm slots.
+        for prefetch in [2, 4] {
+            scope.spawn(move || check(prefetch, 40, 200_000));
+        }
+    });
 }
 
 /// PyTorch's trace ends with samples 0 and 2, both of worker 0. Here sample 2 moves to the idle worker and is
