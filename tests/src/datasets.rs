@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use loader_core::prelude::*;
-use nix::sys::signal::{Signal, raise};
+use nix::sys::{
+    resource::{Resource, setrlimit},
+    signal::{Signal, raise},
+};
 use rand::RngExt;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -388,8 +391,20 @@ pub enum Fault {
     Exit(i32),
     /// The process sends SIGKILL to itself.
     Kill,
+    /// The process sends this signal to itself, which ends it.
+    Signal(i32),
     /// The stack overflows.
     StackOverflow,
+    /// A destructor panics while a panic unwinds.
+    PanicTwice,
+    /// An `extern "C"` function panics.
+    PanicInC,
+    /// The process closes descriptors 3 to 255, some of which are the loader's.
+    CloseDescriptors,
+    /// The process uses 1 GiB of memory.
+    UseMemory,
+    /// The process limits its address space, and an allocation fails.
+    FailToAllocate,
     /// Loading never ends.
     Hang,
     /// Loading never ends, and every signal is blocked.
@@ -454,8 +469,10 @@ pub fn put_lives(lives: &Path, samples: &[(usize, u32)]) {
 
 /// Removes a file of sample `index`, and returns false if there is none.
 pub fn take_life(lives: &Path, index: usize) -> bool {
-    // Of several processes, only one removes the file.
-    (0..).map(|life| lives.join(format!("{index}-{life}"))).take(8).any(|life| fs::remove_file(life).is_ok())
+    let file = |life| lives.join(format!("{index}-{life}"));
+    let left = (0..).take_while(|&life| file(life).exists()).count();
+    // Of several processes, only one removes a file.
+    (0..left).rev().any(|life| fs::remove_file(file(life)).is_ok())
 }
 
 impl Dataset for Mortal {
@@ -548,7 +565,20 @@ impl Fault {
             Self::Abort => process::abort(),
             Self::Exit(code) => process::exit(code),
             Self::Kill => drop(raise(Signal::SIGKILL)),
+            // Rust's handler ignores the first SIGSEGV.
+            Self::Signal(signal) => (0..2).for_each(|_| _ = raise(Signal::try_from(signal).unwrap())),
             Self::StackOverflow => drop(black_box(overflow(0))),
+            Self::PanicTwice => {
+                let _second = PanicsWhenDropped;
+                panic!("the first panic");
+            }
+            Self::PanicInC => panic_in_c(),
+            Self::CloseDescriptors => (3..256).for_each(|number: i32| _ = nix::unistd::close(number)),
+            Self::UseMemory => drop(black_box(vec![1u8; 1 << 30])),
+            Self::FailToAllocate => {
+                setrlimit(Resource::RLIMIT_AS, 1 << 28, 1 << 28)?;
+                drop(black_box(vec![1u8; 1 << 30]));
+            }
             Self::Hang => loop {
                 thread::sleep(Duration::from_secs(1));
             },
@@ -569,6 +599,18 @@ impl Fault {
 
 fn bail_with_cause(index: usize) -> anyhow::Result<()> {
     Err(anyhow::anyhow!("the disk is on fire")).with_context(|| format!("reading record {index}"))
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("the panic in a destructor");
+    }
+}
+
+extern "C" fn panic_in_c() {
+    panic!("the panic in a C function");
 }
 
 #[expect(unconditional_recursion)]

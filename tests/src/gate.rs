@@ -11,8 +11,8 @@ use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-/// A file that one process waits for and another one creates. A slow sample waits at a gate, so that no test depends on the speed of
-/// the machine.
+/// A file that one process waits for and another one creates. A slow sample waits at a gate, so that no test
+/// depends on the speed of the machine.
 #[derive(Debug)]
 pub struct Gate {
     folder: TempDir,

@@ -1,4 +1,4 @@
-//! Ways to lie to main: a worker program that speaks the protocol, and says in it what is not so.
+//! Ways to break the protocol: a worker program that speaks the protocol and sends main something false.
 
 use std::{
     env, fs,
@@ -20,97 +20,108 @@ use loader_ipc::{
 use nix::sys::signal::{Signal, raise};
 use serde::{Deserialize, Serialize};
 
-/// Whoever misses main's SIGKILL must not stay for ever.
-const LONGEST: Duration = Duration::from_secs(30);
-/// How long [`Lie::VacatedLate`] takes: another worker does the task meanwhile.
+/// Time after which a lying worker ends if main has not killed it.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Time that [`Lie::VacatedLate`] waits, in which another worker loads its task.
 pub const LATE: Duration = Duration::from_millis(300);
 
-/// What a worker does at its first task, instead of loading it.
+/// What a worker does at its first task instead of loading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lie {
-    /// It has done a task that another worker has.
-    OthersTask,
-    /// It has done a task that nobody has yet.
+    /// Answers a task of another worker.
+    OtherWorkersTask,
+    /// Answers a task that main has not sent yet.
     FutureTask,
-    /// Its batch is in a slot that it has no lease on.
+    /// Answers with a slot on which it has no lease.
     OtherSlot,
-    /// Its batch is in its slot, under a lease that is not the one it was given.
+    /// Answers with its slot under another lease.
     OtherGeneration,
-    /// Its slot is larger than it is.
+    /// Answers with a slot larger than its own.
     LargerSlot,
-    /// Its batch reaches beyond its slot.
+    /// Answers with a batch that extends beyond its slot.
     BeyondSlot,
-    /// Its batch ends beyond the end of numbers.
+    /// Answers with a batch whose end overflows.
     EndlessBatch,
-    /// It left the batch out.
+    /// Leaves out all samples.
     AllSamplesBad,
-    /// It left a sample out.
+    /// Leaves out one sample.
     SampleLeftOut,
-    /// It left out more samples than a frame may name.
+    /// Leaves out more samples than a frame may name.
     ManyLeftOut,
-    /// The shard is over, and there are no shards.
+    /// Says that the shard of a map-style dataset is exhausted.
     Exhausted,
-    /// The task is of an epoch that is over.
+    /// Skips the task, as if its epoch were over.
     Skipped,
-    /// The task was taken back from it.
+    /// Says that main has withdrawn the task.
     Withdrawn,
-    /// It was told of another epoch.
+    /// Says that it has resumed another epoch.
     Resumed,
-    /// It gives back a slot that it was not offered.
+    /// Gives back a slot that main did not offer.
     Unused,
-    /// It gives back its slot although main did not ask for the slot.
+    /// Gives back its slot, which main did not ask for.
     Vacated,
-    /// It asks for a slot, gets one, and asks with the one before.
+    /// Asks for a larger slot twice, the second time under the old lease.
     AsksTwice,
-    /// It asks for a slot that is too large, and asks again.
+    /// Asks twice for a slot that is too large.
     AsksAgain,
-    /// It asks for a slot that is no larger.
+    /// Asks for a slot that is not larger.
     AsksForNothing,
-    /// It says without end that it is ready.
-    ReadyForEver,
-    /// It says that it ends, and does not.
+    /// Says without end that it is ready.
+    RepeatsReady,
+    /// Says that it ends, and does not end.
     SaysBye,
-    /// It says that it has grown too large, and stays.
+    /// Says that it exceeds its memory limit, and does not end.
     Oversized,
-    /// It writes noise over everything in its queues, for as long as it can.
+    /// Writes noise over its queues until it is killed.
     Noise,
-    /// It cuts off, and enlarges, all memory that it was given, and ends if it could not.
+    /// Shrinks and enlarges all memory that it has; ends if the system refuses each change.
     Truncates,
-    /// It writes noise over what all workers share.
+    /// Writes noise over the control page, which all workers share.
     NoiseForAll,
-    /// It reports its task as done, at this position in its shard.
+    /// Reports its task as done, at this position in its shard.
     Advances(u64),
-    /// It reports its task as failed, at the last possible position.
+    /// Reports its task as failed, at the last possible position.
     FailsFarAhead,
-    /// It does nothing, and says that it is idle.
+    /// Sends nothing and shows itself as idle.
     Silent,
-    /// It asks for a larger slot, and says that its shard is over when main asks it for the slot that it has. It dies if its first task
-    /// is the first of all, since main does not ask for the slot of the batch that the user waits for.
+    /// Asks for a larger slot and, when main asks it to vacate the one that it has, says that its shard is
+    /// exhausted. Kills itself if its task is the first one, because main does not ask for the slot of the
+    /// batch that the user waits for.
     ExhaustedWhenAsked,
-    /// After a while, when another worker has done its task, it gives its slot back although main did not ask for it.
+    /// Gives back its slot, which main did not ask for, when another worker has loaded the task.
     VacatedLate,
 }
 
 impl Lie {
     /// Makes the next process that calls [`taken`](Self::taken) tell this lie.
+    ///
     /// # Panics
-    /// When the file cannot be written.
+    /// Panics if the file cannot be written.
     pub fn prepare(self) {
-        fs::write(place(), serde_json::to_vec(&self).expect("it is a word")).expect("the folder is there");
+        fs::write(file(), serde_json::to_vec(&self).expect("a lie is encodable"))
+            .expect("the folder is writable");
     }
 
-    /// The lie that this process is to tell, if it is the first one that asks.
+    /// Waits until a process has taken the prepared lie.
+    pub fn wait_until_taken() {
+        while file().exists() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Returns the prepared lie to the first process that calls this.
     pub fn taken() -> Option<Self> {
-        let lie = serde_json::from_slice(&fs::read(place()).ok()?).ok()?;
-        fs::remove_file(place()).ok().map(|()| lie)
+        let lie = serde_json::from_slice(&fs::read(file()).ok()?).ok()?;
+        fs::remove_file(file()).ok().map(|()| lie)
     }
 
-    /// Is a worker up to its first task, and then tells the lie. Returns if it is not killed for it.
+    /// Acts as an honest worker until its first task, and then tells the lie. Returns if main does not kill
+    /// it.
     ///
     /// # Errors
-    /// When main does not answer.
+    /// Fails if main does not answer.
     pub fn tell(self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + LONGEST;
+        let deadline = Instant::now() + DEADLINE;
         let lifeline = Arc::new(take_lifeline_from_stdin()?);
         let (bootstrap, fds) = Bootstrap::receive(&lifeline, deadline)?;
         let memory: Vec<File> =
@@ -123,7 +134,7 @@ impl Lie {
         let Some(Command::Task(task)) = commands.receive(deadline)? else { return Ok(()) };
         commands.begin(task.claim);
         match self {
-            Self::ReadyForEver => loop {
+            Self::RepeatsReady => loop {
                 results.send(&Event::Ready)?;
             },
             Self::Noise => write_noise(&memory[QUEUES], deadline)?,
@@ -132,7 +143,7 @@ impl Lie {
                 for memory in &memory {
                     let len = memory.metadata()?.len();
                     if [0, 1, len - 1, len + 1].into_iter().any(|other| memory.set_len(other).is_ok()) {
-                        thread::sleep(LONGEST);
+                        thread::sleep(DEADLINE);
                     }
                 }
             }
@@ -144,7 +155,7 @@ impl Lie {
                 results.send(&Event::NeedSlot { task, lease, needed: lease.len + 1 })?;
                 while !matches!(lifeline.receive::<Notice>(deadline)?.0, Notice::Vacate { .. }) {}
                 results.send(&Event::Exhausted { task, lease, held: false })?;
-                thread::sleep(LONGEST);
+                thread::sleep(DEADLINE);
             }
             _ => {
                 if self == Self::VacatedLate {
@@ -153,13 +164,13 @@ impl Lie {
                 for event in self.events(&task) {
                     results.send(&event)?;
                 }
-                thread::sleep(LONGEST);
+                thread::sleep(DEADLINE);
             }
         }
         Ok(())
     }
 
-    /// What it says of the task.
+    /// Returns the events that it sends about the task.
     fn events(self, &Task { number: task, lease, .. }: &Task) -> Vec<Event> {
         let done_with = |task, lease, (start, len), bad| {
             let encoded = Encoded { start, len };
@@ -167,11 +178,16 @@ impl Lie {
         };
         let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
         let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
-        let bad = |place| BadSampleRecord { place, index: 0, replaced_by: None, reason: "it is not".into() };
+        let bad = |place| BadSampleRecord {
+            place,
+            index: 0,
+            replaced_by: None,
+            reason: "it is not readable".into(),
+        };
         let left_out = |bad| Event::AllSamplesBad { task, lease, held: false, position: 0, bad };
         let asks = |needed| Event::NeedSlot { task, lease, needed };
         let event = match self {
-            Self::OthersTask => done(task + 1, lease),
+            Self::OtherWorkersTask => done(task + 1, lease),
             Self::FutureTask => done(task + 1000, lease),
             Self::OtherSlot => done(task, Lease { slot: lease.slot + 1, ..lease }),
             Self::OtherGeneration => done(task, Lease { generation: lease.generation + 1, ..lease }),
@@ -200,7 +216,7 @@ impl Lie {
             }
             Self::SaysBye => Event::Bye,
             Self::Oversized => Event::Oversized { resident: u64::MAX },
-            Self::ReadyForEver
+            Self::RepeatsReady
             | Self::Noise
             | Self::NoiseForAll
             | Self::Truncates
@@ -211,14 +227,14 @@ impl Lie {
     }
 }
 
-/// Where a bootstrap has the control page, and the memory of the worker's queues.
+/// Places of the control page and of the queues' memory among the descriptors of a bootstrap.
 const CONTROL: usize = 0;
 const QUEUES: usize = 1;
 
 fn write_noise(memory: &File, deadline: Instant) -> anyhow::Result<()> {
     let len = memory.metadata()?.len() as usize;
     let mut noise = vec![0; len];
-    // Something else each time, and never the same pattern in a word.
+    // The generator continues from pass to pass, so that each word changes all the time.
     let mut state = u64::from(std::process::id());
     while Instant::now() < deadline {
         for byte in &mut noise {
@@ -230,6 +246,6 @@ fn write_noise(memory: &File, deadline: Instant) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn place() -> PathBuf {
+fn file() -> PathBuf {
     env::temp_dir().join("lie")
 }

@@ -32,7 +32,7 @@ pub(crate) fn photo(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_kind_of_png() {
+fn every_kind_of_png_is_decoded_to_rgb() {
     use BitDepth::{Eight, Four, One, Sixteen, Two};
     use ColorType::{Grayscale, GrayscaleAlpha, Indexed, Rgb, Rgba};
 
@@ -63,7 +63,7 @@ fn every_kind_of_png() {
 }
 
 #[test]
-fn the_content_decides_not_the_name() {
+fn the_content_of_a_file_decides_its_format() {
     assert_eq!(pixels("really-a.png.JPG", &dot()).unwrap(), [[128]; 3].map(Vec::from));
     assert_eq!(pixels("coffee.png", &photo("table/coffee.jpg")).unwrap()[0].len(), 600 * 400);
 }
@@ -76,7 +76,7 @@ fn a_grey_photograph_has_three_equal_channels() {
 }
 
 #[test]
-fn progressive_and_cmyk_jpeg() {
+fn progressive_and_cmyk_jpegs_are_decoded_to_rgb() {
     let file = |name| pixels(name, &fs::read(fixture(name)).unwrap()).unwrap();
     let mean =
         |plane: &Vec<u8>| plane.iter().map(|&pixel| f64::from(pixel)).sum::<f64>() / plane.len() as f64;

@@ -24,7 +24,7 @@ fn message(error: &ImageFolderError, parts: &[&str]) {
 }
 
 #[test]
-fn the_sample_photographs() {
+fn the_sample_photographs_are_listed() {
     let photos = ImageFolder::open(PHOTOS).unwrap();
     assert_eq!(photos.classes(), ["animal", "medical", "space", "table", "texture"]);
     assert!(photos.labels().eq([0, 1, 2, 2, 2, 3, 4, 4, 4]));
@@ -37,7 +37,7 @@ fn the_sample_photographs() {
 }
 
 #[test]
-fn the_order_is_torchvisions() {
+fn files_are_listed_in_the_order_of_torchvision() {
     // As `sorted(os.walk(...))` and `sorted(files)`: a folder's files come before its sub-folders'.
     let dot = dot();
     let files =
@@ -162,7 +162,7 @@ fn classes_without_images_are_named() {
 }
 
 #[test]
-fn names_that_are_not_unicode() {
+fn names_that_are_not_unicode_are_read() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
 
     let name = |bytes| OsStr::from_bytes(bytes);

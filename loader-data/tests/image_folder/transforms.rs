@@ -18,7 +18,7 @@ fn photos_u8(transform: Transform) -> ImageFolder<u8> {
 }
 
 #[test]
-fn shapes() {
+fn transforms_decide_the_shape() {
     for (transform, height, width) in [
         (Transform::new(), 400, 600),
         (Transform::new().resize(100), 100, 150),
@@ -117,7 +117,7 @@ fn a_grey_image_stays_grey() {
 }
 
 #[test]
-fn resizing_keeps_a_photographs_mean() {
+fn resizing_keeps_the_mean_of_a_photograph() {
     let mean = |transform| {
         let (image, _) = load(&photos(transform), COFFEE).unwrap();
         planes(&image).map(|plane| plane.iter().sum::<f32>() / plane.len() as f32)
@@ -210,7 +210,7 @@ fn setup_checks_a_deserialised_dataset() {
 }
 
 #[test]
-fn a_resized_crop_is_close_to_pillows() {
+fn a_resized_crop_is_close_to_that_of_pillow() {
     let made = folder(&[("class/coffee.png", &fs::read(fixture("coffee-by-pillow.png")).unwrap())]);
     let (expected, _) = load(&ImageFolder::open_u8(made.path()).unwrap(), 0).unwrap();
     let transform = Transform::new().center_crop(240, 320).resize_exact(48, 64);

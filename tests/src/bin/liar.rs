@@ -1,4 +1,5 @@
-//! A worker program that is honest, but for the process that finds a lie prepared.
+//! A worker program. The process that finds a prepared lie breaks the protocol with it; all others are
+//! honest.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
-//! A program that loads an epoch: `test-steps KIND WORKERS`. It prints the pids of its workers as one JSON line, and at the end what the
-//! epoch was, how many workers were started again, and the longest wait for a batch in milliseconds, as another. The environment says at which step of the protocol a process dies.
+//! A program that loads an epoch: `test-steps KIND WORKERS`. It prints two lines of JSON: at the start the
+//! pids of its workers, at the end the digests of order and content, the number of restarts, and the longest
+//! wait for a batch in milliseconds. The environment sets the fault point at which a process dies.
 
 use std::{
     io::{self, Write},
@@ -13,7 +14,7 @@ use loader_tests::datasets::{Large, Noise, Slow, Squares};
 fn main() -> anyhow::Result<()> {
     loader_worker::init();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [kind, workers] = &arguments[..] else { bail!("two arguments, please") };
+    let [kind, workers] = &arguments[..] else { bail!("usage: test-steps KIND WORKERS") };
     let workers: usize = workers.parse()?;
     match kind.as_str() {
         "small" => load(
@@ -23,21 +24,22 @@ fn main() -> anyhow::Result<()> {
                 .num_workers(workers)
                 .build()?,
         ),
-        // Its first batches need larger slots than they have.
+        // The first batches need larger slots than those that main leases.
         "large" => load(
             &DataLoader::builder(Large { count: 60, bytes: 100_000 })
                 .batch_size(3)
                 .num_workers(workers)
                 .build()?,
         ),
-        // Main sleeps while each batch is loaded.
+        // Main waits for each batch.
         "slow" => load(
             &DataLoader::builder(Slow { count: 40, delay: Duration::from_millis(5) })
                 .batch_size(2)
                 .num_workers(workers)
                 .build()?,
         ),
-        // Slots of more than a megabyte are offered while they are warm, and late batches are loaded twice.
+        // Main offers warmer slots to tasks, because the slots have more than a megabyte, and hedges late
+        // batches.
         "offered" => load(
             &DataLoader::builder(Large { count: 360, bytes: 600_000 })
                 .batch_size(3)
@@ -63,18 +65,18 @@ fn main() -> anyhow::Result<()> {
                 .num_workers(workers)
                 .build()?,
         ),
-        _ => bail!("no such kind: {kind}"),
+        _ => bail!("unknown kind {kind}"),
     }
 }
 
-/// Without what depends on how often a shard was read.
+/// Leaves out the second number of each sample, which depends on how often the shard was read.
 fn squares(samples: Vec<(u64, u64)>) -> anyhow::Result<Vec<u64>> {
     Ok(samples.into_iter().map(|(square, _)| square).collect())
 }
 
 fn load<B: Batch>(loader: &DataLoader<B>) -> anyhow::Result<()> {
     let mut batches = loader.iter()?;
-    say(&batches.worker_pids())?;
+    print(&batches.worker_pids())?;
     let (mut digest, mut longest) = (Digest::new(), Duration::ZERO);
     loop {
         let asked = Instant::now();
@@ -84,10 +86,10 @@ fn load<B: Batch>(loader: &DataLoader<B>) -> anyhow::Result<()> {
     }
     let restarts = batches.report().restarts;
     drop(batches);
-    say(&(digest.order(), digest.content(), restarts, longest.as_millis()))
+    print(&(digest.order(), digest.content(), restarts, longest.as_millis()))
 }
 
-fn say(value: &impl serde::Serialize) -> anyhow::Result<()> {
+fn print(value: &impl serde::Serialize) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(value)?);
     Ok(io::stdout().flush()?)
 }

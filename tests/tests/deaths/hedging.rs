@@ -1,56 +1,68 @@
-//! A batch that is late is also given to a worker that has nothing to do.
+//! Hedging: an idle worker makes a second attempt at a late batch.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
 
-use loader_core::{Error, Iter, collate::Batch, prelude::*};
+use loader_core::{Builder, Error, kind::MapStyle, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Mortal, Slow, put_lives, take_life},
-    processes,
+    datasets::{Fault, Mortal, Noise, Slow, put_lives, take_life},
+    digest, processes,
 };
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
-fn digest<B: Batch>(batches: Iter<B>) -> (u64, u64) {
-    loader_tests::digest(batches).unwrap_or_else(|error| panic!("{error}"))
+use crate::kills::kill;
+
+/// Returns a builder for 100 samples, of which each sample in `late` hangs at its first attempt.
+fn hangs_once(late: &[usize]) -> (Builder<MapStyle<Mortal>>, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let lives: Vec<_> = late.iter().map(|&index| (index, 1)).collect();
+    put_lives(folder.path(), &lives);
+    let dataset = Mortal { count: 100, fault: Fault::Hang, lives: folder.path().to_owned() };
+    (DataLoader::builder(dataset).batch_size(4).hedge(true).on_warning(|_| {}), folder)
 }
 
-/// Samples that hang when they are tried first.
-fn hesitant(lives: &Path) -> Mortal {
-    Mortal { count: 100, fault: Fault::Hang, lives: lives.to_owned() }
+/// Returns the digest of these samples in an undisturbed epoch.
+fn undisturbed() -> (u64, u64) {
+    digest(DataLoader::builder(Noise { count: 100 }).batch_size(4).build().unwrap().iter().unwrap()).unwrap()
 }
 
 // PyTorch: U17
 #[test]
-fn a_batch_that_hangs_once_comes_from_another_worker() {
+fn a_batch_that_hangs_comes_from_another_worker() {
     let _watchdog = Watchdog::start();
-    let folder = tempfile::tempdir().unwrap();
-    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4).shuffle(true);
-    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
-    for stays in [false, true] {
-        put_lives(folder.path(), &[(30, 1)]);
-        let loader = builder().num_workers(2).hedge(true).persistent_workers(stays).build().unwrap();
+    let expected = undisturbed();
+    let check = |late: usize, persistent: bool| {
+        let (builder, _folder) = hangs_once(&[late]);
+        let loader = builder.num_workers(2).persistent_workers(persistent).build().unwrap();
         let batches = loader.iter().unwrap();
         let pids = batches.worker_pids();
         let started = Instant::now();
-        assert_eq!(digest(batches), undisturbed);
-        // One worker is ended hard, the other had to do the rest.
+        assert_eq!(digest(batches).unwrap(), expected);
+        // The drop kills the worker that hangs; until then the other one has loaded the rest.
         assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
         drop(loader);
         assert!(pids.iter().all(|&pid| !processes::exists(pid)));
-    }
+    };
+    // In parallel, because each drop waits 5 seconds for the worker that hangs.
+    thread::scope(|scope| {
+        for (late, persistent) in [(30, false), (30, true), (99, false)] {
+            scope.spawn(move || check(late, persistent));
+        }
+    });
 }
 
 #[test]
-fn a_stopped_worker_holds_nobody_up() {
+fn a_stopped_worker_delays_no_batch_and_its_late_answers_are_ignored() {
     let _watchdog = Watchdog::start();
     let builder = || DataLoader::builder(Slow { count: 200, delay: Duration::from_millis(1) }).batch_size(2);
-    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
-    let loader = builder().num_workers(3).hedge(true).build().unwrap();
+    let expected = digest(builder().build().unwrap().iter().unwrap()).unwrap();
+    let loader = builder().num_workers(3).hedge(true).on_warning(|_| {}).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let mut digest = Digest::new();
     let stopped = batches.worker_pids()[1];
@@ -59,35 +71,31 @@ fn a_stopped_worker_holds_nobody_up() {
         digest.add(&batches.last_batch().unwrap().indices, &batch);
         match step {
             10 => processes::signal(stopped, Signal::SIGSTOP),
-            // It comes back with what others have done by now.
+            // Other workers have loaded its batches by now.
             60 => processes::signal(stopped, Signal::SIGCONT),
             _ => {}
         }
     }
     assert!(batches.next().is_none());
-    assert_eq!((digest.order(), digest.content()), undisturbed);
+    assert_eq!((digest.order(), digest.content()), expected);
 }
 
 #[test]
-fn deaths_on_either_side_change_nothing() {
+fn a_death_in_either_attempt_changes_nothing() {
     let _watchdog = Watchdog::start();
-    let folder = tempfile::tempdir().unwrap();
-    let builder = |lives: &Path| DataLoader::builder(hesitant(lives)).batch_size(4);
-    let undisturbed = digest(builder(folder.path()).build().unwrap().iter().unwrap());
+    let expected = undisturbed();
     let check = |victim: usize, delay| {
-        let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &[(30, 1), (70, 1)]);
-        let loader = builder(folder.path()).num_workers(4).hedge(true).on_warning(|_| {}).build().unwrap();
-        let batches = loader.iter().unwrap();
+        let (builder, _folder) = hangs_once(&[30, 70]);
+        let batches = builder.num_workers(4).build().unwrap().iter().unwrap();
         let pid = batches.worker_pids()[victim];
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(delay));
-            processes::try_signal(pid, Signal::SIGKILL)
+            kill(pid);
         });
-        assert_eq!(digest(batches), undisturbed, "worker {victim} killed after {delay} ms");
+        assert_eq!(digest(batches).unwrap(), expected, "worker {victim} killed after {delay} ms");
         killer.join().unwrap();
     };
-    // At the same time: each loader waits 5 seconds at its end for a worker that hangs.
+    // In parallel, because each drop waits 5 seconds for a worker that hangs.
     thread::scope(|scope| {
         for (victim, delay) in [(0, 15), (0, 40), (2, 15), (2, 40)] {
             scope.spawn(move || check(victim, delay));
@@ -95,18 +103,8 @@ fn deaths_on_either_side_change_nothing() {
     });
 }
 
-#[test]
-fn the_last_batch_may_be_late_too() {
-    let _watchdog = Watchdog::start();
-    let folder = tempfile::tempdir().unwrap();
-    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4);
-    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
-    put_lives(folder.path(), &[(99, 1)]);
-    assert_eq!(digest(builder().num_workers(2).hedge(true).build().unwrap().iter().unwrap()), undisturbed);
-}
-
-/// Small samples but for numbers 0, which makes the next slots large, and 60, for which there is no room beside such a slot. Number 10 hangs
-/// when it is tried first.
+/// Small samples, except sample 0, whose size the next slots have too, and sample 60, which does not fit into
+/// the memory limit beside such a slot. Sample 10 hangs at its first attempt.
 #[derive(Debug, Serialize, Deserialize)]
 struct LargeAfterHang {
     lives: PathBuf,
@@ -133,7 +131,7 @@ impl Dataset for LargeAfterHang {
 }
 
 #[test]
-fn a_slot_of_a_try_that_hangs_is_taken_from_it_when_memory_is_short() {
+fn a_late_attempt_loses_its_slot_when_memory_is_short() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
     put_lives(folder.path(), &[(10, 1)]);
@@ -147,28 +145,24 @@ fn a_slot_of_a_try_that_hangs_is_taken_from_it_when_memory_is_short() {
 }
 
 #[test]
-fn the_first_try_dies_while_nobody_waits() {
+fn the_first_attempt_may_die_while_main_does_not_wait() {
     let _watchdog = Watchdog::start();
-    let folder = tempfile::tempdir().unwrap();
-    let builder = || DataLoader::builder(hesitant(folder.path())).batch_size(4);
-    let undisturbed = digest(builder().build().unwrap().iter().unwrap());
-    put_lives(folder.path(), &[(30, 1)]);
-    let loader = builder().num_workers(2).hedge(true).timeout(Duration::from_millis(40)).on_warning(|_| {});
-    let loader = loader.build().unwrap();
+    let (builder, _folder) = hangs_once(&[30]);
+    let loader = builder.num_workers(2).timeout(Duration::from_millis(40)).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let mut digest = Digest::new();
-    let mut killed = false;
+    let mut was_killed = false;
     while let Some(batch) = batches.next() {
         match batch {
             Ok(batch) => digest.add(&batches.last_batch().unwrap().indices, &batch),
             Err(Error::TimedOut { waiting_for, .. }) => {
-                if !std::mem::replace(&mut killed, true) {
-                    processes::try_signal(waiting_for.pid, Signal::SIGKILL);
+                if !std::mem::replace(&mut was_killed, true) {
+                    kill(waiting_for.pid);
                 }
                 thread::sleep(Duration::from_millis(100));
             }
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!((digest.order(), digest.content()), undisturbed);
+    assert_eq!((digest.order(), digest.content()), undisturbed());
 }

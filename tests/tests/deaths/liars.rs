@@ -1,9 +1,9 @@
-//! Workers that lie: whatever one says, main believes nothing that cannot be true, ends it, and the epoch is what it would have been.
+//! Workers that break the protocol: main notices it, replaces the worker, and the epoch stays the same.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{sync::mpsc::Receiver, thread, time::Duration};
 
 use loader_core::{
-    Builder, Error, ExitCause,
+    Builder, Error, ExitCause, Iter,
     ProtocolViolation::{self, *},
     Warning, WorkerExit,
     kind::MapStyle,
@@ -13,22 +13,24 @@ use loader_ipc::frame::MAX_BAD_SAMPLES;
 use loader_tests::{
     alone::alone,
     datasets::{Counting, Noise, NoiseSample},
-    digest, digest_rest,
+    digest_rest,
     lies::{LATE, Lie},
     timing::{assert_soon, timed},
     traces::Before,
 };
 
+use crate::{noise, noise_digest, with_warnings};
+
 const LIAR: &str = env!("CARGO_BIN_EXE_test-liar");
 
-type Loader = DataLoader<<NoiseSample as Sample>::Batch>;
+type NoiseBatch = <NoiseSample as Sample>::Batch;
 
 /// A lie, and the test for the violation that main sees in it.
 type Seen = (Lie, fn(&ProtocolViolation) -> bool);
 
-/// Lies that are seen as such at once.
+/// Lies that main notices at once.
 const SEEN: [Seen; 23] = [
-    (Lie::OthersTask, |seen| matches!(seen, NotItsTask { .. })),
+    (Lie::OtherWorkersTask, |seen| matches!(seen, NotItsTask { .. })),
     (Lie::FutureTask, |seen| matches!(seen, NotItsTask { .. })),
     (Lie::OtherSlot, |seen| matches!(seen, NotItsTask { .. })),
     (Lie::OtherGeneration, |seen| matches!(seen, NotItsTask { .. })),
@@ -48,79 +50,108 @@ const SEEN: [Seen; 23] = [
     (Lie::AsksAgain, |seen| matches!(seen, AskedTwice { .. })),
     (Lie::AsksForNothing, |seen| matches!(seen, SlotNotLarger)),
     (Lie::Advances(1), |seen| matches!(seen, PositionTooFar { position: 1, max: 0, .. })),
-    (Lie::ReadyForEver, |seen| matches!(seen, ReadyTwice)),
+    (Lie::RepeatsReady, |seen| matches!(seen, ReadyTwice)),
     (Lie::SaysBye, |seen| matches!(seen, UnexpectedBye)),
     (Lie::Oversized, |seen| matches!(seen, NoMemoryLimit)),
 ];
 
-fn build(tune: impl FnOnce(Tuned) -> Tuned) -> Loader {
-    let builder = DataLoader::builder(Noise { count: 120 }).batch_size(4).shuffle(true).seed(3);
-    let builder = builder.num_workers(2).worker_program(LIAR).registered("noise");
-    tune(builder).build().unwrap()
+/// Returns a builder for [`noise`] whose workers are the program that lies.
+fn lying() -> Builder<MapStyle<Noise>> {
+    noise(120).num_workers(2).worker_program(LIAR).registered("noise").on_warning(|_| {})
 }
-
-type Tuned = Builder<MapStyle<Noise>>;
 
 fn expected() -> (u64, u64) {
-    let loader = DataLoader::builder(Noise { count: 120 }).batch_size(4).shuffle(true).seed(3).build();
-    digest(loader.unwrap().iter().unwrap()).unwrap()
+    noise_digest(120, 0)
 }
 
-/// Returns the violation for which main has replaced a worker.
-fn violation(warning: &Warning) -> &ProtocolViolation {
+/// Returns the violation for which main replaced a worker.
+fn violation(warning: &Warning) -> Option<&ProtocolViolation> {
     match warning {
         Warning::WorkerReplaced {
             exit: WorkerExit { cause: Some(ExitCause::Misbehaved(violation)), .. },
             ..
-        } => violation,
-        other => panic!("{other:?}"),
+        } => Some(violation),
+        _ => None,
     }
 }
 
-/// Loads an epoch in which one worker tells `lie`: it is what it would have been, and one worker was replaced. Gives how long it took.
-fn assert_survived(loader: &Loader, lie: Lie, expected: (u64, u64)) -> Duration {
-    lie.prepare();
-    let mut batches = loader.iter().unwrap();
-    let (digest, took) = timed(|| digest_rest(&mut batches));
-    assert_eq!(digest.unwrap(), expected, "{lie:?}");
+/// Checks that main gave one warning, of a worker that it replaced for a violation for which `is_it` is true.
+fn assert_one_violation(lie: Lie, warnings: &Receiver<Warning>, is_it: impl Fn(&ProtocolViolation) -> bool) {
+    let warnings: Vec<Warning> = warnings.iter().collect();
+    let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
+    assert!(violation(warning).is_some_and(is_it), "{lie:?}: {warning:?}");
+}
+
+/// Checks that the batches are those of an undisturbed epoch and that main replaced one worker; returns how
+/// long they took.
+fn assert_equal_after_one_restart(batches: &mut Iter<NoiseBatch>, lie: Lie) -> Duration {
+    let (digest, took) = timed(|| digest_rest(batches));
+    assert_eq!(digest.unwrap(), expected(), "{lie:?}");
     assert_eq!(batches.report().restarts, 1, "{lie:?}");
     took
 }
 
+/// Starts an epoch in which one worker tells `lie`. Returns when a worker has begun to do so.
+fn lie_in(loader: &DataLoader<NoiseBatch>, lie: Lie) -> Iter<NoiseBatch> {
+    lie.prepare();
+    let batches = loader.iter().unwrap();
+    Lie::wait_until_taken();
+    batches
+}
+
+/// Loads an epoch in which one worker tells `lie`, and checks it.
+fn assert_survives(loader: &DataLoader<NoiseBatch>, lie: Lie) {
+    assert_soon(assert_equal_after_one_restart(&mut lie_in(loader, lie), lie));
+}
+
 #[test]
-fn one_that_lies_is_replaced_and_nothing_is_lost() {
+fn a_worker_that_lies_is_replaced_and_nothing_is_lost() {
     alone(|| {
         let before = Before::take();
-        let expected = expected();
         for (lie, is_it) in SEEN {
-            let (warned, warnings) = mpsc::channel();
-            let loader =
-                build(|builder| builder.on_warning(move |warning| warned.send(warning.clone()).unwrap()));
-            assert_soon(assert_survived(&loader, lie, expected));
+            let (builder, warnings) = with_warnings(lying());
+            let loader = builder.build().unwrap();
+            assert_survives(&loader, lie);
             drop(loader);
-            let warnings: Vec<Warning> = warnings.iter().collect();
-            let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
-            assert!(is_it(violation(warning)), "{lie:?}: {warning:?}");
+            assert_one_violation(lie, &warnings, is_it);
         }
         before.assert_nothing_left();
     });
 }
 
-/// A worker reports a position in its shard that one batch cannot have reached.
 #[test]
-fn one_that_skips_the_rest_of_a_shard_is_replaced_and_nothing_is_lost() {
+fn without_replacement_the_error_names_the_violation() {
+    alone(|| {
+        let before = Before::take();
+        for (lie, is_it) in SEEN {
+            let loader = lying().on_worker_death(OnWorkerDeath::Fail).build().unwrap();
+            lie.prepare();
+            let mut batches = loader.iter().unwrap();
+            let (error, took) = timed(|| batches.find_map(Result::err));
+            assert_soon(took);
+            let Some(error) = error else { panic!("{lie:?}: no error") };
+            assert!(error.ends_iteration() && batches.next().is_none(), "{lie:?}");
+            let is_expected = matches!(&error, Error::WorkerMisbehaved { violation, .. } if is_it(violation));
+            assert!(is_expected, "{error:?}");
+        }
+        before.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_worker_cannot_skip_the_rest_of_a_shard() {
     alone(|| {
         let before = Before::take();
         let build = |workers| {
             let builder = DataLoader::stream(Counting { count: 120 }).shards(2).batch_size(4);
             builder.num_workers(workers).worker_program(LIAR).registered("counting")
         };
-        let expected = digest(build(0).build().unwrap().iter().unwrap()).unwrap();
-        let most = 4 + MAX_BAD_SAMPLES as u64;
-        for lie in [Lie::Advances(u64::MAX), Lie::Advances(most + 1), Lie::FailsFarAhead] {
-            let (warned, warnings) = mpsc::channel();
-            let loader = build(2).on_warning(move |warning| warned.send(warning.clone()).unwrap());
-            let loader = loader.build().unwrap();
+        let expected = digest_rest(&mut build(0).build().unwrap().iter().unwrap()).unwrap();
+        // A batch can advance its shard by its own samples and the bad ones before them.
+        let max = 4 + MAX_BAD_SAMPLES as u64;
+        for lie in [Lie::Advances(u64::MAX), Lie::Advances(max + 1), Lie::FailsFarAhead] {
+            let (builder, warnings) = with_warnings(build(2));
+            let loader = builder.build().unwrap();
             lie.prepare();
             let mut batches = loader.iter().unwrap();
             let (digest, took) = timed(|| digest_rest(&mut batches));
@@ -128,21 +159,18 @@ fn one_that_skips_the_rest_of_a_shard_is_replaced_and_nothing_is_lost() {
             assert_eq!(digest.unwrap(), expected, "{lie:?}");
             assert_eq!(batches.report().samples, 120, "{lie:?}");
             drop((batches, loader));
-            let warnings: Vec<Warning> = warnings.iter().collect();
-            let [warning] = &warnings[..] else { panic!("{lie:?}: {warnings:?}") };
-            assert!(matches!(violation(warning), PositionTooFar { .. }), "{lie:?}: {warning:?}");
+            assert_one_violation(lie, &warnings, |seen| matches!(seen, PositionTooFar { .. }));
         }
         before.assert_nothing_left();
     });
 }
 
-/// A worker says that its shard is over after main has asked it for its slot. The other shard must not end with it.
 #[test]
-fn one_that_ends_its_shard_instead_of_giving_its_slot_back_is_replaced_and_nothing_is_lost() {
+fn a_worker_cannot_end_a_shard_when_main_asks_for_its_slot() {
     alone(|| {
         let build = |workers| {
             let builder = DataLoader::stream(Counting { count: 60_000 }).shards(2).batch_size(10_000);
-            // A batch takes 120 kB, so there is room for one.
+            // A batch takes 120 kB, so the limit has room for one.
             let builder = builder.num_workers(workers).shared_memory_limit(128 << 10);
             let builder = if workers > 0 { builder.prefetch_factor(1) } else { builder };
             builder.worker_program(LIAR).registered("counting")
@@ -150,20 +178,19 @@ fn one_that_ends_its_shard_instead_of_giving_its_slot_back_is_replaced_and_nothi
         let local = build(0).build().unwrap();
         let mut batches = local.iter().unwrap();
         batches.next().unwrap().unwrap();
-        // The first task is worker 1's, and worker 0, which most often starts first, lies.
+        // From here, worker 1 has the first task. The worker that starts first, mostly worker 0, lies.
         let state = batches.state();
         let expected = digest_rest(&mut local.resume(&state).unwrap()).unwrap();
         for _ in 0..20 {
-            let (warned, warnings) = mpsc::channel();
-            let loader = build(2).on_warning(move |warning| warned.send(warning.clone()).unwrap());
-            let loader = loader.build().unwrap();
+            let (builder, warnings) = with_warnings(build(2));
+            let loader = builder.build().unwrap();
             Lie::ExhaustedWhenAsked.prepare();
             let mut batches = loader.resume(&state).unwrap();
             let (digest, took) = timed(|| digest_rest(&mut batches));
             assert_eq!(digest.unwrap(), expected);
             assert_soon(took);
             drop((batches, loader));
-            if warnings.iter().any(|warning| matches!(violation(&warning), ExhaustedWithBatch { .. })) {
+            if warnings.iter().any(|warning| matches!(violation(&warning), Some(ExhaustedWithBatch { .. }))) {
                 return;
             }
         }
@@ -171,121 +198,97 @@ fn one_that_ends_its_shard_instead_of_giving_its_slot_back_is_replaced_and_nothi
     });
 }
 
-/// A worker whose batch another one has loaded meanwhile gives back its slot unasked.
 #[test]
-fn one_that_gives_back_the_slot_of_a_late_batch_unasked_is_replaced() {
+fn a_worker_cannot_give_back_the_slot_of_a_late_batch_unasked() {
     alone(|| {
-        let (warned, warnings) = mpsc::channel();
-        let loader = build(|builder| {
-            builder.hedge(true).on_warning(move |warning| warned.send(warning.clone()).unwrap())
-        });
+        let (builder, warnings) = with_warnings(lying().hedge(true));
+        let loader = builder.build().unwrap();
         Lie::VacatedLate.prepare();
         let mut batches = loader.iter().unwrap();
-        let mut noise = Digest::new();
+        let mut digest = Digest::new();
         for number in 0..30 {
             if number == 10 {
                 thread::sleep(2 * LATE);
             }
             let batch = batches.next().unwrap().unwrap();
-            noise.add(&batches.last_batch().unwrap().indices, &batch);
+            digest.add(&batches.last_batch().unwrap().indices, &batch);
         }
         assert!(batches.next().is_none());
-        assert_eq!((noise.order(), noise.content()), expected());
+        assert_eq!((digest.order(), digest.content()), expected());
         drop((batches, loader));
         let warnings: Vec<Warning> = warnings.iter().collect();
-        assert!(
-            warnings.iter().any(|warning| matches!(violation(warning), VacatedUnasked { .. })),
-            "{warnings:?}"
-        );
+        let is_it = |warning| matches!(violation(warning), Some(VacatedUnasked { .. }));
+        assert!(warnings.iter().any(is_it), "{warnings:?}");
     });
 }
 
 #[test]
-fn without_replacement_the_error_says_what_it_did() {
+fn noise_in_the_queues_of_a_worker_changes_nothing() {
     alone(|| {
         let before = Before::take();
-        for (lie, is_it) in SEEN {
-            let loader = build(|builder| builder.on_worker_death(OnWorkerDeath::Fail));
-            lie.prepare();
-            let mut batches = loader.iter().unwrap();
-            let (error, took) = timed(|| batches.find_map(Result::err));
-            assert_soon(took);
-            let Some(error) = error else { panic!("{lie:?}: no error") };
-            assert!(error.ends_iteration() && batches.next().is_none(), "{lie:?}");
-            assert!(
-                matches!(&error, Error::WorkerMisbehaved { violation, .. } if is_it(violation)),
-                "{error:?}"
-            );
-        }
-        before.assert_nothing_left();
-    });
-}
-
-#[test]
-fn noise_in_its_queues_hurts_nobody() {
-    alone(|| {
-        let before = Before::take();
-        let expected = expected();
         for _ in 0..20 {
-            let loader = build(|builder| builder.on_warning(|_| {}));
-            assert_soon(assert_survived(&loader, Lie::Noise, expected));
+            assert_survives(&lying().build().unwrap(), Lie::Noise);
         }
         before.assert_nothing_left();
     });
 }
 
 #[test]
-fn no_memory_can_be_cut_off_under_main() {
+fn a_worker_cannot_resize_memory_that_main_has_mapped() {
     alone(|| {
         let before = Before::take();
-        let loader = build(|builder| builder.on_warning(|_| {}));
-        // It ends only if it could change no size; otherwise it waits.
-        assert_soon(assert_survived(&loader, Lie::Truncates, expected()));
-        drop(loader);
+        // The worker ends if it could change no size; otherwise it waits.
+        assert_survives(&lying().build().unwrap(), Lie::Truncates);
         before.assert_nothing_left();
     });
 }
 
-/// A worker can disturb the others through the control page: main gets every batch, or an error that says that a worker was late or
-/// was replaced too often.
+/// A worker can disturb the others through the control page. Main gets every batch, or an error that says
+/// that a worker was late or was replaced too often.
 #[test]
-fn noise_in_what_all_share_does_not_hang_main() {
+fn noise_in_the_control_page_does_not_hang_main() {
     alone(|| {
         let before = Before::take();
         let (expected, timeout) = (expected(), Duration::from_secs(2));
-        for round in 0..2 {
-            let loader = build(|builder| builder.timeout(timeout).on_warning(|_| {}));
-            Lie::NoiseForAll.prepare();
-            let mut batches = loader.iter().unwrap();
-            let (outcome, took) = timed(|| digest_rest(&mut batches));
-            println!("round {round}: {outcome:?} after {took:?}");
-            assert_soon(took);
-            match outcome {
-                Ok(digest) => assert_eq!(digest, expected, "round {round}"),
-                Err(Error::TimedOut { after, .. }) => assert_eq!(after, timeout),
-                Err(Error::WorkerExited { .. } | Error::WorkerMisbehaved { .. }) => {}
-                Err(error) => panic!("round {round}: {error:?}"),
+        // In parallel, because a drop waits 5 s for the liar.
+        thread::scope(|scope| {
+            for round in 0..2 {
+                let loader = lying().timeout(timeout).build().unwrap();
+                let mut batches = lie_in(&loader, Lie::NoiseForAll);
+                scope.spawn(move || {
+                    let (outcome, took) = timed(|| digest_rest(&mut batches));
+                    println!("round {round}: {outcome:?} after {took:?}");
+                    assert_soon(took);
+                    match outcome {
+                        Ok(digest) => assert_eq!(digest, expected, "round {round}"),
+                        Err(Error::TimedOut { after, .. }) => assert_eq!(after, timeout),
+                        Err(Error::WorkerExited { .. } | Error::WorkerMisbehaved { .. }) => {}
+                        Err(error) => panic!("round {round}: {error:?}"),
+                    }
+                });
             }
-        }
+        });
         before.assert_nothing_left();
     });
 }
 
 #[test]
-fn one_that_says_nothing_is_ended_after_a_while() {
+fn a_worker_that_says_nothing_or_does_not_end_as_it_says_is_killed_after_5_s() {
     alone(|| {
         let before = Before::take();
-        // And one that says that it ends, and does not.
-        let limit = 1 << 40;
-        for (lie, limit) in [(Lie::Silent, None), (Lie::Oversized, Some(limit))] {
-            let loader = build(|builder| {
-                let builder = builder.sample_timeout(Duration::from_secs(1)).on_warning(|_| {});
-                limit.into_iter().fold(builder, |builder, limit| builder.worker_memory_limit(limit))
-            });
-            let took = assert_survived(&loader, lie, expected());
-            println!("{lie:?}: {took:?}");
-            assert!((5..12).contains(&took.as_secs()), "{lie:?}: {took:?}");
-        }
+        let silent = lying().sample_timeout(Duration::from_secs(1));
+        let oversized = lying().sample_timeout(Duration::from_secs(1)).worker_memory_limit(1 << 40);
+        // In parallel, because main waits 5 s for each of them.
+        thread::scope(|scope| {
+            for (lie, builder) in [(Lie::Silent, silent), (Lie::Oversized, oversized)] {
+                let mut batches = lie_in(&builder.build().unwrap(), lie);
+                scope.spawn(move || {
+                    let took = assert_equal_after_one_restart(&mut batches, lie);
+                    println!("{lie:?}: {took:?}");
+                    assert!((5..12).contains(&took.as_secs()), "{lie:?}: {took:?}");
+                });
+            }
+        });
         before.assert_nothing_left();
     });
 }

@@ -1,8 +1,8 @@
-//! Workers that die and cannot be replaced: too often, or since something that a start needs is gone.
+//! Workers that die and cannot be replaced: they die at each start, or a resource that a start needs is gone.
 
-use std::{fs, time::Duration};
+use std::{fs, process, time::Duration};
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Error, WorkerState, prelude::*};
 use loader_tests::{
     alone::{alone, become_user},
     datasets::Slow,
@@ -16,73 +16,85 @@ use nix::sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::hunted::shoot;
+use crate::kills::kill;
 
 #[test]
-fn the_same_one_dies_too_often() {
-    alone(|| {
-        let before = Before::take();
+fn a_worker_that_dies_at_each_start_ends_the_iterator() {
+    fn check(
+        max_deaths: Option<u32>,
+        init: fn(&WorkerInfo) -> anyhow::Result<()>,
+        is_expected: impl Fn(usize, u32) -> bool,
+    ) {
         let dataset = Slow { count: 100_000, delay: Duration::from_millis(1) };
-        let builder = DataLoader::builder(dataset).num_workers(2).max_worker_deaths(4).on_warning(|_| {});
-        let builder = builder.worker_init(|worker| match worker.id() {
-            1 => Ok(raise(Signal::SIGKILL)?),
-            _ => Ok(()),
-        });
+        let builder = DataLoader::builder(dataset).num_workers(2).on_warning(|_| {}).worker_init(init);
+        let builder = max_deaths.into_iter().fold(builder, |builder, max| builder.max_worker_deaths(max));
         let mut batches = builder.build().unwrap().iter().unwrap();
         let error = batches.by_ref().find_map(Result::err).unwrap();
-        assert!(matches!(error, Error::WorkerExited { worker: 1, deaths: 5, .. }), "{error:?}");
-        assert!(error.ends_iteration() && batches.next().is_none());
-        drop(batches);
+        assert!(error.ends_iteration() && batches.next().is_none(), "{error:?}");
+        let Error::WorkerExited { worker, deaths, doing, .. } = error else { panic!("{error:?}") };
+        assert!(is_expected(worker, deaths), "{deaths} deaths of worker {worker}, at most {max_deaths:?}");
+        assert_eq!(doing.state, WorkerState::Starting);
+    }
+
+    alone(|| {
+        let before = Before::take();
+        check(None, |_| process::abort(), |_, deaths| deaths == 11);
+        check(Some(2), |_| process::abort(), |_, deaths| deaths == 3);
+        // Worker 0 loads batches all the time, which resets only its own count.
+        let kill_worker_1 =
+            |worker: &WorkerInfo| if worker.id() == 1 { Ok(raise(Signal::SIGKILL)?) } else { Ok(()) };
+        check(Some(4), kill_worker_1, |worker, deaths| (worker, deaths) == (1, 5));
         before.assert_nothing_left();
     });
 }
 
-/// Lets a worker die after `spoil`, which makes it impossible to start another one.
-fn assert_told_that_none_can_be_started(spoil: impl FnOnce(), way_out: &str) {
+/// Makes the start of a worker impossible with `spoil`, kills a worker, and checks that the error contains
+/// `advice`.
+fn assert_start_fails(spoil: impl FnOnce(), advice: &str) {
     let before = Before::take();
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(1) };
-    let mut batches =
-        DataLoader::builder(dataset).num_workers(2).on_warning(|_| {}).build().unwrap().iter().unwrap();
+    let builder = DataLoader::builder(dataset).num_workers(2).on_warning(|_| {});
+    let mut batches = builder.build().unwrap().iter().unwrap();
     batches.next().unwrap().unwrap();
     spoil();
-    shoot(batches.worker_pids()[0]);
+    kill(batches.worker_pids()[0]);
     let (error, took) = timed(|| batches.by_ref().find_map(Result::err).unwrap());
     println!("{error} after {took:?}");
     assert_soon(took);
     assert!(error.ends_iteration() && batches.next().is_none());
-    assert!(error.to_string().contains(way_out), "{error}");
+    assert!(error.to_string().contains(advice), "{error}");
     drop(batches);
     before.assert_nothing_left();
 }
 
 // PyTorch: P-24
 #[test]
-fn no_descriptor_is_left_for_another() {
+fn without_a_free_descriptor_the_error_names_the_limit() {
     alone(|| {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         let spoil = || {
             let used = processes::open_descriptors() as u64;
             setrlimit(Resource::RLIMIT_NOFILE, used, hard).unwrap();
         };
-        assert_told_that_none_can_be_started(spoil, "`ulimit -n`");
+        assert_start_fails(spoil, "`ulimit -n`");
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     });
 }
 
 #[test]
-fn no_thread_is_left_to_start_another() {
+fn without_a_free_process_the_error_names_the_limit() {
     alone(|| {
         if !become_user(54_322) {
-            return skipped("only root can become a user who has no other processes");
+            return skipped("only root can become another user, who has no other processes");
         }
         let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
         let spoil = || setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
-        assert_told_that_none_can_be_started(spoil, "`ulimit -u`");
+        assert_start_fails(spoil, "`ulimit -u`");
     });
 }
 
 #[test]
-fn the_folder_for_temporary_files_is_gone() {
+fn without_the_temporary_folder_a_worker_starts_with_another_one() {
     alone(|| {
         let before = Before::take();
         let dataset = Slow { count: 500, delay: Duration::from_millis(1) };
@@ -90,8 +102,7 @@ fn the_folder_for_temporary_files_is_gone() {
         let mut batches = builder.build().unwrap().iter().unwrap();
         batches.next().unwrap().unwrap();
         fs::remove_dir(std::env::temp_dir()).unwrap();
-        shoot(batches.worker_pids()[0]);
-        // Another folder is used.
+        kill(batches.worker_pids()[0]);
         assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 499);
         assert_eq!(batches.report().restarts, 1);
         drop(batches);
@@ -99,7 +110,7 @@ fn the_folder_for_temporary_files_is_gone() {
     });
 }
 
-/// Opens the dataset in workers that may have few files open.
+/// Samples of workers that cannot open any file, because their descriptors from 3 on are above the limit.
 #[derive(Debug, Serialize, Deserialize)]
 struct FewFiles;
 
@@ -111,7 +122,6 @@ impl Dataset for FewFiles {
     }
 
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
-        // All that there are have higher numbers.
         Ok(setrlimit(Resource::RLIMIT_NOFILE, 3, 3)?)
     }
 
@@ -121,7 +131,7 @@ impl Dataset for FewFiles {
 }
 
 #[test]
-fn a_worker_has_no_descriptor_for_its_slots() {
+fn a_worker_without_a_descriptor_for_its_slots_ends_the_iterator() {
     alone(|| {
         let before = Before::take();
         let loader = DataLoader::builder(FewFiles).num_workers(2).on_warning(|_| {}).build().unwrap();

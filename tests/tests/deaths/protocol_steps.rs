@@ -1,4 +1,5 @@
-//! A process that dies at any step of the protocol: a worker's death changes nothing, and main's leaves no worker.
+//! A process that dies at any step of the protocol: the death of a worker changes nothing, and the death of
+//! main leaves no worker.
 
 use std::{
     fs,
@@ -14,26 +15,22 @@ use std::os::unix::process::ExitStatusExt;
 
 const KINDS: [&str; 4] = ["small", "large", "stream", "snapshots"];
 
-/// The promise is one second; a busy machine gets more before the test fails.
+/// Workers end within one second of main; a busy machine gets more time.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 struct Ended {
     status: ExitStatus,
     workers: Vec<u32>,
-    /// Order, content, restarts, longest wait for a batch in milliseconds; of a program that came to its end.
+    /// Order, content, restarts, and longest wait for a batch in milliseconds; `None` if the program did not
+    /// finish.
     epoch: Option<(u64, u64, u64, u64)>,
     errors: String,
-    /// The process that was to die has.
-    came_to_it: bool,
+    /// True if a process reached the fault point often enough.
+    was_reached: bool,
 }
 
-/// Runs an epoch, in which a process that comes to `point` for the `count`th time dies.
-fn run(kind: &str, workers: usize, at: Option<(Point, u64)>) -> Ended {
-    run_with(kind, workers, at, None)
-}
-
-/// As [`run`]; with a `pause` the process sleeps for that long instead of dying.
-fn run_with(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Duration>) -> Ended {
+/// Loads an epoch. The process that reaches `point` for the `count`th time dies, or sleeps for `pause`.
+fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Duration>) -> Ended {
     let folder = tempfile::tempdir().unwrap();
     let life = folder.path().join("life");
     fs::write(&life, "").unwrap();
@@ -54,22 +51,24 @@ fn run_with(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<
     let mut errors = String::new();
     child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
     let status = child.wait().unwrap();
-    processes::wait_until_gone(&workers, DEADLINE).unwrap_or_else(|left| panic!("workers {left:?} are left"));
+    processes::wait_until_gone(&workers, DEADLINE)
+        .unwrap_or_else(|left| panic!("workers {left:?} still run"));
     assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0, "a socket is left");
-    Ended { status, workers, epoch, errors, came_to_it: !life.exists() }
+    Ended { status, workers, epoch, errors, was_reached: !life.exists() }
 }
 
+// PyTorch: N02
 #[test]
-fn a_worker_that_dies_at_any_step_changes_nothing() {
+fn the_death_of_a_worker_at_any_step_changes_nothing() {
     let _watchdog = Watchdog::start();
     for kind in KINDS {
-        let (order, content, ..) = run(kind, 2, None).epoch.unwrap();
+        let (order, content, ..) = run(kind, 2, None, None).epoch.unwrap();
         for point in Point::OF_WORKER {
             for count in [1, 2, 6] {
-                let Ended { status, epoch, errors, came_to_it, .. } = run(kind, 2, Some((point, count)));
+                let Ended { status, epoch, errors, was_reached, .. } =
+                    run(kind, 2, Some((point, count)), None);
                 let what = format!("{kind}, {} for the {count}th time: {errors}", point.name());
-                assert!(came_to_it && status.success(), "{what}");
-                // The last thing that a worker does may be to say that it is ready.
+                assert!(was_reached && status.success(), "{what}");
                 let (same_order, same_content, restarts, _) = epoch.unwrap();
                 assert_eq!((same_order, same_content, restarts), (order, content, 1), "{what}");
             }
@@ -78,20 +77,21 @@ fn a_worker_that_dies_at_any_step_changes_nothing() {
 }
 
 #[test]
-fn main_that_dies_at_any_step_leaves_no_worker() {
+fn the_death_of_main_at_any_step_leaves_no_worker() {
     let _watchdog = Watchdog::start();
     for kind in KINDS {
         for point in Point::OF_MAIN {
-            // Some tasks are given before the workers' pids are said.
+            // The first tasks are sent before the program prints the pids of its workers.
             let counts: &[u64] = match point {
                 Point::MainDrop => &[1],
                 Point::MainDispatch => &[6, 20],
                 _ => &[1, 2, 6],
             };
             for &count in counts {
-                let Ended { status, workers, epoch, came_to_it, errors } = run(kind, 2, Some((point, count)));
+                let Ended { status, workers, epoch, was_reached, errors } =
+                    run(kind, 2, Some((point, count)), None);
                 let what = format!("{kind}, {} for the {count}th time: {errors}", point.name());
-                assert!(came_to_it && epoch.is_none(), "{what}");
+                assert!(was_reached && epoch.is_none(), "{what}");
                 assert_eq!(status.signal(), Some(Signal::SIGKILL as i32), "{what}");
                 assert_eq!(workers.len(), 2, "{what}");
             }
@@ -100,13 +100,14 @@ fn main_that_dies_at_any_step_leaves_no_worker() {
 }
 
 #[test]
-fn a_worker_that_dies_before_it_wakes_main_costs_no_wait() {
+fn a_death_before_the_wake_up_of_main_does_not_delay_the_batch() {
     let _watchdog = Watchdog::start();
-    let (order, content, ..) = run("slow", 1, None).epoch.unwrap();
-    // Main looks at its workers once a second: without a wake-up it waits for that. A busy machine gets three tries.
+    let (order, content, ..) = run("slow", 1, None, None).epoch.unwrap();
+    // If main missed the end of the worker, it would wait until it checks its workers, once a second. One of
+    // three tries must be fast, because the machine may be busy.
     let waits = [2, 7, 12].map(|count| {
-        let Ended { epoch, errors, came_to_it, .. } = run("slow", 1, Some((Point::WorkerWake, count)));
-        assert!(came_to_it, "{errors}");
+        let Ended { epoch, errors, was_reached, .. } = run("slow", 1, Some((Point::WorkerWake, count)), None);
+        assert!(was_reached, "{errors}");
         let (same_order, same_content, restarts, longest) = epoch.unwrap();
         assert_eq!((same_order, same_content, restarts), (order, content, 1), "{errors}");
         longest
@@ -116,15 +117,15 @@ fn a_worker_that_dies_before_it_wakes_main_costs_no_wait() {
 }
 
 #[test]
-fn a_worker_that_is_late_to_give_back_a_slot_is_not_ended_for_it() {
+fn a_worker_that_gives_back_a_slot_late_is_not_killed() {
     let _watchdog = Watchdog::start();
-    let (order, content, ..) = run("offered", 2, None).epoch.unwrap();
-    // Time for the other worker to load the batch, and less than the epoch takes.
+    let (order, content, ..) = run("offered", 2, None, None).epoch.unwrap();
+    // Long enough for the other worker to load the batch, and shorter than the epoch.
     let pause = Duration::from_millis(400);
     let waits = [1, 4].map(|count| {
-        let Ended { epoch, errors, came_to_it, .. } =
-            run_with("offered", 2, Some((Point::WorkerGiveBack, count)), Some(pause));
-        assert!(came_to_it, "no slot was offered for the {count}th time: {errors}");
+        let Ended { epoch, errors, was_reached, .. } =
+            run("offered", 2, Some((Point::WorkerGiveBack, count)), Some(pause));
+        assert!(was_reached, "no {count}th slot was offered: {errors}");
         let (same_order, same_content, restarts, longest) = epoch.unwrap();
         assert_eq!((same_order, same_content, restarts), (order, content, 0), "{errors}");
         longest
@@ -132,6 +133,6 @@ fn a_worker_that_is_late_to_give_back_a_slot_is_not_ended_for_it() {
     println!("longest waits: {waits:?} ms");
     assert!(
         waits.iter().any(|&longest| u128::from(longest) < pause.as_millis()),
-        "not loaded twice: {waits:?}"
+        "the other worker did not load the batch: {waits:?}"
     );
 }
