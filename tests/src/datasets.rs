@@ -213,7 +213,7 @@ impl Iterator for HoardIter {
     fn next(&mut self) -> Option<Self::Item> {
         let number = self.next;
         self.next += 1;
-        if self.next % self.dataset.emptied_every == 0 {
+        if self.next.is_multiple_of(self.dataset.emptied_every) {
             self.bytes.clear();
         } else {
             self.bytes.resize(self.bytes.len() + self.dataset.bytes, number as u8);
