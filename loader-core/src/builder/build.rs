@@ -209,7 +209,7 @@ where
         }
     };
     let launch = Launch {
-        program,
+        launcher: Box::new(program),
         workers: epochs.workers,
         seed: settings.seed(),
         code,

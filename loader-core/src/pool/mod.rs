@@ -6,6 +6,7 @@
 //! decides what each worker does.
 
 mod carry_out;
+mod launcher;
 mod output;
 mod reaper;
 mod restart;
@@ -33,10 +34,11 @@ use nix::sys::signal::Signal;
 
 use crate::{error::Error, warning::Warn};
 
+pub(crate) use launcher::Program;
 use reaper::Reaper;
 use restart::Restart;
+pub(crate) use start::Launch;
 use start::{Greeted, Starter};
-pub(crate) use start::{Launch, Program};
 use worker::Worker;
 
 /// Maximum time for workers to end by themselves before main sends them SIGTERM, as in PyTorch.

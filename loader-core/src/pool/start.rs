@@ -2,10 +2,9 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -18,7 +17,7 @@ use loader_ipc::{
     lifeline::{Lifeline, LifelineError},
     memory::SealedMemory,
     oom::OomWatch,
-    process::{self, WorkerProcess},
+    process::WorkerProcess,
     queue::{ReportReader, ReportReceiver, Wake},
     slots::SlotPool,
     socket_file::remove_abandoned_sockets,
@@ -28,10 +27,11 @@ use nix::sys::signal::Signal;
 
 use super::{
     Pool, Worker,
+    launcher::Launcher,
     output::Output,
     reaper::{Reaper, Watched},
 };
-use crate::{builder::WorkerProgram, error::Error, launch::Init, warning::Warn};
+use crate::{error::Error, warning::Warn};
 
 /// Maximum time from the start of a pool's workers to the end of their handshakes, and the same for a
 /// replacement.
@@ -42,56 +42,10 @@ const REAP_DEADLINE: Duration = Duration::from_secs(2);
 /// Maximum time for a worker to end by itself after main has dropped its lifeline.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Environment variable that names a worker program.
-const PROGRAM_VARIABLE: &str = "LOADER_WORKER";
-
-/// The worker program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Program {
-    path: PathBuf,
-    args: Vec<OsString>,
-    /// True if it is the program of this process, which finds the dataset's code by address.
-    is_self: bool,
-}
-
-impl Program {
-    /// Finds the worker program. Returns the first of these: `explicit`; the program that the environment
-    /// variable `LOADER_WORKER` names; this program, if it has called `init()`; the program `loader-worker`
-    /// in the folder of this program.
-    pub(crate) fn find(
-        explicit: Option<&WorkerProgram>,
-        init: Init,
-        num_workers: usize,
-    ) -> Result<Self, Error> {
-        let named = explicit.map(|program| (program.clone(), "worker_program"));
-        let variable = || Some((std::env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
-        if let Some((WorkerProgram { program, args }, origin)) = named.or_else(variable) {
-            return match process::locate(&program) {
-                Ok(path) => Ok(Self { path, args, is_self: false }),
-                Err(source) => Err(Error::WorkerProgramMissing { path: program, origin, source }),
-            };
-        }
-        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self };
-        if init == Init::InProgram {
-            return Ok(of_path(process::THIS_PROGRAM.into(), true));
-        }
-        let beside = std::env::current_exe().map(|program| program.with_file_name("loader-worker"));
-        match (beside, init) {
-            (_, Init::InLibrary(library)) => Err(Error::InitOutsideProgram { num_workers, library }),
-            (Ok(path), _) if path.is_file() => Ok(of_path(path, false)),
-            _ => Err(Error::InitNotCalled { num_workers }),
-        }
-    }
-
-    pub(crate) fn is_self(&self) -> bool {
-        self.is_self
-    }
-}
-
 /// What a loader starts all of its pools from.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    pub(crate) program: Program,
+    pub(crate) launcher: Box<dyn Launcher>,
     pub(crate) workers: usize,
     pub(crate) seed: u64,
     pub(crate) code: DatasetCode,
@@ -251,7 +205,7 @@ impl Starter {
     }
 
     fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
-        let Program { path, args, .. } = &self.launch.program;
+        let launcher = &self.launch.launcher;
         let failed = |error: io::Error| {
             let problem = match error.raw_os_error() {
                 Some(nix::libc::EMFILE | nix::libc::ENFILE) => {
@@ -260,7 +214,7 @@ impl Starter {
                 Some(nix::libc::EAGAIN) => {
                     format!("{error}; the limit on processes (`ulimit -u`) is reached")
                 }
-                _ => format!("{error} ({})", path.display()),
+                _ => format!("{error} ({})", launcher.describe()),
             };
             Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed: false }
         };
@@ -272,7 +226,7 @@ impl Starter {
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process = WorkerProcess::spawn(path, args, OsStr::new(&name), theirs, writer).map_err(failed)?;
+        let process = launcher.launch(OsStr::new(&name), theirs, writer).map_err(failed)?;
         Ok(Spawned { process: Arc::new(process), number, lifeline, output, socket_folder })
     }
 
@@ -400,5 +354,47 @@ fn reap_until(process: &WorkerProcess, deadline: Instant) -> Option<ExitStatus> 
             return None;
         }
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts the first workers, and no other.
+    #[derive(Debug)]
+    struct Limited(usize);
+
+    impl Launcher for Limited {
+        fn launch(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
+            let number: usize = name.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).unwrap();
+            if number >= self.0 {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+            WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], name, lifeline, output)
+        }
+
+        fn describe(&self) -> String {
+            format!("at most {}", self.0)
+        }
+    }
+
+    #[test]
+    fn a_launcher_that_fails_ends_the_start() {
+        let launch = Launch {
+            launcher: Box::new(Limited(2)),
+            workers: 3,
+            seed: 0,
+            code: DatasetCode::Registered { name: "none".into(), types: String::new() },
+            dataset: SealedMemory::new(&[]).unwrap(),
+            attached: Vec::new(),
+            handle_sigchld: false,
+            start_retries: 0,
+            memory_limit: None,
+            warn: Warn::default(),
+        };
+        let error = Arc::new(launch).start(&SlotPool::new(1 << 20), 0).unwrap_err();
+        let Error::WorkerNotStarted { worker: 2, problem } = error else { panic!("{error:?}") };
+        assert!(problem.ends_with("(at most 2)"), "{problem}");
     }
 }

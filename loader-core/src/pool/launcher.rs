@@ -1,0 +1,84 @@
+//! Starts the process of a worker.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt, io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+};
+
+use loader_ipc::process::{self, WorkerProcess};
+
+use crate::{builder::WorkerProgram, error::Error, launch::Init};
+
+/// Starts the processes of workers.
+///
+/// [`Program`] starts the worker program anew for each worker. Another launcher may, for example, have a process
+/// fork that has an interpreter and its libraries loaded.
+pub(crate) trait Launcher: fmt::Debug + Send + Sync {
+    /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
+    /// `name` is how lists of processes should show it.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    fn launch(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess>;
+
+    /// Returns what it starts, for error messages.
+    fn describe(&self) -> String;
+}
+
+/// Environment variable that names a worker program.
+const PROGRAM_VARIABLE: &str = "LOADER_WORKER";
+
+/// The worker program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    path: PathBuf,
+    args: Vec<OsString>,
+    /// True if it is the program of this process, which finds the dataset's code by address.
+    is_self: bool,
+}
+
+impl Program {
+    /// Finds the worker program. Returns the first of these: `explicit`; the program that the environment
+    /// variable `LOADER_WORKER` names; this program, if it has called `init()`; the program `loader-worker`
+    /// in the folder of this program.
+    pub(crate) fn find(
+        explicit: Option<&WorkerProgram>,
+        init: Init,
+        num_workers: usize,
+    ) -> Result<Self, Error> {
+        let named = explicit.map(|program| (program.clone(), "worker_program"));
+        let variable = || Some((std::env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
+        if let Some((WorkerProgram { program, args }, origin)) = named.or_else(variable) {
+            return match process::locate(&program) {
+                Ok(path) => Ok(Self { path, args, is_self: false }),
+                Err(source) => Err(Error::WorkerProgramMissing { path: program, origin, source }),
+            };
+        }
+        let of_path = |path, is_self| Self { path, args: Vec::new(), is_self };
+        if init == Init::InProgram {
+            return Ok(of_path(process::THIS_PROGRAM.into(), true));
+        }
+        let beside = std::env::current_exe().map(|program| program.with_file_name("loader-worker"));
+        match (beside, init) {
+            (_, Init::InLibrary(library)) => Err(Error::InitOutsideProgram { num_workers, library }),
+            (Ok(path), _) if path.is_file() => Ok(of_path(path, false)),
+            _ => Err(Error::InitNotCalled { num_workers }),
+        }
+    }
+
+    pub(crate) fn is_self(&self) -> bool {
+        self.is_self
+    }
+}
+
+impl Launcher for Program {
+    fn launch(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
+        WorkerProcess::spawn(&self.path, &self.args, name, lifeline, output)
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+}
