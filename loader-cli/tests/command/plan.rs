@@ -98,7 +98,7 @@ fn invalid_options_are_refused() {
         finished.assert_status(2);
         assert_eq!((finished.stdout.as_str(), finished.stderr.trim_end()), ("", message));
     };
-    let rank = "loader: rank: invalid rank 4, rank should be in the interval [0, 3] ";
+    let rank = "loader: rank: invalid rank 4, rank should be in the interval [0, 3] (see `distributed`)";
     refused(&["--rank", "4", "--world-size", "4"], rank);
     refused(&["--rank", "1"], "loader: rank: requires world_size; set both, or leave both out");
     let alone = "loader: world_size: requires rank; set both, or leave both out";

@@ -88,9 +88,9 @@ impl LoaderOptions {
     fn share(&self, samples: usize) -> Result<Option<DistributedSampler>, Error> {
         let Some((rank, world_size)) = self.rank_and_world_size()? else { return Ok(None) };
         let option = if world_size == 0 { "world_size" } else { "rank" };
-        DistributedSampler::new(samples, world_size, rank).map(Some).or_else(|error| {
-            invalid(option, format!("{error} (see `distributed`, which takes rank and world_size)"))
-        })
+        DistributedSampler::new(samples, world_size, rank)
+            .map(Some)
+            .or_else(|error| invalid(option, format!("{error} (see `distributed`)")))
     }
 
     fn rank_and_world_size(&self) -> Result<Option<(usize, usize)>, Error> {
@@ -160,11 +160,11 @@ mod tests {
         let message = |rank, world_size| options(rank, world_size).batch_sampler(10).unwrap_err().to_string();
         assert_eq!(
             message(Some(4), Some(4)),
-            "rank: invalid rank 4, rank should be in the interval [0, 3] (see `distributed`, which takes rank and world_size)"
+            "rank: invalid rank 4, rank should be in the interval [0, 3] (see `distributed`)"
         );
         assert_eq!(
             message(Some(0), Some(0)),
-            "world_size: the number of processes is 0; it includes this process and must be at least 1 (see `distributed`, which takes rank and world_size)"
+            "world_size: the number of processes is 0; it includes this process and must be at least 1 (see `distributed`)"
         );
         assert_eq!(message(Some(0), None), "rank: requires world_size; set both, or leave both out");
         assert_eq!(message(None, Some(2)), "world_size: requires rank; set both, or leave both out");
