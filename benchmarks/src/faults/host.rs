@@ -5,7 +5,7 @@ use std::{
     fs, io,
     io::Write,
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, Command},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -143,7 +143,8 @@ fn fork_a_child(child: Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
+/// Builds the loader of a run, whose dataset causes the fault if it happens in a sample.
+fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>> {
     let state = match fault.what {
         What::Drop(state) | What::Main(_, state) => Some(state),
         _ => None,
@@ -155,11 +156,9 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
         (_, Some(State::StuckWithSignalsBlocked)) => (Some(InSample::BlockSignalsAndHang), false),
         _ => (None, false),
     };
-    let armed = std::env::temp_dir().join(ARMED);
-    fs::write(&armed, "")?;
     let place = |what| IN_SAMPLE.iter().position(|other| *other == what);
     let in_sample = in_sample.and_then(place).map(u8::try_from).transpose()?;
-    let dataset = Samples { in_sample, always, armed: armed.clone() };
+    let dataset = Samples { in_sample, always, armed: armed.to_owned() };
     let builder = DataLoader::builder(dataset).batch_size(BATCH_SIZE).num_workers(2);
     let builder = match fault.tune {
         Tune::Defaults => builder,
@@ -169,7 +168,13 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
         }
         Tune::Hedge => builder.hedge(true),
     };
-    let loader = builder.persistent_workers(fault.what == What::KillBetweenEpochs).build()?;
+    Ok(builder.persistent_workers(fault.what == What::KillBetweenEpochs).build()?)
+}
+
+pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
+    let armed = std::env::temp_dir().join(ARMED);
+    fs::write(&armed, "")?;
+    let loader = build(fault, &armed)?;
     if fault.what == What::HoldAll {
         let (_, max) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, 64, max)?;
@@ -226,7 +231,7 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
 }
 
 /// Causes a fault that does not happen in a sample. Returns the time of the fault.
-fn cause(fault: &Fault, workers: Vec<u32>, armed: &std::path::Path) -> anyhow::Result<Instant> {
+fn cause(fault: &Fault, workers: Vec<u32>, armed: &Path) -> anyhow::Result<Instant> {
     let victim = pid(workers[1]);
     let state = |state| -> anyhow::Result<()> {
         match state {

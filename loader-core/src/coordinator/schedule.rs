@@ -607,6 +607,7 @@ mod tests {
     /// Runs a whole epoch of an iterable dataset, one shard a worker, where each worker answers its tasks in
     /// turn and `cost` says how long a sample takes. Tasks of a shard that is over are answered at once, as
     /// our workers do; PyTorch's do not answer them.
+    #[expect(clippy::too_many_lines, reason = "one event of the epoch per branch")]
     fn stream(
         shards: &[&[u64]],
         per_worker: usize,

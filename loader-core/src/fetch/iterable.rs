@@ -280,6 +280,40 @@ struct Cursor<S> {
     batches: u64,
 }
 
+impl<S> Cursor<S> {
+    /// Waits until the dataset has opened the shard. Does nothing if a previous attempt failed.
+    ///
+    /// # Errors
+    /// The dataset's error. The shard then has no more items.
+    fn wait_until_open(&mut self) -> anyhow::Result<()> {
+        let Some(items) = &mut self.items else { return Ok(()) };
+        match items.0.next() {
+            Some(Given::NotOpen(error)) => {
+                self.items = None;
+                return Err(error);
+            }
+            Some(Given::Opened { skipped }) => {
+                self.position = self.position.saturating_add(skipped);
+                self.skip = self.skip.saturating_sub(skipped);
+            }
+            _ => {}
+        }
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// Reads the next item, with its snapshot if it has one. `None` at the end of the shard.
+    fn next_item(&mut self) -> Option<(anyhow::Result<S>, Option<Vec<u8>>)> {
+        match self.items.as_mut()?.0.next() {
+            Some(Given::Item(item, snapshot)) => Some((item, snapshot)),
+            _ => {
+                self.items = None;
+                None
+            }
+        }
+    }
+}
+
 impl<S> Default for Cursors<S> {
     fn default() -> Self {
         Self(BTreeMap::new())
@@ -378,21 +412,12 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         };
         cursors.forget_stale(shard, place);
         let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
-        if let (Some(items), false) = (&mut cursor.items, cursor.is_open) {
+        if !cursor.is_open {
             // The control page shows where reading begins, which may be before the first sample of the batch.
             sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
-            match items.0.next() {
-                Some(Given::NotOpen(error)) => {
-                    cursor.items = None;
-                    return Err(failed(&error.context(format!("opening shard {shard}"))));
-                }
-                Some(Given::Opened { skipped }) => {
-                    cursor.position = cursor.position.saturating_add(skipped);
-                    cursor.skip = cursor.skip.saturating_sub(skipped);
-                }
-                _ => {}
-            }
-            cursor.is_open = true;
+            cursor
+                .wait_until_open()
+                .map_err(|error| failed(&error.context(format!("opening shard {shard}"))))?;
         }
         let place = cursor.position.saturating_add(cursor.skip);
         let ShardLayout { batch_size, drop_last, .. } = self.cut;
@@ -408,19 +433,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let is_snapshot_due = ends_batch && cursor.batches + 1 >= self.snapshot_every;
             // Relaxed: the same thread reads the flag.
             cursor.wants_snapshot.store(is_snapshot_due, Ordering::Relaxed);
-            let Some(items) = &mut cursor.items else { break };
             let index = Some(cursor.position);
             at.set((Stage::Fetch, index));
-            let item = match items.0.next() {
-                Some(Given::Item(item, written)) => {
-                    snapshot = written;
-                    item
-                }
-                _ => {
-                    cursor.items = None;
-                    break;
-                }
-            };
+            let Some((item, written)) = cursor.next_item() else { break };
+            snapshot = written;
             if let Err(error) = &item
                 && error.is::<NotOpened>()
             {
@@ -436,29 +452,18 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
                 cursor.skip -= 1;
                 continue;
             }
-            let sample = match (item, self.on_bad_sample) {
-                (Ok(sample), _) => sample,
-                (Err(error), OnBadSample::Error) => return Err(failed(&error)),
-                (Err(error), _) => {
-                    bad += 1;
-                    let (place, index) = (count as u32, cursor.position - 1);
-                    sink.bad(BadSampleRecord {
-                        place,
-                        index,
-                        replaced_by: None,
-                        reason: format!("{error:#}"),
-                    });
-                    continue;
-                }
+            let sample = self.sample_of(item, count, cursor.position - 1, sink);
+            let Some(sample) = sample.map_err(|error| failed(&error))? else {
+                bad += 1;
+                continue;
             };
             count += 1;
-            if misfit.is_some() {
-                continue;
-            }
-            at.set((Stage::Collate, index));
             // After a sample that does not fit, the batch is still read to its end, so that the next batch
             // begins at the same sample as without the error.
-            misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
+            if misfit.is_none() {
+                at.set((Stage::Collate, index));
+                misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
+            }
         }
         if bad > MAX_BAD_SAMPLES {
             return Err(NoBatch::AllSamplesBad);
@@ -467,14 +472,32 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             // `AllSamplesBad` reports the bad samples; the next call returns `Exhausted`.
             return Err(if bad > 0 { NoBatch::AllSamplesBad } else { NoBatch::Exhausted });
         }
-        if let Some(failed) = misfit {
-            return Err(failed);
-        }
+        misfit.map_or(Ok(()), Err)?;
         cursor.batches = if snapshot.is_some() { 0 } else { cursor.batches + 1 };
         at.set((Stage::Collate, None));
         sink.progress(WorkerState::Collating, usize::try_from(cursor.position).unwrap_or(usize::MAX));
         let batch = arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))?;
         Ok((snapshot, batch))
+    }
+
+    /// Returns the sample at `place` in the batch. `None` if it is bad and may be left out; it is then reported
+    /// to `sink`, with its position `index` in the shard.
+    fn sample_of(
+        &self,
+        item: anyhow::Result<O::Sample>,
+        place: usize,
+        index: u64,
+        sink: &(impl ProgressSink + ?Sized),
+    ) -> anyhow::Result<Option<O::Sample>> {
+        match (item, self.on_bad_sample) {
+            (Ok(sample), _) => Ok(Some(sample)),
+            (Err(error), OnBadSample::Error) => Err(error),
+            (Err(error), _) => {
+                let (place, reason) = (place as u32, format!("{error:#}"));
+                sink.bad(BadSampleRecord { place, index, replaced_by: None, reason });
+                Ok(None)
+            }
+        }
     }
 
     fn cursor(&self, epoch: u64, shard: usize, place: &ShardPosition) -> Cursor<O::Sample> {

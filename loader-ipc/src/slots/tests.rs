@@ -424,22 +424,7 @@ impl World {
             },
             Step::Regrow { which, needed, others } => {
                 let Some(lease) = pick(&mut self.leases, which) else { return Ok(()) };
-                let batch = self.write_as_worker(lease);
-                match self.pool.regrow(Some(lease), needed, others) {
-                    Ok(larger) => {
-                        // The worker copies its batch from the smaller slot.
-                        self.kept.push((batch, self.written));
-                        prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
-                        self.sizes.push(needed);
-                        self.ended.push(lease);
-                        self.start(larger)?;
-                    }
-                    Err(error) => {
-                        // The lease is unchanged.
-                        self.leases.push(lease);
-                        self.expect_full(&error)?;
-                    }
-                }
+                self.regrow(lease, needed, others)?;
             }
             Step::LeaseWarmer { which } => {
                 let Some(&lease) = self.leases.get(which % self.leases.len().max(1)) else { return Ok(()) };
@@ -480,20 +465,41 @@ impl World {
                     self.ended.push(self.held.swap_remove(place).lease);
                 }
             }
-            Step::AnswerLate { which } => {
-                let late = self.ended.get(which % self.ended.len().max(1)).copied();
-                let lent = self.held.get(which % self.held.len().max(1)).map(|held| held.lease);
-                let false_len = self
-                    .leases
-                    .get(which % self.leases.len().max(1))
-                    .map(|lease| Lease { len: u64::MAX, ..*lease });
-                for lease in late.into_iter().chain(lent).chain(false_len) {
-                    prop_assert!(matches!(self.pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
-                    prop_assert!(matches!(self.pool.regrow(Some(lease), 1, 0), Err(SlotError::NotLeased(_))));
-                    prop_assert!(matches!(self.pool.write(lease, b"late"), Err(SlotError::NotLeased(_))));
-                    self.pool.release(lease, true);
-                }
+            Step::AnswerLate { which } => self.answer_late(which)?,
+        }
+        Ok(())
+    }
+
+    fn regrow(&mut self, lease: Lease, needed: usize, others: usize) -> Result<(), TestCaseError> {
+        let batch = self.write_as_worker(lease);
+        match self.pool.regrow(Some(lease), needed, others) {
+            Ok(larger) => {
+                // The worker copies its batch from the smaller slot.
+                self.kept.push((batch, self.written));
+                prop_assert!(larger.len >= needed as u64 && larger.slot != lease.slot);
+                self.sizes.push(needed);
+                self.ended.push(lease);
+                self.start(larger)
             }
+            Err(error) => {
+                // The lease is unchanged.
+                self.leases.push(lease);
+                self.expect_full(&error)
+            }
+        }
+    }
+
+    /// Uses leases that are no longer valid, or were not given like this.
+    fn answer_late(&self, which: usize) -> Result<(), TestCaseError> {
+        let late = self.ended.get(which % self.ended.len().max(1)).copied();
+        let lent = self.held.get(which % self.held.len().max(1)).map(|held| held.lease);
+        let false_len =
+            self.leases.get(which % self.leases.len().max(1)).map(|lease| Lease { len: u64::MAX, ..*lease });
+        for lease in late.into_iter().chain(lent).chain(false_len) {
+            prop_assert!(matches!(self.pool.lend(lease, 8, false), Err(SlotError::NotLeased(_))));
+            prop_assert!(matches!(self.pool.regrow(Some(lease), 1, 0), Err(SlotError::NotLeased(_))));
+            prop_assert!(matches!(self.pool.write(lease, b"late"), Err(SlotError::NotLeased(_))));
+            self.pool.release(lease, true);
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ struct Seen {
     warnings: Vec<String>,
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each way")]
 fn main() -> anyhow::Result<()> {
     loader_worker::init();
     let mut arguments = std::env::args().skip(1);

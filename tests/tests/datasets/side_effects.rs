@@ -56,6 +56,7 @@ enum SideEffect {
 }
 
 impl SideEffect {
+    #[expect(clippy::too_many_lines, reason = "one arm for each side effect")]
     fn act(self, index: usize) -> anyhow::Result<()> {
         match self {
             Self::None => {}
