@@ -23,7 +23,7 @@ pub(crate) enum Command {
     /// Load epochs of a folder of images, or as a config describes, and measure the speed
     Run(Box<RunArguments>),
     /// Print the indices of each batch, one line of JSON per batch; needs no dataset
-    Plan(PlanArguments),
+    Plan(Box<PlanArguments>),
 }
 
 #[derive(Debug, Args)]
