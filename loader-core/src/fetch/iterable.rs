@@ -285,12 +285,12 @@ impl<S> Cursor<S> {
     ///
     /// # Errors
     /// The dataset's error. The shard then has no more items.
-    fn wait_until_open(&mut self) -> anyhow::Result<()> {
+    fn wait_until_open(&mut self, shard: usize) -> anyhow::Result<()> {
         let Some(items) = &mut self.items else { return Ok(()) };
         match items.0.next() {
             Some(Given::NotOpen(error)) => {
                 self.items = None;
-                return Err(error);
+                return Err(error.context(format!("opening shard {shard}")));
             }
             Some(Given::Opened { skipped }) => {
                 self.position = self.position.saturating_add(skipped);
@@ -415,9 +415,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         if !cursor.is_open {
             // The control page shows where reading begins, which may be before the first sample of the batch.
             sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
-            cursor
-                .wait_until_open()
-                .map_err(|error| failed(&error.context(format!("opening shard {shard}"))))?;
+            cursor.wait_until_open(shard).map_err(|error| failed(&error))?;
         }
         let place = cursor.position.saturating_add(cursor.skip);
         let ShardLayout { batch_size, drop_last, .. } = self.cut;
