@@ -123,6 +123,13 @@ struct Slot {
     kept_by_worker: bool,
 }
 
+impl Slot {
+    /// Returns its last lease. `number` is its own number.
+    fn lease(&self, number: u32) -> Lease {
+        Lease { slot: number, generation: self.generation, len: self.memory.len() as u64 }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
@@ -409,6 +416,13 @@ impl SlotPool {
         self.lock().count(State::Lent)
     }
 
+    /// Returns the leases that have not ended, of all iterators.
+    pub fn leases(&self) -> Vec<Lease> {
+        let inner = self.lock();
+        let leased = inner.slots.iter().filter(|(_, slot)| slot.state == State::Leased);
+        leased.map(|(&number, slot)| slot.lease(number)).collect()
+    }
+
     /// Returns the number of bytes in all slots.
     pub fn bytes(&self) -> u64 {
         self.lock().bytes
@@ -506,7 +520,7 @@ impl Inner {
         self.generation = self.generation.wrapping_add(1);
         slot.generation = self.generation;
         slot.min_len = 0;
-        let lease = Lease { slot: number, generation: slot.generation, len: slot.memory.len() as u64 };
+        let lease = slot.lease(number);
         self.free.remove(&number);
         self.in_use += lease.len;
         self.leased += 1;

@@ -163,6 +163,12 @@ impl Attempts {
         attempt.is_some_and(|attempt| std::mem::take(&mut attempt.may_vacate))
     }
 
+    /// Returns the lease of each attempt.
+    #[cfg(test)]
+    pub(super) fn leases(&self) -> impl Iterator<Item = Lease> {
+        self.all().map(|attempt| attempt.lease)
+    }
+
     fn all(&self) -> impl Iterator<Item = &Attempt> {
         self.second.iter().chain(&self.lost)
     }

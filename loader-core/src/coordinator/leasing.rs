@@ -273,6 +273,12 @@ impl Leasing {
         self.offers.values().any(|offer| offer.worker == worker)
     }
 
+    /// Returns the lease of each offer.
+    #[cfg(test)]
+    pub(super) fn offered_leases(&self) -> impl Iterator<Item = Lease> {
+        self.offers.values().map(|offer| offer.lease)
+    }
+
     /// Removes and returns all offers, each with its worker.
     pub(super) fn take_offers(&mut self) -> Vec<(usize, Lease)> {
         let offers = std::mem::take(&mut self.offers).into_values();

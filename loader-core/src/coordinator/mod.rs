@@ -218,8 +218,11 @@ impl Coordinator {
     /// An error that ends the iteration, or that the user must know now.
     pub(crate) fn handle(&mut self, report: Report, now: Instant, crew: &mut impl Crew) -> Result<(), Error> {
         self.now = now;
+        let is_exit = matches!(report, Report::Exited { .. });
         let heard = self.hear(report, crew);
         match self.phase {
+            // The worker that has ended has broken the protocol too often, and is not replaced.
+            Phase::Loading if is_exit => heard,
             Phase::Loading => heard.or_else(|error| self.survive(error, crew)),
             // Workers that cannot go on are all ended, and others are started.
             Phase::Resting | Phase::Resuming { .. } => heard,

@@ -46,12 +46,15 @@ impl Coordinator {
         self.looks.start_wait();
         // A time beyond what the clock can hold never comes.
         let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
+        // Such a wait begins with a look at the workers: it would end before a later one, main would never
+        // look, and would wait without end for a worker that is stuck.
+        let ends_before_look = self.options.timeout.is_some_and(|timeout| timeout <= MOVE_AFTER);
         self.wait = Wait {
             since: Some(now),
             has_received: false,
             deadline: after(self.options.timeout),
             warn_at: after(self.options.warn_after),
-            move_at: None,
+            move_at: ends_before_look.then_some(now),
             look_at: None,
         };
     }

@@ -1,0 +1,287 @@
+//! One iterator of the loader: its coordinator, its workers, and the batches that the user holds of it. It
+//! does what `iter::team` and `iter::workers` do.
+
+use std::{
+    any::Any,
+    rc::Rc,
+    thread::ThreadId,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::{frame::Report, slots::SlotPool};
+use rand::{RngExt, rngs::ChaCha8Rng};
+
+use super::{
+    super::{Coordinator, Next, Outcome, ShardEnd, Supply, WorkerOptions},
+    crew::{Faults, Workers},
+    scenario::MAX_WORKERS,
+    shared::Shared,
+    world::Content,
+};
+use crate::{coordinator::supply::Wanted, error::Error, state::Position};
+
+/// Maximum simulated time that a call of `next` may take. A stopped worker is replaced after 10 seconds, and
+/// an iterator without memory waits 5 seconds for others.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+/// Maximum time for the workers to begin another epoch.
+const RESUME_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What `next` returns.
+#[derive(Debug)]
+pub(super) enum Returned {
+    Batch(u64, Content),
+    /// A batch of which every sample was left out. The user does not see it.
+    Nothing(u64),
+    /// The error of a batch, and for a shard where it ends.
+    Failed(u64, Option<EndOfFailure>),
+    /// The end of the epoch.
+    End,
+    NoMemory(String),
+    TimedOut,
+    /// The iterator ends.
+    Fatal(Error),
+}
+
+/// Where a batch that failed ends in its shard.
+#[derive(Debug)]
+pub(super) struct EndOfFailure {
+    pub(super) shard: u32,
+    pub(super) position: u64,
+    /// True if the shard ends with it.
+    pub(super) is_over: bool,
+}
+
+/// A batch that the user holds.
+struct Held {
+    slot: u32,
+    _loan: Box<dyn Any>,
+}
+
+pub(super) struct Iteration {
+    pub(super) coordinator: Coordinator,
+    pub(super) workers: Workers,
+    pub(super) max_pending: usize,
+    shared: Rc<Shared>,
+    held: Vec<Held>,
+    /// The epochs before, whose batches the user may still hold.
+    earlier: Vec<SlotPool>,
+    /// An error that ended the iterator while it returned a batch.
+    last_error: Option<Error>,
+    /// When main began to wait.
+    since: Instant,
+    /// When main wakes up if no report comes.
+    wake: Instant,
+    then_look: bool,
+}
+
+impl Iteration {
+    pub(super) fn start(
+        options: WorkerOptions,
+        supply: Supply,
+        slots: &SlotPool,
+        stays: bool,
+        mut workers: Workers,
+        shared: &Rc<Shared>,
+        user: ThreadId,
+    ) -> Self {
+        let now = shared.now();
+        let max_pending = MAX_WORKERS * options.prefetch_factor;
+        let mut coordinator = Coordinator::new(options, supply, slots, stays, now, &workers);
+        coordinator.slots().set_user(user);
+        let last_error = coordinator.send_tasks(now, &mut workers).err().filter(Error::ends_iteration);
+        Self {
+            coordinator,
+            workers,
+            max_pending,
+            shared: Rc::clone(shared),
+            held: Vec::new(),
+            earlier: Vec::new(),
+            last_error,
+            since: now,
+            wake: now,
+            then_look: false,
+        }
+    }
+
+    /// Begins a call of `next`.
+    pub(super) fn start_next(&mut self, user: ThreadId) {
+        self.since = self.shared.now();
+        self.wake = self.since;
+        self.coordinator.slots().set_user(user);
+        self.coordinator.start_wait(self.since);
+    }
+
+    /// True if main would do something now.
+    pub(super) fn can_act(&self) -> bool {
+        self.workers.has_report() || self.shared.now() >= self.wake
+    }
+
+    /// When main wakes up by itself.
+    pub(super) fn wake(&self) -> Instant {
+        self.wake
+    }
+
+    /// Main's next step in a call of `next`. Returns what the call returns, once it does.
+    pub(super) fn act(&mut self) -> Option<Returned> {
+        let now = self.shared.now();
+        if now - self.since >= MAX_WAIT {
+            self.shared.log(|| format!("{:#?}", self.coordinator));
+            panic!("next did not return within {MAX_WAIT:?}");
+        }
+        if let Some(error) = self.last_error.take() {
+            return Some(self.failed(error));
+        }
+        if let Err(error) = self.receive() {
+            return Some(self.failed(error));
+        }
+        match self.coordinator.poll(now, &mut self.workers) {
+            Err(error) => Some(self.failed(error)),
+            Ok(Next::End) => Some(Returned::End),
+            Ok(Next::Return) => Some(self.take()),
+            Ok(Next::Receive { until, then_look }) => {
+                (self.wake, self.then_look) = (until, then_look);
+                None
+            }
+        }
+    }
+
+    fn failed(&self, error: Error) -> Returned {
+        self.shared.log(|| format!("next fails: {error}"));
+        match error {
+            error if error.ends_iteration() => Returned::Fatal(error),
+            Error::SharedMemoryExhausted { problem } => Returned::NoMemory(problem),
+            Error::TimedOut { .. } => Returned::TimedOut,
+            error => panic!("next fails: {error}"),
+        }
+    }
+
+    /// Handles a report, if there is one.
+    fn receive(&mut self) -> Result<(), Error> {
+        let Some((report, is_lie)) = self.workers.report() else {
+            if self.then_look && self.shared.now() >= self.wake {
+                self.workers.look_for_exits();
+            }
+            return Ok(());
+        };
+        self.shared.log(|| format!("main receives {report:?}"));
+        let worker = match report {
+            Report::Event { worker, .. } | Report::Exited { worker, .. } | Report::Started { worker } => {
+                worker
+            }
+        };
+        let heard = self.coordinator.handle(report, self.shared.now(), &mut self.workers);
+        let is_expelled = self.workers.all[worker].ended.is_some() || heard.is_err();
+        assert!(!is_lie || is_expelled, "worker {worker} has lied, and was not expelled");
+        heard
+    }
+
+    /// Takes the batch that has arrived.
+    fn take(&mut self) -> Returned {
+        let (taken, outcome) = self.coordinator.take_next().expect("poll has said so");
+        let number = taken.batch();
+        let shard = match taken.wanted {
+            Wanted::NextOf { shard, .. } => Some(shard as u32),
+            Wanted::Samples(_) => None,
+        };
+        let failure = |position, is_over| shard.map(|shard| EndOfFailure { shard, position, is_over });
+        let (end, bad, returned) = match outcome {
+            Outcome::Batch { lease, encoded, held, position, bad } => {
+                let loan = self.coordinator.slots().lend(lease, encoded.len, held);
+                let loan = loan.expect("the lease has not ended");
+                let content = self.shared.memory.borrow_mut().lend(lease.slot);
+                self.held.push(Held { slot: lease.slot, _loan: Box::new(loan) });
+                // Some shards have snapshots.
+                let has_snapshot = shard.is_some_and(|shard| shard % 2 == 1);
+                let snapshot = has_snapshot.then(|| position.to_le_bytes().to_vec());
+                (ShardEnd { position, snapshot, is_last: false }, bad, Returned::Batch(number, content))
+            }
+            Outcome::AllSamplesBad { position, bad } => {
+                (ShardEnd { position, ..ShardEnd::default() }, bad, Returned::Nothing(number))
+            }
+            Outcome::Failed { position, ended, .. } => {
+                let end = ShardEnd { position, snapshot: None, is_last: ended };
+                (end, Vec::new(), Returned::Failed(number, failure(position, ended)))
+            }
+            Outcome::Lost(error) => {
+                self.shared.log(|| format!("batch {number} is lost: {error}"));
+                let end = ShardEnd { is_last: true, ..ShardEnd::default() };
+                (end, Vec::new(), Returned::Failed(number, failure(0, true)))
+            }
+        };
+        self.coordinator.returned(taken, end, bad);
+        let sent = self.coordinator.send_tasks(self.shared.now(), &mut self.workers);
+        self.last_error = sent.err().filter(Error::ends_iteration);
+        returned
+    }
+
+    /// Number of batches that the user holds.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Drops one of the batches that the user holds.
+    pub(super) fn drop_batch(&mut self, rng: &mut ChaCha8Rng) {
+        if !self.held.is_empty() {
+            let held = self.held.swap_remove(rng.random_range(0..self.held.len()));
+            self.shared.memory.borrow_mut().take_back(held.slot);
+        }
+    }
+
+    /// Sets the number of workers.
+    pub(super) fn set_workers(&mut self, count: usize) {
+        let set = self.coordinator.set_workers(count, self.shared.now(), &mut self.workers);
+        set.expect("it cannot fail here");
+    }
+
+    /// Begins the next epoch with the same workers. False if they cannot go on.
+    pub(super) fn start_resuming(&mut self, epoch: u64) -> bool {
+        if !self.coordinator.can_rest(&self.workers) {
+            return false;
+        }
+        self.shared.count("epochs abandoned to persistent workers");
+        self.coordinator.rest(&mut self.workers);
+        self.since = self.shared.now();
+        self.wake = self.since + RESUME_DEADLINE;
+        self.coordinator.start_resuming(epoch, &mut self.workers).is_ok()
+    }
+
+    /// Main's next step while it waits for the workers to resume. Returns whether all have, once it is known.
+    pub(super) fn act_resuming(&mut self) -> Option<bool> {
+        if self.coordinator.not_resumed().is_none() {
+            return Some(true);
+        }
+        if self.shared.now() >= self.since + RESUME_DEADLINE {
+            return Some(false);
+        }
+        self.workers.look_for_exits();
+        self.receive().is_err().then_some(false)
+    }
+
+    /// Begins an epoch with workers that have resumed.
+    pub(super) fn begin_epoch(&mut self, supply: Supply, slots: &SlotPool, user: ThreadId) {
+        self.earlier.push(self.coordinator.slots().clone());
+        let now = self.shared.now();
+        self.coordinator.begin_epoch(supply, slots, now, &mut self.workers);
+        self.coordinator.slots().set_user(user);
+        let sent = self.coordinator.send_tasks(now, &mut self.workers);
+        self.last_error = sent.err().filter(Error::ends_iteration);
+    }
+
+    /// Drops the iterator: ends its workers, and gives back its leases. Returns the user's place.
+    pub(super) fn shut_down(mut self) -> Option<Position> {
+        let place = self.coordinator.place();
+        self.workers.end_all();
+        for (_, lease) in self.coordinator.take_leases() {
+            self.coordinator.slots().release(lease, false);
+        }
+        for Held { slot, .. } in self.held.drain(..) {
+            self.shared.memory.borrow_mut().take_back(slot);
+        }
+        place
+    }
+
+    /// Some worker of it does a step, or has a fault.
+    pub(super) fn step_workers(&mut self, faults: Faults) {
+        self.workers.step(faults);
+    }
+}

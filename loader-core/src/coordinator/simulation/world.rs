@@ -1,0 +1,212 @@
+//! The dataset: what its batches are, how large they are, and which of its samples fail, hang or crash.
+
+use loader_ipc::frame::Indices;
+
+use crate::{
+    fetch::ShardLayout,
+    options::{OnBadSample, Order},
+    sampler::{BatchSampler, Epoch},
+    state::{Batching, Origin, Pipeline},
+};
+
+/// What a worker has loaded for a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The samples of a batch, by the index of the first one, and a bit for each that was left out.
+    Samples { first: u64, left_out: u32 },
+    /// Items of a shard.
+    Items { shard: u32, from: u64, to: u64 },
+}
+
+/// What user code does with a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    /// It returns an error.
+    Fails,
+    /// It crashes the process.
+    Crashes,
+    /// It never returns.
+    Hangs,
+    /// It never returns in the first worker that tries it.
+    HangsOnce,
+}
+
+/// Which faults the samples of a dataset have; one sample in `every` has one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SampleFaults {
+    pub(super) kinds: &'static [Fault],
+    pub(super) every: u64,
+}
+
+/// What the user must get for a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// The batch without these samples.
+    Batch {
+        left_out: u32,
+    },
+    /// Nothing, because every sample is left out.
+    Nothing,
+    Error,
+    /// Depends on which worker was first, or on how much memory there was.
+    Any,
+}
+
+/// The dataset, and the process's share of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct World {
+    pub(super) seed: u64,
+    pub(super) rank: u64,
+    pub(super) world_size: u64,
+    /// Number of batches in the process's share.
+    pub(super) batches: u64,
+    pub(super) batch_size: u64,
+    /// Number of shards in the process's share; 0 for a map-style dataset.
+    pub(super) shards: u32,
+    /// Maximum size of a batch, in bytes.
+    pub(super) max_size: u64,
+    /// Size of the largest batch that shared memory surely has room for, whatever else is loaded.
+    pub(super) max_sure_size: u64,
+    /// The limit on shared memory.
+    pub(super) limit: u64,
+    pub(super) faults: SampleFaults,
+    pub(super) on_bad_sample: OnBadSample,
+    /// True if workers load the samples of a batch with one call.
+    pub(super) loads_many: bool,
+}
+
+impl World {
+    fn hash(&self, values: [u64; 3]) -> u64 {
+        let [a, b, c] = values;
+        let mut bytes = [0; 32];
+        for (place, value) in [a, b, c, self.seed].into_iter().enumerate() {
+            bytes[8 * place..8 * (place + 1)].copy_from_slice(&value.to_le_bytes());
+        }
+        xxhash_rust::xxh3::xxh3_64(&bytes)
+    }
+
+    /// Size of a batch, in bytes. Some are far larger than the others.
+    pub(super) fn size(&self, content: Content) -> u64 {
+        let hash = match content {
+            Content::Samples { first, .. } => self.hash([first, 0, 1]),
+            Content::Items { shard, from, .. } => self.hash([u64::from(shard), from, 4]),
+        };
+        let max = if hash.is_multiple_of(5) { self.max_size } else { self.max_size.min(60_000) };
+        1 + hash / 5 % max
+    }
+
+    /// Number of steps that a worker needs for a sample.
+    pub(super) fn steps(&self, sample: u64) -> u32 {
+        let hash = self.hash([sample, 0, 2]);
+        if hash.is_multiple_of(32) { 40 } else { (hash / 32 % 3) as u32 }
+    }
+
+    /// Number of items of a shard.
+    pub(super) fn shard_len(&self, shard: u32) -> u64 {
+        self.hash([u64::from(shard), 0, 3]) % (self.batches / u64::from(self.shards) * self.batch_size + 1)
+    }
+
+    /// Index of a sample of a batch.
+    fn index(&self, batch: u64, place: u64) -> u64 {
+        (batch * self.batch_size + place) * self.world_size + self.rank
+    }
+
+    /// The samples of a task of indices.
+    pub(super) fn samples(indices: &Indices) -> Vec<u64> {
+        match indices {
+            Indices::Range { start, len } => (*start..*start + *len).collect(),
+            Indices::List(list) => list.clone(),
+            other => panic!("the simulation has no tasks of {other:?}"),
+        }
+    }
+
+    /// What user code does with a sample of a map-style dataset.
+    pub(super) fn fault(&self, index: u64) -> Fault {
+        self.fault_by(self.hash([index, 0, 5]))
+    }
+
+    /// What user code does with an item of a shard.
+    pub(super) fn fault_of_item(&self, shard: u32, position: u64) -> Fault {
+        self.fault_by(self.hash([u64::from(shard), position, 6]))
+    }
+
+    fn fault_by(&self, hash: u64) -> Fault {
+        let SampleFaults { kinds, every } = self.faults;
+        match hash.is_multiple_of(every) {
+            true if !kinds.is_empty() => kinds[(hash / every) as usize % kinds.len()],
+            _ => Fault::None,
+        }
+    }
+
+    /// What the user must get for a batch of indices.
+    pub(super) fn expected(&self, batch: u64) -> Expected {
+        let faults = || (0..self.batch_size).map(|place| self.fault(self.index(batch, place)));
+        let is_certain = |fault: &Fault| !matches!(fault, Fault::None | Fault::HangsOnce);
+        let size = self.size(Content::Samples { first: self.index(batch, 0), left_out: 0 });
+        match self.on_bad_sample {
+            OnBadSample::Error if faults().any(|fault| is_certain(&fault)) => return Expected::Error,
+            _ if faults().any(|fault| fault == Fault::HangsOnce) => return Expected::Any,
+            _ => {}
+        }
+        let bits = faults().enumerate().map(|(place, fault)| u32::from(is_certain(&fault)) << place);
+        let left_out = bits.sum();
+        let are_all = left_out == (1 << self.batch_size) - 1;
+        if size > self.limit && !are_all {
+            Expected::Error
+        } else if size > self.max_sure_size {
+            Expected::Any
+        } else if are_all {
+            Expected::Nothing
+        } else {
+            Expected::Batch { left_out }
+        }
+    }
+
+    /// True if the content is that of the batch, whatever was left out.
+    pub(super) fn is_of_batch(&self, content: Content, batch: u64) -> bool {
+        matches!(content, Content::Samples { first, .. } if first == self.index(batch, 0))
+    }
+
+    pub(super) fn layout(&self) -> ShardLayout {
+        ShardLayout {
+            shards: self.shards as usize,
+            first_shard: (u64::from(self.shards) * self.rank) as usize,
+            all_shards: (u64::from(self.shards) * self.world_size) as usize,
+            batch_size: self.batch_size as usize,
+            drop_last: false,
+        }
+    }
+
+    /// Number of samples in the dataset.
+    pub(super) fn dataset_len(&self) -> usize {
+        (self.batches * self.batch_size * self.world_size) as usize
+    }
+
+    /// What a state of the loader must agree with.
+    pub(super) fn origin(&self) -> Origin {
+        let Self { seed, rank, world_size, batch_size, .. } = *self;
+        let batching = match self.shards {
+            0 => Batching::Sampler(format!("{batch_size} samples, rank {rank} of {world_size}")),
+            _ => Batching::Shards(self.layout()),
+        };
+        let pipeline = Pipeline::new("simulated".to_owned(), batching);
+        Origin { seed, order: Order::Native, samples: Some(self.dataset_len()), pipeline: pipeline.into() }
+    }
+}
+
+/// Every batch of the process's share, in order.
+#[derive(Debug)]
+pub(super) struct Batches(pub(super) World);
+
+impl BatchSampler for Batches {
+    fn len(&self, _epoch: Epoch) -> usize {
+        self.0.batches as usize
+    }
+
+    fn batches(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
+        let world = self.0;
+        let batch = move |batch| (0..world.batch_size).map(move |place| world.index(batch, place) as usize);
+        Box::new((0..world.batches).map(move |number| batch(number).collect()))
+    }
+}
