@@ -151,8 +151,8 @@ impl Coordinator {
     ) -> Result<(), Error> {
         let second = self.attempts.task_of(worker);
         self.forget_process(worker);
-        if self.note_left(worker) {
-            return self.reach_target(crew);
+        if self.note_left(worker, &status.to_string(), crew) {
+            return Ok(());
         }
         if self.phase != Phase::Loading {
             return Err(self.ended_while_idle(worker, status, crew));
@@ -161,6 +161,7 @@ impl Coordinator {
             // The worker gets no more tasks in this epoch, so it is not replaced. The next epoch would need
             // it.
             self.stays = false;
+            self.schedule.finish(worker);
             return Ok(());
         }
         let doing = self.doing(worker, crew);
@@ -207,7 +208,7 @@ impl Coordinator {
             max_worker_deaths: max,
         });
         self.deaths.replaced += 1;
-        crew.start(worker, Duration::ZERO)?;
+        self.start_process(worker, Duration::ZERO, crew)?;
         self.send_again(worker, crew)
     }
 
@@ -309,17 +310,19 @@ impl Coordinator {
 
     /// Handles the end of an attempt to start a worker: takes over the new process, or tries again.
     pub(super) fn worker_started(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
-        if self.takes_added(worker, crew)? {
+        if self.take_started(worker, crew)? {
             return Ok(());
         }
         match crew.adopt(worker) {
             Ok(()) => self.roster.send_backlog(worker, crew),
+            // The worker was parked meanwhile, and its tasks were moved.
+            Err(error) if self.note_left(worker, &error.to_string(), crew) => Ok(()),
             Err(error) if self.deaths.count(worker) => Err(error),
             Err(error) => {
                 let (deaths, max_worker_deaths) = (self.deaths.workers[worker].deaths, self.deaths.max);
                 let problem = error.to_string();
                 crew.warn(&Warning::WorkerNotReplaced { worker, problem, deaths, max_worker_deaths });
-                crew.start(worker, PAUSE)
+                self.start_process(worker, PAUSE, crew)
             }
         }
     }

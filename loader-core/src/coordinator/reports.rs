@@ -2,7 +2,7 @@
 
 use loader_ipc::{
     fault::{self, Point},
-    frame::{BadSampleRecord, Event, Lease, Report},
+    frame::{BadSampleRecord, Event, Lease, Report, Stage},
     violation::ProtocolViolation,
 };
 
@@ -28,8 +28,16 @@ impl Coordinator {
 
     fn hear_event(&mut self, worker: usize, event: Event, crew: &mut impl Crew) -> Result<(), Error> {
         match event {
-            Event::Ready => self.roster.note_opened(worker, true),
-            Event::NotReady { .. } => self.roster.note_opened(worker, false),
+            Event::Ready => {
+                self.roster.note_opened(worker, true)?;
+                self.take_opened(worker, None, crew);
+                Ok(())
+            }
+            Event::NotReady { failure } => {
+                self.roster.note_opened(worker, false)?;
+                self.take_opened(worker, Some(&failure), crew);
+                Ok(())
+            }
             Event::Bye => self.take_bye(worker),
             Event::Oversized { resident } => self.worker_oversized(worker, resident, crew),
             Event::Withdrawn { task } => self.roster.saw_withdrawn(worker, task, crew),
@@ -252,15 +260,19 @@ impl Coordinator {
 
     /// Notes where a batch ends in its shard: another worker may have to go on from there.
     fn note_reached(&mut self, task: u64, outcome: &Outcome) {
+        let wanted = self.schedule.get(task).map(Pending::wanted);
+        let Some(&Wanted::NextOf { shard, .. }) = wanted else { return };
         let (position, is_over) = match outcome {
             Outcome::Batch { position, .. } | Outcome::AllSamplesBad { position, .. } => (*position, false),
-            Outcome::Failed { position, ended, .. } => (*position, *ended),
+            Outcome::Failed { position, ended, failure } => {
+                if failure.panicked || failure.stage == Stage::Open {
+                    self.supply.unreadable(shard);
+                }
+                (*position, *ended)
+            }
             Outcome::Lost(_) => return,
         };
-        let wanted = self.schedule.get(task).map(Pending::wanted);
-        if let Some(&Wanted::NextOf { shard, .. }) = wanted {
-            self.supply.reached(shard, position, is_over);
-        }
+        self.supply.reached(shard, position, is_over);
     }
 }
 

@@ -339,11 +339,10 @@ impl<T> Schedule<T> {
         self.workers[worker].is_finished
     }
 
-    /// Adds a worker, which works.
+    /// Adds a worker, which does not work yet.
     pub(crate) fn add_worker(&mut self) {
         let worker = self.workers.len();
-        self.workers.push(Member { waiting: 0, is_working: true, lanes: 0, is_finished: false });
-        self.working += 1;
+        self.workers.push(Member { waiting: 0, is_working: false, lanes: 0, is_finished: false });
         if self.lanes_are == Lanes::Workers {
             let is_open = self.open > 0;
             self.lanes.push(Lane { load: 0, is_open, worker, next_worker: None });

@@ -56,6 +56,8 @@ pub(crate) struct Reached {
     position: u64,
     /// True if it cannot be read any further.
     is_over: bool,
+    /// True if its worker has failed to open it, or has panicked in it.
+    is_unreadable: bool,
 }
 
 /// Where a batch ends in its shard. Unused for a batch of indices.
@@ -174,6 +176,24 @@ impl Supply {
         let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
         shards.iter().for_each(|&shard| opened[shard] = false);
         shards.iter().copied().filter(|&shard| reached[shard].is_over).collect()
+    }
+
+    /// Notes that another worker loads `shards` from now on. Returns those of which no more tasks may be sent:
+    /// those that are over, and those that their last worker could not read.
+    pub(super) fn hand_over(&mut self, shards: &[usize]) -> BTreeSet<usize> {
+        let mut over = self.reopen(shards);
+        if let Self::Shards { reached, .. } = self {
+            over.extend(shards.iter().copied().filter(|&shard| reached[shard].is_unreadable));
+        }
+        over
+    }
+
+    /// Notes that a shard's worker could not open or read it, and gives no more samples of it. Another process
+    /// in the place of that worker may.
+    pub(super) fn unreadable(&mut self, shard: usize) {
+        if let Self::Shards { reached, .. } = self {
+            reached[shard].is_unreadable = true;
+        }
     }
 
     /// Returns the content of a task of `shard` that is sent again, with a slot of `room` bytes.

@@ -331,7 +331,9 @@ impl<S> Cursors<S> {
     /// not open, is then another one. For a task that continues the shard, `place` is the start.
     fn forget_stale(&mut self, shard: usize, place: &ShardPosition) {
         if place.position > 0 && self.position(shard) != place.position {
-            self.0.remove(&shard);
+            let stale = self.0.remove(&shard);
+            // A panic of the iterator's destructor must not fail the task, which is to open the shard.
+            drop(catch_unwind(AssertUnwindSafe(|| drop(stale))));
         }
     }
 

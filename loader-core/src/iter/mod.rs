@@ -137,7 +137,8 @@ impl<B: crate::collate::Batch> Iter<B> {
     }
 
     /// Returns the process ids of the workers, by number of the worker; empty without workers. A worker that
-    /// dies and is replaced gets another process id.
+    /// dies and is replaced gets another process id; one that was removed keeps the last one. Do not signal a
+    /// process by such an id, which the system may have given to another process.
     pub fn worker_pids(&self) -> Vec<u32> {
         match &self.inner {
             Inner::Batches(_) | Inner::Shards(_) => Vec::new(),
@@ -160,18 +161,19 @@ impl<B: crate::collate::Batch> Iter<B> {
     ///
     /// A worker that is no longer used finishes the batches that it has begun. Its process stays for ten
     /// seconds, in case it is used again, and then ends. A worker that is added is started in the background,
-    /// and gets tasks once it runs. If it cannot be started, the loader warns
+    /// and gets tasks once it has opened the dataset. If it cannot, the loader warns
     /// ([`Warning::WorkerNotAdded`]) and continues with the workers that it has. The shards of an iterable
     /// dataset are dealt out again; a shard that changes its worker is opened again at its place, so
     /// [`SnapshotDataset`](crate::SnapshotDataset) keeps this cheap. More workers than shards are idle.
     ///
-    /// Persistent workers keep the number for the next epochs. Without them, each iterator starts with the
-    /// loader's `num_workers`. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) is always the
-    /// loader's.
+    /// Persistent workers keep the number for the next epochs, until they must be replaced together. New workers
+    /// start with the loader's `num_workers`, which is also what
+    /// [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns; an added worker may have a larger
+    /// `id`. After the end of the epoch this call has no effect.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] if the iterator has no workers (`num_workers(0)`), or if `num_workers` is 0 or
-    /// too large; [`Error::System`] if the operating system refuses something.
+    /// too large; [`Error::System`] if a task cannot be sent, which ends the iteration, and in a forked process.
     pub fn set_num_workers(&mut self, num_workers: usize) -> Result<(), Error> {
         match &mut self.inner {
             Inner::Batches(_) | Inner::Shards(_) => {

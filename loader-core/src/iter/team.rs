@@ -69,10 +69,9 @@ impl Team {
         self.coordinator.send_tasks(Instant::now(), &mut self.pool)
     }
 
-    /// Sets the number of workers that get tasks, and sends them tasks.
-    pub(super) fn set_workers(&mut self, workers: usize) -> Result<(), Error> {
-        self.coordinator.set_workers(workers, Instant::now(), &mut self.pool)?;
-        self.send_tasks()
+    /// Sets the number of workers that get tasks.
+    pub(super) fn set_workers(&mut self, workers: usize) {
+        self.coordinator.set_workers(workers, Instant::now(), &mut self.pool);
     }
 
     /// Waits until the user's next batch has arrived. False if the epoch is over.

@@ -77,10 +77,7 @@ impl<B: Batch> WorkerIter<B> {
         }
         let team = self.team.as_mut()?;
         if !team.pool.is_owned() {
-            let source = io::Error::other(
-                "a forked process cannot share its parent's workers; make an iterator of its own",
-            );
-            return Some((None, Err(Error::System { what: "loading in a forked process", source })));
+            return Some((None, Err(in_forked_process())));
         }
         let step = match self.last_error.take() {
             Some(error) => Err(error),
@@ -99,6 +96,29 @@ impl<B: Batch> WorkerIter<B> {
                 }
                 Some((None, Err(error)))
             }
+        }
+    }
+
+    /// Sets the number of workers that get tasks. Without effect after the end.
+    pub(super) fn set_workers(&mut self, workers: usize) -> Result<(), Error> {
+        let Some(team) = self.team.as_mut().filter(|_| !self.is_ended) else { return Ok(()) };
+        if !team.pool.is_owned() {
+            return Err(in_forked_process());
+        }
+        let max = team.pool.max_workers();
+        if workers == 0 || workers > max {
+            let problem =
+                format!("{workers} workers were requested of a running iterator, which has from 1 to {max}");
+            return Err(Error::invalid_option("num_workers", problem));
+        }
+        team.set_workers(workers);
+        // Other errors, such as a lack of memory, do not belong here: the next call of `next` returns them.
+        match team.send_tasks() {
+            Err(error) if error.ends_iteration() => {
+                self.end();
+                Err(error)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -121,18 +141,6 @@ impl<B> WorkerIter<B> {
     /// Returns the number of workers that get tasks; 0 after the end.
     pub(super) fn workers(&self) -> usize {
         self.team.as_ref().map_or(0, |team| team.coordinator.workers())
-    }
-
-    /// Sets the number of workers that get tasks. Without effect after the end.
-    pub(super) fn set_workers(&mut self, workers: usize) -> Result<(), Error> {
-        let Some(team) = self.team.as_mut().filter(|_| !self.is_ended) else { return Ok(()) };
-        let max = team.pool.max_workers();
-        if workers == 0 || workers > max {
-            let problem =
-                format!("{workers} workers were requested of a running iterator, which has from 1 to {max}");
-            return Err(Error::invalid_option("num_workers", problem));
-        }
-        team.set_workers(workers)
     }
 
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
@@ -179,6 +187,11 @@ impl<B> Drop for WorkerIter<B> {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn in_forked_process() -> Error {
+    let problem = "a forked process cannot share its parent's workers; make an iterator of its own";
+    Error::System { what: "loading in a forked process", source: io::Error::other(problem) }
 }
 
 /// Returns the next batch, or `None` at the end of the epoch.

@@ -229,8 +229,7 @@ impl Iteration {
 
     /// Sets the number of workers.
     pub(super) fn set_workers(&mut self, count: usize) {
-        let set = self.coordinator.set_workers(count, self.shared.now(), &mut self.workers);
-        set.expect("it cannot fail here");
+        self.coordinator.set_workers(count, self.shared.now(), &mut self.workers);
     }
 
     /// Begins the next epoch with the same workers. False if they cannot go on.
