@@ -161,6 +161,7 @@ impl Coordinator {
             // The worker gets no more tasks in this epoch, so it is not replaced. The next epoch would need
             // it.
             self.stays = false;
+            // It must not get the shards of workers that are parked later.
             self.schedule.finish(worker);
             return Ok(());
         }

@@ -8,10 +8,12 @@
 //! | `crew.rs`, `worker.rs`, `lies.rs` | the workers, what one of them does, and what it may claim |
 //! | `world.rs` | the dataset, and which of its samples fail, hang or crash |
 //! | `shared.rs`, `memory.rs` | the clock, and what is in the slots |
+//! | `cases.rs` | defects that the simulation has found, each alone |
 //! | `received.rs`, `invariants.rs` | what must hold of the batches, and after each step of main |
 //!
 //! A failing seed is printed, and `SIMULATION_SEED=N` runs it alone, with a trace.
 
+mod cases;
 mod crew;
 mod invariants;
 mod iterator;
@@ -34,8 +36,6 @@ use std::{
 
 use shared::Counts;
 use users::Simulation;
-
-use crate::error::Error;
 
 /// Number of seeds that `cargo test` tries. `SIMULATION_SEEDS` replaces it.
 const SEEDS: u64 = 1000;
@@ -97,14 +97,6 @@ fn run_seeds(next: &AtomicU64, seeds: u64, started: Instant) -> Counts {
         });
         counts.into_iter().for_each(|(what, count)| *sum.entry(what).or_default() += count);
     }
-}
-
-/// A worker that breaks the protocol each time is replaced as often as the user allows. Then the iterator
-/// ends: `next` must neither wait nor replace the worker again.
-#[test]
-fn a_worker_that_always_lies_ends_the_iterator() {
-    let error = users::error_of_liars(3, Instant::now());
-    assert!(matches!(error, Error::WorkerMisbehaved { worker: 0, .. }), "{error}");
 }
 
 #[test]

@@ -171,13 +171,13 @@ impl Scenario {
         }
     }
 
-    /// A dataset without faults, for a worker that lies whenever it can.
-    pub(super) fn of_liars(max_worker_deaths: u32) -> (Plot, WorkerOptions) {
+    /// A dataset without faults, with ample memory. Workers lie in so many thousandths of the steps.
+    pub(super) fn plain(shards: u32, max_worker_deaths: u32, lies: u32) -> (Plot, WorkerOptions) {
         let mut scenario = Self::draw(0);
-        (scenario.shards, scenario.max_size, scenario.max_sure_size) = (0, 50_000, u64::MAX);
-        let faults = Faults { lies: 500, ..Faults::default() };
+        (scenario.shards, scenario.max_size, scenario.max_sure_size) = (shards, 50_000, u64::MAX);
+        (scenario.limit, scenario.in_order) = (256 * MIB, true);
         scenario.trouble = Trouble {
-            faults,
+            faults: Faults { lies, ..Faults::default() },
             samples: &[],
             sample_timeout: None,
             timeout: None,
@@ -185,7 +185,7 @@ impl Scenario {
             hedges: false,
         };
         let plot = scenario.plot();
-        let options = WorkerOptions { workers: 1, ..plot.options(&mut scenario.rng) };
+        let options = plot.options(&mut scenario.rng);
         (plot, options)
     }
 

@@ -17,7 +17,7 @@ use super::{
     scenario::{MAX_WORKERS, Operation, Plot, Scenario, Users},
     shared::{Counts, Shared},
 };
-use crate::{error::Error, state::Position};
+use crate::state::Position;
 
 /// Maximum number of steps of a simulation.
 const MAX_STEPS: u32 = 1_000_000;
@@ -304,7 +304,8 @@ impl Simulation {
     fn note(&mut self, user: usize, seat: usize, returned: Returned) {
         self.shared.log(|| format!("iterator {seat} returns {returned:?}"));
         self.seats[seat].received.note(&returned);
-        if !matches!(returned, Returned::NoMemory(_)) {
+        // A call that times out may have waited for memory.
+        if matches!(returned, Returned::Batch(..) | Returned::Failed(..) | Returned::Nothing(_)) {
             self.seats[seat].without_memory = 0;
         }
         match returned {
@@ -368,30 +369,6 @@ impl Simulation {
         assert_eq!(self.slots.leases(), [], "a lease is lost");
         assert_eq!((self.slots.held(), self.shared.memory.borrow().lent()), (0, 0), "a batch is lost");
     }
-}
-
-/// Returns the error that ends an iterator whose only worker lies all the time, and whose workers may die
-/// `max_worker_deaths` times.
-pub(super) fn error_of_liars(max_worker_deaths: u32, started: Instant) -> Error {
-    let shared = Rc::new(Shared::new(started, false));
-    let slots = SlotPool::of_this_process(1 << 30);
-    let (plot, options) = Scenario::of_liars(max_worker_deaths);
-    let workers = Workers::new(1, 0, plot.world, &slots, &shared, 0, false);
-    let thread = std::thread::current().id();
-    let supply = plot.supply(0, &Position::Start);
-    let mut iteration = Iteration::start(options, supply, &slots, false, workers, &shared, thread);
-    iteration.start_next(thread);
-    for _ in 0..MAX_STEPS {
-        shared.advance(Duration::from_millis(1));
-        iteration.step_workers(plot.faults);
-        match iteration.act() {
-            None => {}
-            Some(Returned::Fatal(error)) => return error,
-            Some(Returned::Batch(..)) => iteration.start_next(thread),
-            Some(other) => panic!("next returns {other:?}"),
-        }
-    }
-    panic!("the iterator does not end");
 }
 
 impl Seat {

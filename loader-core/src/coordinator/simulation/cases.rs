@@ -1,0 +1,127 @@
+//! Defects that the simulation has found, each alone.
+
+use std::{
+    rc::Rc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use loader_ipc::slots::SlotPool;
+
+use super::{
+    crew::{Faults, Workers},
+    iterator::{Iteration, Returned},
+    received::Received,
+    scenario::{Plot, Scenario},
+    shared::Shared,
+    world::{Fault, SampleFaults},
+};
+use crate::{coordinator::WorkerOptions, error::Error, options::OnBadSample, state::Position};
+
+/// Maximum number of steps of a case.
+const MAX_STEPS: u32 = 100_000;
+
+/// One iterator and its user.
+struct Case {
+    iteration: Iteration,
+    shared: Rc<Shared>,
+    faults: Faults,
+}
+
+impl Case {
+    fn start(plot: &Plot, options: WorkerOptions, stays: bool) -> Self {
+        let shared = Rc::new(Shared::new(Instant::now(), false));
+        let slots = SlotPool::of_this_process(1 << 30);
+        let workers = Workers::new(options.workers, 0, plot.world, &slots, &shared, 0, false);
+        let supply = plot.supply(0, &Position::Start);
+        let user = thread::current().id();
+        let iteration = Iteration::start(options, supply, &slots, stays, workers, &shared, user);
+        Self { iteration, shared, faults: plot.faults }
+    }
+
+    fn next(&mut self) -> Returned {
+        self.iteration.start_next(thread::current().id());
+        (0..MAX_STEPS).find_map(|_| self.step()).expect("next returns")
+    }
+
+    /// A step of a worker and one of main.
+    fn step(&mut self) -> Option<Returned> {
+        self.shared.advance(Duration::from_millis(1));
+        self.iteration.step_workers(self.faults);
+        self.iteration.act()
+    }
+}
+
+/// A worker that breaks the protocol each time is replaced as often as the user allows. Then the iterator
+/// ends: `next` neither waits nor replaces the worker again.
+#[test]
+fn a_worker_that_always_lies_ends_the_iterator() {
+    let (plot, options) = Scenario::plain(0, 3, 500);
+    let mut case = Case::start(&plot, WorkerOptions { workers: 1, ..options }, false);
+    for _ in 0..MAX_STEPS {
+        match case.next() {
+            Returned::Batch(..) => {}
+            Returned::Fatal(error) => {
+                assert!(matches!(error, Error::WorkerMisbehaved { worker: 0, .. }), "{error}");
+                return;
+            }
+            other => panic!("next returns {other:?}"),
+        }
+    }
+    panic!("the iterator does not end");
+}
+
+/// A worker whose shards are over is not replaced when it dies. It must not get the shards of a worker that is
+/// parked later.
+#[test]
+fn a_worker_that_died_without_work_gets_no_shards() {
+    let (mut plot, options) = Scenario::plain(2, 3, 0);
+    plot.world.batches = 40;
+    let is_wanted = |plot: &Plot| plot.world.shard_len(0) == 0 && plot.world.shard_len(1) > 10;
+    while !is_wanted(&plot) {
+        plot.world.seed += 1;
+    }
+    let mut case = Case::start(&plot, WorkerOptions { workers: 2, prefetch_factor: 1, ..options }, true);
+    let mut received = Received::new(plot.world, true);
+    let first = case.next();
+    received.note(&first);
+    // The other worker answers nothing in between, after which main would expect nothing of this one.
+    case.iteration.workers.all[1].is_stopped = true;
+    case.iteration.workers.end(0);
+    case.iteration.start_next(thread::current().id());
+    let is_down = |case: &mut Case| case.step().is_none() && case.iteration.workers.all[0].is_down;
+    assert!((0..MAX_STEPS).any(|_| is_down(&mut case)), "main notices the exit");
+    case.iteration.set_workers(1);
+    case.iteration.workers.all[1].is_stopped = false;
+    loop {
+        let returned = case.next();
+        received.note(&returned);
+        match returned {
+            Returned::Batch(..) => {}
+            Returned::End => return received.check_end(),
+            other => panic!("next returns {other:?}"),
+        }
+    }
+}
+
+/// Main looks at the workers also in waits that are shorter than its pause before the first look.
+#[test]
+fn sample_timeout_holds_with_a_short_timeout() {
+    let (mut plot, options) = Scenario::plain(0, 3, 0);
+    plot.world.faults = SampleFaults { kinds: &[Fault::Hangs], every: 1 };
+    plot.world.on_bad_sample = OnBadSample::Error;
+    let options = WorkerOptions {
+        timeout: Some(Duration::from_millis(1)),
+        sample_timeout: Some(Duration::from_millis(500)),
+        on_bad_sample: OnBadSample::Error,
+        ..options
+    };
+    let mut case = Case::start(&plot, options, false);
+    loop {
+        match case.next() {
+            Returned::TimedOut => {}
+            Returned::Failed(0, None) => return,
+            other => panic!("next returns {other:?}"),
+        }
+    }
+}
