@@ -163,6 +163,8 @@ impl Coordinator {
             self.stays = false;
             // It must not get the shards of workers that are parked later.
             self.schedule.finish(worker);
+            // Another process may take its number later, and must not count as one that main has killed.
+            self.deaths.forget(worker);
             return Ok(());
         }
         let doing = self.doing(worker, crew);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::slots::SlotPool;
+use loader_ipc::{frame::Event, slots::SlotPool};
 
 use super::{
     crew::{Faults, Workers},
@@ -71,26 +71,39 @@ fn a_worker_that_always_lies_ends_the_iterator() {
     panic!("the iterator does not end");
 }
 
-/// A worker whose shards are over is not replaced when it dies. It must not get the shards of a worker that is
-/// parked later.
-#[test]
-fn a_worker_that_died_without_work_gets_no_shards() {
+/// An iterator of two workers, of which the first has no more shards, and the second is stopped. Returns it
+/// with what the user has received.
+fn with_idle_worker() -> (Case, Received) {
     let (mut plot, options) = Scenario::plain(2, 3, 0);
     plot.world.batches = 40;
     let is_wanted = |plot: &Plot| plot.world.shard_len(0) == 0 && plot.world.shard_len(1) > 10;
     while !is_wanted(&plot) {
         plot.world.seed += 1;
     }
-    let mut case = Case::start(&plot, WorkerOptions { workers: 2, prefetch_factor: 1, ..options }, true);
+    let options = WorkerOptions { workers: 2, prefetch_factor: 1, ..options };
+    let mut case = Case::start(&plot, options, true);
     let mut received = Received::new(plot.world, true);
-    let first = case.next();
-    received.note(&first);
-    // The other worker answers nothing in between, after which main would expect nothing of this one.
+    received.note(&case.next());
     case.iteration.workers.all[1].is_stopped = true;
+    (case, received)
+}
+
+impl Case {
+    /// Has main wait until it knows that a worker has ended.
+    fn wait_for_exit(&mut self, worker: usize) {
+        self.iteration.start_next(thread::current().id());
+        let is_down = |case: &mut Self| case.step().is_none() && case.iteration.workers.all[worker].is_down;
+        assert!((0..MAX_STEPS).any(|_| is_down(self)), "main notices the exit");
+    }
+}
+
+/// A worker whose shards are over is not replaced when it dies. It must not get the shards of a worker that is
+/// parked later.
+#[test]
+fn a_worker_that_died_without_work_gets_no_shards() {
+    let (mut case, mut received) = with_idle_worker();
     case.iteration.workers.end(0);
-    case.iteration.start_next(thread::current().id());
-    let is_down = |case: &mut Case| case.step().is_none() && case.iteration.workers.all[0].is_down;
-    assert!((0..MAX_STEPS).any(|_| is_down(&mut case)), "main notices the exit");
+    case.wait_for_exit(0);
     case.iteration.set_workers(1);
     case.iteration.workers.all[1].is_stopped = false;
     loop {
@@ -102,6 +115,17 @@ fn a_worker_that_died_without_work_gets_no_shards() {
             other => panic!("next returns {other:?}"),
         }
     }
+}
+
+/// Main does not look for stuck samples in a worker that it has killed. The next process with the worker's
+/// number is another one.
+#[test]
+fn the_cause_of_a_death_without_work_is_forgotten() {
+    let (mut case, _) = with_idle_worker();
+    case.iteration.workers.all[0].is_liar = true;
+    case.iteration.workers.all[0].events.push_back(Event::Resumed { epoch: 7 });
+    case.wait_for_exit(0);
+    assert!(!case.iteration.coordinator.deaths.is_expected(0));
 }
 
 /// Main looks at the workers also in waits that are shorter than its pause before the first look.
