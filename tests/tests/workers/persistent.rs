@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{Builder, kind::DatasetKind, prelude::*};
+use loader_core::{Builder, Error, WorkerState, kind::DatasetKind, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Count, Counting, Fault, Faulty, Large, Noise, Slow},
@@ -226,6 +226,13 @@ fn all_workers_are_replaced_if_one_hangs_in_an_abandoned_epoch() {
     let mut batches = loader.iter().unwrap();
     let pids = batches.worker_pids();
     assert_eq!(batches.by_ref().take(3).filter(Result::is_ok).count(), 3);
+    // Until the worker is in the sample: otherwise main takes the task back, and no worker hangs.
+    loop {
+        let Some(Err(Error::TimedOut { waiting_for, .. })) = batches.next() else { panic!("it hangs") };
+        if (waiting_for.state, waiting_for.batch) == (WorkerState::Fetching, 3) {
+            break;
+        }
+    }
     drop(batches);
     let batches = loader.iter().unwrap();
     assert!(batches.worker_pids().iter().all(|pid| !pids.contains(pid)));
