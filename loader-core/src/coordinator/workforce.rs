@@ -259,7 +259,9 @@ impl Coordinator {
                 continue;
             }
             let is_free = self.schedule.is_free(worker) && self.roster.is_free(worker);
-            if is_free && !self.attempts.is_busy(worker) && crew.takes_tasks(worker) {
+            // A slot that it was offered comes back from it, and the next epoch would not know of it.
+            let has_slot = self.attempts.is_busy(worker) || self.leasing.has_offer(worker);
+            if is_free && !has_slot && crew.takes_tasks(worker) {
                 self.workforce.standings[worker] = Standing::Leaving(self.now);
                 crew.finish(worker);
             }
