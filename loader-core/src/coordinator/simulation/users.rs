@@ -20,7 +20,7 @@ use super::{
 use crate::state::Position;
 
 /// Maximum number of steps of a simulation.
-const MAX_STEPS: u32 = 1_000_000;
+const MAX_STEPS: u32 = 5_000_000;
 /// Number of times that a user resumes an epoch after an error that ends the iterator. Then nothing goes
 /// wrong any more.
 const MAX_FATAL: u32 = 4;
