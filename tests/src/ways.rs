@@ -4,28 +4,29 @@ use std::fmt::Debug;
 
 use loader_core::{Builder, Element, Error, Iter, collate::Batch, kind::DatasetKind, prelude::*};
 
-/// A way to load: number of workers, and if they persist. PyTorch's own tests run in several such ways too.
+/// A way to load: the number of workers, and whether they are persistent. PyTorch's own tests also run in
+/// several such ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     /// Number of workers; 0 loads in main.
     pub workers: usize,
-    /// True if workers persist between epochs.
-    pub stays: bool,
+    /// True if the workers are kept between epochs.
+    pub persistent: bool,
 }
 
 /// All ways that the tests use.
 pub const WAYS: [Way; 5] = [
-    Way { workers: 0, stays: false },
-    Way { workers: 1, stays: false },
-    Way { workers: 1, stays: true },
-    Way { workers: 4, stays: false },
-    Way { workers: 4, stays: true },
+    Way { workers: 0, persistent: false },
+    Way { workers: 1, persistent: false },
+    Way { workers: 1, persistent: true },
+    Way { workers: 4, persistent: false },
+    Way { workers: 4, persistent: true },
 ];
 
 impl Way {
     /// Sets the options of this way.
     pub fn of<K: DatasetKind, C, W>(self, builder: Builder<K, C, W>) -> Builder<K, C, W> {
-        builder.num_workers(self.workers).persistent_workers(self.stays)
+        builder.num_workers(self.workers).persistent_workers(self.persistent)
     }
 }
 

@@ -160,7 +160,7 @@ impl Coordinator {
         if self.schedule.is_over(worker) {
             // The worker gets no more tasks in this epoch, so it is not replaced. The next epoch would need
             // it.
-            self.stays = false;
+            self.persistent = false;
             // It must not get the shards of workers that are parked later.
             self.schedule.finish(worker);
             // Another process may take its number later, and must not count as one that main has killed.

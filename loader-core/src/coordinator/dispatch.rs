@@ -146,7 +146,7 @@ impl Coordinator {
     /// Tells workers that have nothing to do and will get nothing to end, unless they stay for another epoch.
     pub(super) fn finish_idle_workers(&mut self, crew: &mut impl Crew) {
         // This runs for every batch: what costs more comes last.
-        if self.stays || !self.schedule.has_closed_lanes() {
+        if self.persistent || !self.schedule.has_closed_lanes() {
             return;
         }
         if !self.supply.has_shards() {

@@ -63,7 +63,7 @@ impl Coordinator {
 
     /// True if the workers can load another epoch: all of them could open the dataset, and none has died.
     pub(crate) fn can_rest(&self, crew: &impl Crew) -> bool {
-        self.stays
+        self.persistent
             && self.phase == Phase::Loading
             && self.roster.all_are_fit()
             && self.present().all(|worker| crew.takes_tasks(worker))

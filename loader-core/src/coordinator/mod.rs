@@ -98,8 +98,8 @@ pub(crate) struct Coordinator {
     phase: Phase,
     /// The latest reading of the clock.
     now: Instant,
-    /// True if the workers stay for another epoch.
-    stays: bool,
+    /// True if the workers are kept for another epoch.
+    persistent: bool,
     supply: Supply,
     schedule: Schedule<Pending>,
     workforce: Workforce,
@@ -147,24 +147,24 @@ impl Taken {
 }
 
 impl Coordinator {
-    /// Coordinates workers that have just been started. `stays`: they load several epochs.
+    /// Coordinates workers that have just been started. `persistent` is true if they load several epochs.
     pub(crate) fn new(
         options: WorkerOptions,
         supply: Supply,
         slots: &SlotPool,
-        stays: bool,
+        persistent: bool,
         now: Instant,
         crew: &impl Crew,
     ) -> Self {
         let (workforce, roster) = (Workforce::new(options.workers), Roster::new(options.workers));
-        Self::of(options, supply, slots, stays, now, (workforce, roster), crew)
+        Self::of(options, supply, slots, persistent, now, (workforce, roster), crew)
     }
 
     fn of(
         options: WorkerOptions,
         supply: Supply,
         slots: &SlotPool,
-        stays: bool,
+        persistent: bool,
         now: Instant,
         (workforce, roster): (Workforce, Roster),
         crew: &impl Crew,
@@ -173,7 +173,7 @@ impl Coordinator {
         Self {
             phase: Phase::Loading,
             now,
-            stays,
+            persistent,
             schedule: supply.schedule(&workforce.are_working(), options.prefetch_factor, options.in_order),
             supply,
             workforce,
@@ -202,7 +202,7 @@ impl Coordinator {
         crew.set_wanted(true);
         let workforce = mem::replace(&mut self.workforce, Workforce::new(0));
         let workers = (workforce, mem::take(&mut self.roster));
-        *self = Self::of(self.options.clone(), supply, slots, self.stays, now, workers, crew);
+        *self = Self::of(self.options.clone(), supply, slots, self.persistent, now, workers, crew);
     }
 
     /// Sends tasks while there is room for them. A worker that broke the protocol is ended.

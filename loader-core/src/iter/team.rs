@@ -53,9 +53,9 @@ impl Team {
         options: WorkerOptions,
         supply: Supply,
         slots: &SlotPool,
-        stays: bool,
+        persistent: bool,
     ) -> Self {
-        let coordinator = Coordinator::new(options, supply, slots, stays, Instant::now(), &pool);
+        let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
         Self { pool, coordinator }
     }
 

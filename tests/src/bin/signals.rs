@@ -141,8 +141,8 @@ fn storm() {
             reserve_much();
         }
         let at_first = caught();
-        for stays in [false, true, false, true] {
-            let loader = plain().num_workers(3).persistent_workers(stays).build().unwrap();
+        for persistent in [false, true, false, true] {
+            let loader = plain().num_workers(3).persistent_workers(persistent).build().unwrap();
             for _ in 0..2 {
                 assert_eq!(digest(loader.epoch(0).unwrap()).unwrap(), expected);
             }

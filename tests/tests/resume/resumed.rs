@@ -15,8 +15,11 @@ use crate::streams::{OwnIterator, Stateful};
 
 /// Without workers, with more workers than the streams have shards, and with fewer, persistent ones.
 /// PyTorch's `StatefulDataLoader` is tested in similar ways.
-pub(crate) const WAYS: [Way; 3] =
-    [Way { workers: 0, stays: false }, Way { workers: 4, stays: false }, Way { workers: 2, stays: true }];
+pub(crate) const WAYS: [Way; 3] = [
+    Way { workers: 0, persistent: false },
+    Way { workers: 4, persistent: false },
+    Way { workers: 2, persistent: true },
+];
 
 /// Writes and reads the state as JSON, as a checkpoint does.
 pub(crate) fn saved(state: &State) -> State {

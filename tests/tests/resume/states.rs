@@ -240,12 +240,12 @@ fn assert_complete(mut seen: Vec<u64>, count: u64) {
 fn out_of_order_a_resumed_epoch_has_what_was_not_returned() {
     let _watchdog = Watchdog::start();
     for (slow, stop) in [(0, 9), (3, 6), (9, 5)] {
-        for stays in [false, true] {
+        for persistent in [false, true] {
             let gate = Gate::closed();
             let build = |workers, in_order| {
                 let dataset = Gated { count: 20, slow, gate: gate.path() };
                 let builder = DataLoader::builder(dataset).in_order(in_order);
-                Way { workers, stays: stays && workers > 0 }.of(builder).build().unwrap()
+                Way { workers, persistent: persistent && workers > 0 }.of(builder).build().unwrap()
             };
             let loader = build(2, false);
             let mut batches = loader.iter().unwrap();
@@ -277,11 +277,11 @@ fn out_of_order_a_resumed_stream_has_what_was_not_returned() {
     // The second shard waits at its first sample. Of 40 samples at most 7 are loaded when 3 have been
     // returned.
     for (count, slow, stop) in [(10, 5, 5), (40, 20, 3)] {
-        for stays in [false, true] {
+        for persistent in [false, true] {
             let gate = Gate::closed();
             let dataset = GatedStream(Gated { count, slow, gate: gate.path() });
             let builder = DataLoader::stream(dataset).num_workers(2).in_order(false);
-            let builder = builder.persistent_workers(stays).timeout(Duration::from_millis(200));
+            let builder = builder.persistent_workers(persistent).timeout(Duration::from_millis(200));
             let loader = builder.build().unwrap();
             let mut batches = loader.iter().unwrap();
             let mut seen = loaded(&mut batches, stop);

@@ -29,13 +29,13 @@ struct Case {
 }
 
 impl Case {
-    fn start(plot: &Plot, options: WorkerOptions, stays: bool) -> Self {
+    fn start(plot: &Plot, options: WorkerOptions, persistent: bool) -> Self {
         let shared = Rc::new(Shared::new(Instant::now(), false));
         let slots = SlotPool::of_this_process(1 << 30);
         let workers = Workers::new(options.workers, 0, plot.world, &slots, &shared, 0, false);
         let supply = plot.supply(0, &Position::Start);
         let user = thread::current().id();
-        let iteration = Iteration::start(options, supply, &slots, stays, workers, &shared, user);
+        let iteration = Iteration::start(options, supply, &slots, persistent, workers, &shared, user);
         Self { iteration, shared, faults: plot.faults }
     }
 

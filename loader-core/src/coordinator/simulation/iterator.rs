@@ -79,14 +79,14 @@ impl Iteration {
         options: WorkerOptions,
         supply: Supply,
         slots: &SlotPool,
-        stays: bool,
+        persistent: bool,
         mut workers: Workers,
         shared: &Rc<Shared>,
         user: ThreadId,
     ) -> Self {
         let now = shared.now();
         let max_pending = MAX_WORKERS * options.prefetch_factor;
-        let mut coordinator = Coordinator::new(options, supply, slots, stays, now, &workers);
+        let mut coordinator = Coordinator::new(options, supply, slots, persistent, now, &workers);
         coordinator.slots().set_user(user);
         let last_error = coordinator.send_tasks(now, &mut workers).err().filter(Error::ends_iteration);
         Self {

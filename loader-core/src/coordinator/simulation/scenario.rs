@@ -101,7 +101,7 @@ pub(super) struct Scenario {
     pub(super) limit: u64,
     pub(super) max_held: usize,
     in_order: bool,
-    stays: bool,
+    persistent: bool,
     shards: u32,
     trouble: Trouble,
     on_bad_sample: OnBadSample,
@@ -115,7 +115,7 @@ pub(super) struct Plot {
     pub(super) world: World,
     pub(super) faults: Faults,
     pub(super) in_order: bool,
-    pub(super) stays: bool,
+    pub(super) persistent: bool,
     pub(super) has_memory_limit: bool,
     /// True if a sample may hang that nothing but the user's `timeout` ends.
     pub(super) may_hang: bool,
@@ -155,14 +155,14 @@ impl Scenario {
             true => 0,
         };
         let max_held = if is_short { 1 } else { rng.random_range(1..5) };
-        let stays = rng.random();
+        let persistent = rng.random();
         Self {
             rng,
             users,
             limit,
             max_held,
             in_order,
-            stays,
+            persistent,
             shards,
             trouble,
             on_bad_sample,
@@ -212,7 +212,7 @@ impl Scenario {
             world,
             faults,
             in_order: self.in_order,
-            stays: self.stays,
+            persistent: self.persistent,
             has_memory_limit: max_worker_deaths > 0 && rng.random_range(0..8) == 0,
             may_hang: samples.contains(&Fault::Hangs) && sample_timeout.is_none(),
             has_enough_memory: self.max_sure_size > 0,

@@ -235,7 +235,8 @@ impl Simulation {
             plot.has_memory_limit,
         );
         self.shared.log(|| format!("iterator {number} starts at {place:?} with {options:?}"));
-        let new = Iteration::start(options, supply, &self.slots, plot.stays, workers, &self.shared, thread);
+        let new =
+            Iteration::start(options, supply, &self.slots, plot.persistent, workers, &self.shared, thread);
         *iteration = Some(new);
     }
 
