@@ -1,9 +1,9 @@
 //! Fault points: steps of the protocol at which a test can kill a process.
 //!
-//! Without the feature `fault-points`, they do nothing. With it and `FAULT_POINT=worker-send:3` in the
-//! environment, a process that comes to that step for the third time kills itself if it can remove the file
-//! that `FAULT_LIFE` names: only the first one dies, and its replacements go on. With `FAULT_PAUSE=500`, it
-//! sleeps for 500 ms instead.
+//! Without the feature `fault-points`, they do nothing. With the feature and `FAULT_POINT=worker-send:3` in the
+//! environment, a process that reaches that step for the third time removes the file that `FAULT_TOKEN` names,
+//! and kills itself. If the file is gone, the process goes on: so only one process dies, and its replacement
+//! does not. With `FAULT_PAUSE=500`, the process sleeps for 500 ms instead.
 //!
 //! Alternative considered: a crate for fail points. Rejected because its actions cannot kill a process, and
 //! because it cannot count across processes.
@@ -69,11 +69,11 @@ impl Point {
     }
 }
 
-/// Marks the place in the code where a process comes to `point`.
+/// Marks the place in the code where a process reaches `point`.
 #[inline]
 pub fn point(point: Point) {
     #[cfg(feature = "fault-points")]
-    armed::come_to(point);
+    armed::reach(point);
     #[cfg(not(feature = "fault-points"))]
     let _ = point;
 }
@@ -99,8 +99,8 @@ mod armed {
         name: String,
         /// The process dies when this count falls from 1 to 0.
         left: AtomicU64,
-        /// The file that a process must be able to remove in order to die.
-        life: PathBuf,
+        /// The file that a process must remove before it dies, so that only one does.
+        token: PathBuf,
         /// How long the process sleeps instead of dying, if `FAULT_PAUSE` is set.
         pause: Option<Duration>,
     }
@@ -111,15 +111,15 @@ mod armed {
         let left = AtomicU64::new(count.parse().ok()?);
         let pause = env::var("FAULT_PAUSE").ok().and_then(|pause| pause.parse().ok());
         let pause = pause.map(Duration::from_millis);
-        Some(Fault { name: name.to_owned(), left, life: env::var_os("FAULT_LIFE")?.into(), pause })
+        Some(Fault { name: name.to_owned(), left, token: env::var_os("FAULT_TOKEN")?.into(), pause })
     });
 
-    pub(super) fn come_to(point: Point) {
+    pub(super) fn reach(point: Point) {
         let Some(fault) = &*FAULT else { return };
         // Relaxed: only the count matters.
         if fault.name == point.name()
             && fault.left.fetch_sub(1, Ordering::Relaxed) == 1
-            && fs::remove_file(&fault.life).is_ok()
+            && fs::remove_file(&fault.token).is_ok()
         {
             match fault.pause {
                 Some(pause) => thread::sleep(pause),

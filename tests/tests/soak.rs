@@ -14,7 +14,7 @@ use std::{
 use loader_core::{DataLoader, Iter, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Large, Mortal, Noise, Slow, Squares},
+    datasets::{Fault, Flaky, Large, Noise, Slow, Squares},
     growth::Series,
     processes,
 };
@@ -191,8 +191,8 @@ fn twenty_kills_a_second(time: Duration) {
         DataLoader::builder(dataset).batch_size(8).shuffle(true).num_workers(workers).on_warning(|_| {})
     };
     let stream = |workers| {
-        let mortal = Mortal { count: 2_000, fault: Fault::Hang, lives: "/nowhere".into() };
-        let stream = DataLoader::stream(mortal).snapshots().shards(3).batch_size(8);
+        let flaky = Flaky { count: 2_000, fault: Fault::Hang, tokens: "/nowhere".into() };
+        let stream = DataLoader::stream(flaky).snapshots().shards(3).batch_size(8);
         stream.num_workers(workers).on_warning(|_| {})
     };
     let sample = Duration::from_millis(1);

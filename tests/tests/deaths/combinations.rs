@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use loader_core::{Builder, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::{
     alone::alone,
-    datasets::{Counting, Fault, Large, Mortal, Noise},
+    datasets::{Counting, Fault, Flaky, Large, Noise},
     digest,
     traces::Before,
 };
@@ -103,7 +103,7 @@ impl Combination {
                 self.apply(builder, workers).build().unwrap()
             }),
             Data::Snapshots { count } => self.check_loader(|workers| {
-                let dataset = Mortal { count, fault: Fault::Hang, lives: "/nowhere".into() };
+                let dataset = Flaky { count, fault: Fault::Hang, tokens: "/nowhere".into() };
                 let builder = DataLoader::stream(dataset).snapshots().shards(self.shards);
                 self.apply(builder, workers).build().unwrap()
             }),

@@ -13,7 +13,7 @@ use loader_core::{Error, ExitStatus, Warning, WorkerState, prelude::*};
 use loader_tests::{
     Watchdog,
     alone::alone,
-    datasets::{Fault, Faulty, Mortal, put_lives},
+    datasets::{Fault, Faulty, Flaky, put_tokens},
     processes, skipped,
     timing::{assert_soon, timed},
     traces::Before,
@@ -57,8 +57,8 @@ fn without_core(status: ExitStatus) -> ExitStatus {
 /// replaced.
 fn load_with_faults(fault: Fault, workers: usize, group: Option<&Path>) -> Vec<ExitStatus> {
     let folder = tempfile::tempdir().unwrap();
-    put_lives(folder.path(), &[(3, 1), (90, 1), (160, 1)]);
-    let dataset = Mortal { count: 200, fault, lives: folder.path().to_owned() };
+    put_tokens(folder.path(), &[(3, 1), (90, 1), (160, 1)]);
+    let dataset = Flaky { count: 200, fault, tokens: folder.path().to_owned() };
     let builder = DataLoader::builder(dataset).batch_size(4).shuffle(true).num_workers(workers);
     let builder = builder.worker_init_with(group.map(Path::to_owned), |group: &Option<PathBuf>, _| {
         group
@@ -193,8 +193,8 @@ fn panics_that_abort() {
     let _watchdog = Watchdog::start();
     for fault in [Fault::PanicTwice, Fault::PanicInC] {
         let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &[(5, 1)]);
-        let dataset = Mortal { count: 8, fault, lives: folder.path().to_owned() };
+        put_tokens(folder.path(), &[(5, 1)]);
+        let dataset = Flaky { count: 8, fault, tokens: folder.path().to_owned() };
         let builder = DataLoader::builder(dataset).batch_size(4).num_workers(1).on_warning(|_| {});
         assert!(builder.build().unwrap().iter().unwrap().all(|batch| batch.is_ok()));
     }

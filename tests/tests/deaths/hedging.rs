@@ -9,7 +9,7 @@ use std::{
 use loader_core::{Builder, Error, kind::MapStyle, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Fault, Mortal, Noise, Slow, put_lives, take_life},
+    datasets::{Fault, Flaky, Noise, Slow, put_tokens, take_token},
     digest, processes,
 };
 use nix::sys::signal::Signal;
@@ -19,11 +19,11 @@ use tempfile::TempDir;
 use crate::kills::kill;
 
 /// Returns a builder for 100 samples, of which each sample in `late` hangs at its first attempt.
-fn hangs_once(late: &[usize]) -> (Builder<MapStyle<Mortal>>, TempDir) {
+fn hangs_once(late: &[usize]) -> (Builder<MapStyle<Flaky>>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let lives: Vec<_> = late.iter().map(|&index| (index, 1)).collect();
-    put_lives(folder.path(), &lives);
-    let dataset = Mortal { count: 100, fault: Fault::Hang, lives: folder.path().to_owned() };
+    let tokens: Vec<_> = late.iter().map(|&index| (index, 1)).collect();
+    put_tokens(folder.path(), &tokens);
+    let dataset = Flaky { count: 100, fault: Fault::Hang, tokens: folder.path().to_owned() };
     (DataLoader::builder(dataset).batch_size(4).hedge(true).on_warning(|_| {}), folder)
 }
 
@@ -107,7 +107,7 @@ fn a_death_in_either_attempt_changes_nothing() {
 /// the memory limit beside such a slot. Sample 10 hangs at its first attempt.
 #[derive(Debug, Serialize, Deserialize)]
 struct LargeAfterHang {
-    lives: PathBuf,
+    tokens: PathBuf,
 }
 
 impl Dataset for LargeAfterHang {
@@ -118,7 +118,7 @@ impl Dataset for LargeAfterHang {
     }
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<u8>> {
-        if index == 10 && take_life(&self.lives, index) {
+        if index == 10 && take_token(&self.tokens, index) {
             thread::sleep(Duration::from_secs(30));
         }
         let len = match index {
@@ -134,8 +134,8 @@ impl Dataset for LargeAfterHang {
 fn a_late_attempt_loses_its_slot_when_memory_is_short() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
-    put_lives(folder.path(), &[(10, 1)]);
-    let loader = DataLoader::builder(LargeAfterHang { lives: folder.path().to_owned() }).num_workers(2);
+    put_tokens(folder.path(), &[(10, 1)]);
+    let loader = DataLoader::builder(LargeAfterHang { tokens: folder.path().to_owned() }).num_workers(2);
     let loader = loader.hedge(true).shared_memory_limit(2304 << 10).timeout(Duration::from_secs(10));
     let loader = loader.on_warning(|_| {}).build().unwrap();
     let mut batches = loader.iter().unwrap();

@@ -29,15 +29,16 @@ struct Ended {
     was_reached: bool,
 }
 
-/// Loads an epoch. The process that reaches `point` for the `count`th time dies, or sleeps for `pause`.
+/// Loads an epoch. `at` is a point and a count: the first process that reaches the point for the `count`th time
+/// dies, or sleeps for `pause`.
 fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Duration>) -> Ended {
     let folder = tempfile::tempdir().unwrap();
-    let life = folder.path().join("life");
-    fs::write(&life, "").unwrap();
+    let token = folder.path().join("token");
+    fs::write(&token, "").unwrap();
     let sockets = folder.path().join("sockets");
     fs::create_dir(&sockets).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_test-steps"));
-    command.args([kind, &workers.to_string()]).env("TMPDIR", &sockets).env("FAULT_LIFE", &life);
+    command.args([kind, &workers.to_string()]).env("TMPDIR", &sockets).env("FAULT_TOKEN", &token);
     if let Some((point, count)) = at {
         command.env("FAULT_POINT", format!("{}:{count}", point.name()));
     }
@@ -54,7 +55,7 @@ fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Durat
     processes::wait_until_gone(&workers, DEADLINE)
         .unwrap_or_else(|left| panic!("workers {left:?} still run"));
     assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0, "a socket is left");
-    Ended { status, workers, epoch, errors, was_reached: !life.exists() }
+    Ended { status, workers, epoch, errors, was_reached: !token.exists() }
 }
 
 // PyTorch: N02

@@ -6,7 +6,7 @@ use std::path::Path;
 use loader_core::{Error, ExitStatus, Iter, Warning, WorkerState, prelude::*};
 use loader_tests::{
     alone::alone,
-    datasets::{Fault, Mortal, put_lives},
+    datasets::{Fault, Flaky, put_tokens},
     digest_rest,
     traces::Before,
     ways::{all, numbers},
@@ -14,8 +14,8 @@ use loader_tests::{
 
 use crate::{noise_digest, with_warnings};
 
-fn mortal(lives: &Path, fault: Fault) -> Mortal {
-    Mortal { count: 200, fault, lives: lives.to_owned() }
+fn flaky(tokens: &Path, fault: Fault) -> Flaky {
+    Flaky { count: 200, fault, tokens: tokens.to_owned() }
 }
 
 /// Returns the digest of an epoch and the number of workers that were replaced.
@@ -24,7 +24,7 @@ fn digest(mut batches: Iter<NoiseBatch>) -> ((u64, u64), u64) {
     (digest, batches.report().restarts)
 }
 
-type NoiseBatch = <<Mortal as Dataset>::Sample as Sample>::Batch;
+type NoiseBatch = <<Flaky as Dataset>::Sample as Sample>::Batch;
 
 // PyTorch: T13
 #[test]
@@ -32,16 +32,16 @@ fn a_replacement_continues_a_shard_at_its_batch() {
     alone(|| {
         let before = Before::take();
         let folder = tempfile::tempdir().unwrap();
-        let lives = [(0, 1), (41, 1), (199, 1)];
-        let builder = || DataLoader::stream(mortal(folder.path(), Fault::Kill)).shards(3).batch_size(4);
+        let tokens = [(0, 1), (41, 1), (199, 1)];
+        let builder = || DataLoader::stream(flaky(folder.path(), Fault::Kill)).shards(3).batch_size(4);
         let load = |loader: DataLoader<Tensor<u64>>| numbers(&all(loader.iter().unwrap()));
         let undisturbed = load(builder().build().unwrap());
         for workers in 1..=3 {
-            put_lives(folder.path(), &lives);
+            put_tokens(folder.path(), &tokens);
             let loader = builder().num_workers(workers).build().unwrap();
             assert_eq!(load(loader), undisturbed, "read again, {workers} workers");
             for every in [1, 3] {
-                put_lives(folder.path(), &lives);
+                put_tokens(folder.path(), &tokens);
                 let builder = builder().snapshots().snapshot_every(every).num_workers(workers);
                 let loader = builder.build().unwrap();
                 assert_eq!(load(loader), undisturbed, "a snapshot every {every}, {workers} workers");
@@ -61,9 +61,9 @@ fn a_batch_that_ends_its_workers_is_given_up() {
             [(Fault::Abort, 2), (sigabrt, 2), (Fault::Exit(0), 2), (Fault::Exit(1), 2), (Fault::Kill, 32)]
         {
             let folder = tempfile::tempdir().unwrap();
-            let builder = || DataLoader::builder(mortal(folder.path(), fault)).batch_size(4).shuffle(true);
+            let builder = || DataLoader::builder(flaky(folder.path(), fault)).batch_size(4).shuffle(true);
             let undisturbed: Vec<NoiseBatch> = all(builder().build().unwrap().iter().unwrap());
-            put_lives(folder.path(), &[(21, 40)]);
+            put_tokens(folder.path(), &[(21, 40)]);
             let loader = builder().num_workers(2).on_warning(|_| {}).build().unwrap();
             let mut batches = loader.iter().unwrap();
             let mut given_up = 0;
@@ -105,16 +105,16 @@ fn seven_kills_in_one_sample_lose_no_batch() {
     alone(|| {
         let before = Before::take();
         let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &[(21, 7), (26, 7)]);
-        let builder = DataLoader::builder(mortal(folder.path(), Fault::Kill)).batch_size(4).shuffle(true);
+        put_tokens(folder.path(), &[(21, 7), (26, 7)]);
+        let builder = DataLoader::builder(flaky(folder.path(), Fault::Kill)).batch_size(4).shuffle(true);
         // Deaths on a batch do not count for the worker.
         let builder = builder.num_workers(2).max_worker_deaths(1).on_warning(|_| {});
         let loader = builder.build().unwrap();
         assert_eq!(digest(loader.iter().unwrap()), (noise_digest(200, 0), 14));
         drop(loader);
 
-        put_lives(folder.path(), &[(21, 7)]);
-        let builder = DataLoader::stream(mortal(folder.path(), Fault::Kill)).shards(2).batch_size(4);
+        put_tokens(folder.path(), &[(21, 7)]);
+        let builder = DataLoader::stream(flaky(folder.path(), Fault::Kill)).shards(2).batch_size(4);
         let loader = builder.num_workers(2).on_warning(|_| {}).build().unwrap();
         let mut seen = numbers(&all(loader.iter().unwrap())).concat();
         seen.sort_unstable();
@@ -129,8 +129,8 @@ fn a_shard_ends_with_the_batch_that_is_given_up() {
     alone(|| {
         let before = Before::take();
         let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &[(41, 2)]);
-        let loader = DataLoader::stream(mortal(folder.path(), Fault::Abort)).shards(4).batch_size(4);
+        put_tokens(folder.path(), &[(41, 2)]);
+        let loader = DataLoader::stream(flaky(folder.path(), Fault::Abort)).shards(4).batch_size(4);
         let loader = loader.num_workers(2).on_warning(|_| {}).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let (mut good, mut errors) = (Vec::new(), Vec::new());
@@ -157,8 +157,8 @@ fn a_shard_ends_with_the_batch_that_is_given_up() {
 fn a_warning_says_which_worker_died_and_on_what() {
     alone(|| {
         let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &[(20, 1)]);
-        let builder = DataLoader::builder(mortal(folder.path(), Fault::Kill)).batch_size(4).num_workers(2);
+        put_tokens(folder.path(), &[(20, 1)]);
+        let builder = DataLoader::builder(flaky(folder.path(), Fault::Kill)).batch_size(4).num_workers(2);
         let (builder, warnings) = with_warnings(builder);
         let mut batches = builder.build().unwrap().iter().unwrap();
         let pids = batches.worker_pids();

@@ -5,7 +5,7 @@ use std::{process, time::Duration};
 use loader_core::{BadSample, Error, prelude::*};
 use loader_tests::{
     Watchdog,
-    datasets::{Count, Fault, Faulty, Many, ManyFault, Mortal, put_lives},
+    datasets::{Count, Fault, Faulty, Flaky, Many, ManyFault, put_tokens},
 };
 
 #[test]
@@ -41,8 +41,8 @@ fn a_sample_that_takes_too_long_fails_or_is_skipped_or_replaced() {
 fn a_sample_that_ended_two_workers_is_skipped() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
-    put_lives(folder.path(), &[(21, 2)]);
-    let dataset = Mortal { count: 40, fault: Fault::Abort, lives: folder.path().to_owned() };
+    put_tokens(folder.path(), &[(21, 2)]);
+    let dataset = Flaky { count: 40, fault: Fault::Abort, tokens: folder.path().to_owned() };
     let builder = DataLoader::builder(dataset).batch_size(4).num_workers(2);
     let loader = builder.on_bad_sample(OnBadSample::Skip).build().unwrap();
     let mut batches = loader.iter().unwrap();

@@ -195,7 +195,7 @@ fn a_stream_that_cannot_be_opened_loses_that_epoch_only() {
                     assert_eq!(batches.len(), 3 * shards, "{way:?}, epoch {epoch}");
                 }
             }
-            if way.stays {
+            if way.persistent {
                 assert!(pids.windows(2).all(|pair| pair[0] == pair[1]), "a worker was replaced");
             }
         }

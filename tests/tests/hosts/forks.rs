@@ -8,7 +8,7 @@ use loader_core::{Error, collate::Batch, prelude::*};
 use loader_tests::{
     Watchdog,
     alone::{Family, alone},
-    datasets::{Noise, NoiseSample, put_lives, take_life},
+    datasets::{Noise, NoiseSample, put_tokens, take_token},
     digest_rest,
     timing::{assert_soon, timed},
     traces::Before,
@@ -60,13 +60,13 @@ impl Forks {
     /// Makes samples `0..count` fork once each.
     fn prepare(how: Fork, place: Place, count: usize) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
-        put_lives(folder.path(), &(0..count).map(|sample| (sample, 1)).collect::<Vec<_>>());
+        put_tokens(folder.path(), &(0..count).map(|sample| (sample, 1)).collect::<Vec<_>>());
         (Self { how, place, folder: folder.path().to_owned() }, folder)
     }
 
     /// Forks if this is the place and `sample` has not forked yet. Both processes return; true in the child.
     fn fork_at(&self, place: Place, sample: usize) -> bool {
-        place == self.place && take_life(&self.folder, sample) && fork(self.how, place)
+        place == self.place && take_token(&self.folder, sample) && fork(self.how, place)
     }
 
     /// The same for functions that do not get the dataset; they use [`FORKS`].
@@ -217,7 +217,7 @@ fn load_in_order(dataset: Forking, workers: usize) -> Epoch {
 /// and the forked children must have ended.
 fn assert_children_end(how: Fork, place: Place, count: usize) {
     let before = Before::take();
-    let (forks, lives) = Forks::prepare(how, place, count);
+    let (forks, tokens) = Forks::prepare(how, place, count);
     let dataset = Forking { noise: Noise { count: 200 }, forks };
     let load = |workers| match place {
         Place::Next => load_in_order(dataset.clone(), workers),
@@ -225,13 +225,13 @@ fn assert_children_end(how: Fork, place: Place, count: usize) {
     };
     let ((digest, restarts), took) = timed(|| load(2));
     println!("{how:?} in {place:?}: {took:?}");
-    assert_eq!(std::fs::read_dir(lives.path()).unwrap().count(), 0, "all forks were made");
+    assert_eq!(std::fs::read_dir(tokens.path()).unwrap().count(), 0, "all forks were made");
     assert_soon(took);
     // All forks are done, so main itself can load the epoch.
     assert_eq!(digest, load(0).0, "{how:?} in {place:?}");
     // With `daemon` the worker itself ends, and is replaced.
     assert_eq!(restarts, if how == Fork::Daemon { count as u64 } else { 0 }, "{how:?} in {place:?}");
-    drop(lives);
+    drop(tokens);
     before.assert_nothing_left();
 }
 

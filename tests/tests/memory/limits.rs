@@ -14,7 +14,7 @@ use std::{
 use loader_core::{Error, prelude::*};
 use loader_tests::{
     alone::{alone, alone_under, become_user},
-    datasets::{Hoard, Large, Noise, put_lives, take_life},
+    datasets::{Hoard, Large, Noise, put_tokens, take_token},
     digest, processes, skipped,
     timing::{assert_soon, timed},
     traces::Before,
@@ -289,12 +289,12 @@ fn a_worker_dies_when_its_slot_cannot_grow() {
 #[test]
 fn a_shard_that_cannot_be_opened_again_ends_and_repeats_nothing() {
     alone(|| {
-        let lives = tempfile::tempdir().unwrap();
-        put_lives(lives.path(), &[(76, 1)]);
+        let tokens = tempfile::tempdir().unwrap();
+        put_tokens(tokens.path(), &[(76, 1)]);
         // After 40 samples the snapshot has 700,000 bytes, more than any slot.
         let dataset = Hoard { count: 79, bytes: 17_500, emptied_every: 1000 };
-        let dataset = dataset.map_with(lives.path().to_owned(), |lives, (number, _), _| {
-            if number == 76 && take_life(lives, 76) {
+        let dataset = dataset.map_with(tokens.path().to_owned(), |tokens, (number, _), _| {
+            if number == 76 && take_token(tokens, 76) {
                 raise(Signal::SIGKILL)?;
             }
             // Number 75 needs a larger slot than the others.

@@ -54,18 +54,18 @@ prop_compose! {
 struct Load {
     workers: usize,
     prefetch: usize,
-    stays: bool,
+    persistent: bool,
     in_order: bool,
 }
 
 /// Without workers.
-const IN_MAIN: Load = Load { workers: 0, prefetch: 1, stays: false, in_order: true };
+const IN_MAIN: Load = Load { workers: 0, prefetch: 1, persistent: false, in_order: true };
 
 prop_compose! {
     fn load()(
-        workers in prop::sample::select(vec![0, 1, 3]), prefetch in 1usize..4, stays: bool, in_order: bool,
+        workers in prop::sample::select(vec![0, 1, 3]), prefetch in 1usize..4, persistent: bool, in_order: bool,
     ) -> Load {
-        Load { workers, prefetch, stays, in_order }
+        Load { workers, prefetch, persistent, in_order }
     }
 }
 
@@ -74,7 +74,7 @@ impl Load {
         let builder = builder.num_workers(self.workers).in_order(self.in_order);
         match self.workers {
             0 => builder,
-            _ => builder.prefetch_factor(self.prefetch).persistent_workers(self.stays),
+            _ => builder.prefetch_factor(self.prefetch).persistent_workers(self.persistent),
         }
     }
 }
