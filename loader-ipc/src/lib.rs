@@ -3,15 +3,20 @@
 //!
 //! Programs use `loader-core` and `loader-worker`, which are built on this crate. Its `unsafe` code is in
 //! `src/sys/` and `src/entry.rs`; the only other library of the loader with `unsafe` code is `loader-pinning`.
-//! The interface is internal: it may change in any release, and its types keep their guarantees only when they
-//! are used as those two crates use them.
+//! The interface is internal. It may change in any release, and some guarantees hold only if a caller follows
+//! rules that `loader-core` and `loader-worker` follow.
 //!
 //! How a batch travels: main leases a slot of [`slots::SlotPool`] and sends a [`frame::Task`] with the
 //! [`frame::Lease`] on a worker's index [`queue`]. The worker builds the batch in an [`arena::Arena`] over
 //! that slot and answers [`frame::Event::Done`]. Main [lends](lent) the slot to the user: the batch's tensors
 //! are [`buffer::Buffer`]s in the slot, which is free again when the last of them is dropped.
 //!
-//! The crate needs Linux: it uses memfd, pidfd and `/proc/self/exe`.
+//! The crate needs Linux: it uses memfd, pidfd and `/proc/self/exe`. The processor must be little-endian.
+
+#[cfg(target_endian = "big")]
+compile_error!(
+    "the loader needs a little-endian processor, because an encoded tensor is the bytes that it has in memory"
+);
 
 mod advice;
 pub mod arena;

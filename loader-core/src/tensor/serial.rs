@@ -29,7 +29,8 @@ struct Attached<S> {
     piece: attach::Piece,
 }
 
-/// Encoding elsewhere: the elements themselves, in the byte order of this machine.
+/// Encoding elsewhere: the elements themselves, in little-endian order, which is that of memory:
+/// `loader-ipc` does not compile for big-endian processors.
 #[derive(Deserialize)]
 struct Written {
     dtype: String,
