@@ -203,7 +203,9 @@ impl Names {
             Error::TooManyBadSamples { ref sample, .. } => {
                 Self { index: Some(sample.index), batch: Some(sample.batch), ..nothing }
             }
-            Error::TimedOut { ref waiting_for, .. } => Self { worker: Some(waiting_for.worker), ..nothing },
+            Error::TimedOut { ref waiting_for, .. } | Error::WorkerStuck { ref waiting_for, .. } => {
+                Self { worker: Some(waiting_for.worker), ..nothing }
+            }
             Error::WorkerNotStarted { worker, .. } | Error::WorkerMisbehaved { worker, .. } => {
                 Self { worker: Some(worker), ..nothing }
             }

@@ -263,18 +263,24 @@ pub enum Error {
         /// What that worker was doing.
         doing: Box<WorkerActivity>,
     },
-    /// No batch came within `timeout`. No batch is lost: call `next` again, unless `is_final`. Ten such waits
-    /// in a row end the iterator if they took at least a minute together and the awaited worker made no
-    /// progress.
-    #[error("{}", timed_out(.after, .waiting_for, *.is_final))]
+    /// No batch came within `timeout`. No batch is lost: call `next` again to wait again. Ten such waits in a
+    /// row end the iterator with [`WorkerStuck`](Self::WorkerStuck) if they took at least a minute together
+    /// and the awaited worker made no progress.
+    #[error("{}", timed_out(.after, .waiting_for, WAITS_AGAIN))]
     TimedOut {
         /// The loader's `timeout`.
         after: Duration,
         /// The awaited worker and what it is doing.
         waiting_for: WorkerActivity,
-        /// True if the iterator ends with this error. [`Iter::state`](crate::Iter::state) still tells where
-        /// to resume.
-        is_final: bool,
+    },
+    /// No batch came within `timeout`, and the awaited worker has made no progress in many such waits. The
+    /// iterator ends with this error. [`Iter::state`](crate::Iter::state) still tells where to resume.
+    #[error("{}", timed_out(.after, .waiting_for, NO_PROGRESS))]
+    WorkerStuck {
+        /// The loader's `timeout`, after which the last wait ended.
+        after: Duration,
+        /// The awaited worker and what it is doing.
+        waiting_for: WorkerActivity,
     },
     /// There is no shared memory for a batch: the program or other iterators of the loader hold it, or a
     /// limit of the system is reached. No batch is lost: drop batches and call `next` again.
@@ -345,9 +351,9 @@ impl Error {
             Self::WorkerExited { .. }
             | Self::WorkerMisbehaved { .. }
             | Self::WorkerNotStarted { .. }
+            | Self::WorkerStuck { .. }
             | Self::TooManyBadSamples { .. }
             | Self::System { .. } => true,
-            Self::TimedOut { is_final, .. } => *is_final,
             _ => false,
         }
     }
@@ -378,6 +384,7 @@ impl Error {
             Self::WorkerExited { .. } => "WorkerExited",
             Self::BatchGivenUp { .. } => "BatchGivenUp",
             Self::TimedOut { .. } => "TimedOut",
+            Self::WorkerStuck { .. } => "WorkerStuck",
             Self::SharedMemoryExhausted { .. } => "SharedMemoryExhausted",
             Self::WorkerMisbehaved { .. } => "WorkerMisbehaved",
         }
@@ -408,13 +415,13 @@ fn failed(
     text
 }
 
-fn timed_out(after: &Duration, waiting_for: &WorkerActivity, is_final: bool) -> String {
-    let rest = match is_final {
-        false => "no batch is lost, and the next call waits again",
-        true => "it made no progress in many such waits, so the iterator ends; resume from its state()",
-    };
+const WAITS_AGAIN: &str = "no batch is lost, and the next call waits again";
+const NO_PROGRESS: &str =
+    "it made no progress in many such waits, so the iterator ends; resume from its state()";
+
+fn timed_out(after: &Duration, waiting_for: &WorkerActivity, outcome: &str) -> String {
     format!(
-        "no batch within {after:?}: waiting for {waiting_for}; {rest}; set sample_timeout to give up samples \
+        "no batch within {after:?}: waiting for {waiting_for}; {outcome}; set sample_timeout to give up samples \
          that take too long"
     )
 }

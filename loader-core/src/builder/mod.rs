@@ -249,8 +249,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
 
     /// Sets the max time that `next` waits for a batch before it returns
     /// [`Error::TimedOut`](crate::Error::TimedOut); zero, the default, waits for ever. After this error, call
-    /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator if they took at
-    /// least a minute together and the awaited worker made no progress. Needs workers.
+    /// `next` again to wait again: no batch is lost. Ten such waits in a row end the iterator with
+    /// [`Error::WorkerStuck`](crate::Error::WorkerStuck) if they took at least a minute together and the
+    /// awaited worker made no progress. Needs workers.
     ///
     /// The loader notices the death of a worker at once, with or without a timeout.
     #[must_use]

@@ -142,8 +142,10 @@ impl Coordinator {
     fn timed_out(&mut self, crew: &impl Crew) -> Error {
         let after = self.options.timeout.unwrap_or_default();
         let waiting_for = self.awaited(crew);
-        let is_final = self.stalls.note(after, waiting_for.pid, &crew.snapshot(waiting_for.worker));
-        Error::TimedOut { after, waiting_for, is_final }
+        match self.stalls.note(after, waiting_for.pid, &crew.snapshot(waiting_for.worker)) {
+            true => Error::WorkerStuck { after, waiting_for },
+            false => Error::TimedOut { after, waiting_for },
+        }
     }
 
     /// Returns what the worker does whose batch is the user's next.

@@ -117,7 +117,7 @@ impl Team {
             // Checked after each report too: a worker that sends many reports must not extend the deadline.
             if now >= deadline {
                 let waiting_for = self.doing(late);
-                return Err(Error::TimedOut { after: patience, waiting_for, is_final: false });
+                return Err(Error::TimedOut { after: patience, waiting_for });
             }
             self.receive(deadline.min(now + LIVENESS_INTERVAL), true)?;
         }

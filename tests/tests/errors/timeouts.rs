@@ -34,7 +34,7 @@ fn a_timeout_names_the_worker_and_the_sample_and_loses_no_batch() {
         let started = Instant::now();
         let error = batches.next().unwrap().unwrap_err();
         assert!(started.elapsed() >= timeout && started.elapsed() < 10 * timeout);
-        let Error::TimedOut { after, waiting_for, is_final: false } = &error else { panic!("{error:?}") };
+        let Error::TimedOut { after, waiting_for } = &error else { panic!("{error:?}") };
         assert_eq!((*after, waiting_for.worker, waiting_for.pid), (timeout, 0, pids[0]));
         assert_eq!((waiting_for.state, waiting_for.index, waiting_for.batch), (WorkerState::Fetching, 0, 0));
         assert!(error.to_string().contains(", fetching sample 0 of batch 0"), "{error}");
