@@ -1,9 +1,10 @@
 //! The types of the functions that a program gives to datasets and builders. A program writes them where it
 //! names the type of a dataset or a builder that has a function.
 //!
-//! The functions run in the process that loads the samples. They are function pointers. The compiler converts a closure without captures to a function pointer, and
-//! refuses any other closure at the line where the user passes it. A function gets the values that it needs
-//! as parameters, which the loader sends to the workers with the dataset.
+//! The functions run in the process that loads the samples. They are function pointers. The compiler converts
+//! a closure without captures to a function pointer, and refuses any other closure at the line where the user
+//! passes it. A function gets the values that it needs as parameters, which the loader sends to the workers
+//! with the dataset.
 
 use std::{any::type_name, fmt, sync::Arc};
 

@@ -206,9 +206,9 @@ impl<B: Batch> DataLoader<B> {
                     Position::Shards(_) => Err(wrong_kind("iterable", "map-style")),
                 }
             }
-            (Content::Shards(cut), Position::Start) => Ok(Supply::shards(Shards::new(number, *cut))),
-            (Content::Shards(cut), Position::Shards(place)) => {
-                Ok(Supply::shards(Shards::resume(number, *cut, place)?))
+            (Content::Shards(layout), Position::Start) => Ok(Supply::shards(Shards::new(number, *layout))),
+            (Content::Shards(layout), Position::Shards(place)) => {
+                Ok(Supply::shards(Shards::resume(number, *layout, place)?))
             }
             (Content::Shards(_), Position::Batches(_)) => Err(wrong_kind("map-style", "iterable")),
         }

@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Shards {
     epoch: u64,
-    cut: ShardLayout,
+    layout: ShardLayout,
     places: Vec<ShardPosition>,
     /// Number of batches returned to the user.
     returned: u64,
@@ -20,18 +20,19 @@ pub(crate) struct Shards {
 
 impl Shards {
     /// Begins every shard at its start.
-    pub(crate) fn new(epoch: u64, cut: ShardLayout) -> Self {
-        Self { epoch, cut, places: vec![ShardPosition::default(); cut.shards], returned: 0, turn: 0 }
+    pub(crate) fn new(epoch: u64, layout: ShardLayout) -> Self {
+        Self { epoch, layout, places: vec![ShardPosition::default(); layout.shards], returned: 0, turn: 0 }
     }
 
     /// Begins every shard where a state says.
     ///
     /// # Errors
-    /// If the state has another number of shards. `State::check` has compared the cut, but a state can be made by hand.
-    pub(crate) fn resume(epoch: u64, cut: ShardLayout, place: &ShardsPosition) -> Result<Self, Error> {
-        must_agree(SHARDS, place.shards.len(), cut.shards)?;
-        let turn = place.turn % cut.shards;
-        Ok(Self { epoch, cut, places: place.shards.clone(), returned: place.batches, turn })
+    /// If the state has another number of shards. `State::check` has compared the layout of the shards, but
+    /// a user may have edited the state.
+    pub(crate) fn resume(epoch: u64, layout: ShardLayout, place: &ShardsPosition) -> Result<Self, Error> {
+        must_agree(SHARDS, place.shards.len(), layout.shards)?;
+        let turn = place.turn % layout.shards;
+        Ok(Self { epoch, layout, places: place.shards.clone(), returned: place.batches, turn })
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -44,7 +45,7 @@ impl Shards {
 
     /// Maximum number of items that a batch takes from its shard.
     pub(crate) fn max_items(&self) -> u64 {
-        self.cut.max_items() as u64
+        self.layout.max_items() as u64
     }
 
     /// Number of batches returned so far, which is the number of the next one.

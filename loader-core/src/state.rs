@@ -209,14 +209,14 @@ impl State {
         must_agree("dataset", &theirs.dataset, &ours.dataset)?;
         match (&theirs.batching, &ours.batching) {
             (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
-            (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_cut(theirs, ours),
+            (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_layout(theirs, ours),
             // Not reached: the kinds agree.
             _ => Ok(()),
         }
     }
 }
 
-fn must_agree_on_cut(theirs: &ShardLayout, ours: &ShardLayout) -> Result<(), Error> {
+fn must_agree_on_layout(theirs: &ShardLayout, ours: &ShardLayout) -> Result<(), Error> {
     must_agree("batch_size", theirs.batch_size, ours.batch_size)?;
     must_agree("drop_last", theirs.drop_last, ours.drop_last)?;
     must_agree(SHARDS, theirs.shards, ours.shards)?;
@@ -299,8 +299,8 @@ mod tests {
     }
 
     fn origin() -> Origin {
-        let cut = ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
-        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(cut)));
+        let layout = ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
+        let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(layout)));
         Origin { seed: 7, order: Order::Native, samples: None, pipeline }
     }
 

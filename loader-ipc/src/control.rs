@@ -112,8 +112,8 @@ impl ControlPage {
         Ok(Self { words: SharedWords::map(fd, words(workers))?, max_workers: max_workers(workers) })
     }
 
-    /// Returns the number of workers that have a line. The page is filled, so this is 62 for up to 62 workers,
-    /// then 126, and so on.
+    /// Returns the number of workers that have a line. The page is filled, so this is 62 for up to 62
+    /// workers, then 126, and so on.
     pub fn max_workers(&self) -> usize {
         self.max_workers
     }
@@ -240,7 +240,8 @@ fn words(workers: usize) -> NonZeroUsize {
     NonZeroUsize::MIN.saturating_add(LINE * (FIRST_WORKER + max_workers(workers)) - 1)
 }
 
-/// Returns the number of workers for which there is a line if the lines of `workers` workers fill whole pages.
+/// Returns the number of workers for which there is a line if the lines of `workers` workers fill whole
+/// pages.
 fn max_workers(workers: usize) -> usize {
     const LINES: usize = PAGE / (LINE * size_of::<u64>());
     (FIRST_WORKER + workers).next_multiple_of(LINES) - FIRST_WORKER

@@ -2,9 +2,9 @@
 //! handshake.
 //!
 //! Programs use `loader-core` and `loader-worker`, which are built on this crate. Its `unsafe` code is in
-//! `src/sys/` and `src/entry.rs`; the only other library of the loader with `unsafe` code is `loader-pinning`.
-//! The interface is internal. It may change in any release, and some guarantees hold only if a caller follows
-//! rules that `loader-core` and `loader-worker` follow.
+//! `src/sys/` and `src/entry.rs`; the only other library of the loader with `unsafe` code is
+//! `loader-pinning`. The interface is internal. It may change in any release, and some guarantees hold only
+//! if a caller follows rules that `loader-core` and `loader-worker` follow.
 //!
 //! How a batch travels: main leases a slot of [`slots::SlotPool`] and sends a [`frame::Task`] with the
 //! [`frame::Lease`] on a worker's index [`queue`]. The worker builds the batch in an [`arena::Arena`] over

@@ -6,9 +6,9 @@ use crate::frame::MAX_BAD_SAMPLES;
 ///
 /// The messages call the worker "it". Tasks are given by number; see [`frame`](crate::frame) for the messages
 /// that the variants name.
-// Alternative considered: an enum here for the rules that the queues check, and one in loader-core that wraps it
-// and adds the rules that the coordinator checks. Rejected because all of them are rules of the messages in
-// `frame`, and because a program that matches on a violation would have to know who checks which rule.
+// Alternative considered: an enum here for the rules that the queues check, and one in loader-core that wraps
+// it and adds the rules that the coordinator checks. Rejected because all of them are rules of the messages
+// in `frame`, and because a program that matches on a violation would have to know who checks which rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolViolation {

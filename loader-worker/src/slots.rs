@@ -58,9 +58,9 @@ impl<'a> Slots<'a> {
         Self { lifeline, regions: BTreeMap::new() }
     }
 
-    /// Maps the memory of a task's slot, then unmaps the regions in `forget`. Until the done flag is set, this
-    /// must be called for every task, even a skipped one: otherwise a region could be mapped after main had
-    /// told the worker to unmap it.
+    /// Maps the memory of a task's slot, then unmaps the regions in `forget`. Until the done flag is set,
+    /// this must be called for every task, even a skipped one: otherwise a region could be mapped after main
+    /// had told the worker to unmap it.
     pub(crate) fn update(&mut self, lease: Lease, forget: Vec<u32>) -> anyhow::Result<()> {
         self.map(lease)?;
         for first in forget {

@@ -14,7 +14,8 @@ pub fn skipped(reason: &str) {
     show(&format!("{SKIPPED}{}: {reason}", Location::caller()));
 }
 
-/// Writes a line to standard error past the test harness, which shows what a test prints only when the test fails.
+/// Writes a line to standard error past the test harness, which shows what a test prints only when the test
+/// fails.
 pub fn show(line: &str) {
     // A closed standard error must not fail a test.
     drop(io::stderr().write_all(format!("{line}\n").as_bytes()));

@@ -96,8 +96,8 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
             return Err(Error::invalid_option("on_bad_sample", PROBLEM));
         }
         let (first_shard, all_shards) = options.place_shards(shards)?;
-        self.kind.cut = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
-        let content = Content::Shards(self.kind.cut);
+        self.kind.layout = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
+        let content = Content::Shards(self.kind.layout);
         self.assemble(epochs, content, |iterable, collate, seed, memory| {
             Loading::Shards(Arc::new(StreamSource::new(iterable, collate, seed, memory)))
         })
@@ -146,7 +146,7 @@ where
                 Batching::Sampler(format!("{} with the loader's generator", sampler.fingerprint()))
             }
             Content::Batches { sampler, .. } => Batching::Sampler(sampler.fingerprint()),
-            Content::Shards(cut) => Batching::Shards(*cut),
+            Content::Shards(layout) => Batching::Shards(*layout),
         };
         let pipeline = Pipeline::new(self.kind.fingerprint(), batching);
         let origin = settings.origin(self.kind.samples(), pipeline);

@@ -57,7 +57,7 @@ impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
         let dataset = Plain(dataset);
         Self::new(Iterable {
             dataset,
-            cut: ShardLayout::default(),
+            layout: ShardLayout::default(),
             snapshot_every: 1,
             on_bad_sample: OnBadSample::Error,
         })
@@ -146,8 +146,8 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
-        let Iterable { dataset: Plain(dataset), cut, snapshot_every, on_bad_sample } = kind;
-        let kind = Iterable { dataset: Snapshots(dataset), cut, snapshot_every, on_bad_sample };
+        let Iterable { dataset: Plain(dataset), layout, snapshot_every, on_bad_sample } = kind;
+        let kind = Iterable { dataset: Snapshots(dataset), layout, snapshot_every, on_bad_sample };
         Builder { kind, collate, worker_init, settings }
     }
 }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::{Batch, Collate, CollateError, CollateProblem, MAX_RESERVED, Stack};
 use crate::function::BatchFunction;
 
-/// Collates with a function, [with parameters](crate::function::CollateFnWith) or [without](crate::function::CollateFn).
+/// Collates with a function, [with parameters](crate::function::CollateFnWith) or
+/// [without](crate::function::CollateFn).
 #[derive(Serialize, Deserialize)]
 pub struct CollateWith<F>(pub(crate) F);
 

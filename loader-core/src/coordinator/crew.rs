@@ -40,8 +40,8 @@ pub(crate) trait Crew {
     /// Kills the worker's process. Reports that it has sent before still count if it is `trusted`.
     fn kill(&mut self, worker: usize, trusted: bool);
 
-    /// Begins to start a process after `pause`: for a worker whose process has ended, or for a new worker with
-    /// the next number.
+    /// Begins to start a process after `pause`: for a worker whose process has ended, or for a new worker
+    /// with the next number.
     fn start(&mut self, worker: usize, pause: Duration) -> Result<(), Error>;
 
     /// Takes over the process that [`start`](Self::start) has started, after the report that it is there.

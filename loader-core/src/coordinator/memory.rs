@@ -186,8 +186,9 @@ impl Coordinator {
         }
     }
 
-    /// Drops the last batch that has arrived behind `task`, and defers its task, to be loaded again when there
-    /// is room. False if there is no such batch, and for an iterable dataset, whose shards cannot go back.
+    /// Drops the last batch that has arrived behind `task`, and defers its task, to be loaded again when
+    /// there is room. False if there is no such batch, and for an iterable dataset, whose shards cannot go
+    /// back.
     ///
     /// Alternative considered: to copy the batch into main's own memory. Rejected because
     /// `shared_memory_limit` would then not bound it.

@@ -170,16 +170,16 @@ impl Supply {
         }
     }
 
-    /// Notes that another process loads `shards` from now on, and must open them. Returns those that are over,
-    /// and of which no more tasks may be sent.
+    /// Notes that another process loads `shards` from now on, and must open them. Returns those that are
+    /// over, and of which no more tasks may be sent.
     pub(super) fn reopen(&mut self, shards: &[usize]) -> BTreeSet<usize> {
         let Self::Shards { opened, reached, .. } = self else { return BTreeSet::new() };
         shards.iter().for_each(|&shard| opened[shard] = false);
         shards.iter().copied().filter(|&shard| reached[shard].is_over).collect()
     }
 
-    /// Notes that another worker loads `shards` from now on. Returns those of which no more tasks may be sent:
-    /// those that are over, and those that their last worker could not read.
+    /// Notes that another worker loads `shards` from now on. Returns those of which no more tasks may be
+    /// sent: those that are over, and those that their last worker could not read.
     pub(super) fn hand_over(&mut self, shards: &[usize]) -> BTreeSet<usize> {
         let mut over = self.reopen(shards);
         if let Self::Shards { reached, .. } = self {
@@ -188,8 +188,8 @@ impl Supply {
         over
     }
 
-    /// Notes that a shard's worker could not open or read it, and gives no more samples of it. Another process
-    /// in the place of that worker may.
+    /// Notes that a shard's worker could not open or read it, and gives no more samples of it. Another
+    /// process in the place of that worker may.
     pub(super) fn unreadable(&mut self, shard: usize) {
         if let Self::Shards { reached, .. } = self {
             reached[shard].is_unreadable = true;

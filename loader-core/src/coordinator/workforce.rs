@@ -1,7 +1,8 @@
 //! The number of workers, which may change while an epoch is loaded: workers are added, parked and removed.
 //!
-//! A parked worker gets no more tasks, and its process waits. So it costs nothing to use it again, for example
-//! while the best number of workers is searched. A worker that stays parked is removed: its process ends.
+//! A parked worker gets no more tasks, and its process waits. So it costs nothing to use it again, for
+//! example while the best number of workers is searched. A worker that stays parked is removed: its process
+//! ends.
 //!
 //! The number of workers changes neither the order nor the content of the batches. The shards of an iterable
 //! dataset are dealt out again: see [`Schedule`](super::schedule::Schedule).
@@ -18,7 +19,8 @@ use crate::{error::Error, report::WorkerReport, warning::Warning};
 
 /// Time after which a parked worker is removed. Starting a process again takes milliseconds to seconds.
 const MAX_PARKED: Duration = Duration::from_secs(10);
-/// Time after which a removed worker that has not ended is killed. Workers get as much at the end of an iterator.
+/// Time after which a removed worker that has not ended is killed. Workers get as much at the end of an
+/// iterator.
 const MAX_LEAVING: Duration = Duration::from_secs(5);
 
 /// Which workers get tasks, and which have a process.

@@ -8,8 +8,8 @@ use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, with_len}
 use crate::{context::SampleContext, function::FilterFunction};
 
 /// The samples of an iterable dataset for which a function returns true. Created by
-/// [`IterableDataset::filter`] and [`IterableDataset::filter_with`]. `F` is [`FilterFn`](crate::function::FilterFn) or
-/// [`FilterFnWith`](crate::function::FilterFnWith).
+/// [`IterableDataset::filter`] and [`IterableDataset::filter_with`]. `F` is
+/// [`FilterFn`](crate::function::FilterFn) or [`FilterFnWith`](crate::function::FilterFnWith).
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Filter<D, F> {
     dataset: D,

@@ -37,7 +37,7 @@ use crate::{
 pub struct Iterable<O> {
     pub(crate) dataset: O,
     /// Set by `build()`; the default before.
-    pub(crate) cut: ShardLayout,
+    pub(crate) layout: ShardLayout,
     /// Number of batches of a shard from one snapshot to the next.
     pub(crate) snapshot_every: u64,
     pub(crate) on_bad_sample: OnBadSample,
@@ -348,7 +348,7 @@ impl<S> Cursors<S> {
 #[derive(Debug)]
 pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
-    cut: ShardLayout,
+    layout: ShardLayout,
     snapshot_every: u64,
     on_bad_sample: OnBadSample,
     collate: C,
@@ -365,9 +365,9 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let Iterable { mut dataset, cut, snapshot_every, on_bad_sample } = iterable;
+        let Iterable { mut dataset, layout, snapshot_every, on_bad_sample } = iterable;
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
-        Ok(Self { dataset: Arc::new(dataset), cut, snapshot_every, on_bad_sample, collate, seed, worker })
+        Ok(Self { dataset: Arc::new(dataset), layout, snapshot_every, on_bad_sample, collate, seed, worker })
     }
 
     /// Loads the next batch of `shard`, and opens the shard at `place` if it is not open. A panic of user
@@ -420,7 +420,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             cursor.wait_until_open(shard).map_err(|error| failed(&error))?;
         }
         let place = cursor.position.saturating_add(cursor.skip);
-        let ShardLayout { batch_size, drop_last, .. } = self.cut;
+        let ShardLayout { batch_size, drop_last, .. } = self.layout;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
         // A batch with too many bad samples is left out as a whole, so reading on would only lose good
@@ -480,8 +480,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         Ok((snapshot, batch))
     }
 
-    /// Returns the sample at `place` in the batch. `None` if it is bad and may be left out; it is then reported
-    /// to `sink`, with its position `index` in the shard.
+    /// Returns the sample at `place` in the batch. `None` if it is bad and may be left out; it is then
+    /// reported to `sink`, with its position `index` in the shard.
     fn sample_of(
         &self,
         item: anyhow::Result<O::Sample>,
@@ -505,7 +505,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let snapshot = place.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
         let skip = place.position.saturating_sub(position);
-        let whole = Shard::new(self.cut.first_shard + shard, self.cut.all_shards);
+        let whole = Shard::new(self.layout.first_shard + shard, self.layout.all_shards);
         let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());

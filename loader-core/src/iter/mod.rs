@@ -166,8 +166,8 @@ impl<B: crate::collate::Batch> Iter<B> {
     /// dataset are dealt out again; a shard that changes its worker is opened again at its place, so
     /// [`SnapshotDataset`](crate::SnapshotDataset) keeps this cheap. More workers than shards are idle.
     ///
-    /// Persistent workers keep the number for the next epochs, until they must be replaced together. New workers
-    /// start with the loader's `num_workers`, which is also what
+    /// Persistent workers keep the number for the next epochs, until they must be replaced together. New
+    /// workers start with the loader's `num_workers`, which is also what
     /// [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns; an added worker may have a larger
     /// `id`. After the end of the epoch this call has no effect.
     ///

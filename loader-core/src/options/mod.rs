@@ -158,8 +158,8 @@ options! {
         },
         /// True to return batches in order, false to return them as they arrive; true by default.
         in_order: bool = true => { help: "Return batches in order, rather than as they arrive" },
-        /// Time to wait for a batch before a warning names the awaited worker; 30 seconds by default, zero for
-        /// never.
+        /// Time to wait for a batch before a warning names the awaited worker; 30 seconds by default, zero
+        /// for never.
         #[serde(with = "seconds")]
         warn_after: Duration = Duration::from_secs(30) => {
             bounds: "0 or more; 0 is never",
@@ -178,8 +178,8 @@ options! {
             help: "Maximum wait for a batch in seconds, 0 for no limit",
             without_workers: Invalid,
         },
-        /// Number of shards in which this process reads an iterable dataset, 1 to 65,536; by default the number
-        /// of workers, or 1 without workers. Not for a map-style dataset.
+        /// Number of shards in which this process reads an iterable dataset, 1 to 65,536; by default the
+        /// number of workers, or 1 without workers. Not for a map-style dataset.
         shards: usize => {
             bounds: "1 to 65,536; iterable datasets only",
             default_note: "as many as workers",
@@ -202,8 +202,8 @@ options! {
             help: "What happens if a worker dies: another worker replaces it, or the run fails",
             without_workers: Ignored,
         },
-        /// Max number of deaths of a worker in a row outside of batches after which it is started again; 10 by
-        /// default. One more death ends the iterator.
+        /// Max number of deaths of a worker in a row outside of batches after which it is started again; 10
+        /// by default. One more death ends the iterator.
         max_worker_deaths: u32 = 10 => {
             bounds: "0 or more",
             help: "Maximum number of deaths in a row of a worker that finishes no batch; more end the run",
@@ -219,16 +219,16 @@ options! {
             bounds: "0 or more",
             help: "Maximum number of samples that may be skipped or replaced in an epoch",
         },
-        /// Max time for one sample; zero, the default, is no limit. A sample that takes longer is bad, and its
-        /// worker is replaced. Needs workers.
+        /// Max time for one sample; zero, the default, is no limit. A sample that takes longer is bad, and
+        /// its worker is replaced. Needs workers.
         #[serde(with = "seconds")]
         sample_timeout: Duration = Duration::ZERO => {
             bounds: "0 or more; 0 is no limit",
             help: "Maximum time for a sample in seconds, 0 for no limit",
             without_workers: Invalid,
         },
-        /// Max bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that uses
-        /// more is replaced between two batches. Needs workers.
+        /// Max bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
+        /// uses more is replaced between two batches. Needs workers.
         worker_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 16,777,216",

@@ -13,8 +13,8 @@ use crate::{builder::WorkerProgram, error::Error, launch::Init};
 
 /// Starts the processes of workers.
 ///
-/// [`Program`] starts the worker program anew for each worker. Another launcher may, for example, have a process
-/// fork that has an interpreter and its libraries loaded.
+/// [`Program`] starts the worker program anew for each worker. Another launcher may, for example, have a
+/// process fork that has an interpreter and its libraries loaded.
 pub(crate) trait Launcher: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
     /// `name` is how lists of processes should show it.

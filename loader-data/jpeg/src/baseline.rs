@@ -36,8 +36,8 @@ pub(crate) struct Baseline<'a> {
     file: &'a [u8],
 }
 
-/// Buffers of the decoder. A thread that decodes many images should keep one value and use it for all of them.
-/// The buffers grow to the size of the largest coded file and the largest decoded area, until they are
+/// Buffers of the decoder. A thread that decodes many images should keep one value and use it for all of
+/// them. The buffers grow to the size of the largest coded file and the largest decoded area, until they are
 /// [released](Self::release).
 #[derive(Debug, Default)]
 pub struct Buffers {

@@ -20,8 +20,8 @@ const MAX_SCANS: usize = 100;
 /// allows the later scans to be left out, which costs detail.
 ///
 /// # Errors
-/// Returns a [`JpegError`], which depends on the bytes of the file only, not on the crop. A frame of more than
-/// `max_pixels` is an error.
+/// Returns a [`JpegError`] that depends on the bytes of the file only, not on the crop, also for a frame of
+/// more than `max_pixels`.
 pub(crate) fn check(file: &[u8], max_pixels: u64) -> Result<(), JpegError> {
     let mut codes = Codes::default();
     let mut frame = None;

@@ -1,9 +1,9 @@
 //! A JPEG decoder in pure Rust for data loading: it decodes the part of an image that a crop needs, and
 //! refuses files with missing or damaged pixels, whatever the crop.
 //!
-//! [`Jpeg`] decodes baseline files of the kind that nearly all photographs are (8 bits, Huffman codes, one scan,
-//! grey or YCbCr with chroma of full or half size) with a decoder of this crate, which gives exactly the pixels
-//! of [zune-jpeg]. It decodes every other file as a whole, with zune-jpeg.
+//! [`Jpeg`] decodes baseline files of the kind that nearly all photographs are (8 bits, Huffman codes, one
+//! scan, grey or YCbCr with chroma of full or half size) with a decoder of this crate, which gives exactly
+//! the pixels of [zune-jpeg]. It decodes every other file as a whole, with zune-jpeg.
 //!
 //! [zune-jpeg]: https://docs.rs/zune-jpeg
 

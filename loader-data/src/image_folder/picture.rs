@@ -33,8 +33,8 @@ impl Picture {
         self.bytes.resize(area.size.pixels() as usize * RGB, 0);
     }
 
-    /// Replaces the image by one that `decode` writes: RGB, row by row. `decode` returns the area of the image
-    /// that it has written.
+    /// Replaces the image by one that `decode` writes: RGB, row by row. `decode` returns the area of the
+    /// image that it has written.
     pub(super) fn replace<E>(
         &mut self,
         decode: impl FnOnce(&mut Vec<u8>) -> Result<Area, E>,

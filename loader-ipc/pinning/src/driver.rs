@@ -99,7 +99,8 @@ impl Driver {
     /// The range must be mapped for reading and writing until [`unregister`](Self::unregister) succeeds.
     pub(crate) unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<(), PinError> {
         let start = start.as_ptr().cast();
-        // SAFETY: the caller promises that the range is mapped. The driver locks its pages and does not touch their bytes.
+        // SAFETY: the caller promises that the range is mapped. The driver locks its pages and does not touch
+        // their bytes.
         let register =
             || unsafe { (self.calls.cuMemHostRegister_v2)(start, len, CU_MEMHOSTREGISTER_PORTABLE) };
         let (call, code) = self.in_context("cuMemHostRegister", register);

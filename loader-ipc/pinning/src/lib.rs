@@ -1,8 +1,8 @@
 //! Page-locked memory, from which a device copies while the program goes on.
 //!
 //! A [`Pinner`] registers memory with the CUDA driver in place. This needs no copy and no thread, unlike
-//! PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The driver is
-//! loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always fails.
+//! PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The driver
+//! is loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always fails.
 //!
 //! This crate does not own memory: the caller promises to keep a registered range mapped, so
 //! [`Pinner::register`] is `unsafe`. All `unsafe` code of this crate serves one of two files:

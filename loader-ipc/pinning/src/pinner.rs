@@ -51,8 +51,8 @@ impl Pinner {
         self.0.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Page-locks the `len` bytes from `start` on, for all devices. If that fails, returns `None` and keeps the
-    /// first error for [`take_failure`](Self::take_failure). The driver does not touch the bytes.
+    /// Page-locks the `len` bytes from `start` on, for all devices. If that fails, returns `None` and keeps
+    /// the first error for [`take_failure`](Self::take_failure). The driver does not touch the bytes.
     ///
     /// Two registrations must not share a page: the driver refuses the second one.
     ///

@@ -1,12 +1,12 @@
 //! Turns docs/tutorial.md into programs, and into the commands that run them.
 //!
-//! The first `rust` block is the program; each later one is added at its end. A `diff` block changes the program: its
-//! lines that begin with a space or `-` must occur in the program once, together, and become the lines that begin with
-//! a space or `+`. `@@` separates changes. A `toml` block is the manifest or `run.toml`. Each `$` line of a `console`
-//! block is a command, followed by its output.
+//! The first `rust` block is the program; each later one is added at its end. A `diff` block changes the
+//! program: its lines that begin with a space or `-` must occur in the program once, together, and become the
+//! lines that begin with a space or `+`. `@@` separates changes. A `toml` block is the manifest or
+//! `run.toml`. Each `$` line of a `console` block is a command, followed by its output.
 //!
-//! Alternative considered: a cargo project that a test writes and builds for each step. Rejected because cargo would
-//! compile all crates of the loader a second time, and would need the registry.
+//! Alternative considered: a cargo project that a test writes and builds for each step. Rejected because
+//! cargo would compile all crates of the loader a second time, and would need the registry.
 
 use std::{env, fs, path::Path};
 

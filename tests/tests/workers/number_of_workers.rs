@@ -16,8 +16,8 @@ use nix::sys::signal::Signal;
 
 type NoiseBatch = (Tensor<u64>, Tensor<f32>, Vec<String>);
 
-/// Loads an epoch and changes the number of workers every few batches. With `kills`, a worker is killed now and
-/// then.
+/// Loads an epoch and changes the number of workers every few batches. With `kills`, a worker is killed now
+/// and then.
 fn changing<B: loader_core::collate::Batch>(mut batches: Iter<B>, kills: bool) -> Vec<B> {
     let mut loaded = Vec::new();
     loop {

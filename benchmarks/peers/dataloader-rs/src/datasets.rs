@@ -1,5 +1,5 @@
-//! The datasets, written as a user of the library would write them, and the collators that copy their samples into
-//! one contiguous batch.
+//! The datasets, written as a user of the library would write them, and the collators that copy their samples
+//! into one contiguous batch.
 
 use std::{fs::File, marker::PhantomData, path::Path, sync::Arc, thread, time::Duration};
 
@@ -159,8 +159,9 @@ impl Dataset for Stragglers {
     }
 }
 
-/// Copies samples one after the other into one contiguous batch. Of the library's own collators, only the one for
-/// `ndarray` makes a contiguous batch, and it needs an owned array per sample, so that it copies everything twice.
+/// Copies samples one after the other into one contiguous batch. Of the library's own collators, only the one
+/// for `ndarray` makes a contiguous batch, and it needs an owned array per sample, so that it copies
+/// everything twice.
 pub(crate) struct Concatenate<T>(PhantomData<fn() -> T>);
 
 impl<T> Default for Concatenate<T> {

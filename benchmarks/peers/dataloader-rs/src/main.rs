@@ -23,9 +23,9 @@ use options::{DType, Kind, Options, Read, Workload};
 use serde_json::json;
 use system::{Memory, Spread};
 
-/// Keeps freed memory for later batches. The default allocator returns the memory of each batch to the system, and the
-/// next batch takes page faults again. The library's documentation recommends either thresholds of glibc, which do not
-/// apply to batches of more than 32 MiB, or another allocator.
+/// Keeps freed memory for later batches. The default allocator returns the memory of each batch to the
+/// system, and the next batch takes page faults again. The library's documentation recommends either
+/// thresholds of glibc, which do not apply to batches of more than 32 MiB, or another allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -68,7 +68,8 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// A sampler that the command line chooses. The library's loader is generic over its sampler, so this enum holds both.
+/// A sampler that the command line chooses. The library's loader is generic over its sampler, so this enum
+/// holds both.
 enum Order {
     Sequential(SequentialSampler),
     Random(RandomSampler),
@@ -161,8 +162,8 @@ fn pages<T: Element>(batch: &[T]) -> f64 {
     batch.iter().step_by(PAGE_BYTES / size_of::<T>()).map(|element| element.number()).sum()
 }
 
-/// Returns shape, type and checksum of the first batches, which must be equal on all sides. The batches are not
-/// shuffled, because each side shuffles in its own way.
+/// Returns shape, type and checksum of the first batches, which must be equal on all sides. The batches are
+/// not shuffled, because each side shuffles in its own way.
 fn verify<T, D, C>(
     options: &Options,
     dataset: D,
@@ -327,8 +328,8 @@ fn images(options: &Options) -> anyhow::Result<()> {
     )
 }
 
-/// Measures the time to the first batch. The threads belong to the loader, so an epoch starts no thread, and the drop of
-/// its iterator waits for none.
+/// Measures the time to the first batch. The threads belong to the loader, so an epoch starts no thread, and
+/// the drop of its iterator waits for none.
 fn start<D: Dataset, C: Collator<D::Item>>(options: &Options, dataset: D, collator: C) -> anyhow::Result<()> {
     let mut loader = open(options, dataset, collator, options.shuffle);
     let (mut starts, mut drops) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! Reads the time and memory of this process from the kernel, and formats figures, in the same way as the loader's
-//! side.
+//! Reads the time and memory of this process from the kernel, and formats figures, in the same way as the
+//! loader's side.
 
 use std::{fs, thread, time::Duration};
 
@@ -43,7 +43,8 @@ pub(crate) fn percentile_99(mut figures: Vec<f64>) -> f64 {
 
 /// Returns the processor time of this process in microseconds.
 pub(crate) fn cpu_microseconds() -> f64 {
-    // SAFETY: `rusage` has only numbers, for which zeros are valid, and the pointer is to a variable of that type.
+    // SAFETY: `rusage` has only numbers, for which zeros are valid, and the pointer is to a variable of that
+    // type.
     let usage = unsafe {
         let mut usage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);

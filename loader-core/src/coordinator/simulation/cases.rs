@@ -97,8 +97,8 @@ impl Case {
     }
 }
 
-/// A worker whose shards are over is not replaced when it dies. It must not get the shards of a worker that is
-/// parked later.
+/// A worker whose shards are over is not replaced when it dies. It must not get the shards of a worker that
+/// is parked later.
 #[test]
 fn a_worker_that_died_without_work_gets_no_shards() {
     let (mut case, mut received) = with_idle_worker();

@@ -50,8 +50,8 @@ pub(super) struct Workers {
     has_bad_luck: bool,
     /// Number of times that a worker may still be stopped. Three stops in one batch would have it given up.
     stops_left: u32,
-    /// Number of kills and lies that may still happen. Without a bound, iterators that need each other's memory
-    /// may never get any: each death gives slots back, so each goes on to wait for the other.
+    /// Number of kills and lies that may still happen. Without a bound, iterators that need each other's
+    /// memory may never get any: each death gives slots back, so each goes on to wait for the other.
     ends_left: u32,
 }
 
