@@ -299,7 +299,8 @@ mod tests {
     }
 
     fn origin() -> Origin {
-        let layout = ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
+        let layout =
+            ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
         let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(layout)));
         Origin { seed: 7, order: Order::Native, samples: None, pipeline }
     }

@@ -69,9 +69,9 @@ pub(super) enum Cause {
     /// several samples at once.
     Stuck { task: u64, sample: Option<usize> },
     /// Main killed it because it made no progress, or could not continue.
-    Still(ExitCause),
+    NoProgress(ExitCause),
     /// Main killed it because it took too long for a task that another worker has or has answered.
-    Late,
+    LateAttempt,
     /// It ends by itself because it exceeds its memory limit.
     Oversized,
 }
@@ -82,8 +82,8 @@ impl Cause {
         match self {
             Self::Expelled(violation) => ExitCause::Misbehaved(violation.clone()),
             Self::Stuck { .. } => ExitCause::SampleTimedOut,
-            Self::Still(cause) => cause.clone(),
-            Self::Late => ExitCause::LateAttempt,
+            Self::NoProgress(cause) => cause.clone(),
+            Self::LateAttempt => ExitCause::LateAttempt,
             Self::Oversized => ExitCause::MemoryLimitExceeded,
         }
     }
@@ -190,11 +190,11 @@ impl Coordinator {
             });
         }
         let noted = match cause {
-            None | Some(Cause::Still(_)) => {
+            None | Some(Cause::NoProgress(_)) => {
                 task.map_or(Ok(()), |task| self.note_death_on(task, &doing, &exit, crew))
             }
-            Some(Cause::Stuck { task, sample }) => self.take_stuck(worker, task, sample, crew),
-            Some(Cause::Expelled(_) | Cause::Late | Cause::Oversized) => Ok(()),
+            Some(Cause::Stuck { task, sample }) => self.handle_stuck(worker, task, sample, crew),
+            Some(Cause::Expelled(_) | Cause::LateAttempt | Cause::Oversized) => Ok(()),
         };
         // This may find that another worker has broken the protocol. The dead worker is replaced
         // nevertheless.
@@ -223,17 +223,17 @@ impl Coordinator {
         while let Some(attempt) = self.attempts.take_any_of(worker) {
             self.leasing.slots().release(attempt.lease, false);
         }
-        self.looks.forget(worker);
+        self.observations.forget(worker);
     }
 
     /// True if a death counts for the worker, not for the task that it was on.
     fn counts_for_worker(&self, cause: Option<&Cause>, is_at_task: bool, was_useful: bool) -> bool {
         match cause {
-            None | Some(Cause::Still(_)) => !is_at_task || !self.deaths.are_replaced(),
+            None | Some(Cause::NoProgress(_)) => !is_at_task || !self.deaths.are_replaced(),
             // Main had told the worker that the sample is bad, and the worker loaded it nevertheless.
             Some(Cause::Stuck { sample, .. }) => sample.is_some_and(|sample| self.known_bad.contains(sample)),
             Some(Cause::Expelled(_)) => true,
-            Some(Cause::Late) => false,
+            Some(Cause::LateAttempt) => false,
             // A worker that is too large before it has answered a task would otherwise be replaced without
             // end.
             Some(Cause::Oversized) => !was_useful,

@@ -154,7 +154,7 @@ impl Coordinator {
                 return false;
             }
             if !self.deaths.is_expected(worker) {
-                self.deaths.expect(worker, Cause::Late);
+                self.deaths.expect(worker, Cause::LateAttempt);
                 crew.kill(worker, true);
             }
         }

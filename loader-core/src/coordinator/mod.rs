@@ -16,7 +16,7 @@
 //! | [`Leasing`] | slots: who waits for one, which were offered |
 //! | [`Attempts`] | second attempts at tasks, and attempts that lost |
 //! | [`Deaths`], [`KnownBad`] | which workers died and why, and which samples are not tried again |
-//! | [`Looks`], [`Stalls`], [`Wait`] | who makes progress, and since when main waits |
+//! | [`Observations`], [`Stalls`], [`Wait`] | which workers make progress, and since when main waits |
 
 mod attempts;
 mod crew;
@@ -53,7 +53,7 @@ use deaths::Deaths;
 use known_bad::KnownBad;
 use leasing::Leasing;
 use pending::Pending;
-use progress::Looks;
+use progress::Observations;
 use roster::Roster;
 use schedule::Schedule;
 use stalls::Stalls;
@@ -108,7 +108,7 @@ pub(crate) struct Coordinator {
     attempts: Attempts,
     deaths: Deaths,
     known_bad: KnownBad,
-    looks: Looks,
+    observations: Observations,
     stalls: Stalls,
     wait: Wait,
     /// Counters of the workers at the start of the epoch.
@@ -182,7 +182,7 @@ impl Coordinator {
             attempts: Attempts::default(),
             deaths: Deaths::new(workers, options.max_worker_deaths),
             known_bad: KnownBad::default(),
-            looks: Looks::new(workers),
+            observations: Observations::new(workers),
             stalls: Stalls::default(),
             wait: Wait::default(),
             counters: counters(workers, crew),

@@ -1,9 +1,9 @@
-//! Kills workers that make no progress; they are replaced like workers that died. These are workers that
-//! spend longer than `sample_timeout` on one sample, that make no progress outside of samples, or that cannot
-//! continue, for example because SIGSTOP stopped them.
+//! Kills workers that make no progress; main replaces them like workers that died. A worker makes no progress
+//! if it spends longer than `sample_timeout` on one sample, if it stays in the same step outside of samples,
+//! or if it cannot continue, for example because SIGSTOP stopped it.
 //!
-//! Main checks workers only while it waits for a batch, and counts only time in which main itself has run:
-//! after Ctrl-Z and `fg` no worker counts as late.
+//! Main checks workers only while it waits for a batch, and counts only the time in which main itself has
+//! run. So no worker counts as late after Ctrl-Z and `fg`.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use loader_ipc::{
 use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
 use crate::{error::Error, exit::ExitCause, options::OnBadSample};
 
-/// With `sample_timeout`, time without progress outside of samples (in collation or sending) after which main
-/// kills a worker; a longer `sample_timeout` replaces it. Also the time that a worker may take to end after
-/// it has reported that it ends.
-const MIN_STILL: Duration = Duration::from_secs(5);
+/// With `sample_timeout`, the time without progress outside of samples (in collation or sending) after which
+/// main kills a worker, unless `sample_timeout` is longer. Also the maximum time from a worker's report that
+/// it ends to its end.
+const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time for which a worker that has work may be unable to continue, because SIGSTOP or a debugger
 /// stopped it or because its main thread has ended. It does not apply with `OnWorkerDeath::Fail`. It leaves a
@@ -27,128 +27,130 @@ const MIN_STILL: Duration = Duration::from_secs(5);
 const MAX_HALTED: Duration = Duration::from_secs(10);
 
 /// Number of checks within `sample_timeout`.
-const LOOKS: u32 = 4;
+const CHECKS: u32 = 4;
 /// Minimum time between two checks.
-const MIN_PAUSE: Duration = Duration::from_millis(1);
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum delay of a check. A longer delay shows that main itself was not running.
-const MAX_LATE: Duration = Duration::from_millis(250);
+const MAX_CHECK_DELAY: Duration = Duration::from_millis(250);
 
-/// What main has seen of its workers in its checks while it waited for batches.
+/// What main has observed of its workers while it waited for batches.
 #[derive(Debug, Default)]
-pub(super) struct Looks {
+pub(super) struct Observations {
     /// Total time that main has waited for batches, in each wait from the first check to the end.
     clock: Duration,
-    /// The time of the last check in this wait, and the planned pause until the next one.
-    last: Option<(Instant, Duration)>,
-    /// What main has seen, by worker; `None` for a worker without work.
-    seen: Vec<Option<Seen>>,
+    /// The time of the last check in this wait, and the planned pause until the next check.
+    last_check: Option<(Instant, Duration)>,
+    /// The observation of each worker; `None` for a worker without work.
+    workers: Vec<Option<Observation>>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
-    look: Look,
-    /// Value of `clock` when main first saw the worker like this.
+struct Observation {
+    step: Step,
+    /// Value of `clock` at the first check that found the worker in this step.
     since: Duration,
-    /// Value of `clock` since which every check has found the worker halted in the same way.
+    /// How the worker is halted, and the value of `clock` at the first of the checks in a row that found this.
     halted: Option<(Duration, Halt)>,
 }
 
-/// What a worker is doing. It changes whenever the worker makes progress.
+/// What a worker is doing. The value changes whenever the worker makes progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Look {
+struct Step {
     state: WorkerState,
     task: u64,
     sample: u64,
     batches: u64,
 }
 
-impl Looks {
+impl Observations {
     pub(super) fn new(workers: usize) -> Self {
-        Self { seen: vec![None; workers], ..Self::default() }
+        Self { workers: vec![None; workers], ..Self::default() }
     }
 
     /// Adds a worker.
     pub(super) fn add(&mut self) {
-        self.seen.push(None);
+        self.workers.push(None);
     }
 
     /// Notes that main starts to wait for a batch. Time between two waits does not count.
     pub(super) fn start_wait(&mut self) {
-        self.last = None;
+        self.last_check = None;
     }
 
     /// Notes that main stops waiting.
     pub(super) fn end_wait(&mut self, now: Instant) {
-        if self.last.is_some() {
+        if self.last_check.is_some() {
             self.advance(now);
-            self.last = None;
+            self.last_check = None;
         }
     }
 
-    /// Forgets what was seen of a worker, because it has no work or another process has replaced it.
+    /// Forgets a worker's observation, because the worker has no work or another process has replaced it.
     pub(super) fn forget(&mut self, worker: usize) {
-        self.seen[worker] = None;
+        self.workers[worker] = None;
     }
 
+    /// Adds the time since the last check to `clock`, unless the check comes so late that main was stopped.
     fn advance(&mut self, now: Instant) {
-        if let Some((last, planned)) = self.last {
-            let since = now.saturating_duration_since(last);
-            self.clock += if since > planned + MAX_LATE { Duration::ZERO } else { since };
+        if let Some((last, planned)) = self.last_check {
+            let elapsed = now.saturating_duration_since(last);
+            if elapsed <= planned + MAX_CHECK_DELAY {
+                self.clock += elapsed;
+            }
         }
     }
 
-    /// Notes what a worker is doing, and returns for how long it has been doing that.
-    fn note(&mut self, worker: usize, look: Look) -> Duration {
-        let new = Seen { look, since: self.clock, halted: None };
-        let seen = self.seen[worker].filter(|seen| seen.look == look).unwrap_or(new);
-        self.seen[worker] = Some(seen);
-        self.clock - seen.since
+    /// Notes the step that a worker is in, and returns for how long the worker has been in it.
+    fn note(&mut self, worker: usize, step: Step) -> Duration {
+        let new = Observation { step, since: self.clock, halted: None };
+        let observation = self.workers[worker].filter(|before| before.step == step).unwrap_or(new);
+        self.workers[worker] = Some(observation);
+        self.clock - observation.since
     }
 
-    /// Notes whether a worker is halted, and returns for how long it has been. A worker that has used
-    /// processor time since the last check has run in between, for example because a program stops and
-    /// continues it to slow it down; its time then starts again from zero.
+    /// Notes whether a worker is halted, and returns for how long it has been halted. The time starts again
+    /// from zero if the worker has used processor time since the last check, for example because a program
+    /// stops and continues the worker to slow it down.
     fn note_halt(&mut self, worker: usize, halt: Option<Halt>) -> Duration {
-        let Some(seen) = &mut self.seen[worker] else { return Duration::ZERO };
-        let before = seen.halted.filter(|&(_, before)| Some(before) == halt);
-        seen.halted = before.or_else(|| Some((self.clock, halt?)));
-        seen.halted.map_or(Duration::ZERO, |(since, _)| self.clock - since)
+        let Some(observation) = &mut self.workers[worker] else { return Duration::ZERO };
+        let before = observation.halted.filter(|&(_, before)| Some(before) == halt);
+        observation.halted = before.or_else(|| Some((self.clock, halt?)));
+        observation.halted.map_or(Duration::ZERO, |(since, _)| self.clock - since)
     }
 }
 
 impl Coordinator {
     /// Kills workers that make no progress. Returns the time until the next check.
-    pub(super) fn look_for_stuck(&mut self, crew: &mut impl Crew) -> Duration {
-        self.looks.advance(self.now);
-        let pause = self
-            .options
-            .sample_timeout
-            .map_or(LIVENESS_INTERVAL, |patience| (patience / LOOKS).clamp(MIN_PAUSE, LIVENESS_INTERVAL));
+    pub(super) fn check_progress(&mut self, crew: &mut impl Crew) -> Duration {
+        self.observations.advance(self.now);
+        let pause = self.options.sample_timeout.map_or(LIVENESS_INTERVAL, |patience| {
+            (patience / CHECKS).clamp(MIN_CHECK_INTERVAL, LIVENESS_INTERVAL)
+        });
         for worker in 0..self.roster.len() {
-            match self.should_go_on(worker, crew) {
-                true => self.look_at(worker, crew),
-                false => self.looks.forget(worker),
+            match self.must_progress(worker, crew) {
+                true => self.check_worker(worker, crew),
+                false => self.observations.forget(worker),
             }
         }
-        self.looks.last = Some((self.now, pause));
+        self.observations.last_check = Some((self.now, pause));
         pause
     }
 
     /// True if the worker has work and does not wait for main.
-    fn should_go_on(&self, worker: usize, crew: &impl Crew) -> bool {
+    fn must_progress(&self, worker: usize, crew: &impl Crew) -> bool {
         let has_work = self.has_task_with_slot(worker) || self.attempts.is_busy(worker);
         // A worker that main has killed is not expected to continue.
-        let is_killed = || self.deaths.is_expected(worker) && !self.roster.has_said_bye(worker);
+        let is_killed = || self.deaths.is_expected(worker) && !self.roster.has_sent_bye(worker);
         has_work && !crew.is_down(worker) && !is_killed() && !self.leasing.is_blocked(worker)
     }
 
-    fn look_at(&mut self, worker: usize, crew: &mut impl Crew) {
+    fn check_worker(&mut self, worker: usize, crew: &mut impl Crew) {
         let snapshot = crew.snapshot(worker);
         let WorkerSnapshot { state, task, sample, batches, .. } = snapshot;
         // The worker may load the same sample several times; the snapshot's age starts again each time.
-        let still = self.looks.note(worker, Look { state, task, sample, batches }).min(snapshot.age);
-        if self.roster.has_said_bye(worker) {
-            if still >= MIN_STILL {
+        let elapsed = self.observations.note(worker, Step { state, task, sample, batches }).min(snapshot.age);
+        if self.roster.has_sent_bye(worker) {
+            if elapsed >= NO_PROGRESS_TIMEOUT {
                 crew.kill(worker, true);
             }
             return;
@@ -159,33 +161,33 @@ impl Coordinator {
             && !is_opening
         {
             let is_in_sample = matches!(state, WorkerState::Fetching | WorkerState::FetchingMany);
-            if is_in_sample && still >= patience && self.end_late(worker, &snapshot, crew) {
+            if is_in_sample && elapsed >= patience && self.kill_late(worker, &snapshot, crew) {
                 return;
             }
-            if still >= patience.max(MIN_STILL) {
-                return self.end_still(worker, task, ExitCause::NoProgress { elapsed: still }, crew);
+            if elapsed >= patience.max(NO_PROGRESS_TIMEOUT) {
+                return self.kill_without_progress(worker, task, ExitCause::NoProgress { elapsed }, crew);
             }
         }
-        // Only for workers that have been still for a while, because `halt` reads files of the process, and
-        // not under `Fail`, because workers are not replaced then. Without `sample_timeout`, main kills only
-        // workers that cannot continue by themselves.
-        if still >= LIVENESS_INTERVAL && self.deaths.are_replaced() {
+        // Main checks for halts only in workers without progress for a while, because `halt` reads files of
+        // the process. With `OnWorkerDeath::Fail` main does not check, because it does not replace workers.
+        // Without `sample_timeout`, main kills only workers that cannot continue by themselves.
+        if elapsed >= LIVENESS_INTERVAL && self.deaths.are_replaced() {
             let halt = crew.halt(worker);
-            let halted = self.looks.note_halt(worker, halt);
+            let halted = self.observations.note_halt(worker, halt);
             if let Some(halt) = halt
                 && halted >= MAX_HALTED
             {
-                self.end_still(worker, task, cause_of(halt, halted), crew);
+                self.kill_without_progress(worker, task, cause_of(halt, halted), crew);
             }
         }
     }
 
     /// Kills a worker that has been on a sample for too long. Returns false if the sample belongs to a task
     /// that the worker was not given.
-    fn end_late(&mut self, worker: usize, snapshot: &WorkerSnapshot, crew: &mut impl Crew) -> bool {
+    fn kill_late(&mut self, worker: usize, snapshot: &WorkerSnapshot, crew: &mut impl Crew) -> bool {
         let task = snapshot.task;
         let cause = if self.attempts.task_of(worker) == Some(task) {
-            Cause::Late
+            Cause::LateAttempt
         } else if self.schedule.worker_of(task) == Some(worker) {
             let sample = usize::try_from(snapshot.sample).ok();
             Cause::Stuck { task, sample: sample.filter(|_| snapshot.state == WorkerState::Fetching) }
@@ -197,16 +199,17 @@ impl Coordinator {
         true
     }
 
-    fn end_still(&mut self, worker: usize, task: u64, cause: ExitCause, crew: &mut impl Crew) {
+    /// Kills a worker that has made no progress on `task` for too long, or that is halted.
+    fn kill_without_progress(&mut self, worker: usize, task: u64, cause: ExitCause, crew: &mut impl Crew) {
         let is_attempt = self.attempts.task_of(worker) == Some(task);
-        self.deaths.expect(worker, if is_attempt { Cause::Late } else { Cause::Still(cause) });
+        self.deaths.expect(worker, if is_attempt { Cause::LateAttempt } else { Cause::NoProgress(cause) });
         crew.kill(worker, true);
     }
 
     /// Handles the end of a worker that was killed because it was on a sample for too long: notes the sample
     /// as bad, or gives up its task if bad samples are errors. If the worker was loading several samples at
     /// once and bad samples are skipped or replaced, the next worker loads them one by one.
-    pub(super) fn take_stuck(
+    pub(super) fn handle_stuck(
         &mut self,
         worker: usize,
         task: u64,
@@ -252,56 +255,56 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn look(sample: u64) -> Look {
-        Look { state: WorkerState::Fetching, task: 1, sample, batches: 1 }
+    fn in_sample(sample: u64) -> Step {
+        Step { state: WorkerState::Fetching, task: 1, sample, batches: 1 }
     }
 
     /// Checks a worker each second, `seconds` times. Returns for how long it has made no progress.
-    fn watch(looks: &mut Looks, now: &mut Instant, seconds: u32, sample: u64) -> Duration {
-        let mut still = Duration::ZERO;
+    fn watch(observations: &mut Observations, now: &mut Instant, seconds: u32, sample: u64) -> Duration {
+        let mut elapsed = Duration::ZERO;
         for _ in 0..seconds {
-            looks.advance(*now);
-            still = looks.note(0, look(sample));
-            looks.last = Some((*now, SECOND));
+            observations.advance(*now);
+            elapsed = observations.note(0, in_sample(sample));
+            observations.last_check = Some((*now, SECOND));
             *now += SECOND;
         }
-        still
+        elapsed
     }
 
     #[test]
-    fn one_that_moves_is_not_still() {
-        let (mut looks, mut now) = (Looks::new(1), Instant::now());
-        assert_eq!(watch(&mut looks, &mut now, 4, 0), 3 * SECOND);
-        assert_eq!(watch(&mut looks, &mut now, 1, 1), Duration::ZERO);
-        assert_eq!(watch(&mut looks, &mut now, 2, 1), 2 * SECOND);
-        looks.forget(0);
-        assert_eq!(watch(&mut looks, &mut now, 2, 1), SECOND);
+    fn progress_restarts_the_time_of_a_worker() {
+        let (mut observations, mut now) = (Observations::new(1), Instant::now());
+        assert_eq!(watch(&mut observations, &mut now, 4, 0), 3 * SECOND);
+        assert_eq!(watch(&mut observations, &mut now, 1, 1), Duration::ZERO);
+        assert_eq!(watch(&mut observations, &mut now, 2, 1), 2 * SECOND);
+        observations.forget(0);
+        assert_eq!(watch(&mut observations, &mut now, 2, 1), SECOND);
     }
 
     #[test]
-    fn time_does_not_count_in_which_main_was_stopped_or_nobody_waited() {
-        let (mut looks, mut now) = (Looks::new(1), Instant::now());
-        assert_eq!(watch(&mut looks, &mut now, 3, 0), 2 * SECOND);
+    fn only_time_in_which_main_runs_and_waits_counts() {
+        let (mut observations, mut now) = (Observations::new(1), Instant::now());
+        assert_eq!(watch(&mut observations, &mut now, 3, 0), 2 * SECOND);
         now += 100 * SECOND;
-        assert_eq!(watch(&mut looks, &mut now, 1, 0), 2 * SECOND, "stopped");
-        looks.advance(now);
-        looks.last = None;
+        assert_eq!(watch(&mut observations, &mut now, 1, 0), 2 * SECOND, "main was stopped");
+        observations.advance(now);
+        observations.last_check = None;
         now += 100 * SECOND;
-        assert_eq!(watch(&mut looks, &mut now, 3, 0), 5 * SECOND, "another wait");
+        assert_eq!(watch(&mut observations, &mut now, 3, 0), 5 * SECOND, "another wait");
     }
 
     #[test]
-    fn only_one_that_stays_stopped_is_stopped() {
-        let (mut looks, mut now) = (Looks::new(1), Instant::now());
-        let mut see = |looks: &mut Looks, ticks: Option<u64>| {
-            watch(looks, &mut now, 1, 0);
-            looks.note_halt(0, ticks.map(|ticks| Halt::Stopped { ticks }))
+    fn a_stopped_worker_that_has_run_meanwhile_starts_again_from_zero() {
+        let (mut observations, mut now) = (Observations::new(1), Instant::now());
+        let mut check = |observations: &mut Observations, ticks: Option<u64>| {
+            watch(observations, &mut now, 1, 0);
+            observations.note_halt(0, ticks.map(|ticks| Halt::Stopped { ticks }))
         };
-        assert_eq!(see(&mut looks, Some(7)), Duration::ZERO);
-        assert_eq!(see(&mut looks, Some(7)), SECOND);
-        assert_eq!(see(&mut looks, None), Duration::ZERO);
-        assert_eq!(see(&mut looks, Some(7)), Duration::ZERO);
-        assert_eq!(see(&mut looks, Some(7)), SECOND);
-        assert_eq!(see(&mut looks, Some(8)), Duration::ZERO, "it has gone on");
+        assert_eq!(check(&mut observations, Some(7)), Duration::ZERO);
+        assert_eq!(check(&mut observations, Some(7)), SECOND);
+        assert_eq!(check(&mut observations, None), Duration::ZERO);
+        assert_eq!(check(&mut observations, Some(7)), Duration::ZERO);
+        assert_eq!(check(&mut observations, Some(7)), SECOND);
+        assert_eq!(check(&mut observations, Some(8)), Duration::ZERO, "the worker has used processor time");
     }
 }

@@ -25,7 +25,7 @@ struct Member {
     /// Whether it could open the dataset; `None` until it has said so.
     is_fit: Option<bool>,
     /// True once it has said that it ends.
-    has_said_bye: bool,
+    has_sent_bye: bool,
 }
 
 /// A task that a worker was sent.
@@ -154,15 +154,15 @@ impl Roster {
     /// # Errors
     /// If the worker has said it before.
     pub(super) fn note_bye(&mut self, worker: usize) -> Result<(), Error> {
-        match mem::replace(&mut self.0[worker].has_said_bye, true) {
+        match mem::replace(&mut self.0[worker].has_sent_bye, true) {
             false => Ok(()),
             true => Err(Error::misbehaved(worker, ProtocolViolation::ByeTwice)),
         }
     }
 
     /// True once the worker has said that it ends.
-    pub(super) fn has_said_bye(&self, worker: usize) -> bool {
-        self.0[worker].has_said_bye
+    pub(super) fn has_sent_bye(&self, worker: usize) -> bool {
+        self.0[worker].has_sent_bye
     }
 
     /// Forgets a worker's tasks and what it has said: its process has ended.

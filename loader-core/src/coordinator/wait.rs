@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use super::{Coordinator, crew::Crew};
 use crate::{error::Error, exit::WorkerActivity, warning::Warning};
 
-/// Maximum time between two looks at the workers, in case the reaper misses an exit.
+/// Maximum time between two checks of the workers, in case the reaper misses an exit.
 pub(crate) const LIVENESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long main waits for a batch before it moves tasks from busy workers to idle ones. A shorter wait is
 /// not worth it.
 const MOVE_AFTER: Duration = Duration::from_millis(1);
 
-/// How often main looks for slots of other iterators, which come back without a report to this one.
+/// Interval at which main checks whether other iterators have returned slots. No report tells this iterator.
 const STARVED_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The times of one wait.
@@ -24,7 +24,7 @@ pub(super) struct Wait {
     deadline: Option<Instant>,
     warn_at: Option<Instant>,
     move_at: Option<Instant>,
-    look_at: Option<Instant>,
+    check_at: Option<Instant>,
 }
 
 /// What to do next in a wait.
@@ -34,43 +34,45 @@ pub(crate) enum Next {
     Return,
     /// The epoch is over.
     End,
-    /// Receive a report, until this time. If there is none by then, look for workers that have ended, if
-    /// `then_look`.
-    Receive { until: Instant, then_look: bool },
+    /// Receive a report. If none arrives before `until` and `then_check_exits` is true, check which workers
+    /// have ended.
+    Receive { until: Instant, then_check_exits: bool },
 }
 
 impl Coordinator {
     /// Begins to wait for the user's next batch.
     pub(crate) fn start_wait(&mut self, now: Instant) {
         self.now = now;
-        self.looks.start_wait();
+        self.observations.start_wait();
         // A time beyond what the clock can hold never comes.
         let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
-        // Such a wait begins with a look at the workers: it would end before a later one, main would never
-        // look, and would wait without end for a worker that is stuck.
-        let ends_before_look = self.options.timeout.is_some_and(|timeout| timeout <= MOVE_AFTER);
+        // A wait this short ends before its first check would be due. Main checks the workers at its start,
+        // because otherwise main would never notice a stuck worker.
+        let ends_before_check = self.options.timeout.is_some_and(|timeout| timeout <= MOVE_AFTER);
         self.wait = Wait {
             since: Some(now),
             has_received: false,
             deadline: after(self.options.timeout),
             warn_at: after(self.options.warn_after),
-            move_at: ends_before_look.then_some(now),
-            look_at: None,
+            move_at: ends_before_check.then_some(now),
+            check_at: None,
         };
     }
 
-    /// Does what is due, and says what to do next. A worker that broke the protocol is ended.
+    /// Does what is due, and returns what to do next. Kills a worker that broke the protocol.
     pub(crate) fn poll(&mut self, now: Instant, crew: &mut impl Crew) -> Result<Next, Error> {
         self.now = now;
         loop {
             match self.do_due(crew) {
-                Ok(Next::Receive { until, then_look }) => return Ok(Next::Receive { until, then_look }),
+                Ok(Next::Receive { until, then_check_exits }) => {
+                    return Ok(Next::Receive { until, then_check_exits });
+                }
                 Ok(next) => {
-                    self.looks.end_wait(now);
+                    self.observations.end_wait(now);
                     return Ok(next);
                 }
                 Err(error) => {
-                    self.looks.end_wait(now);
+                    self.observations.end_wait(now);
                     self.survive(error, crew)?;
                 }
             }
@@ -93,8 +95,8 @@ impl Coordinator {
         self.offer_warm_slots(crew)?;
         let move_at = *self.wait.move_at.get_or_insert(now + MOVE_AFTER);
         let is_early = now < move_at;
-        if now >= self.wait.look_at.unwrap_or(move_at) {
-            self.wait.look_at = Some(now + self.look_for_stuck(crew));
+        if now >= self.wait.check_at.unwrap_or(move_at) {
+            self.wait.check_at = Some(now + self.check_progress(crew));
         }
         let late_at = if is_early { None } else { self.move_or_hedge(crew)? };
         if self.wait.warn_at.is_some_and(|warn_at| now >= warn_at) {
@@ -102,12 +104,12 @@ impl Coordinator {
             let after = self.options.warn_after.unwrap_or_default();
             crew.warn(&Warning::LongWait { after, waiting_for: self.awaited(crew) });
         }
-        let next_look = if is_early { move_at } else { now + LIVENESS_INTERVAL };
+        let next_check = if is_early { move_at } else { now + LIVENESS_INTERVAL };
         let starved_at = self.leasing.is_starved().then(|| now + STARVED_INTERVAL);
-        let Wait { deadline, warn_at, look_at, .. } = self.wait;
-        let due = [starved_at, late_at, look_at, warn_at, deadline];
-        let until = due.into_iter().flatten().fold(next_look, Instant::min);
-        Ok(Next::Receive { until, then_look: !is_early })
+        let Wait { deadline, warn_at, check_at, .. } = self.wait;
+        let due = [starved_at, late_at, check_at, warn_at, deadline];
+        let until = due.into_iter().flatten().fold(next_check, Instant::min);
+        Ok(Next::Receive { until, then_check_exits: !is_early })
     }
 
     /// Gives slots to tasks that wait for one, and sends tasks if none is on its way. False if the epoch is
@@ -120,7 +122,7 @@ impl Coordinator {
         if self.schedule.is_ready() || !self.schedule.is_empty() {
             return Ok(true);
         }
-        // Either the epoch is over, or there was no room for a single slot.
+        // Either the epoch is over, or memory has had no room for a single slot.
         self.dispatch(crew)?;
         // Without open lanes no task is left to wait for memory.
         Ok(!self.schedule.is_empty() || (self.leasing.is_starved() && !self.schedule.is_closed()))
@@ -148,12 +150,12 @@ impl Coordinator {
         }
     }
 
-    /// Returns what the worker does whose batch is the user's next.
+    /// Returns what the worker is doing that loads the user's next batch.
     fn awaited(&self, crew: &impl Crew) -> WorkerActivity {
         self.doing(self.schedule.awaited_worker().unwrap_or(0), crew)
     }
 
-    /// Returns what a worker does, with the batch number that the user sees.
+    /// Returns what a worker is doing, with the batch number that the user sees.
     pub(super) fn doing(&self, worker: usize, crew: &impl Crew) -> WorkerActivity {
         let doing = WorkerActivity::new(worker, crew.pid(worker), &crew.snapshot(worker));
         WorkerActivity { batch: self.number_of(doing.batch), ..doing }

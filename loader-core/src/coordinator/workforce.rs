@@ -186,7 +186,7 @@ impl Coordinator {
                 self.workforce.standings.push(Standing::Joining);
                 self.roster.add();
                 self.deaths.add();
-                self.looks.add();
+                self.observations.add();
                 self.counters.push(WorkerReport::new(&crew.snapshot(worker)));
                 self.schedule.add_worker();
                 if let Phase::Resuming { resumed, .. } = &mut self.phase {

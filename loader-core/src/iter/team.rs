@@ -82,19 +82,19 @@ impl Team {
             match self.coordinator.poll(Instant::now(), &mut self.pool)? {
                 Next::Return => return Ok(true),
                 Next::End => return Ok(false),
-                Next::Receive { until, then_look } => self.receive(until, then_look)?,
+                Next::Receive { until, then_check_exits } => self.receive(until, then_check_exits)?,
             }
         }
     }
 
-    /// Waits for a report until the time `until`, and handles it. If none arrives and `then_look` is true,
+    /// Waits for a report until the time `until`, and handles it. If none arrives and `then_check_exits` is true,
     /// looks for workers that have ended.
-    fn receive(&mut self, until: Instant, then_look: bool) -> Result<(), Error> {
+    fn receive(&mut self, until: Instant, then_check_exits: bool) -> Result<(), Error> {
         let Self { pool, coordinator } = self;
         match pool.receive(until) {
             Ok(Some(report)) => coordinator.handle(report, Instant::now(), pool),
             Ok(None) => {
-                if then_look {
+                if then_check_exits {
                     pool.look_for_exits();
                 }
                 Ok(())

@@ -123,7 +123,7 @@ impl Watch {
                 }
             }
             for number in 0..self.workers.len() {
-                self.look_at(number);
+                self.check_worker(number);
             }
             // Acquire: pairs with the Release in `stop`.
             if self.stop.load(Ordering::Acquire) {
@@ -134,7 +134,7 @@ impl Watch {
     }
 
     /// Passes on a worker's output, and reaps and reports it if it has ended.
-    fn look_at(&mut self, number: usize) {
+    fn check_worker(&mut self, number: usize) {
         let worker = &mut self.workers[number];
         if worker.process.is_reaped() {
             return;

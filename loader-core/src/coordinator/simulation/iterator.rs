@@ -71,7 +71,7 @@ pub(super) struct Iteration {
     since: Instant,
     /// When main wakes up if no report comes.
     wake: Instant,
-    then_look: bool,
+    then_check_exits: bool,
 }
 
 impl Iteration {
@@ -99,7 +99,7 @@ impl Iteration {
             last_error,
             since: now,
             wake: now,
-            then_look: false,
+            then_check_exits: false,
         }
     }
 
@@ -138,8 +138,8 @@ impl Iteration {
             Err(error) => Some(self.failed(error)),
             Ok(Next::End) => Some(Returned::End),
             Ok(Next::Return) => Some(self.take()),
-            Ok(Next::Receive { until, then_look }) => {
-                (self.wake, self.then_look) = (until, then_look);
+            Ok(Next::Receive { until, then_check_exits }) => {
+                (self.wake, self.then_check_exits) = (until, then_check_exits);
                 None
             }
         }
@@ -158,7 +158,7 @@ impl Iteration {
     /// Handles a report, if there is one.
     fn receive(&mut self) -> Result<(), Error> {
         let Some((report, is_lie)) = self.workers.report() else {
-            if self.then_look && self.shared.now() >= self.wake {
+            if self.then_check_exits && self.shared.now() >= self.wake {
                 self.workers.look_for_exits();
             }
             return Ok(());
