@@ -47,8 +47,8 @@
 //! # Features
 //! - `config`: `Config` in the module `config` reads the loader's options from TOML files and environment
 //!   variables.
-//! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. It needs no part of CUDA to build: the
-//!   program loads NVIDIA's driver at run time, and also runs without it.
+//! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
+//!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
 
 // The derive macros refer to this crate by the name that its users write.
 extern crate self as loader_core;

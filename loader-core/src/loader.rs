@@ -149,7 +149,7 @@ impl<B: Batch> DataLoader<B> {
         }
         *self.next_epoch() = iter.epoch().saturating_add(1);
         if iter.epoch() == state.epoch() {
-            iter.count_bad_from(state.bad_samples());
+            iter.set_bad_before(state.bad_samples());
         }
         Ok(iter)
     }

@@ -17,7 +17,7 @@ pub(crate) fn open(wanted: bool, warn: &Warn) -> Option<Pinner> {
 ///
 /// The code that page-locks memory does not warn itself, because it holds a lock while the user's warning
 /// function may do anything.
-pub(crate) fn tell_failure(pinner: Option<&Pinner>, warn: &Warn) {
+pub(crate) fn warn_of_failure(pinner: Option<&Pinner>, warn: &Warn) {
     if let Some(error) = pinner.and_then(Pinner::take_failure) {
         warn.warn(&not_pinned(&error));
     }

@@ -12,29 +12,29 @@ use crate::{
     sampler::Epoch,
 };
 
-/// Version of the format. Version 1 had no fingerprints, and its random order was another one.
+/// Version of the format. Version 1 had no fingerprints and a different random order.
 const VERSION: u32 = 2;
 
-/// Max length of a fingerprint, in bytes. Of a longer one, the end is replaced by a hash.
+/// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
 
-/// How errors name the number of shards.
+/// The name of the number of shards in errors.
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 
 /// The user's position in a loader: the epoch, and which of its batches were returned.
 ///
 /// [`Iter::state`](crate::Iter::state) and [`DataLoader::state`](crate::DataLoader::state) take it.
 /// [`DataLoader::resume`](crate::DataLoader::resume) of a loader that was built with the same dataset and
-/// options goes on from it. Resuming from a state that was taken after the last batch of an epoch begins the
+/// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins the
 /// next epoch, whether or not `next` has returned `None`.
 ///
-/// It can be written with any serde format. It consists of some numbers and the fingerprints of the dataset
-/// and the sampler, at most 200 bytes each. With `in_order(false)`, it also has a number for each batch that
-/// was returned before its turn. For an iterable dataset, it also has some numbers and the snapshot of each
-/// shard.
+/// A state can be written with any serde format. It consists of some numbers and the fingerprints of the
+/// dataset and the sampler, at most 200 bytes each. With `in_order(false)`, it also has a number for each batch
+/// that was returned before its turn. For an iterable dataset, it also has some numbers and the snapshot of
+/// each shard.
 ///
-/// It does not depend on the number of workers, so `resume` works with another number of workers; for an
-/// iterable dataset, only if [`shards`](crate::Builder::shards) is set.
+/// `resume` works with another number of workers. For an iterable dataset, this requires the option
+/// [`shards`](crate::Builder::shards).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
@@ -54,11 +54,11 @@ pub struct State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Position {
-    /// None.
+    /// No batch was returned.
     Start,
-    /// Those of a map-style dataset.
+    /// Batches of a map-style dataset.
     Batches(BatchesPosition),
-    /// Those of an iterable dataset.
+    /// Batches of an iterable dataset.
     Shards(ShardsPosition),
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct ShardsPosition {
     pub(crate) shards: Vec<ShardPosition>,
 }
 
-/// Fingerprints of everything that determines the order of the samples, to compare two loaders. They consist
-/// of the kinds of the stages and their parameters. They contain neither encoded data nor type names, because
-/// these change from one build to the next.
+/// Fingerprints of everything that determines the order of the samples, to compare two loaders. A fingerprint
+/// consists of the kinds of the stages and their parameters. It contains neither encoded data nor type names,
+/// because these change from one build to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pipeline {
     /// The dataset's fingerprint.
@@ -123,7 +123,7 @@ impl Pipeline {
     }
 }
 
-/// Only to decode states of version 1, which have no pipeline, so that `check` can refuse them.
+/// The value that decoding gives to states of version 1, which have no pipeline. `check` refuses such states.
 impl Default for Batching {
     fn default() -> Self {
         Self::Sampler(String::new())
@@ -142,7 +142,7 @@ fn shorten(mut fingerprint: String) -> String {
     fingerprint
 }
 
-/// The properties of a loader in which a state must agree with it.
+/// The properties of a loader that must equal those of a state from which it resumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) seed: u64,
@@ -210,7 +210,7 @@ impl State {
         match (&theirs.batching, &ours.batching) {
             (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
             (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_layout(theirs, ours),
-            // Not reached: the kinds agree.
+            // Not reached: the datasets have the same kind.
             _ => Ok(()),
         }
     }
@@ -225,7 +225,7 @@ fn must_agree_on_layout(theirs: &ShardLayout, ours: &ShardLayout) -> Result<(), 
     must_agree(part, theirs.all_shards, ours.all_shards)
 }
 
-/// Fails if a value of the state, `theirs`, differs from that of the loader, `ours`.
+/// Returns an error if `theirs`, a value of the state, differs from `ours`, the loader's value.
 pub(crate) fn must_agree<T: PartialEq + fmt::Display>(
     part: &'static str,
     theirs: T,
@@ -237,8 +237,8 @@ pub(crate) fn must_agree<T: PartialEq + fmt::Display>(
     Err(Error::StateMismatch { part, state: theirs.to_string(), loader: ours.to_string() })
 }
 
-/// The serde format of shards. It writes the bytes of snapshots in hexadecimal, because text formats would
-/// write them as long lists of numbers.
+/// The serde format of shards. It writes the bytes of a snapshot as a hexadecimal string, because text formats
+/// would write the bytes as a long list of numbers.
 mod shards {
     use super::*;
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn long_fingerprints_are_cut_and_still_differ() {
+    fn different_long_fingerprints_differ_after_shortening() {
         let long = |last: char| shorten("é".repeat(300) + &last.to_string());
         assert!(long('a').len() <= MAX_FINGERPRINT && long('a') != long('b'));
         assert_eq!(shorten("stream".to_owned()), "stream");

@@ -62,7 +62,7 @@
 //! }
 //! ```
 //!
-//! # Where to go on
+//! # Where to read on
 //! - [`Dataset`] for data that has a length and an index (map-style), [`IterableDataset`] for streams.
 //!   [`TensorDataset`], [`Subset`], [`ConcatDataset`] and the methods of both traits compose datasets.
 //! - [`Builder`] lists all options. [`DataLoader::iter`] starts an epoch; [`Iter`] returns its batches.
@@ -73,19 +73,19 @@
 //!   [`Registry`].
 //!
 //! # Features
-//! None is on by default.
+//! All features are off by default.
 //!
 //! - `config`: `Config` in the module `config` reads the loader's options from TOML files and environment
 //!   variables.
-//! - `cuda`: [`pin_memory`](Builder::pin_memory) has an effect. It needs no part of CUDA to build: the
-//!   program loads NVIDIA's driver at run time, and also runs without it.
-//! - `data`: the module `data` has datasets over real files, such as folders of images. It is off by default
-//!   because the image codecs take long to build.
+//! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
+//!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
+//! - `data`: the module `data` has datasets over real files, such as folders of images. The feature is off by
+//!   default because the image codecs take long to build.
 //!
-//! # The crates below
-//! This crate exports all of `loader-core`, and from `loader-worker` what a program calls. Both can be used
-//! alone: a library of datasets needs `loader-core` only. Types are the same, whichever crate names them.
-//! Examples of their items write `loader_core::`; with this crate, write `loader::` instead.
+//! # `loader-core` and `loader-worker`
+//! This crate exports all of `loader-core`, and the items of `loader-worker` that a program calls. It adds no
+//! types of its own. A library of datasets can depend on `loader-core` alone. Some examples write
+//! `loader_core::`; a program that depends on this crate writes `loader::` instead.
 
 #[doc(inline)]
 pub use loader_core::*;
@@ -124,7 +124,7 @@ pub use loader_core_derive::LoaderSample as Sample;
 ///
 /// For `struct Digit { pixels: [f32; 64], label: u8 }` it generates `struct DigitItem { pixels: Tensor<f32>,
 /// label: u8 }` with the same visibilities. `DigitItem` implements `Serialize` and `Deserialize`, so it can
-/// be the item of a loader. The attributes are those of the derive of `Sample`.
+/// be the item of a loader. The derive takes the same attributes as the derive of `Sample`.
 ///
 /// # Examples
 /// ```
@@ -149,8 +149,8 @@ pub use loader_data as data;
 
 /// The types and traits that most programs need.
 ///
-/// No name here is a name of `anyhow` or of the standard library's prelude: a program can import
-/// `anyhow::Context` or define an `Error` of its own beside it.
+/// This module exports no name that `anyhow` or the standard library's prelude exports too. So a program can
+/// also import `anyhow::Context`, or define its own `Error`.
 pub mod prelude {
     #[doc(inline)]
     pub use loader_core::prelude::*;

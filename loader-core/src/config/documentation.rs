@@ -8,13 +8,12 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.m
 const HEAD: &str =
     "| key | type | default | bounds | environment variable | command line |\n|---|---|---|---|---|---|\n";
 
-/// The table of the options. To update the document after a change of the list, run this test with
-/// `UPDATE_DOCS=1`.
+/// To update the document after a change of the list, run this test with `UPDATE_DOCS=1`.
 #[test]
-fn the_table_of_options_is_that_of_the_list() {
+fn the_document_has_a_row_for_each_option_of_the_list() {
     let text = fs::read_to_string(FILE).unwrap();
-    let (before, rest) = text.split_once(HEAD).expect("the table has this head");
-    let (table, after) = rest.split_once("\n\n").expect("a line follows the table");
+    let (before, rest) = text.split_once(HEAD).expect("the document has a table with this head");
+    let (table, after) = rest.split_once("\n\n").expect("an empty line follows the table");
     let expected: Vec<_> = OptionInfo::ALL.iter().map(row).collect();
     let expected = expected.join("\n");
     if table != expected && env::var_os("UPDATE_DOCS").is_some() {
@@ -27,7 +26,7 @@ fn the_table_of_options_is_that_of_the_list() {
 }
 
 #[test]
-fn every_option_is_explained() {
+fn the_document_explains_each_option() {
     let text = fs::read_to_string(FILE).unwrap();
     for option in OptionInfo::ALL {
         let name = format!("`{}`", option.name());

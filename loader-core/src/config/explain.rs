@@ -9,8 +9,8 @@ use super::{
     nearest, option_names,
 };
 
-/// Min similarity at which a known key is suggested. Lower than for environment variables, because the key is
-/// an error in any case and a wrong hint does little harm.
+/// Minimum similarity at which a hint names a known key. The minimum is lower than for environment variables:
+/// an unknown key is an error with or without a hint, so a wrong hint does little harm.
 const MIN_SIMILARITY: f64 = 0.7;
 
 /// Explains an error from reading `text`.
@@ -25,7 +25,7 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
         }
         return ConfigError::NotToml { place, problem };
     };
-    let (keys, is_table) = find(document.get_ref(), span.start);
+    let (keys, is_table) = keys_at(document.get_ref(), span.start);
     let Message { kind, names } = Message::new(error.message());
     match kind {
         Kind::UnknownField => {
@@ -62,7 +62,7 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
     }
 }
 
-/// Explains an error from reading a missing section as an empty one.
+/// Explains an error in a section that is missing from the file, and was read as an empty section.
 pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Option<&Path>) -> ConfigError {
     let place = Location::of("", 0, path);
     let Message { kind, names } = Message::new(error.message());
@@ -81,16 +81,16 @@ fn wrong_value(place: Location, mut keys: Vec<String>, problem: String) -> Confi
 }
 
 /// Returns the keys that lead to the key or value at `offset`, outermost first, and whether it is a table.
-fn find(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
-    // A header such as `[a.b]` is the span of the innermost table that it opens, here `b`. The keys in the
-    // header are inside of this span, so keys are searched before values. The content under the header is
-    // outside of it, so every table is searched.
+fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
+    // The span of a table is its header, such as `[a.b]` for `b`. The keys in the header are inside of that
+    // span, so this function searches keys before values. The content of the table is outside of that span, so
+    // this function searches every table.
     if let Some((key, value)) = table.iter().find(|(key, _)| key.span().contains(&offset)) {
         return (vec![key.get_ref().to_string()], value.get_ref().is_table());
     }
     for (key, value) in table {
         if let Some(inner) = value.get_ref().as_table() {
-            let (mut keys, is_table) = find(inner, offset);
+            let (mut keys, is_table) = keys_at(inner, offset);
             if !keys.is_empty() {
                 keys.insert(0, key.get_ref().to_string());
                 return (keys, is_table);
@@ -103,8 +103,7 @@ fn find(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     (Vec::new(), false)
 }
 
-/// A parsed error message of serde. `Deserialize` implementations of the program report errors only as text,
-/// so the text must be parsed.
+/// A parsed error message of serde. An implementation of `Deserialize` reports its errors as text only.
 struct Message {
     kind: Kind,
     /// The names in backquotes, in order.
@@ -143,7 +142,7 @@ fn wrong_type(message: &str) -> Option<(&str, &str)> {
     rest.rsplit_once(", expected ")
 }
 
-/// Describes a type or kind of serde's in words for users of config files.
+/// Describes a type, as serde names it, in words for users of config files.
 fn in_words(kind: &str) -> String {
     match kind {
         "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number from 0".to_owned(),

@@ -123,8 +123,8 @@ impl<T> Buffer<T> {
         Self { held: Vec::new(), size, rng }
     }
 
-    /// Returns the next sample in shuffled order. `read` is passed the content of the buffer, and returns the
-    /// next item of the stream or `None` at its end.
+    /// Returns the next sample in shuffled order. Calls `read` with the content of the buffer for the next item
+    /// of the stream; `read` returns `None` at the stream's end.
     fn next(&mut self, mut read: impl FnMut(&[T]) -> Option<anyhow::Result<T>>) -> Option<anyhow::Result<T>> {
         loop {
             let len = self.held.len();
@@ -133,13 +133,13 @@ impl<T> Buffer<T> {
                 Some(Err(error)) => return Some(Err(error)),
                 Some(Ok(item)) if len < self.size => self.held.push(item),
                 Some(Ok(item)) => {
-                    let place = self.draw();
-                    return Some(Ok(mem::replace(&mut self.held[place], item)));
+                    let index = self.draw();
+                    return Some(Ok(mem::replace(&mut self.held[index], item)));
                 }
                 None if len == 0 => return None,
                 None => {
-                    let place = self.draw();
-                    return Some(Ok(self.held.swap_remove(place)));
+                    let index = self.draw();
+                    return Some(Ok(self.held.swap_remove(index)));
                 }
             }
         }
@@ -151,7 +151,7 @@ impl<T> Buffer<T> {
     }
 }
 
-/// Reads a stream and sets marks from which it can be read again.
+/// Reads a stream, and sets marks from which the stream can be read again.
 struct Reader<I> {
     items: I,
     has_ended: bool,
@@ -177,8 +177,8 @@ impl<S, I> Reader<I>
 where
     I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
 {
-    /// Creates a reader for a buffer of `size` samples. `items` is the stream after its first `read` items,
-    /// and `inner` is its snapshot there.
+    /// Creates a reader for a buffer of `size` samples. `items` is the stream without its first `read` items,
+    /// and `inner` is the snapshot from which it was opened.
     fn new(items: I, size: usize, read: u64, inner: Option<Vec<u8>>) -> Self {
         // More marks cost more snapshots; fewer marks cost more items that a resumed stream reads again. With
         // this interval the distance to the mark adds at most a quarter of the buffer.
@@ -188,7 +188,7 @@ where
     }
 
     /// Returns the next item: a sample with its position. `oldest` returns the position of the oldest sample
-    /// that a snapshot must be able to find again.
+    /// that is still needed.
     fn next(&mut self, oldest: impl FnOnce() -> Option<u64>) -> Option<anyhow::Result<(u64, S)>> {
         if self.has_ended {
             return None;
@@ -207,8 +207,7 @@ where
         Some(item.map(|sample| (position, sample)))
     }
 
-    /// Sets a mark at the current position, and drops the marks before the last one from which `oldest` can
-    /// be read.
+    /// Sets a mark at the current position. Drops the marks that are not needed to read item `oldest` again.
     fn mark(&mut self, oldest: Option<u64>) -> anyhow::Result<()> {
         self.next_mark = self.read.saturating_add(self.interval);
         let inner = self.items.snapshot().context("writing a snapshot of the buffer's stream")?;
@@ -224,13 +223,14 @@ where
         self.marks.partition_point(|mark| mark.read <= oldest).saturating_sub(1)
     }
 
-    /// Reads the items before position `end` again and returns the samples at `positions`, in the order of
-    /// `positions`, which are counted from the first mark.
+    /// Reads the items from the first mark to position `end` again. Returns the samples at `positions`, in this
+    /// order. `positions` are counted from the first mark.
     fn read_again(&mut self, end: u64, positions: &[u32]) -> anyhow::Result<Vec<(u64, S)>> {
         let start = self.read;
+        // The positions in ascending order, each with its index in `positions`.
         let mut wanted: Vec<(u64, usize)> = (0..)
             .zip(positions)
-            .map(|(place, &position)| (start.saturating_add(position.into()), place))
+            .map(|(index, &position)| (start.saturating_add(position.into()), index))
             .collect();
         wanted.sort_unstable();
         let oldest = wanted.first().map(|(position, _)| *position);
@@ -240,22 +240,21 @@ where
             let position = self.read;
             let item = self.next(|| oldest).with_context(|| {
                 format!(
-                    "the stream has fewer than the {end} items that had been read when the snapshot was taken; it \
-                     must not change between two runs"
+                    "the stream ended after {position} items, but had {end} or more when the snapshot was taken; the \
+                     data must not change between two runs"
                 )
             })?;
-            let wanted = wanted.next_if(|(wanted, _)| *wanted == position);
+            let index = wanted.next_if(|(next, _)| *next == position).map(|(_, index)| index);
             let item = item.with_context(|| format!("reading item {position} of the shuffle buffer again"));
-            match (item, wanted) {
-                (Ok(sample), Some((_, place))) => found.push((place, sample)),
-                (Err(error), wanted) if wanted.is_some() || error.is::<NotOpened>() => return Err(error),
-                // An error that was returned when the item was first read, or a sample that had left the
-                // buffer.
+            match (item, index) {
+                (Ok(sample), Some(index)) => found.push((index, sample)),
+                (Err(error), index) if index.is_some() || error.is::<NotOpened>() => return Err(error),
+                // The user has this sample, or has received this error when the item was first read.
                 _ => {}
             }
         }
         ensure!(found.len() == positions.len(), "the snapshot of the shuffle buffer is invalid");
-        found.sort_unstable_by_key(|(place, _)| *place);
+        found.sort_unstable_by_key(|(index, _)| *index);
         Ok(found.into_iter().map(|(_, sample)| sample).collect())
     }
 }
@@ -267,7 +266,7 @@ struct BufferIter<I, S> {
 }
 
 /// Returns the position of the oldest sample in the buffer.
-fn oldest<S>(held: &[(u64, S)]) -> Option<u64> {
+fn oldest_position<S>(held: &[(u64, S)]) -> Option<u64> {
     held.iter().map(|(position, _)| *position).min()
 }
 
@@ -279,7 +278,7 @@ where
 
     fn next(&mut self) -> Option<Self::Item> {
         let Self { buffer, reader } = self;
-        let item = buffer.next(|held| reader.next(|| oldest(held)))?;
+        let item = buffer.next(|held| reader.next(|| oldest_position(held)))?;
         Some(item.map(|(_, sample)| sample))
     }
 }
@@ -292,7 +291,7 @@ where
 
     fn snapshot(&self) -> anyhow::Result<BufferSnapshot> {
         let Self { buffer, reader } = self;
-        let Mark { read: start, inner } = &reader.marks[reader.start_for(oldest(&buffer.held))];
+        let Mark { read: start, inner } = &reader.marks[reader.start_for(oldest_position(&buffer.held))];
         let position = |(position, _): &(u64, S)| u32::try_from(position - start);
         let held: Result<Vec<u32>, _> = buffer.held.iter().map(position).collect();
         Ok(BufferSnapshot {
@@ -315,14 +314,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_buffer_loses_no_item_and_returns_none_before_it_is_read(count in 0usize..100, size in 1usize..20, seed: u64) {
+        fn a_buffer_returns_each_item_once_and_only_after_reading_it(
+            count in 0usize..100, size in 1usize..20, seed: u64,
+        ) {
             let mut items = (0..count).map(anyhow::Ok);
             let mut buffer = Buffer::new(size, ChaCha8Rng::seed_from_u64(seed));
-            let mixed = std::iter::from_fn(|| buffer.next(|_| items.next())).map(Result::unwrap);
-            let mut sorted: Vec<usize> = mixed.collect();
-            prop_assert!(sorted.iter().enumerate().all(|(place, &item)| item <= place + size));
-            sorted.sort_unstable();
-            prop_assert!(sorted.into_iter().eq(0..count));
+            let shuffled = std::iter::from_fn(|| buffer.next(|_| items.next())).map(Result::unwrap);
+            let mut returned: Vec<usize> = shuffled.collect();
+            // Before it returns an item, the buffer reads at most `size` items more than it has returned.
+            prop_assert!(returned.iter().enumerate().all(|(before, &item)| item <= before + size));
+            returned.sort_unstable();
+            prop_assert!(returned.into_iter().eq(0..count));
         }
     }
 }

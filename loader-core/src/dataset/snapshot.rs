@@ -214,7 +214,7 @@ mod tests {
         let snapshot = items.snapshot().unwrap();
         let mut cx = SampleContext::new(0);
         let error = buffer(20).iter_from(shard, &mut cx, Some(snapshot)).err().expect("it is too short");
-        assert!(error.to_string().contains("fewer than the 55 items"), "{error:#}");
+        assert!(error.to_string().contains("had 55 or more when"), "{error:#}");
     }
 
     /// The oldest sample in a buffer of `size` samples entered it on average `size * ln(size)` items ago: the

@@ -10,6 +10,7 @@ use loader_pinning::Pinner;
 
 use crate::{
     batch_info::BatchInfo,
+    collate::Batch,
     error::Error,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
@@ -41,15 +42,15 @@ pub struct Iter<B> {
     warn: Warn,
     /// Page-locks the memory of batches.
     pinner: Option<Pinner>,
-    /// True once the user was warned that the dataset or its sampler announced a wrong number of samples or
+    /// True once the loader has warned that the dataset or its sampler announced a wrong number of samples or
     /// batches.
-    is_miscounted: bool,
+    has_warned_of_length: bool,
     /// Maximum number of bad samples in the epoch.
     max_bad_samples: u64,
     /// Number of bad samples in the epoch before the place from which this iterator was resumed.
     bad_before: u64,
-    /// True once the epoch had more bad samples than allowed.
-    is_ended: bool,
+    /// True once the epoch has had more bad samples than allowed, which ends the iteration.
+    has_too_many_bad_samples: bool,
 }
 
 pub(crate) enum Inner<B> {
@@ -58,11 +59,11 @@ pub(crate) enum Inner<B> {
     Workers(Box<WorkerIter<B>>),
 }
 
-/// A batch, or the error in its place, with what is known of the batch. `Ok(None)` stands for a batch whose
+/// What is known of a batch, and the batch or the error in its place. `Ok(None)` stands for a batch whose
 /// samples were all left out.
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
 
-impl<B: crate::collate::Batch> Iter<B> {
+impl<B: Batch> Iter<B> {
     pub(crate) fn new(
         inner: Inner<B>,
         epoch: u64,
@@ -73,28 +74,27 @@ impl<B: crate::collate::Batch> Iter<B> {
         max_bad_samples: u64,
     ) -> Self {
         let stopwatch = Stopwatch::start_at(epoch, started);
-        let (last, is_miscounted, bad_before, is_ended) = (None, false, 0, false);
         Self {
             inner,
             stopwatch,
-            last,
+            last: None,
             origin,
             warn,
             pinner,
-            is_miscounted,
+            has_warned_of_length: false,
             max_bad_samples,
-            bad_before,
-            is_ended,
+            bad_before: 0,
+            has_too_many_bad_samples: false,
         }
     }
 
     /// Sets the number of bad samples in the epoch before the place from which this iterator was resumed.
-    pub(crate) fn count_bad_from(&mut self, bad_samples: u64) {
+    pub(crate) fn set_bad_before(&mut self, bad_samples: u64) {
         self.bad_before = bad_samples;
     }
 
-    /// Returns your place in the epoch: after the batch that `next` returned last, however many batches are
-    /// loaded ahead. Once the end of the epoch is known, that is the start of the next epoch.
+    /// Returns your position in the epoch: after the batch that `next` returned last, however many batches the
+    /// workers have loaded ahead. Once the end of the epoch is known, the state is the start of the next epoch.
     /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or in
     /// another one, with any number of workers.
     ///
@@ -115,8 +115,8 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// Returns false if the epoch is over. For an iterable dataset, and with workers, waits for the next
-    /// batch.
+    /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for the
+    /// next batch.
     pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
         match &mut self.inner {
             Inner::Batches(iter) => Ok(iter.place().is_some()),
@@ -155,25 +155,26 @@ impl<B: crate::collate::Batch> Iter<B> {
         }
     }
 
-    /// Changes the number of workers while the epoch is loaded, from 1 to 62, or to more if the loader was
-    /// built with more. The batches and their order stay the same. With `in_order(false)` only the content of
-    /// each batch does.
+    /// Changes the number of workers while the epoch is loaded. The number is from 1 to 62, or to the loader's
+    /// `num_workers` if that is larger. The batches and their order stay the same. With `in_order(false)`, the
+    /// batches stay the same, and their order may change.
     ///
     /// A worker that is no longer used finishes the batches that it has begun. Its process stays for ten
     /// seconds, in case it is used again, and then ends. A worker that is added is started in the background,
-    /// and gets tasks once it has opened the dataset. If it cannot, the loader warns
-    /// ([`Warning::WorkerNotAdded`]) and continues with the workers that it has. The shards of an iterable
+    /// and gets tasks once it has opened the dataset. If that fails, the loader warns
+    /// ([`Warning::WorkerNotAdded`]) and continues with the other workers. The shards of an iterable
     /// dataset are dealt out again; a shard that changes its worker is opened again at its place, so
     /// [`SnapshotDataset`](crate::SnapshotDataset) keeps this cheap. More workers than shards are idle.
     ///
-    /// Persistent workers keep the number for the next epochs, until they must be replaced together. New
-    /// workers start with the loader's `num_workers`, which is also what
-    /// [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns; an added worker may have a larger
-    /// `id`. After the end of the epoch this call has no effect.
+    /// Persistent workers keep the number for the next epochs. If the loader must end them and start others, it
+    /// starts `num_workers` workers again. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) always
+    /// returns the loader's `num_workers`; an added worker may have a larger `id`. After the end of the epoch
+    /// this call has no effect.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if the iterator has no workers (`num_workers(0)`), or if `num_workers` is 0 or
-    /// too large; [`Error::System`] if a task cannot be sent, which ends the iteration, and in a forked process.
+    /// - [`Error::InvalidOption`]: the iterator has no workers (`num_workers(0)`), or `num_workers` is 0 or too
+    ///   large.
+    /// - [`Error::System`]: a task cannot be sent, which ends the iteration, or this is a forked process.
     pub fn set_num_workers(&mut self, num_workers: usize) -> Result<(), Error> {
         match &mut self.inner {
             Inner::Batches(_) | Inner::Shards(_) => {
@@ -197,7 +198,7 @@ impl<B: crate::collate::Batch> Iter<B> {
     }
 }
 
-impl<B: crate::collate::Batch> Iterator for Iter<B> {
+impl<B: Batch> Iterator for Iter<B> {
     type Item = Result<B, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -217,7 +218,7 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
                 None => break None,
             }
         };
-        pinning::tell_failure(self.pinner.as_ref(), &self.warn);
+        pinning::warn_of_failure(self.pinner.as_ref(), &self.warn);
         self.check_batch_count();
         let Some((info, batch)) = step else {
             self.stopwatch.ended(asked);
@@ -233,7 +234,7 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if self.is_ended {
+        if self.has_too_many_bad_samples {
             return (0, Some(0));
         }
         match &self.inner {
@@ -244,12 +245,12 @@ impl<B: crate::collate::Batch> Iterator for Iter<B> {
     }
 }
 
-impl<B: crate::collate::Batch> Iter<B> {
+impl<B: Batch> Iter<B> {
     fn step(&mut self) -> Option<Step<B>> {
         match &mut self.inner {
-            // It handles its end itself, since it must wait for its workers.
+            // `WorkerIter` ends by itself (`WorkerIter::end`), because it must wait for its workers.
             Inner::Workers(iter) => iter.step(),
-            _ if self.is_ended => None,
+            _ if self.has_too_many_bad_samples => None,
             Inner::Batches(iter) => iter.step(),
             Inner::Shards(iter) => iter.step(),
         }
@@ -263,7 +264,7 @@ impl<B: crate::collate::Batch> Iter<B> {
             Inner::Workers(iter) => iter.miscount(),
         };
         if let Some((announced, given)) = miscount
-            && !std::mem::replace(&mut self.is_miscounted, true)
+            && !std::mem::replace(&mut self.has_warned_of_length, true)
         {
             let epoch = self.stopwatch.epoch();
             self.warn.warn(&Warning::WrongBatchCount { epoch, announced, given });
@@ -278,32 +279,30 @@ impl<B: crate::collate::Batch> Iter<B> {
         for sample in samples {
             self.warn.warn(&Warning::BadSample(sample.clone()));
         }
-        let most = self.max_bad_samples.saturating_sub(self.bad_before);
-        let Some(sample) = self.stopwatch.note_bad(samples, most) else { return Ok(()) };
+        let allowed = self.max_bad_samples.saturating_sub(self.bad_before);
+        let Some(sample) = self.stopwatch.note_bad(samples, allowed) else { return Ok(()) };
         let error = Error::TooManyBadSamples {
             max_bad_samples: self.max_bad_samples,
             sample: Box::new(sample.clone()),
         };
-        self.is_ended = true;
+        self.has_too_many_bad_samples = true;
         if let Inner::Workers(iter) = &mut self.inner {
             iter.end();
         }
         Err(error)
     }
-}
 
-impl<B> Iter<B> {
     /// Warns once if an iterable dataset has more samples than it announced.
     fn check_length(&mut self) {
         let Some(announced) = self.origin.samples else { return };
         let loaded = self.stopwatch.samples();
-        if loaded > announced as u64 && !std::mem::replace(&mut self.is_miscounted, true) {
+        if loaded > announced as u64 && !std::mem::replace(&mut self.has_warned_of_length, true) {
             self.warn.warn(&Warning::LongerThanLen { announced, loaded });
         }
     }
 }
 
-impl<B: crate::collate::Batch> std::iter::FusedIterator for Iter<B> {}
+impl<B: Batch> std::iter::FusedIterator for Iter<B> {}
 
 impl<B> fmt::Debug for Iter<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
