@@ -217,7 +217,7 @@ impl<B: Batch> DataLoader<B> {
     /// Refuses an epoch whose order would take too long to compute: PyTorch's generator must skip the numbers
     /// of all earlier epochs.
     fn check_epoch(&self, number: u64) -> Result<(), Error> {
-        /// Max count of numbers to skip. This takes some hours.
+        /// Maximum count of numbers to skip. This takes some hours.
         const MAX_SKIPPED: u128 = 1 << 45;
         let draws = u128::from(BASE_SEED_DRAWS) + u128::from(self.torch_draws());
         let is_drawn = matches!(self.content, Content::Batches { .. });

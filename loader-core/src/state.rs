@@ -25,13 +25,13 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 ///
 /// [`Iter::state`](crate::Iter::state) and [`DataLoader::state`](crate::DataLoader::state) take it.
 /// [`DataLoader::resume`](crate::DataLoader::resume) of a loader that was built with the same dataset and
-/// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins the
-/// next epoch, whether or not `next` has returned `None`.
+/// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins
+/// the next epoch, whether or not `next` has returned `None`.
 ///
 /// A state can be written with any serde format. It consists of some numbers and the fingerprints of the
-/// dataset and the sampler, at most 200 bytes each. With `in_order(false)`, it also has a number for each batch
-/// that was returned before its turn. For an iterable dataset, it also has some numbers and the snapshot of
-/// each shard.
+/// dataset and the sampler, at most 200 bytes each. With `in_order(false)`, it also has a number for each
+/// batch that was returned before its turn. For an iterable dataset, it also has some numbers and the
+/// snapshot of each shard.
 ///
 /// `resume` works with another number of workers. For an iterable dataset, this requires the option
 /// [`shards`](crate::Builder::shards).
@@ -237,8 +237,8 @@ pub(crate) fn must_agree<T: PartialEq + fmt::Display>(
     Err(Error::StateMismatch { part, state: theirs.to_string(), loader: ours.to_string() })
 }
 
-/// The serde format of shards. It writes the bytes of a snapshot as a hexadecimal string, because text formats
-/// would write the bytes as a long list of numbers.
+/// The serde format of shards. It writes the bytes of a snapshot as a hexadecimal string, because text
+/// formats would write the bytes as a long list of numbers.
 mod shards {
     use super::*;
 

@@ -32,7 +32,7 @@ pub enum Warning {
         cpus: usize,
     },
     /// `next()` has waited for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after)
-    /// and goes on waiting. There is one warning per wait.
+    /// and continues to wait. There is one warning per wait.
     #[error("no batch for {after:?}: waiting for {waiting_for}; set timeout to get an error instead")]
     LongWait {
         /// The loader's `warn_after`.
@@ -104,10 +104,10 @@ pub enum Warning {
         /// The loader's `worker_memory_limit`, in bytes.
         limit: u64,
     },
-    /// `iter()`: persistent workers could not go on with another epoch, so the loader started new ones.
-    #[error("persistent workers could not go on, so new workers were started: {problem}")]
+    /// `iter()`: persistent workers could not continue with another epoch, so the loader started new ones.
+    #[error("persistent workers could not continue, so new workers were started: {problem}")]
     WorkersReplaced {
-        /// Why they could not go on.
+        /// Why they could not continue.
         problem: String,
     },
     /// The number of batches that the batch sampler gave in an epoch differs from its `len`. There is at most

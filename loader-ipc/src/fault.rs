@@ -1,9 +1,9 @@
 //! Fault points: steps of the protocol at which a test can kill a process.
 //!
-//! Without the feature `fault-points`, they do nothing. With the feature and `FAULT_POINT=worker-send:3` in the
-//! environment, a process that reaches that step for the third time removes the file that `FAULT_TOKEN` names,
-//! and kills itself. If the file is gone, the process goes on: so only one process dies, and its replacement
-//! does not. With `FAULT_PAUSE=500`, the process sleeps for 500 ms instead.
+//! Without the feature `fault-points`, they do nothing. With the feature and `FAULT_POINT=worker-send:3` in
+//! the environment, a process that reaches that step for the third time removes the file that `FAULT_TOKEN`
+//! names, and kills itself. If the file is gone, the process continues: so only one process dies, and its
+//! replacement does not. With `FAULT_PAUSE=500`, the process sleeps for 500 ms instead.
 //!
 //! Alternative considered: a crate for fail points. Rejected because its actions cannot kill a process, and
 //! because it cannot count across processes.

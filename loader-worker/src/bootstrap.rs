@@ -1,4 +1,4 @@
-//! From the start of the worker process to the first command.
+//! What a worker does from the start of its process to the first command.
 
 use std::{
     ffi::CString,
@@ -39,9 +39,8 @@ pub(crate) fn run(registry: &Registry) -> i32 {
     match serve(registry) {
         Ok(()) => 0,
         Err(error) => {
-            // Main knows the reason of a refusal already, and reads nothing if it has ended or has no more
-            // use for this worker. Other errors reach main's standard error, prefixed with this worker's
-            // number.
+            // Main knows the reason of a refusal, and a closed lifeline means that main has ended or dropped
+            // this worker. Main copies other errors to its standard error, after this worker's number.
             if !matches!(
                 error.downcast_ref(),
                 Some(HandshakeError::Refused(_) | HandshakeError::Lifeline(LifelineError::Closed))
@@ -59,7 +58,7 @@ fn serve(registry: &Registry) -> anyhow::Result<()> {
     let deadline = Instant::now() + DEADLINE;
     let (open, functions, connected) = match perform_handshake(registry, &lifeline, deadline) {
         Ok(connected) => connected,
-        // Main was told already, or it is gone.
+        // The worker has sent the error to main, or main is gone.
         Err(error @ HandshakeError::Refused(_)) => return Err(error.into()),
         Err(error) => return Err(refuse(&lifeline, error.to_string(), deadline).into()),
     };
@@ -82,8 +81,8 @@ fn perform_handshake(
         Ok(())
     };
     let listening = bootstrap.listen(lifeline, accepts, deadline)?;
-    // The watchdog starts only now, because it must know which socket to remove. The steps before it end by
-    // themselves if main is gone, because they wait only on the lifeline.
+    // The watchdog starts only now, because it must know which socket to remove. The steps before wait only
+    // on the lifeline, so they end without a watchdog if main is gone.
     let watchdog = Watchdog::start(Arc::clone(lifeline), bootstrap.main_pid, listening.socket())
         .map_err(HandshakeError::Queue)?;
     let connected = listening.accept(bootstrap, fds, lifeline, deadline)?;
@@ -92,7 +91,7 @@ fn perform_handshake(
     Ok((open, functions, connected))
 }
 
-/// Gives this process the state that user code expects in a fresh process. Only Ctrl-C differs: it does not
+/// Gives this process the state that user code expects in a new process, with one exception: Ctrl-C does not
 /// end a worker, because main handles it.
 fn prepare_process() -> anyhow::Result<()> {
     guard_against_forks();
@@ -108,7 +107,8 @@ fn prepare_process() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the name of this process in process lists. It would otherwise be `exe`, from `/proc/self/exe`.
+/// Sets the name of this process in process lists. Without this call the name is `exe`, from
+/// `/proc/self/exe`.
 fn set_process_name(worker: u32) {
     // The kernel keeps at most 15 bytes. A failure does no harm.
     if let Ok(name) = CString::new(format!("loader-wkr-{worker}")) {
@@ -122,8 +122,8 @@ fn find_open(registry: &Registry, code: &DatasetCode) -> Result<(OpenFn, Vec<Any
         DatasetCode::Entries(entries) => {
             let functions = entries.resolve().map_err(|error| {
                 format!(
-                    "{error}; the worker program is not the main program: use the same build, or register the dataset in the \
-                     worker program and name it with `registered`"
+                    "{error}; the worker program and the main program differ: use the same build for both, or register the \
+                     dataset in the worker program and select it with `registered`"
                 )
             })?;
             let open = functions.first().and_then(|open| open.get::<OpenSignature>());

@@ -14,8 +14,8 @@ use loader_ipc::{
     queue::CommandReceiver,
 };
 
-/// How long one wait for a command lasts; the worker then waits again. The watchdog ends the process if main
-/// is gone.
+/// Maximum duration of one wait for a command. The worker then waits again. The watchdog ends the process if
+/// main is gone.
 const IDLE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -24,9 +24,9 @@ pub(crate) struct Inbox {
     offers: BTreeMap<u64, Lease>,
     /// Leases of offers that came too late, each with its task.
     unused: Vec<(u64, Lease)>,
-    /// Number of the next epoch, which begins after the tasks.
+    /// Number of the next epoch, which begins once `tasks` is empty.
     resume: Option<u64>,
-    /// True if the worker has begun the first task, so that main cannot withdraw it any more.
+    /// True if the worker has begun the first of `tasks`, so that main cannot withdraw it any more.
     is_first_begun: bool,
     is_ended: bool,
 }
@@ -68,8 +68,9 @@ impl Inbox {
         let Some(task) = self.tasks.front_mut() else {
             return Ok(self.resume.take().map_or(Next::End, |epoch| Next::Resume { epoch }));
         };
-        // The task is begun before one of its leases is given back: if main has withdrawn the task, the
-        // worker gives back the offered lease, and else the lease that it does not use.
+        // The worker begins the task before it gives back one of the task's two leases. If main has withdrawn
+        // the task, the worker gives back the offered lease; otherwise it gives back the lease that the task
+        // does not use.
         if !self.is_first_begun && !queue.begin(task.claim) {
             let offered = self.offers.remove(&task.number).map(|lease| (task.number, lease));
             self.unused.extend(offered);
@@ -82,7 +83,6 @@ impl Inbox {
         match self.offers.remove(&task.number) {
             Some(offered) => {
                 fault::point(Point::WorkerGiveBack);
-                // Of the two leases, the one that the task does not use.
                 let lease = if is_bound { offered } else { mem::replace(&mut task.lease, offered) };
                 Ok(Next::GiveBack { task: task.number, lease })
             }
@@ -93,7 +93,7 @@ impl Inbox {
         }
     }
 
-    /// Reads one command. False if there was none before `deadline`.
+    /// Reads one command. Returns false if none arrives before `deadline`.
     fn read(&mut self, queue: &mut CommandReceiver, deadline: Instant) -> anyhow::Result<bool> {
         match queue.receive(deadline) {
             Ok(Some(Command::Task(task))) => self.tasks.push_back(task),
@@ -101,11 +101,11 @@ impl Inbox {
                 if self.tasks.iter().any(|waiting| waiting.number == task) {
                     self.offers.insert(task, lease);
                 } else {
-                    // Too late: the task is done.
+                    // The offer is too late: the worker has begun or skipped the task.
                     self.unused.push((task, lease));
                 }
             }
-            // Main sends no task behind it before the worker has answered it.
+            // Main sends no further task before the worker has answered this command.
             Ok(Some(Command::Resume { epoch })) => self.resume = Some(epoch),
             Ok(None) | Err(ReceiveError::Closed) => self.is_ended = true,
             Err(ReceiveError::TimedOut) => return Ok(false),

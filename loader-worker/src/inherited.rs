@@ -10,18 +10,18 @@ const FIRST_FD: RawFd = 3;
 
 /// Closes every descriptor from 3 on that is not close-on-exec.
 ///
-/// C libraries of the host may open files without that flag, so that every program that the host starts
-/// inherits them: for example a listening socket, whose port stays in use; the write end of a pipe, whose
-/// reader never sees the end; or a lock, which is not released.
+/// C libraries of the host may open files without that flag. Every program that the host starts then inherits
+/// them: for example a listening socket, whose port stays in use; the write end of a pipe, whose reader never
+/// sees the end; or a lock, which is not released.
 ///
-/// Descriptors with the flag are kept: they cannot be inherited through `exec`, so this process has opened
-/// them. The Rust standard library and the loader set the flag on everything they open. A descriptor without
-/// the flag that this process has opened before its `main` is closed too; Python does the same to the
-/// programs that it starts, and PyTorch to its workers.
+/// Descriptors with the flag are kept: `exec` closes such descriptors, so this process has opened them. The
+/// Rust standard library and the loader set the flag on everything they open. This function also closes a
+/// descriptor without the flag that this process has opened before its `main`. Python does the same in the
+/// programs that it starts, and PyTorch in its workers.
 pub(crate) fn close_inherited() {
     let Ok(numbers) = open_descriptors() else { return };
     for fd in numbers.into_iter().filter(|&fd| fd >= FIRST_FD && is_inherited(fd)) {
-        // `close` can only fail because the descriptor is closed already.
+        // `close` fails only if another thread has closed the descriptor already.
         let _ = close(fd);
     }
 }

@@ -48,8 +48,8 @@ pub use ctor as __ctor;
 /// Turns this process into a worker if it was started as one, and then never returns. Call it first in
 /// `main`: code before it runs in every worker too.
 ///
-/// In any other process it only notes that it was called, and returns. If the call is in a shared library
-/// instead of the main program, `build()` returns an error that asks for a worker program.
+/// In any other process it notes the call and returns. If the call is in a shared library instead of the main
+/// program, `build()` returns an error that asks for a worker program.
 pub fn init() {
     if loader_ipc::process::is_worker() {
         let code = bootstrap::run(&Registry::new());

@@ -69,16 +69,17 @@ impl Registry {
         self
     }
 
-    /// Serves as a worker until the main process needs it no more. Call it as the whole `main` of a worker
-    /// program.
+    /// Serves as a worker until the main process does not need the worker any more. Make this call the whole
+    /// `main` of a worker program.
     ///
-    /// In a process that no loader has started, it explains itself on standard error and returns exit code 2.
+    /// In a process that no loader has started, prints an explanation to standard error and returns exit code
+    /// 2.
     pub fn serve(&self) -> ExitCode {
         if !process::is_worker() {
             let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
             eprintln!(
-                "this is a worker program of a data loader, which the loader starts itself (set `worker_program` or \
-                 LOADER_WORKER to its path); it knows the datasets {}",
+                "this program is a worker of a data loader, and only a loader can start it: set `worker_program` or \
+                 LOADER_WORKER to its path; it serves the datasets {}",
                 names.join(", ")
             );
             return ExitCode::from(2);
@@ -91,11 +92,9 @@ impl Registry {
         let Some(entry) = self.entries.get(name) else {
             let known: Vec<&str> = self.entries.keys().map(String::as_str).collect();
             return Err(match known.is_empty() {
-                true => format!(
-                    "the worker program has no registered datasets, so it cannot serve `{name}`; register it there"
-                ),
+                true => format!("the worker program has no registered datasets; register `{name}` there"),
                 false => {
-                    format!("the worker program knows no dataset `{name}`; it knows {}", known.join(", "))
+                    format!("the worker program has no dataset `{name}`; it has {}", known.join(", "))
                 }
             });
         };

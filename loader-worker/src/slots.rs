@@ -1,4 +1,4 @@
-//! The slots that this worker has mapped, and the notices on the lifeline that announce new ones.
+//! The slots that this worker has mapped, and the notices on the lifeline that announce new slots.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -25,16 +25,16 @@ const DONE_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Slots<'a> {
     lifeline: &'a Lifeline,
-    /// By the number of the first slot.
+    /// The mapped regions, by number of the first slot.
     regions: BTreeMap<u32, Region>,
 }
 
-/// Mapped memory of several slots.
+/// The mapped memory of one or more slots.
 #[derive(Debug)]
 struct Region {
     mapping: Arc<SlotRegion>,
     count: u32,
-    /// The slots that were used so far, by number.
+    /// The slots that this worker has used so far, by number.
     slots: BTreeMap<u32, Arc<SlotMemory>>,
 }
 
@@ -45,9 +45,10 @@ type Answer = (u64, Grant);
 #[derive(Debug)]
 pub(crate) enum Grant {
     Lease(Lease),
-    /// There will be no larger slot, for this reason.
+    /// Main gives no larger slot, for this reason.
     Refused(String),
-    /// The worker must give up its slot, which an earlier batch needs. A larger one comes later.
+    /// The worker must give up its slot, because an earlier batch needs the memory. Main grants a larger slot
+    /// later.
     Vacate,
     /// Main has set the done flag.
     Done,
@@ -69,7 +70,8 @@ impl<'a> Slots<'a> {
         Ok(())
     }
 
-    /// Receives notices until the slot's memory is mapped. Main sends it before the first task that uses it.
+    /// Receives notices until the slot's memory is mapped. Main sends the memory before the first task that
+    /// uses the slot.
     fn map(&mut self, lease: Lease) -> anyhow::Result<()> {
         let deadline = Instant::now() + SLOT_DEADLINE;
         while self.region_of(lease.slot).is_none() {
@@ -103,8 +105,8 @@ impl<'a> Slots<'a> {
         (slot - first < region.count).then_some(region)
     }
 
-    /// Waits for the answer to `NeedSlot` for `task`. Main gives it when the user asks for a batch, which may
-    /// be any time.
+    /// Waits for the answer to `NeedSlot` for `task`, without a deadline: main answers when the user asks for
+    /// a batch.
     pub(crate) fn wait_for_grant(&mut self, task: u64, control: &ControlPage) -> anyhow::Result<Grant> {
         loop {
             if control.is_done() {
@@ -121,7 +123,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Receives one notice. Maps the memory of slots (returns `None`), or returns main's answer.
+    /// Receives one notice. If the notice brings the memory of slots, maps it and returns `None`; otherwise
+    /// returns main's answer.
     fn receive(&mut self, deadline: Instant) -> Result<Option<Answer>, LifelineError> {
         let (notice, fds) = self.lifeline.receive::<Notice>(deadline)?;
         match notice {
@@ -135,7 +138,7 @@ impl<'a> Slots<'a> {
                 let slot_len = usize::try_from(slot_len).ok().and_then(NonZeroUsize::new);
                 let places = usize::try_from(count).ok().and_then(NonZeroUsize::new);
                 let (Some(slot_len), Some(places)) = (slot_len, places) else {
-                    return Err(malformed("slots of an invalid number or size"));
+                    return Err(malformed("the number or the size of slots is invalid"));
                 };
                 let mapping = SlotRegion::map(fd, slot_len, places)?;
                 self.regions.insert(first, Region { mapping, count, slots: BTreeMap::new() });

@@ -20,8 +20,8 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-/// Interval at which the parent's pid is compared as well. This notices a main that ended in a way that
-/// neither descriptor shows.
+/// Interval at which the watchdog also compares the parent's pid with main's. It notices the end of main even
+/// if neither the lifeline nor the pidfd shows it.
 const SLOW_POLL: Duration = Duration::from_millis(500);
 /// Exit code of a worker whose main is gone. No process reads it.
 const ORPHANED: i32 = 1;
@@ -29,14 +29,14 @@ const ORPHANED: i32 = 1;
 /// The running watchdog.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    /// A socket to remove before the process ends.
+    /// The socket to remove before the process ends.
     socket: Arc<Mutex<Option<PathBuf>>>,
 }
 
 impl Watchdog {
-    /// Starts the watchdog. It ends the process when the lifeline is closed (main has ended, called `exec`,
-    /// or dropped it), or when main's pidfd becomes readable (main has ended, but a forked child of main may
-    /// hold the lifeline open). It removes `socket` with its folder first.
+    /// Starts the watchdog. The watchdog ends the process when the lifeline is closed (main has ended, called
+    /// `exec`, or dropped it), or when main's pidfd becomes readable (main has ended, but a forked child of
+    /// main may hold the lifeline open). Before that, it removes `socket` and the socket's folder.
     ///
     /// Alternative considered: `PR_SET_PDEATHSIG`. Rejected because it fires when the *thread* that started
     /// this process ends.
@@ -51,7 +51,7 @@ impl Watchdog {
         Ok(Self { socket })
     }
 
-    /// Tells the watchdog that the socket is removed already.
+    /// Tells the watchdog that the socket has been removed.
     pub(crate) fn forget_socket(&self) {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner).take();
     }

@@ -1,5 +1,5 @@
 //! Tests which descriptors are inherited across `exec`: by workers, and by other programs that the host or a
-//! worker starts. The tests have a process of their own, because they count its descriptors.
+//! worker starts. The tests count the descriptors of their process, so they have a process of their own.
 
 use std::{
     collections::BTreeMap,
@@ -31,37 +31,38 @@ impl Dataset for Listing {
 
     fn get(&self, index: usize, _: &mut SampleContext) -> anyhow::Result<String> {
         Ok(match index {
-            0 => in_this_process().values().map(|open| format!("{open:?}\n")).collect(),
-            1 => in_a_new_program().concat(),
+            0 => descriptors_of_this_process().values().map(|open| format!("{open:?}\n")).collect(),
+            1 => descriptors_of_new_program().concat(),
             _ => String::new(),
         })
     }
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Open {
+struct Descriptor {
     target: String,
     close_on_exec: bool,
 }
 
 /// Returns the descriptors of this process except the standard streams.
-fn in_this_process() -> BTreeMap<i32, Open> {
+fn descriptors_of_this_process() -> BTreeMap<i32, Descriptor> {
     let listing = fs::read_dir("/proc/self/fd").unwrap();
     let numbers: Vec<i32> =
         listing.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
-    let look = |fd: i32| {
-        // The descriptor of the listing itself is closed by now and is skipped.
+    let descriptor = |fd: i32| {
+        // `listing` is closed by now, so its own descriptor is skipped.
         let target = fs::read_link(format!("/proc/self/fd/{fd}")).ok()?.display().to_string();
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
         let close_on_exec = i32::from_str_radix(flags.trim(), 8).unwrap() & O_CLOEXEC != 0;
-        Some((fd, Open { target, close_on_exec }))
+        Some((fd, Descriptor { target, close_on_exec }))
     };
-    numbers.into_iter().filter(|&fd| fd > 2).filter_map(look).collect()
+    numbers.into_iter().filter(|&fd| fd > 2).filter_map(descriptor).collect()
 }
 
-/// Returns what a program that this process starts has open, except the standard streams and its own listing.
-fn in_a_new_program() -> Vec<String> {
+/// Starts a program, and returns what the program has open, except the standard streams and the folder that
+/// it lists.
+fn descriptors_of_new_program() -> Vec<String> {
     let listing = Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
     let targets = listing.lines().filter_map(|line| {
@@ -73,11 +74,11 @@ fn in_a_new_program() -> Vec<String> {
 }
 
 #[test]
-fn programs_inherit_nothing_from_the_loader_and_workers_nothing_from_the_host() {
-    // Without close-on-exec, as a C library may open it.
+fn programs_inherit_no_descriptor_of_the_loader_and_workers_none_of_the_host() {
+    // A C library may open a descriptor without close-on-exec.
     let (_reader, leaked) = std::io::pipe().unwrap();
     fcntl(leaked.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
-    let (before, program_before) = (in_this_process(), in_a_new_program());
+    let (before, program_before) = (descriptors_of_this_process(), descriptors_of_new_program());
     let name = before[&leaked.as_raw_fd()].target.clone();
     assert!(program_before.contains(&name), "a program does not inherit the pipe: {program_before:?}");
 
@@ -85,8 +86,9 @@ fn programs_inherit_nothing_from_the_loader_and_workers_nothing_from_the_host() 
     let mut batches = loader.iter().unwrap();
     let mut next = || -> String { batches.next().unwrap().unwrap().concat() };
     let (in_worker, in_its_program) = (next(), next());
-    // Queues, slots, processes and the reaper are open now. Any thread may start a program.
-    let (meanwhile, program) = std::thread::spawn(|| (in_this_process(), in_a_new_program())).join().unwrap();
+    // The loader has now opened its queues, slots and pidfds. Any thread of the host may start a program.
+    let (meanwhile, program) =
+        std::thread::spawn(|| (descriptors_of_this_process(), descriptors_of_new_program())).join().unwrap();
 
     assert!(
         !in_worker.is_empty() && !in_worker.contains(&name),
@@ -95,14 +97,14 @@ fn programs_inherit_nothing_from_the_loader_and_workers_nothing_from_the_host() 
     assert!(!in_worker.contains("close_on_exec: false"), "{in_worker}");
     assert_eq!(in_its_program, "", "a program that the worker starts has inherited from it");
     let ours: Vec<_> = meanwhile.iter().filter(|(fd, open)| before.get(fd) != Some(open)).collect();
-    assert!(ours.len() > 10, "the loader has opened too few: {ours:?}");
+    assert!(ours.len() > 10, "the loader has opened too few descriptors: {ours:?}");
     assert!(ours.iter().all(|(_, open)| open.close_on_exec), "{ours:?}");
     assert_eq!(program, program_before, "a program that the host starts has inherited from the loader");
     drop(batches);
 }
 
 #[test]
-fn nothing_secret_is_in_arguments_or_environment() {
+fn arguments_and_environment_of_a_worker_contain_no_secret() {
     #[derive(Serialize, Deserialize)]
     struct Environment;
     impl Dataset for Environment {

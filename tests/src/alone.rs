@@ -27,10 +27,10 @@ const ALONE: &str = "LOADER_FAULTS_ALONE";
 /// Variable of all descendants of one scenario.
 const TAG: &str = "LOADER_FAULTS_TAG";
 
-/// Max time of a scenario. It is less than that of its watchdog, so that all processes of the scenario are
-/// killed.
+/// Maximum time of a scenario. It is less than that of its watchdog, so that all processes of the scenario
+/// are killed.
 const DEADLINE: Duration = Duration::from_secs(50);
-/// Max time for the processes of a scenario to end after its main process. The loader promises 1 s.
+/// Maximum time for the processes of a scenario to end after its main process. The loader promises 1 s.
 const GONE: Duration = Duration::from_secs(5);
 
 /// Runs the calling test again in a separate process, which runs `scenario`. The closure must be written in

@@ -12,7 +12,7 @@ use loader_core::prelude::*;
 
 use crate::{datasets::Noise, processes};
 
-/// Max time for threads and other things that end asynchronously.
+/// Maximum time for threads and other things that end asynchronously.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// What a process had before a test. No other test may run in the process.

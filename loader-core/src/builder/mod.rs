@@ -273,7 +273,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// another process takes its place, and the loader returns the same batches as without the death.
     ///
     /// The loader gives up a batch, returns [`Error::BatchGivenUp`](crate::Error::BatchGivenUp) in its place
-    /// and goes on with the epoch:
+    /// and continues with the epoch:
     ///
     /// - after two crashes on the batch,
     /// - after three workers on the batch ran out of memory or were killed because they made no progress,
@@ -285,8 +285,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     /// the workers died, if one is known. If another process kills workers at random, no batch is lost.
     ///
     /// While the program waits for a batch, the loader also kills and replaces a worker that has work and
-    /// cannot go on for 10 seconds, because SIGSTOP or a debugger stopped it or because its main thread has
-    /// ended. With [`OnWorkerDeath::Fail`] it does not.
+    /// cannot continue for 10 seconds, because SIGSTOP or a debugger stopped it or because its main thread
+    /// has ended. With [`OnWorkerDeath::Fail`] it does not.
     #[must_use]
     pub fn on_worker_death(mut self, on_worker_death: OnWorkerDeath) -> Self {
         self.settings.options.on_worker_death = Some(on_worker_death);
@@ -439,7 +439,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets how long `next` waits for a batch before a [`Warning::LongWait`] names the awaited worker and
-    /// what it is doing; 30 seconds by default, zero for never. After the warning, `next` goes on waiting;
+    /// what it is doing; 30 seconds by default, zero for never. After the warning, `next` continues to wait;
     /// use [`timeout`](Self::timeout) to end the wait.
     #[must_use]
     pub fn warn_after(mut self, patience: Duration) -> Self {

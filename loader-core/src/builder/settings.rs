@@ -14,7 +14,7 @@ use crate::{
     warning::Warn,
 };
 
-/// Max number of workers. No machine has more processors, so a larger number is a mistake.
+/// Maximum number of workers. No machine has more processors, so a larger number is a mistake.
 const MAX_WORKERS: usize = 4096;
 
 /// Max `prefetch_factor`. No machine has memory for more batches per worker.
@@ -23,7 +23,7 @@ const MAX_PREFETCH_FACTOR: usize = 1 << 16;
 /// Min `worker_memory_limit` in bytes: what a worker needs to start, with some room.
 const MIN_WORKER_MEMORY: u64 = 16 << 20;
 
-/// Max number of shards. Main keeps a place for each shard, and each state contains all of them.
+/// Maximum number of shards. Main keeps a place for each shard, and each state contains all of them.
 const MAX_SHARDS: usize = 1 << 16;
 
 /// All settings of a builder except the dataset, the collation and the worker hook.
@@ -52,7 +52,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Max bytes of shared memory.
+    /// Maximum bytes of shared memory.
     pub(super) fn shared_memory_limit(&self) -> u64 {
         self.options.shared_memory_limit.unwrap_or_else(memory::default_limit)
     }

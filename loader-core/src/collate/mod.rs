@@ -25,8 +25,8 @@ pub use rows::Row;
 pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 
-/// Max number of samples for which a list reserves memory in advance, because a stream may have fewer samples
-/// than its batch size.
+/// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
+/// samples than its batch size.
 const MAX_RESERVED: usize = 4096;
 
 /// A type that can be a batch: any serde type that can be sent to another thread. Its tensors stay in shared

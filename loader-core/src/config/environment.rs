@@ -9,7 +9,7 @@ const PREFIX: &str = "LOADER_";
 /// Variables with this prefix that are not options: the path of the worker program, and the variable that
 /// main sets for workers.
 const NOT_OPTIONS: [&str; 2] = ["LOADER_WORKER", "LOADER_WORKER_LIFELINE"];
-/// Min similarity to an option's name at which an unknown variable counts as misspelt, which is an error.
+/// Minimum similarity to an option's name at which an unknown variable counts as misspelt, which is an error.
 /// High, because other programs may use variables with this prefix.
 const MIN_SIMILARITY: f64 = 0.8;
 

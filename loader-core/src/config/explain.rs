@@ -83,8 +83,8 @@ fn wrong_value(place: Location, mut keys: Vec<String>, problem: String) -> Confi
 /// Returns the keys that lead to the key or value at `offset`, outermost first, and whether it is a table.
 fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     // The span of a table is its header, such as `[a.b]` for `b`. The keys in the header are inside of that
-    // span, so this function searches keys before values. The content of the table is outside of that span, so
-    // this function searches every table.
+    // span, so this function searches keys before values. The content of the table is outside of that span,
+    // so this function searches every table.
     if let Some((key, value)) = table.iter().find(|(key, _)| key.span().contains(&offset)) {
         return (vec![key.get_ref().to_string()], value.get_ref().is_table());
     }

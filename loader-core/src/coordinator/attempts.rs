@@ -142,8 +142,8 @@ impl Attempts {
         all
     }
 
-    /// Notes that an attempt goes on with the lease `new` instead of `old`. False if no attempt has the lease
-    /// `old`.
+    /// Notes that an attempt continues with the lease `new` instead of `old`. False if no attempt has the
+    /// lease `old`.
     pub(super) fn exchange(&mut self, worker: usize, task: u64, old: Lease, new: Lease) -> bool {
         let attempt = self.all_mut().find(|attempt| attempt.is(worker, task, old));
         attempt.map(|attempt| attempt.lease = new).is_some()

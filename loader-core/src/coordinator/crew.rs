@@ -68,7 +68,7 @@ pub(crate) trait Crew {
     /// Returns what the worker is doing.
     fn snapshot(&self, worker: usize) -> WorkerSnapshot;
 
-    /// Returns why the worker's process cannot go on by itself; `None` if it can.
+    /// Returns why the worker's process cannot continue by itself; `None` if it can.
     fn halt(&self, worker: usize) -> Option<Halt>;
 
     /// True if the kernel's OOM killer has ended a process since the last call.

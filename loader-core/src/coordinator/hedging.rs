@@ -81,7 +81,7 @@ impl Coordinator {
         }
         let second = self.attempts.take_second(worker, task, lease);
         let lost = self.attempts.take_lost(worker, task, lease);
-        // A second attempt that fails proves nothing: the first one goes on.
+        // A second attempt that fails proves nothing: the first one continues.
         if lost.is_some() || (second.is_some() && has_failed) {
             self.leasing.slots().release(lease, held);
             self.roster.answered(worker, task, crew)?;

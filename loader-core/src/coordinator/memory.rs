@@ -316,7 +316,7 @@ impl Coordinator {
         let Some(offered) = self.leasing.offered(task, worker) else {
             return Err(Error::misbehaved(worker, ProtocolViolation::NoSecondSlot { task }));
         };
-        // The worker goes on with the offered slot. If another worker's attempt has won meanwhile, this
+        // The worker continues with the offered slot. If another worker's attempt has won meanwhile, this
         // attempt has lost under its old lease.
         if lease != offered && !self.attempts.exchange(worker, task, lease, offered) {
             self.check_lease(worker, task, lease)?;

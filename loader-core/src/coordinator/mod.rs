@@ -224,7 +224,7 @@ impl Coordinator {
             // The worker that has ended has broken the protocol too often, and is not replaced.
             Phase::Loading if is_exit => heard,
             Phase::Loading => heard.or_else(|error| self.survive(error, crew)),
-            // Workers that cannot go on are all ended, and others are started.
+            // Workers that cannot continue are all ended, and others are started.
             Phase::Resting | Phase::Resuming { .. } => heard,
         }
     }

@@ -49,7 +49,8 @@ struct Observation {
     step: Step,
     /// Value of `clock` at the first check that found the worker in this step.
     since: Duration,
-    /// How the worker is halted, and the value of `clock` at the first of the checks in a row that found this.
+    /// How the worker is halted, and the value of `clock` at the first of the checks in a row that found
+    /// this.
     halted: Option<(Duration, Halt)>,
 }
 

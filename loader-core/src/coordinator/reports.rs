@@ -258,7 +258,7 @@ impl Coordinator {
         Err(Error::misbehaved(worker, ProtocolViolation::PositionTooFar { task, position, max }))
     }
 
-    /// Notes where a batch ends in its shard: another worker may have to go on from there.
+    /// Notes where a batch ends in its shard: another worker may have to continue from there.
     fn note_reached(&mut self, task: u64, outcome: &Outcome) {
         let wanted = self.schedule.get(task).map(Pending::wanted);
         let Some(&Wanted::NextOf { shard, .. }) = wanted else { return };

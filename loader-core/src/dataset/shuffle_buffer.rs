@@ -123,8 +123,8 @@ impl<T> Buffer<T> {
         Self { held: Vec::new(), size, rng }
     }
 
-    /// Returns the next sample in shuffled order. Calls `read` with the content of the buffer for the next item
-    /// of the stream; `read` returns `None` at the stream's end.
+    /// Returns the next sample in shuffled order. Calls `read` with the content of the buffer for the next
+    /// item of the stream; `read` returns `None` at the stream's end.
     fn next(&mut self, mut read: impl FnMut(&[T]) -> Option<anyhow::Result<T>>) -> Option<anyhow::Result<T>> {
         loop {
             let len = self.held.len();
@@ -223,8 +223,8 @@ where
         self.marks.partition_point(|mark| mark.read <= oldest).saturating_sub(1)
     }
 
-    /// Reads the items from the first mark to position `end` again. Returns the samples at `positions`, in this
-    /// order. `positions` are counted from the first mark.
+    /// Reads the items from the first mark to position `end` again. Returns the samples at `positions`, in
+    /// this order. `positions` are counted from the first mark.
     fn read_again(&mut self, end: u64, positions: &[u32]) -> anyhow::Result<Vec<(u64, S)>> {
         let start = self.read;
         // The positions in ascending order, each with its index in `positions`.

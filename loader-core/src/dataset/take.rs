@@ -17,7 +17,7 @@ impl<D> Take<D> {
         Self { dataset, count }
     }
 
-    /// Max number of items of `shard`.
+    /// Maximum number of items of `shard`.
     fn share(&self, shard: Shard) -> u64 {
         (self.count / shard.count() + usize::from(shard.index() < self.count % shard.count())) as u64
     }

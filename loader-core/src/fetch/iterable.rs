@@ -57,8 +57,8 @@ pub(crate) struct ShardLayout {
 }
 
 impl ShardLayout {
-    /// Max number of items that a batch takes from its shard: its samples, and the bad ones that it may leave
-    /// out.
+    /// Maximum number of items that a batch takes from its shard: its samples, and the bad ones that it may
+    /// leave out.
     pub(crate) fn max_items(&self) -> usize {
         self.batch_size.saturating_add(MAX_BAD_SAMPLES)
     }

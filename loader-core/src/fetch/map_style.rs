@@ -26,7 +26,7 @@ use crate::{
     random::{self, Purpose},
 };
 
-/// Max number of samples tried for one place in a batch, with [`OnBadSample::Replace`].
+/// Maximum number of samples tried for one place in a batch, with [`OnBadSample::Replace`].
 const MAX_TRIES: usize = 16;
 
 /// A builder's map-style dataset with the options that workers need.

@@ -93,10 +93,10 @@ impl<B: Batch> Iter<B> {
         self.bad_before = bad_samples;
     }
 
-    /// Returns your position in the epoch: after the batch that `next` returned last, however many batches the
-    /// workers have loaded ahead. Once the end of the epoch is known, the state is the start of the next epoch.
-    /// [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or in
-    /// another one, with any number of workers.
+    /// Returns your position in the epoch: after the batch that `next` returned last, however many batches
+    /// the workers have loaded ahead. Once the end of the epoch is known, the state is the start of the next
+    /// epoch. [`DataLoader::resume`](crate::DataLoader::resume) continues from the state, in this process or
+    /// in another one, with any number of workers.
     ///
     /// This call only copies the state. The state is exact; a batch that failed counts as returned. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
@@ -115,8 +115,8 @@ impl<B: Batch> Iter<B> {
         }
     }
 
-    /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for the
-    /// next batch.
+    /// Returns false if the epoch is over. For an iterable dataset, and with workers, this method waits for
+    /// the next batch.
     pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
         match &mut self.inner {
             Inner::Batches(iter) => Ok(iter.place().is_some()),
@@ -155,9 +155,9 @@ impl<B: Batch> Iter<B> {
         }
     }
 
-    /// Changes the number of workers while the epoch is loaded. The number is from 1 to 62, or to the loader's
-    /// `num_workers` if that is larger. The batches and their order stay the same. With `in_order(false)`, the
-    /// batches stay the same, and their order may change.
+    /// Changes the number of workers while the epoch is loaded. The number is from 1 to 62, or to the
+    /// loader's `num_workers` if that is larger. The batches and their order stay the same. With
+    /// `in_order(false)`, the batches stay the same, and their order may change.
     ///
     /// A worker that is no longer used finishes the batches that it has begun. Its process stays for ten
     /// seconds, in case it is used again, and then ends. A worker that is added is started in the background,
@@ -166,14 +166,14 @@ impl<B: Batch> Iter<B> {
     /// dataset are dealt out again; a shard that changes its worker is opened again at its place, so
     /// [`SnapshotDataset`](crate::SnapshotDataset) keeps this cheap. More workers than shards are idle.
     ///
-    /// Persistent workers keep the number for the next epochs. If the loader must end them and start others, it
-    /// starts `num_workers` workers again. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) always
-    /// returns the loader's `num_workers`; an added worker may have a larger `id`. After the end of the epoch
-    /// this call has no effect.
+    /// Persistent workers keep the number for the next epochs. If the loader must end them and start others,
+    /// it starts `num_workers` workers again. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers)
+    /// always returns the loader's `num_workers`; an added worker may have a larger `id`. After the end of
+    /// the epoch this call has no effect.
     ///
     /// # Errors
-    /// - [`Error::InvalidOption`]: the iterator has no workers (`num_workers(0)`), or `num_workers` is 0 or too
-    ///   large.
+    /// - [`Error::InvalidOption`]: the iterator has no workers (`num_workers(0)`), or `num_workers` is 0 or
+    ///   too large.
     /// - [`Error::System`]: a task cannot be sent, which ends the iteration, or this is a forked process.
     pub fn set_num_workers(&mut self, num_workers: usize) -> Result<(), Error> {
         match &mut self.inner {

@@ -87,8 +87,8 @@ impl Team {
         }
     }
 
-    /// Waits for a report until the time `until`, and handles it. If none arrives and `then_check_exits` is true,
-    /// looks for workers that have ended.
+    /// Waits for a report until the time `until`, and handles it. If none arrives and `then_check_exits` is
+    /// true, looks for workers that have ended.
     fn receive(&mut self, until: Instant, then_check_exits: bool) -> Result<(), Error> {
         let Self { pool, coordinator } = self;
         match pool.receive(until) {

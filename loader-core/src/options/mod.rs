@@ -171,7 +171,7 @@ options! {
             help: "Keep the workers from one epoch to the next",
             without_workers: Invalid,
         },
-        /// Max time to wait for a batch; zero, the default, waits for ever. Needs workers.
+        /// Maximum time to wait for a batch; zero, the default, waits for ever. Needs workers.
         #[serde(with = "seconds")]
         timeout: Duration = Duration::ZERO => {
             bounds: "0 or more; 0 is no limit",
@@ -189,8 +189,8 @@ options! {
         pin_memory: bool = false => {
             help: "Load batches into page-locked memory, for a GPU; needs the feature `cuda`",
         },
-        /// Max bytes of shared memory for batches, at least 65,536; by default half of the memory that the
-        /// process may use.
+        /// Maximum bytes of shared memory for batches, at least 65,536; by default half of the memory that
+        /// the process may use.
         shared_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 65,536",
@@ -202,8 +202,8 @@ options! {
             help: "What happens if a worker dies: another worker replaces it, or the run fails",
             without_workers: Ignored,
         },
-        /// Max number of deaths of a worker in a row outside of batches after which it is started again; 10
-        /// by default. One more death ends the iterator.
+        /// Maximum number of deaths of a worker in a row outside of batches after which it is started again;
+        /// 10 by default. One more death ends the iterator.
         max_worker_deaths: u32 = 10 => {
             bounds: "0 or more",
             help: "Maximum number of deaths in a row of a worker that finishes no batch; more end the run",
@@ -214,20 +214,21 @@ options! {
             bounds: "`\"replace\"`: map-style datasets only",
             help: "If a sample cannot be loaded: fail its batch, skip the sample, or replace it",
         },
-        /// Max number of samples skipped or replaced in an epoch; 10 by default. One more ends the iterator.
+        /// Maximum number of samples skipped or replaced in an epoch; 10 by default. One more ends the
+        /// iterator.
         max_bad_samples: u64 = 10 => {
             bounds: "0 or more",
             help: "Maximum number of samples that may be skipped or replaced in an epoch",
         },
-        /// Max time for one sample; zero, the default, is no limit. A sample that takes longer is bad, and
-        /// its worker is replaced. Needs workers.
+        /// Maximum time for one sample; zero, the default, is no limit. A sample that takes longer is bad,
+        /// and its worker is replaced. Needs workers.
         #[serde(with = "seconds")]
         sample_timeout: Duration = Duration::ZERO => {
             bounds: "0 or more; 0 is no limit",
             help: "Maximum time for a sample in seconds, 0 for no limit",
             without_workers: Invalid,
         },
-        /// Max bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
+        /// Maximum bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
         /// uses more is replaced between two batches. Needs workers.
         worker_memory_limit: u64 => {
             kind: OptionKind::Bytes,

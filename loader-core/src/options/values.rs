@@ -264,7 +264,7 @@ written_as!(OnWorkerDeath { Restart: "restart", Fail: "fail" });
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OnBadSample {
-    /// The iterator returns an error in place of the sample's batch and goes on with the next batch.
+    /// The iterator returns an error in place of the sample's batch and continues with the next batch.
     #[default]
     Error,
     /// The batch leaves the sample out and is shorter. A batch of which no sample is left is left out.

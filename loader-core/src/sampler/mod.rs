@@ -138,8 +138,8 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         "sampler".to_owned()
     }
 
-    /// Max index of all epochs, or `None` (the default) if it is not known in advance. `build()` refuses a
-    /// sampler whose max index is not below the length of the dataset. With `None`, an index out of range
+    /// Maximum index of all epochs, or `None` (the default) if it is not known in advance. `build()` refuses
+    /// a sampler whose max index is not below the length of the dataset. With `None`, an index out of range
     /// fails its batch.
     fn max_index(&self) -> Option<usize> {
         None

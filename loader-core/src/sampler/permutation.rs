@@ -26,7 +26,7 @@ use crate::{
     random::{Purpose, generator, key},
 };
 
-/// Min length of a native permutation that is computed position by position.
+/// Minimum length of a native permutation that is computed position by position.
 const MIN_KEYED_LEN: usize = 1 << 16;
 
 /// The permutations of an epoch, one after the other. All have the same length.

@@ -11,7 +11,7 @@ use super::{Element, Tensor, TensorError, bytes_of};
 #[derive(Debug)]
 pub(crate) struct Rows<T> {
     buffer: Buffer,
-    /// Max number of rows, then the shape of a row.
+    /// Maximum number of rows, then the shape of a row.
     shape: Vec<usize>,
     row_bytes: usize,
     /// Number of rows written so far.

@@ -8,9 +8,9 @@ const LEN: usize = 624;
 /// Distance to the word that is mixed in (`m` of MT19937).
 const FAR: usize = 397;
 
-/// Min length from which a permutation takes 64-bit numbers and runs in the opposite direction.
+/// Minimum length from which a permutation takes 64-bit numbers and runs in the opposite direction.
 const LARGE_PERMUTATION: usize = u32::MAX as usize / 20;
-/// Min bound from which an integer takes a 64-bit number.
+/// Minimum bound from which an integer takes a 64-bit number.
 const LARGE_BOUND: u64 = 1 << 28;
 
 /// `torch.Generator` on the CPU. A draw has 32 bits.

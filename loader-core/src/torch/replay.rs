@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Generator;
 
-/// Max number of draws that are skipped from the seed each time, without the cache.
+/// Maximum number of draws that are skipped from the seed each time, without the cache.
 const MAX_UNCACHED: u128 = 1 << 16;
-/// Max number of generators in the cache.
+/// Maximum number of generators in the cache.
 const MAX_CACHED: usize = 8;
 
 /// A generator that has taken `draws` draws, so that the next epoch need not skip them again.

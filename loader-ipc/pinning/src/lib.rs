@@ -1,4 +1,4 @@
-//! Page-locked memory, from which a device copies while the program goes on.
+//! Page-locked memory, from which a device copies while the program continues.
 //!
 //! A [`Pinner`] registers memory with the CUDA driver in place. This needs no copy and no thread, unlike
 //! PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The driver

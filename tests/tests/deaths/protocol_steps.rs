@@ -29,8 +29,8 @@ struct Ended {
     was_reached: bool,
 }
 
-/// Loads an epoch. `at` is a point and a count: the first process that reaches the point for the `count`th time
-/// dies, or sleeps for `pause`.
+/// Loads an epoch. `at` is a point and a count: the first process that reaches the point for the `count`th
+/// time dies, or sleeps for `pause`.
 fn run(kind: &str, workers: usize, at: Option<(Point, u64)>, pause: Option<Duration>) -> Ended {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");

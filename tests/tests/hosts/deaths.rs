@@ -11,7 +11,7 @@ use std::{
 use loader_tests::{Watchdog, alone::Family, processes, timing::assert_soon};
 use nix::sys::signal::Signal;
 
-/// Max time that a worker outlives its main process. The loader promises 1 s.
+/// Maximum time that a worker outlives its main process. The loader promises 1 s.
 const GONE: Duration = Duration::from_secs(5);
 
 /// A main process that has printed the process ids of its workers.

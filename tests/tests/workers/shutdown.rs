@@ -20,7 +20,8 @@ use loader_tests::{
 };
 use nix::sys::signal::Signal;
 
-/// Max time of a drop in which main has to end workers, first with SIGTERM after 5 s and then with SIGKILL.
+/// Maximum time of a drop in which main has to end workers, first with SIGTERM after 5 s and then with
+/// SIGKILL.
 const KILLED: Duration = Duration::from_secs(20);
 
 /// Drops the iterator, and checks that no worker is left. Returns how long the drop took.

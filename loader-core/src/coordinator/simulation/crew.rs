@@ -51,7 +51,7 @@ pub(super) struct Workers {
     /// Number of times that a worker may still be stopped. Three stops in one batch would have it given up.
     stops_left: u32,
     /// Number of kills and lies that may still happen. Without a bound, iterators that need each other's
-    /// memory may never get any: each death gives slots back, so each goes on to wait for the other.
+    /// memory may never get any: each death gives slots back, so each continues to wait for the other.
     ends_left: u32,
 }
 

@@ -232,7 +232,7 @@ impl Iteration {
         self.coordinator.set_workers(count, self.shared.now(), &mut self.workers);
     }
 
-    /// Begins the next epoch with the same workers. False if they cannot go on.
+    /// Begins the next epoch with the same workers. False if they cannot continue.
     pub(super) fn start_resuming(&mut self, epoch: u64) -> bool {
         if !self.coordinator.can_rest(&self.workers) {
             return false;

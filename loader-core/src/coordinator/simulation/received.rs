@@ -90,7 +90,7 @@ impl Received {
         let &EndOfFailure { shard, position, is_over: ends } = failure;
         self.take_turn(shard);
         let (next, is_over) = self.shards[shard as usize];
-        assert!(!is_over, "shard {shard} goes on behind its end");
+        assert!(!is_over, "shard {shard} continues behind its end");
         let end = self.world.shard_len(shard).min(next + self.world.batch_size);
         let has_fault = (next..end).any(|item| self.world.fault_of_item(shard, item) != Fault::None);
         let size = self.world.size(Content::Items { shard, from: next, to: end });
