@@ -1,4 +1,4 @@
-//! Defects that the simulation has found, each alone.
+//! A test for each defect that the simulation has found.
 
 use std::{
     rc::Rc,
@@ -10,11 +10,11 @@ use loader_ipc::{frame::Event, slots::SlotPool};
 
 use super::{
     crew::{Faults, Workers},
+    dataset::{Fault, SampleFaults},
     iterator::{Iteration, Returned},
     received::Received,
-    scenario::{Plot, Scenario},
+    scenario::{Scenario, Setup},
     shared::Shared,
-    world::{Fault, SampleFaults},
 };
 use crate::{coordinator::WorkerOptions, error::Error, options::OnBadSample, state::Position};
 
@@ -29,14 +29,14 @@ struct Case {
 }
 
 impl Case {
-    fn start(plot: &Plot, options: WorkerOptions, persistent: bool) -> Self {
+    fn start(setup: &Setup, options: WorkerOptions, persistent: bool) -> Self {
         let shared = Rc::new(Shared::new(Instant::now(), false));
         let slots = SlotPool::of_this_process(1 << 30);
-        let workers = Workers::new(options.workers, 0, plot.world, &slots, &shared, 0, false);
-        let supply = plot.supply(0, &Position::Start);
+        let workers = Workers::new(options.workers, 0, setup.dataset, &slots, &shared, 0, false);
+        let supply = setup.supply(0, &Position::Start);
         let user = thread::current().id();
         let iteration = Iteration::start(options, supply, &slots, persistent, workers, &shared, user);
-        Self { iteration, shared, faults: plot.faults }
+        Self { iteration, shared, faults: setup.faults }
     }
 
     fn next(&mut self) -> Returned {
@@ -44,7 +44,7 @@ impl Case {
         (0..MAX_STEPS).find_map(|_| self.step()).expect("next returns")
     }
 
-    /// A step of a worker and one of main.
+    /// Does a step of a worker and a step of main.
     fn step(&mut self) -> Option<Returned> {
         self.shared.advance(Duration::from_millis(1));
         self.iteration.step_workers(self.faults);
@@ -52,12 +52,12 @@ impl Case {
     }
 }
 
-/// A worker that breaks the protocol each time is replaced as often as the user allows. Then the iterator
+/// Main replaces a worker that always breaks the protocol as often as the user allows. Then the iterator
 /// ends: `next` neither waits nor replaces the worker again.
 #[test]
 fn a_worker_that_always_lies_ends_the_iterator() {
-    let (plot, options) = Scenario::plain(0, 3, 500);
-    let mut case = Case::start(&plot, WorkerOptions { workers: 1, ..options }, false);
+    let (setup, options) = Scenario::plain(0, 3, 500);
+    let mut case = Case::start(&setup, WorkerOptions { workers: 1, ..options }, false);
     for _ in 0..MAX_STEPS {
         match case.next() {
             Returned::Batch(..) => {}
@@ -71,29 +71,29 @@ fn a_worker_that_always_lies_ends_the_iterator() {
     panic!("the iterator does not end");
 }
 
-/// An iterator of two workers, of which the first has no more shards, and the second is stopped. Returns it
-/// with what the user has received.
+/// Starts an iterator with two workers: the first has no more samples, and the second is stopped. Returns the
+/// iterator and what the user has received.
 fn with_idle_worker() -> (Case, Received) {
-    let (mut plot, options) = Scenario::plain(2, 3, 0);
-    plot.world.batches = 40;
-    let is_wanted = |plot: &Plot| plot.world.shard_len(0) == 0 && plot.world.shard_len(1) > 10;
-    while !is_wanted(&plot) {
-        plot.world.seed += 1;
+    let (mut setup, options) = Scenario::plain(2, 3, 0);
+    setup.dataset.batches = 40;
+    let is_wanted = |setup: &Setup| setup.dataset.shard_len(0) == 0 && setup.dataset.shard_len(1) > 10;
+    while !is_wanted(&setup) {
+        setup.dataset.seed += 1;
     }
     let options = WorkerOptions { workers: 2, prefetch_factor: 1, ..options };
-    let mut case = Case::start(&plot, options, true);
-    let mut received = Received::new(plot.world, true);
+    let mut case = Case::start(&setup, options, true);
+    let mut received = Received::new(setup.dataset, true);
     received.note(&case.next());
     case.iteration.workers.all[1].is_stopped = true;
     (case, received)
 }
 
 impl Case {
-    /// Has main wait until it knows that a worker has ended.
+    /// Lets main wait until it knows that a worker has ended.
     fn wait_for_exit(&mut self, worker: usize) {
         self.iteration.start_next(thread::current().id());
         let is_down = |case: &mut Self| case.step().is_none() && case.iteration.workers.all[worker].is_down;
-        assert!((0..MAX_STEPS).any(|_| is_down(self)), "main notices the exit");
+        assert!((0..MAX_STEPS).any(|_| is_down(self)), "main does not notice the exit");
     }
 }
 
@@ -117,8 +117,8 @@ fn a_worker_that_died_without_work_gets_no_shards() {
     }
 }
 
-/// Main does not look for stuck samples in a worker that it has killed. The next process with the worker's
-/// number is another one.
+/// Main does not check the progress of a worker that it has killed. Main must forget that it has killed the
+/// worker, because it later starts another process with the worker's number.
 #[test]
 fn the_cause_of_a_death_without_work_is_forgotten() {
     let (mut case, _) = with_idle_worker();
@@ -128,19 +128,19 @@ fn the_cause_of_a_death_without_work_is_forgotten() {
     assert!(!case.iteration.coordinator.deaths.is_expected(0));
 }
 
-/// Main looks at the workers also in waits that are shorter than its pause before the first look.
+/// Main also checks workers in waits that end before the first check would be due.
 #[test]
 fn sample_timeout_holds_with_a_short_timeout() {
-    let (mut plot, options) = Scenario::plain(0, 3, 0);
-    plot.world.faults = SampleFaults { kinds: &[Fault::Hangs], every: 1 };
-    plot.world.on_bad_sample = OnBadSample::Error;
+    let (mut setup, options) = Scenario::plain(0, 3, 0);
+    setup.dataset.faults = SampleFaults { kinds: &[Fault::Hangs], every: 1 };
+    setup.dataset.on_bad_sample = OnBadSample::Error;
     let options = WorkerOptions {
         timeout: Some(Duration::from_millis(1)),
         sample_timeout: Some(Duration::from_millis(500)),
         on_bad_sample: OnBadSample::Error,
         ..options
     };
-    let mut case = Case::start(&plot, options, false);
+    let mut case = Case::start(&setup, options, false);
     loop {
         match case.next() {
             Returned::TimedOut => {}

@@ -1,4 +1,5 @@
-//! All workers of one iterator, as the coordinator commands and sees them.
+//! All simulated workers of one iterator. They implement the trait `Crew`, through which the coordinator
+//! commands them.
 
 use std::{mem, rc::Rc, time::Duration};
 
@@ -12,17 +13,17 @@ use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 
 use super::{
     super::Crew,
+    dataset::SimulatedDataset,
     lies,
     shared::Shared,
-    worker::{Claim, Notice, Restart, Surroundings, Worker},
-    world::World,
+    worker::{Claim, Environment, Notice, Restart, Worker},
 };
 use crate::{error::Error, warning::Warning};
 
-/// SIGKILL.
+/// The exit status of a worker that SIGKILL has ended.
 const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core_dumped: false };
 
-/// What may happen to workers, each in thousandths of the steps.
+/// How often faults happen to workers, in thousandths of the steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Faults {
     /// Another process kills a worker.
@@ -36,7 +37,7 @@ pub(super) struct Faults {
 #[derive(Debug)]
 pub(super) struct Workers {
     pub(super) all: Vec<Worker>,
-    world: World,
+    dataset: SimulatedDataset,
     shared: Rc<Shared>,
     rng: ChaCha8Rng,
     /// Number of the iterator.
@@ -47,11 +48,11 @@ pub(super) struct Workers {
     next_pid: u32,
     has_memory_limit: bool,
     /// True if some exits are missed and some starts fail.
-    has_bad_luck: bool,
-    /// Number of times that a worker may still be stopped. Three stops in one batch would have it given up.
+    has_rare_failures: bool,
+    /// Number of times that a worker may still be stopped. Main gives up a batch after three stops.
     stops_left: u32,
-    /// Number of kills and lies that may still happen. Without a bound, iterators that need each other's
-    /// memory may never get any: each death gives slots back, so each continues to wait for the other.
+    /// Number of kills and lies that may still happen. Without a bound, two iterators may wait for each
+    /// other's memory for ever, because each death gives slots back.
     ends_left: u32,
 }
 
@@ -59,7 +60,7 @@ impl Workers {
     pub(super) fn new(
         count: usize,
         number: usize,
-        world: World,
+        dataset: SimulatedDataset,
         slots: &SlotPool,
         shared: &Rc<Shared>,
         seed: u64,
@@ -68,7 +69,7 @@ impl Workers {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         Self {
             all: (0..count).map(|worker| Worker::new(100 + worker as u32, shared.now())).collect(),
-            world,
+            dataset,
             shared: Rc::clone(shared),
             number,
             slots: slots.clone(),
@@ -76,7 +77,7 @@ impl Workers {
             is_wanted: true,
             next_pid: 1000,
             has_memory_limit,
-            has_bad_luck: rng.random(),
+            has_rare_failures: rng.random(),
             stops_left: 2,
             ends_left: 60,
             rng,
@@ -87,7 +88,8 @@ impl Workers {
         self.all.iter().any(Worker::has_report)
     }
 
-    /// The next report of some worker, and whether it is an invalid event. An exit comes behind all events.
+    /// Returns the next report of some worker, and whether it is an invalid event. A worker's exit comes
+    /// after all of its events.
     pub(super) fn report(&mut self) -> Option<(Report, bool)> {
         let ready = self.all.iter().filter(|worker| worker.has_report()).count();
         let chosen = self.rng.random_range(0..ready.max(1));
@@ -106,14 +108,15 @@ impl Workers {
         Some((Report::Exited { worker, pid: state.pid, status: state.ended? }, false))
     }
 
-    /// Main looks for exits that the reaper has missed.
+    /// Finds the exits that the reaper has missed.
     pub(super) fn look_for_exits(&mut self) {
         self.all.iter_mut().for_each(|worker| worker.is_exit_missed = false);
     }
 
-    /// Kills a worker's process, as another process would.
+    /// Ends a worker's process by SIGKILL.
     pub(super) fn end(&mut self, worker: usize) {
-        let (number, is_missed) = ((self.number, worker), self.has_bad_luck && self.rng.random_ratio(1, 4));
+        let (number, is_missed) =
+            ((self.number, worker), self.has_rare_failures && self.rng.random_ratio(1, 4));
         let state = &mut self.all[worker];
         if state.ended.is_none() {
             state.is_exit_missed = is_missed;
@@ -125,12 +128,12 @@ impl Workers {
         (0..self.all.len()).for_each(|worker| self.end(worker));
     }
 
-    /// True if some worker would do something.
+    /// True if some worker can do a step.
     pub(super) fn can_step(&self) -> bool {
         self.all.iter().any(Worker::can_step)
     }
 
-    /// One step of some worker, or a fault.
+    /// Does one step of some worker, or causes a fault.
     pub(super) fn step(&mut self, faults: Faults) {
         let Faults { kills, stops, continues, lies } = faults;
         let worker = self.rng.random_range(0..self.all.len());
@@ -158,21 +161,21 @@ impl Workers {
         }
     }
 
-    /// One step of a worker that can do one: `worker`, or the next one.
+    /// Does one step of the first worker from `worker` on that can do a step.
     fn step_one(&mut self, worker: usize) {
         let count = self.all.len();
-        let able =
+        let next =
             (worker..worker + count).map(|worker| worker % count).find(|&worker| self.all[worker].can_step());
-        let Some(worker) = able else { return };
-        let around = Surroundings {
+        let Some(worker) = next else { return };
+        let env = Environment {
             number: (self.number, worker),
-            world: &self.world,
+            dataset: &self.dataset,
             shared: &self.shared,
             is_wanted: self.is_wanted,
-            luck: if self.has_bad_luck { self.rng.random_range(0..1000) } else { 500 },
+            chance: if self.has_rare_failures { self.rng.random_range(0..1000) } else { 500 },
             has_memory_limit: self.has_memory_limit,
         };
-        self.all[worker].step(&around);
+        self.all[worker].step(&env);
     }
 
     /// Has a worker send an invalid event.
@@ -244,9 +247,9 @@ impl Crew for Workers {
     fn kill(&mut self, worker: usize, trusted: bool) {
         self.shared.log(|| format!("main kills worker {:?}, trusted: {trusted}", (self.number, worker)));
         if !trusted {
-            assert!(self.all[worker].is_liar, "worker {worker} is honest, and was expelled");
+            assert!(self.all[worker].is_liar, "main expels worker {worker}, which has sent no invalid event");
             self.shared.count("workers expelled");
-            // Main reads nothing more from it.
+            // Main reads no more events of this worker.
             self.all[worker].events.clear();
         } else if self.all[worker].is_hung() {
             self.shared.count("hung workers killed");
@@ -268,7 +271,7 @@ impl Crew for Workers {
     }
 
     fn adopt(&mut self, worker: usize) -> Result<(), Error> {
-        if self.has_bad_luck && self.rng.random_ratio(1, 8) {
+        if self.has_rare_failures && self.rng.random_ratio(1, 8) {
             self.shared.count("starts refused");
             return Err(Error::WorkerNotStarted { worker, problem: "there are no processes".to_owned() });
         }

@@ -1,4 +1,4 @@
-//! What holds after every step of main.
+//! Checks what must hold after every step of main.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,11 @@ use super::{super::Coordinator, iterator::Iteration, shared::Shared};
 /// Checks that tasks and bytes are bounded, and that each lease and each loan has one owner.
 pub(super) fn check<'a>(iterations: impl Iterator<Item = &'a Iteration>, slots: &SlotPool, shared: &Shared) {
     assert!(slots.bytes() <= slots.limit(), "too many bytes");
-    assert_eq!(slots.held(), shared.memory.borrow().lent(), "a batch that the user holds is lost, or kept");
+    assert_eq!(
+        slots.held(),
+        shared.memory.borrow().lent(),
+        "the pool and the users disagree on which batches are held"
+    );
     let mut owners: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     for iteration in iterations {
         let pending = iteration.coordinator.schedule.len();
@@ -24,7 +28,7 @@ pub(super) fn check<'a>(iterations: impl Iterator<Item = &'a Iteration>, slots: 
     }
 }
 
-/// The leases that a coordinator knows. Some of them may have ended.
+/// Returns the leases that a coordinator knows. Some of them may have ended.
 fn leases(coordinator: &Coordinator) -> impl Iterator<Item = Lease> {
     let tasks = coordinator.schedule.tasks().filter_map(|scheduled| {
         // A task that has failed has given its slot back.

@@ -1,4 +1,4 @@
-//! One iterator of the loader: its coordinator, its workers, and the batches that the user holds of it. It
+//! A simulated iterator of the loader: its coordinator, its workers, and its batches that the user holds. It
 //! does what `iter::team` and `iter::workers` do.
 
 use std::{
@@ -14,9 +14,9 @@ use rand::{RngExt, rngs::ChaCha8Rng};
 use super::{
     super::{Coordinator, Next, Outcome, ShardEnd, Supply, WorkerOptions},
     crew::{Faults, Workers},
+    dataset::Content,
     scenario::MAX_WORKERS,
     shared::Shared,
-    world::Content,
 };
 use crate::{coordinator::supply::Wanted, error::Error, state::Position};
 
@@ -30,25 +30,25 @@ const RESUME_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum Returned {
     Batch(u64, Content),
-    /// A batch of which every sample was left out. The user does not see it.
+    /// A batch of which every sample was left out. The real `next` does not return it.
     Nothing(u64),
-    /// The error of a batch, and for a shard where it ends.
+    /// The error of a batch, and for a shard where the batch ends.
     Failed(u64, Option<EndOfFailure>),
     /// The end of the epoch.
     End,
     NoMemory(String),
     TimedOut,
-    /// The iterator ends.
+    /// An error that ends the iterator.
     Fatal(Error),
 }
 
-/// Where a batch that failed ends in its shard.
+/// Where a failed batch ends in its shard.
 #[derive(Debug)]
 pub(super) struct EndOfFailure {
     pub(super) shard: u32,
     pub(super) position: u64,
-    /// True if the shard ends with it.
-    pub(super) is_over: bool,
+    /// True if the shard ends with the batch.
+    pub(super) has_ended: bool,
 }
 
 /// A batch that the user holds.
@@ -63,7 +63,7 @@ pub(super) struct Iteration {
     pub(super) max_pending: usize,
     shared: Rc<Shared>,
     held: Vec<Held>,
-    /// The epochs before, whose batches the user may still hold.
+    /// The pools of earlier epochs, whose batches the user may still hold.
     earlier: Vec<SlotPool>,
     /// An error that ended the iterator while it returned a batch.
     last_error: Option<Error>,
@@ -111,17 +111,17 @@ impl Iteration {
         self.coordinator.start_wait(self.since);
     }
 
-    /// True if main would do something now.
+    /// True if main has something to do now.
     pub(super) fn can_act(&self) -> bool {
         self.workers.has_report() || self.shared.now() >= self.wake
     }
 
-    /// When main wakes up by itself.
+    /// Returns the time at which main wakes up if no report arrives.
     pub(super) fn wake(&self) -> Instant {
         self.wake
     }
 
-    /// Main's next step in a call of `next`. Returns what the call returns, once it does.
+    /// Does main's next step in a call of `next`. Returns the call's result, or `None` while main waits.
     pub(super) fn act(&mut self) -> Option<Returned> {
         let now = self.shared.now();
         if now - self.since >= MAX_WAIT {
@@ -169,21 +169,24 @@ impl Iteration {
                 worker
             }
         };
-        let heard = self.coordinator.handle(report, self.shared.now(), &mut self.workers);
-        let is_expelled = self.workers.all[worker].ended.is_some() || heard.is_err();
-        assert!(!is_lie || is_expelled, "worker {worker} has lied, and was not expelled");
-        heard
+        let handled = self.coordinator.handle(report, self.shared.now(), &mut self.workers);
+        let is_expelled = self.workers.all[worker].ended.is_some() || handled.is_err();
+        assert!(
+            !is_lie || is_expelled,
+            "main does not expel worker {worker}, which has sent an invalid event"
+        );
+        handled
     }
 
     /// Takes the batch that has arrived.
     fn take(&mut self) -> Returned {
-        let (taken, outcome) = self.coordinator.take_next().expect("poll has said so");
+        let (taken, outcome) = self.coordinator.take_next().expect("`poll` has returned `Next::Return`");
         let number = taken.batch();
         let shard = match taken.wanted {
             Wanted::NextOf { shard, .. } => Some(shard as u32),
             Wanted::Samples(_) => None,
         };
-        let failure = |position, is_over| shard.map(|shard| EndOfFailure { shard, position, is_over });
+        let failure = |position, has_ended| shard.map(|shard| EndOfFailure { shard, position, has_ended });
         let (end, bad, returned) = match outcome {
             Outcome::Batch { lease, encoded, held, position, bad } => {
                 let loan = self.coordinator.slots().lend(lease, encoded.len, held);
@@ -244,7 +247,8 @@ impl Iteration {
         self.coordinator.start_resuming(epoch, &mut self.workers).is_ok()
     }
 
-    /// Main's next step while it waits for the workers to resume. Returns whether all have, once it is known.
+    /// Does main's next step while it waits for the workers to resume. Returns whether all workers have
+    /// resumed, or `None` while main waits.
     pub(super) fn act_resuming(&mut self) -> Option<bool> {
         if self.coordinator.not_resumed().is_none() {
             return Some(true);
@@ -266,7 +270,7 @@ impl Iteration {
         self.last_error = sent.err().filter(Error::ends_iteration);
     }
 
-    /// Drops the iterator: ends its workers, and gives back its leases. Returns the user's place.
+    /// Drops the iterator: ends its workers, and gives back its leases. Returns the user's position.
     pub(super) fn shut_down(mut self) -> Option<Position> {
         let place = self.coordinator.place();
         self.workers.end_all();
@@ -279,7 +283,7 @@ impl Iteration {
         place
     }
 
-    /// Some worker of it does a step, or has a fault.
+    /// Does a step of some worker, or causes a fault.
     pub(super) fn step_workers(&mut self, faults: Faults) {
         self.workers.step(faults);
     }

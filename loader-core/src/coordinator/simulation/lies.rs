@@ -1,5 +1,5 @@
-//! Events that break the protocol. Each must have its worker expelled, whatever main is doing when it
-//! receives the event.
+//! Events that break the protocol. Main must expel a worker that sends such an event, whatever main is doing
+//! when it receives the event.
 
 use loader_ipc::{
     arena::Encoded,
@@ -10,13 +10,13 @@ use rand::{RngExt, rngs::ChaCha8Rng};
 /// A task that main never sends.
 const NO_TASK: u64 = u64::MAX;
 
-/// Returns an invalid event. It names `task` and `lease`, which another worker may have: the generation that
-/// it claims never comes.
+/// Returns an invalid event. It may name `task` and the slot of `lease`, which may be another worker's, with
+/// a generation that no lease has.
 pub(super) fn invalid_event(rng: &mut ChaCha8Rng, task: u64, lease: Lease) -> Event {
     let lease = Lease { generation: lease.generation ^ (1 << 31), ..lease };
     let (held, position, bad) = (rng.random(), 0, Vec::new());
     match rng.random_range(0..12) {
-        // It has said so when it had started.
+        // The worker has sent this event after its start already.
         0 => Event::Ready,
         1 => Event::NotReady { failure: Failure::to_send("a lie".to_owned()) },
         2 => Event::Done { task, lease, encoded: Encoded { start: 0, len: 1 }, held, position, bad },

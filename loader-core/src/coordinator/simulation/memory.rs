@@ -1,8 +1,8 @@
-//! What the slots contain, and who writes them.
+//! What the slots contain, and which workers write to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::world::Content;
+use super::dataset::Content;
 
 /// A worker, by number of its iterator and its own number.
 pub(super) type Writer = (usize, usize);
@@ -46,7 +46,7 @@ impl Memory {
         self.kept.insert(slot, worker);
     }
 
-    /// Notes that a worker's process has ended: it writes and keeps nothing any more.
+    /// Notes that a worker's process has ended, so that it writes to no slot and keeps no tensor.
     pub(super) fn forget(&mut self, worker: Writer) {
         self.kept.retain(|_, keeper| *keeper != worker);
         self.writers.retain(|_, writer| *writer != worker);

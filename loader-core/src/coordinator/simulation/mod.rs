@@ -3,18 +3,19 @@
 //! | file | what |
 //! |---|---|
 //! | `scenario.rs` | what the seed decides, and the operations of a user |
-//! | `users.rs` | the users, and the order in which everything happens |
+//! | `users.rs` | the users, and the simulation, which chooses the next step |
 //! | `iterator.rs` | an iterator: the coordinator with its workers and the batches that the user holds |
-//! | `crew.rs`, `worker.rs`, `lies.rs` | the workers, what one of them does, and what it may claim |
-//! | `world.rs` | the dataset, and which of its samples fail, hang or crash |
+//! | `crew.rs`, `worker.rs`, `lies.rs` | the workers, the steps of one worker, and its invalid events |
+//! | `dataset.rs` | the dataset, and which of its samples fail, hang or crash |
 //! | `shared.rs`, `memory.rs` | the clock, and what is in the slots |
-//! | `cases.rs` | defects that the simulation has found, each alone |
+//! | `cases.rs` | a test for each defect that the simulation has found |
 //! | `received.rs`, `invariants.rs` | what must hold of the batches, and after each step of main |
 //!
 //! A failing seed is printed, and `SIMULATION_SEED=N` runs it alone, with a trace.
 
 mod cases;
 mod crew;
+mod dataset;
 mod invariants;
 mod iterator;
 mod lies;
@@ -24,7 +25,6 @@ mod scenario;
 mod shared;
 mod users;
 mod worker;
-mod world;
 
 use std::{
     env,
@@ -40,7 +40,7 @@ use users::Simulation;
 /// Number of seeds that `cargo test` tries. `SIMULATION_SEEDS` replaces it.
 const SEEDS: u64 = 1000;
 
-/// What a thousand seeds must have tried.
+/// Events that must have happened in a thousand seeds.
 const TRIED: [&str; 32] = [
     "batches",
     "batches that failed",
@@ -80,7 +80,7 @@ fn number(variable: &str) -> Option<u64> {
     env::var(variable).ok().map(|text| text.parse().expect("the variable is a number"))
 }
 
-/// Runs the seeds that no other thread takes. Returns what has happened.
+/// Runs the seeds that no other thread takes. Returns how often each event has happened.
 fn run_seeds(next: &AtomicU64, seeds: u64, started: Instant) -> Counts {
     let mut sum = Counts::new();
     loop {
@@ -118,6 +118,6 @@ fn any_seed_gives_each_batch_once() {
     println!("{counts:#?}");
     println!("simulation: {seeds} seeds in {} s with {threads} threads", started.elapsed().as_secs());
     for what in TRIED {
-        assert!(seeds < SEEDS || counts.contains_key(what), "no seed has tried this: {what}");
+        assert!(seeds < SEEDS || counts.contains_key(what), "no seed has led to this: {what}");
     }
 }

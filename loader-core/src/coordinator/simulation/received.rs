@@ -1,28 +1,28 @@
-//! What the user has got of an epoch: each batch once, in its place, and with its content.
+//! Checks what a user receives in an epoch: each batch once, in its place, and with its content.
 
 use std::collections::BTreeMap;
 
 use super::{
+    dataset::{Content, Expected, Fault, SimulatedDataset},
     iterator::{EndOfFailure, Returned},
-    world::{Content, Expected, Fault, World},
 };
 
 #[derive(Debug)]
 pub(super) struct Received {
-    world: World,
+    dataset: SimulatedDataset,
     in_order: bool,
-    /// What has come, by number of the batch.
+    /// The content of each batch received, by number; `None` for an error, or if every sample was left out.
     batches: BTreeMap<u64, Option<Content>>,
-    /// By shard, the position after the last batch, and whether an error has ended it.
+    /// For each shard, the position after its last batch, and whether an error has ended the shard.
     shards: Vec<(u64, bool)>,
-    /// The shard after the one whose batch came last.
+    /// The shard whose turn is next.
     turn: usize,
 }
 
 impl Received {
-    pub(super) fn new(world: World, in_order: bool) -> Self {
-        let shards = vec![(0, false); world.shards as usize];
-        Self { world, in_order, batches: BTreeMap::new(), shards, turn: 0 }
+    pub(super) fn new(dataset: SimulatedDataset, in_order: bool) -> Self {
+        let shards = vec![(0, false); dataset.shards as usize];
+        Self { dataset, in_order, batches: BTreeMap::new(), shards, turn: 0 }
     }
 
     /// Notes a batch, or the error in its place.
@@ -34,10 +34,10 @@ impl Received {
         };
         if self.in_order {
             let last = self.batches.last_key_value().map(|(&last, _)| last);
-            assert!(last.is_none_or(|last| last < number), "batch {number} comes behind {last:?}");
+            assert!(last.is_none_or(|last| last < number), "batch {number} arrives after batch {last:?}");
         }
         let before = self.batches.insert(number, content);
-        assert_eq!(before, None, "batch {number} came twice");
+        assert_eq!(before, None, "batch {number} arrived twice");
         match (returned, content) {
             (_, Some(Content::Items { shard, from, to })) => self.note_items(shard, from, to),
             (Returned::Failed(_, Some(end)), _) => self.note_failure_of_shard(end),
@@ -46,29 +46,29 @@ impl Received {
     }
 
     fn check_batch(&self, number: u64, returned: &Returned) {
-        assert!(number < self.world.batches, "there is no batch {number}");
-        let expected = self.world.expected(number);
+        assert!(number < self.dataset.batches, "there is no batch {number}");
+        let expected = self.dataset.expected(number);
         let is_right = match (returned, expected) {
-            (&Returned::Batch(_, content), Expected::Any) => self.world.is_of_batch(content, number),
+            (&Returned::Batch(_, content), Expected::Any) => self.dataset.belongs_to(content, number),
             (&Returned::Batch(_, content), Expected::Batch { left_out: expected }) => {
                 let is_complete =
                     matches!(content, Content::Samples { left_out, .. } if left_out == expected);
-                is_complete && self.world.is_of_batch(content, number)
+                is_complete && self.dataset.belongs_to(content, number)
             }
             (Returned::Nothing(_), expected) => matches!(expected, Expected::Nothing | Expected::Any),
             (Returned::Failed(..), expected) => matches!(expected, Expected::Error | Expected::Any),
             _ => false,
         };
-        assert!(is_right, "for batch {number} the user gets {returned:?} instead of {expected:?}");
+        assert!(is_right, "the user received {returned:?} for batch {number} instead of {expected:?}");
     }
 
-    /// Checks that it is the turn of a shard: in order, each shard that is not over has one.
+    /// Checks that it is the turn of `shard`: in order, every shard before it has ended.
     fn take_turn(&mut self, shard: u32) {
         let count = self.shards.len();
         while self.in_order && self.turn != shard as usize {
-            let (next, is_over) = self.shards[self.turn];
-            let has_items = !is_over && next < self.world.shard_len(self.turn as u32);
-            assert!(!has_items, "shard {shard} comes before its turn, which is that of {}", self.turn);
+            let (next, has_ended) = self.shards[self.turn];
+            let has_items = !has_ended && next < self.dataset.shard_len(self.turn as u32);
+            assert!(!has_items, "a batch of shard {shard} arrives at the turn of shard {}", self.turn);
             self.turn = (self.turn + 1) % count;
         }
         self.turn = (shard as usize + 1) % count;
@@ -76,38 +76,42 @@ impl Received {
 
     fn note_items(&mut self, shard: u32, from: u64, to: u64) {
         self.take_turn(shard);
-        let faults = (from..to).map(|item| self.world.fault_of_item(shard, item));
-        let has_certain = faults.into_iter().any(|fault| !matches!(fault, Fault::None | Fault::HangsOnce));
-        assert!(!has_certain, "items {from}..{to} of shard {shard} came, although they fail");
-        let (next, is_over) = &mut self.shards[shard as usize];
-        assert_eq!((from, false), (*next, *is_over), "shard {shard} has a gap or came twice");
-        let end = self.world.shard_len(shard).min(from + self.world.batch_size);
+        let faults = (from..to).map(|item| self.dataset.fault_of_item(shard, item));
+        let has_fault = faults.into_iter().any(|fault| !matches!(fault, Fault::None | Fault::HangsOnce));
+        assert!(!has_fault, "a batch has items {from}..{to} of shard {shard}, of which one always fails");
+        let (next, has_ended) = &mut self.shards[shard as usize];
+        assert_eq!(
+            (from, false),
+            (*next, *has_ended),
+            "shard {shard} has a gap, a repeated item, or an item after its end"
+        );
+        let end = self.dataset.shard_len(shard).min(from + self.dataset.batch_size);
         assert_eq!(to, end, "a batch of shard {shard} has a wrong length");
         *next = to;
     }
 
     fn note_failure_of_shard(&mut self, failure: &EndOfFailure) {
-        let &EndOfFailure { shard, position, is_over: ends } = failure;
+        let &EndOfFailure { shard, position, has_ended: ends } = failure;
         self.take_turn(shard);
-        let (next, is_over) = self.shards[shard as usize];
-        assert!(!is_over, "shard {shard} continues behind its end");
-        let end = self.world.shard_len(shard).min(next + self.world.batch_size);
-        let has_fault = (next..end).any(|item| self.world.fault_of_item(shard, item) != Fault::None);
-        let size = self.world.size(Content::Items { shard, from: next, to: end });
-        let is_allowed = has_fault || size > self.world.max_sure_size;
-        assert!(is_allowed, "items {next}..{end} of shard {shard} fail, although they are good");
+        let (next, has_ended) = self.shards[shard as usize];
+        assert!(!has_ended, "shard {shard} continues after its end");
+        let end = self.dataset.shard_len(shard).min(next + self.dataset.batch_size);
+        let has_fault = (next..end).any(|item| self.dataset.fault_of_item(shard, item) != Fault::None);
+        let size = self.dataset.size(Content::Items { shard, from: next, to: end });
+        let is_allowed = has_fault || size > self.dataset.max_sure_size;
+        assert!(is_allowed, "items {next}..{end} of shard {shard} failed, although they have no fault");
         self.shards[shard as usize] = (position.max(next), ends);
     }
 
     /// Checks at the end of the epoch that nothing is missing.
     pub(super) fn check_end(&self) {
-        if self.world.shards == 0 {
+        if self.dataset.shards == 0 {
             let numbers = self.batches.keys().copied();
-            assert!(numbers.eq(0..self.world.batches), "a batch is missing: {self:?}");
+            assert!(numbers.eq(0..self.dataset.batches), "a batch is missing: {self:?}");
         }
-        for (shard, &(next, is_over)) in self.shards.iter().enumerate() {
-            let len = self.world.shard_len(shard as u32);
-            assert!(is_over || next == len, "the end of shard {shard} is missing: {self:?}");
+        for (shard, &(next, has_ended)) in self.shards.iter().enumerate() {
+            let len = self.dataset.shard_len(shard as u32);
+            assert!(has_ended || next == len, "the end of shard {shard} is missing: {self:?}");
         }
     }
 }

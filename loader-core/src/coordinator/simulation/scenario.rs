@@ -1,4 +1,4 @@
-//! What a seed decides: the dataset, the options, what goes wrong, and what the users do.
+//! What a seed decides: the dataset, the options, the faults, and the operations of the users.
 
 use std::{sync::LazyLock, thread, thread::ThreadId, time::Duration};
 
@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use super::{
     super::{Supply, WorkerOptions},
     crew::Faults,
-    world::{Batches, Fault, SampleFaults, World},
+    dataset::{Batches, Fault, SampleFaults, SimulatedDataset},
 };
 use crate::{
     options::OnBadSample,
@@ -23,7 +23,7 @@ pub(super) const MAX_WORKERS: usize = 5;
 
 /// Threads that use iterators. Only their ids matter, so they have ended.
 static THREADS: LazyLock<[ThreadId; 2]> = LazyLock::new(|| {
-    let thread = || thread::spawn(|| thread::current().id()).join().expect("it does nothing else");
+    let thread = || thread::spawn(|| thread::current().id()).join().expect("the thread does not panic");
     [thread(), thread()]
 });
 
@@ -42,7 +42,7 @@ pub(super) enum Operation {
     ResumeElsewhere,
     /// Changes the number of workers.
     SetWorkers,
-    /// Does something else for so long that parked workers are removed.
+    /// Does not call the loader for so long that main removes parked workers.
     Pause,
 }
 
@@ -109,15 +109,15 @@ pub(super) struct Scenario {
     max_sure_size: u64,
 }
 
-/// What is known of one iterator before it is started.
+/// What a seed decides for one training.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plot {
-    pub(super) world: World,
+pub(super) struct Setup {
+    pub(super) dataset: SimulatedDataset,
     pub(super) faults: Faults,
     pub(super) in_order: bool,
     pub(super) persistent: bool,
     pub(super) has_memory_limit: bool,
-    /// True if a sample may hang that nothing but the user's `timeout` ends.
+    /// True if a sample may hang without `sample_timeout`, so that only the user's `timeout` ends the wait.
     pub(super) may_hang: bool,
     /// True if the user can always get memory by dropping batches.
     pub(super) has_enough_memory: bool,
@@ -147,7 +147,7 @@ impl Scenario {
             _ => 256 * MIB,
         };
         let is_short = limit < 256 * MIB;
-        // Where batches can be dropped and loaded again, little memory is enough.
+        // Little memory is enough where main can drop arrived batches and load them again.
         let can_drop = shards == 0 && in_order && users == Users::One;
         let max_sure_size = match is_short {
             false => u64::MAX,
@@ -171,8 +171,9 @@ impl Scenario {
         }
     }
 
-    /// A dataset without faults, with ample memory. Workers lie in so many thousandths of the steps.
-    pub(super) fn plain(shards: u32, max_worker_deaths: u32, lies: u32) -> (Plot, WorkerOptions) {
+    /// Returns the setup of a dataset without faults, with ample memory. In `lies` of a thousand steps, a
+    /// worker sends an invalid event.
+    pub(super) fn plain(shards: u32, max_worker_deaths: u32, lies: u32) -> (Setup, WorkerOptions) {
         let mut scenario = Self::draw(0);
         (scenario.shards, scenario.max_size, scenario.max_sure_size) = (shards, 50_000, u64::MAX);
         (scenario.limit, scenario.in_order) = (256 * MIB, true);
@@ -184,16 +185,16 @@ impl Scenario {
             max_worker_deaths,
             hedges: false,
         };
-        let plot = scenario.plot();
-        let options = plot.options(&mut scenario.rng);
-        (plot, options)
+        let setup = scenario.setup();
+        let options = setup.options(&mut scenario.rng);
+        (setup, options)
     }
 
-    /// Draws the dataset of an iterator.
-    pub(super) fn plot(&mut self) -> Plot {
+    /// Draws the dataset of a training.
+    pub(super) fn setup(&mut self) -> Setup {
         let rng = &mut self.rng;
         let world_size = if rng.random_range(0..3) == 0 { rng.random_range(2..5) } else { 1 };
-        let world = World {
+        let dataset = SimulatedDataset {
             seed: rng.random(),
             rank: rng.random_range(0..world_size),
             world_size,
@@ -208,8 +209,8 @@ impl Scenario {
             loads_many: rng.random_range(0..3) == 0,
         };
         let Trouble { faults, samples, sample_timeout, max_worker_deaths, .. } = self.trouble;
-        Plot {
-            world,
+        Setup {
+            dataset,
             faults,
             in_order: self.in_order,
             persistent: self.persistent,
@@ -235,7 +236,7 @@ impl Trouble {
             4 => Faults { lies: 4, ..Faults::default() },
             _ => Faults { kills: 2, stops: 1, continues: 3, lies: 2 },
         };
-        // A user who waits for at most this long tries again.
+        // The user calls `next` again after a timeout.
         let millis = [1, 20, 20, 300, 300, 300, 3000, 3000][rng.random_range(0..8)];
         let timeout = (rng.random_range(0..6) == 0).then_some(Duration::from_millis(millis));
         let none = Self {
@@ -282,7 +283,7 @@ impl Trouble {
     }
 }
 
-impl Plot {
+impl Setup {
     pub(super) fn options(&self, rng: &mut ChaCha8Rng) -> WorkerOptions {
         let Trouble { sample_timeout, timeout, max_worker_deaths, hedges, .. } = self.trouble;
         WorkerOptions {
@@ -292,42 +293,42 @@ impl Plot {
             timeout,
             warn_after: rng.random::<bool>().then_some(Duration::from_millis(500)),
             max_worker_deaths,
-            on_bad_sample: self.world.on_bad_sample,
+            on_bad_sample: self.dataset.on_bad_sample,
             sample_timeout,
             memory_limit: self.has_memory_limit.then_some(1 << 30),
             hedge: hedges,
         }
     }
 
-    /// Has nothing go wrong outside of user code any more.
-    pub(super) fn calm(&mut self) {
+    /// Lets no more faults happen outside of user code.
+    pub(super) fn end_faults(&mut self) {
         self.faults = Faults::default();
     }
 
-    /// The batches of an epoch from a place on.
+    /// Returns the batches of an epoch from a position on.
     pub(super) fn supply(&self, epoch: u64, place: &Position) -> Supply {
-        let plan = || Plan::new(&Batches(self.world), Epoch::new(0, epoch), self.world.dataset_len());
+        let plan = || Plan::new(&Batches(self.dataset), Epoch::new(0, epoch), self.dataset.dataset_len());
         match place {
-            Position::Start if self.world.shards == 0 => Supply::batches(plan()),
-            Position::Start => Supply::shards(Shards::new(epoch, self.world.layout())),
+            Position::Start if self.dataset.shards == 0 => Supply::batches(plan()),
+            Position::Start => Supply::shards(Shards::new(epoch, self.dataset.layout())),
             Position::Batches(place) => {
                 let plan = plan();
                 plan.check(place).expect("the same batches");
                 Supply::batches_from(plan, place)
             }
             Position::Shards(place) => {
-                Supply::shards(Shards::resume(epoch, self.world.layout(), place).expect("the same shards"))
+                Supply::shards(Shards::resume(epoch, self.dataset.layout(), place).expect("the same shards"))
             }
         }
     }
 
-    /// Checks that another rank, and a process of another world size, refuse the state.
+    /// Checks that a process with another rank and a process with another world size refuse the state.
     pub(super) fn check_refusal(&self, epoch: u64, place: Position) {
-        let state = State::new(&self.world.origin(), epoch, 0, place);
-        state.check(&self.world.origin()).expect("the same loader");
-        let World { rank, world_size, .. } = self.world;
-        let larger = World { world_size: world_size + 1, ..self.world };
-        let next = World { rank: (rank + 1) % world_size, ..self.world };
+        let state = State::new(&self.dataset.origin(), epoch, 0, place);
+        state.check(&self.dataset.origin()).expect("the same loader");
+        let SimulatedDataset { rank, world_size, .. } = self.dataset;
+        let larger = SimulatedDataset { world_size: world_size + 1, ..self.dataset };
+        let next = SimulatedDataset { rank: (rank + 1) % world_size, ..self.dataset };
         for other in
             [larger, next].into_iter().filter(|other| (other.rank, other.world_size) != (rank, world_size))
         {

@@ -8,7 +8,7 @@ use std::{
 
 use super::memory::Memory;
 
-/// How often something happened, by name.
+/// How often each event has happened, by name.
 pub(super) type Counts = BTreeMap<&'static str, u64>;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Shared {
         self.tried.borrow_mut().insert(sample)
     }
 
-    /// Counts something that a thousand seeds must have tried.
+    /// Counts an event by its name, which `TRIED` may list.
     pub(super) fn count(&self, what: &'static str) {
         self.count_many(what, 1);
     }

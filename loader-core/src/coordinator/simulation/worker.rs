@@ -1,4 +1,4 @@
-//! One worker's process: what it does, step by step. It keeps to the protocol as `loader_worker::commands`
+//! A simulated worker process, which runs step by step. It follows the protocol as `loader_worker::commands`
 //! and `loader_worker::inbox` do.
 
 use std::{
@@ -17,53 +17,55 @@ use loader_ipc::{
 };
 
 use super::{
+    dataset::{Content, Fault, SimulatedDataset},
     memory::Writer,
     shared::Shared,
-    world::{Content, Fault, World},
 };
 use crate::options::OnBadSample;
 
-/// The position of a shard that cannot be read any further.
-const OVER: u64 = u64::MAX;
-/// SIGSEGV.
+/// The position of a shard that a panic has ended.
+const SHARD_ENDED: u64 = u64::MAX;
+/// The exit status of a worker that SIGSEGV has ended.
 const CRASH: ExitStatus = ExitStatus::Signal { signal: 11, core_dumped: false };
 
-/// A worker's process, and what main knows of it.
+/// A worker's process, and what the simulated main knows of it.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) pid: u32,
     /// How the process has ended; `None` while it runs.
     pub(super) ended: Option<ExitStatus>,
     pub(super) is_stopped: bool,
-    /// True once it has sent an invalid event.
+    /// True once the worker has sent an invalid event.
     pub(super) is_liar: bool,
-    /// Number of events that main receives before the invalid one, until main has received that.
+    /// Number of events that main receives before the invalid event; `None` if main will receive no invalid
+    /// event.
     pub(super) before_lie: Option<usize>,
-    /// True if the reaper has missed its exit.
+    /// True if the reaper has missed the worker's exit.
     pub(super) is_exit_missed: bool,
-    /// Main has received the report of its exit, and no other process was adopted.
+    /// True if main has received the report of the exit, and has adopted no other process.
     pub(super) is_down: bool,
     pub(super) has_sentinel: bool,
     pub(super) restart: Restart,
     pub(super) commands: VecDeque<Option<Command>>,
     pub(super) notices: VecDeque<Notice>,
     pub(super) claims: [Claim; MAX_UNANSWERED],
-    /// Reports that main has not received.
+    /// Events that main has not received.
     pub(super) events: VecDeque<Event>,
-    /// Slots that it has used.
+    /// Slots that main has told the worker about.
     pub(super) used: BTreeSet<u32>,
-    /// What the control page says: what it does, on which task and sample.
+    /// What the control page says: the state, the task and the sample.
     pub(super) state: (WorkerState, u64, u64),
-    /// Since when.
+    /// When the worker entered `state`.
     pub(super) since: Instant,
     pub(super) batches: u64,
     inbox: Inbox,
     activity: Activity,
-    /// By shard that is open, the number of items that were taken from it.
+    /// The number of items taken from each open shard.
     cursors: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The start of another process in the place of one that has ended.
 pub(super) enum Restart {
     No,
     UnderWay,
@@ -98,9 +100,9 @@ enum Activity {
     Starting,
     Idle,
     Loading(Loading),
-    /// In a sample that never ends.
+    /// The worker loads a sample that never ends.
     Hung,
-    /// Waits for a larger slot.
+    /// The worker waits for a larger slot.
     Waiting {
         loading: Loading,
         has_vacated: bool,
@@ -114,20 +116,21 @@ struct Loading {
     samples: Vec<u64>,
     /// Number of samples that are done.
     done: usize,
-    /// Number of steps that the current sample still needs; `None` before it was begun.
+    /// Number of steps that the current sample still needs; `None` before the worker begins the sample.
     steps: Option<u32>,
     left_out: Vec<BadSampleRecord>,
 }
 
-/// What a process sees of its surroundings.
-pub(super) struct Surroundings<'a> {
+/// What a worker process can see and use.
+pub(super) struct Environment<'a> {
     pub(super) number: Writer,
-    pub(super) world: &'a World,
+    pub(super) dataset: &'a SimulatedDataset,
     pub(super) shared: &'a Shared,
-    /// False once the tasks that it has are not wanted any more.
+    /// False once the epoch was abandoned, or all workers are to end.
     pub(super) is_wanted: bool,
-    /// A number that says whether rare things happen after this batch.
-    pub(super) luck: u32,
+    /// A random number below 1000. After a batch, the worker keeps a tensor if the number is below 20, and
+    /// exceeds its memory limit if it is above 960.
+    pub(super) chance: u32,
     pub(super) has_memory_limit: bool,
 }
 
@@ -176,7 +179,7 @@ impl Worker {
         matches!(self.activity, Activity::Hung)
     }
 
-    /// A task that it was sent and has not begun.
+    /// Returns a task that main has sent and the worker has not read.
     pub(super) fn waiting_task(&self) -> Option<(u64, Lease)> {
         self.commands.iter().find_map(|command| match command {
             Some(Command::Task(task)) => Some((task.number, task.lease)),
@@ -184,7 +187,7 @@ impl Worker {
         })
     }
 
-    /// True if it still has a task with this claim.
+    /// True if the worker has a task with this claim that it has not begun.
     pub(super) fn has_claim(&self, claim: u32) -> bool {
         let in_queue = self
             .commands
@@ -193,7 +196,7 @@ impl Worker {
         in_queue || self.inbox.tasks.iter().any(|task| task.claim == claim)
     }
 
-    /// True if the process, or its start, would do something.
+    /// True if the process can do a step, or is being started.
     pub(super) fn can_step(&self) -> bool {
         let has_work = || match &self.activity {
             Activity::Starting | Activity::Loading(_) => true,
@@ -212,25 +215,25 @@ impl Worker {
     }
 
     /// Does one step.
-    pub(super) fn step(&mut self, around: &Surroundings<'_>) {
+    pub(super) fn step(&mut self, env: &Environment<'_>) {
         if self.restart == Restart::UnderWay {
             self.restart = Restart::Done;
             return;
         }
         match mem::replace(&mut self.activity, Activity::Idle) {
             Activity::Starting => {
-                self.enter(WorkerState::Idle, 0, 0, around);
+                self.enter(WorkerState::Idle, 0, 0, env);
                 self.events.push_back(Event::Ready);
             }
-            Activity::Idle => self.idle(around),
-            Activity::Loading(loading) => self.load(loading, around),
+            Activity::Idle => self.idle(env),
+            Activity::Loading(loading) => self.load(loading, env),
             Activity::Hung => self.activity = Activity::Hung,
-            Activity::Waiting { loading, has_vacated } => self.wait(loading, has_vacated, around),
+            Activity::Waiting { loading, has_vacated } => self.wait(loading, has_vacated, env),
         }
     }
 
-    fn enter(&mut self, state: WorkerState, task: u64, sample: u64, around: &Surroundings<'_>) {
-        (self.state, self.since) = ((state, task, sample), around.shared.now());
+    fn enter(&mut self, state: WorkerState, task: u64, sample: u64, env: &Environment<'_>) {
+        (self.state, self.since) = ((state, task, sample), env.shared.now());
     }
 
     /// Ends the process.
@@ -239,8 +242,8 @@ impl Worker {
         shared.memory.borrow_mut().forget(number);
     }
 
-    /// Reads what has come, and begins a task.
-    fn idle(&mut self, around: &Surroundings<'_>) {
+    /// Reads the commands, then begins or skips a task, gives back a lease, resumes, or ends.
+    fn idle(&mut self, env: &Environment<'_>) {
         self.read();
         let inbox = &mut self.inbox;
         if let Some((task, lease)) = inbox.unused.pop() {
@@ -252,7 +255,7 @@ impl Worker {
                 self.events.push_back(Event::Resumed { epoch });
             } else if inbox.is_ended {
                 self.events.push_back(Event::Bye);
-                self.end(ExitStatus::Code(0), around.number, around.shared);
+                self.end(ExitStatus::Code(0), env.number, env.shared);
             }
             return;
         };
@@ -262,22 +265,22 @@ impl Worker {
             let offered = inbox.offers.remove(&number);
             inbox.unused.extend(offered.map(|lease| (number, lease)));
             inbox.tasks.pop_front();
-            around.shared.count("tasks withdrawn");
+            env.shared.count("tasks withdrawn");
             return self.events.push_back(Event::Withdrawn { task: number });
         }
         *claim = Claim::Begun;
         inbox.is_first_begun = true;
         if let Some(offered) = inbox.offers.remove(&front.number) {
-            // The snapshot is in the task's first slot.
+            // The snapshot is in the task's first slot, so the task must use that slot.
             let is_bound = matches!(front.indices, Indices::NextOf { snapshot: Some(_), .. });
             let lease = if is_bound { offered } else { mem::replace(&mut front.lease, offered) };
             let task = front.number;
-            around.shared.count("slots offered");
+            env.shared.count("slots offered");
             return self.events.push_back(Event::Unused { task, lease });
         }
         inbox.is_first_begun = false;
         let Some(task) = inbox.tasks.pop_front() else { return };
-        self.begin(task, around);
+        self.begin(task, env);
     }
 
     fn read(&mut self) {
@@ -297,61 +300,57 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, task: Task, around: &Surroundings<'_>) {
-        if !around.is_wanted {
+    fn begin(&mut self, task: Task, env: &Environment<'_>) {
+        if !env.is_wanted {
             let (task, lease) = (task.number, task.lease);
             return self.events.push_back(Event::Skipped { task, lease, held: false });
         }
         let samples = match task.indices {
             Indices::NextOf { shard, position, .. } => {
                 let cursor = self.cursors.entry(shard).or_insert(position);
-                // As `Cursors::forget_stale`: another worker has read the shard since.
+                // As in `Cursors::forget_stale`: another worker may have read the shard meanwhile.
                 if position > 0 {
                     *cursor = position;
                 }
                 let from = *cursor;
-                let end = around.world.shard_len(shard).min(from.saturating_add(around.world.batch_size));
+                let end = env.dataset.shard_len(shard).min(from.saturating_add(env.dataset.batch_size));
                 (from..end).collect()
             }
-            ref indices => World::samples(indices),
+            ref indices => SimulatedDataset::samples(indices),
         };
         let first = match task.indices {
-            // It reads the shard from its beginning, or from the snapshot, to reach the task's first item.
+            // The worker first reads the items before the task again, from the snapshot or the beginning.
             Indices::NextOf { position, skip, .. } => position - skip,
             _ => samples.first().copied().unwrap_or(0),
         };
-        self.enter(WorkerState::Fetching, task.number, first, around);
-        around.shared.memory.borrow_mut().start_writing(task.lease.slot, around.number);
+        self.enter(WorkerState::Fetching, task.number, first, env);
+        env.shared.memory.borrow_mut().start_writing(task.lease.slot, env.number);
         let (done, steps, left_out) = (0, None, Vec::new());
         self.activity = Activity::Loading(Loading { task, samples, done, steps, left_out });
     }
 
-    /// Goes on with a batch.
-    fn load(&mut self, mut loading: Loading, around: &Surroundings<'_>) {
-        if !around.is_wanted {
-            return self.give_back(&loading, around, |task, lease| Event::Skipped {
-                task,
-                lease,
-                held: false,
-            });
+    /// Does the next step of a batch.
+    fn load(&mut self, mut loading: Loading, env: &Environment<'_>) {
+        if !env.is_wanted {
+            return self.give_back(&loading, env, |task, lease| Event::Skipped { task, lease, held: false });
         }
         match loading.steps {
-            None if loading.done == loading.samples.len() => return self.finish_samples(loading, around),
-            None => return self.begin_sample(loading, around),
+            None if loading.done == loading.samples.len() => return self.finish_samples(loading, env),
+            None => return self.begin_sample(loading, env),
             Some(0) => (loading.done, loading.steps) = (loading.done + 1, None),
             Some(steps) => loading.steps = Some(steps - 1),
         }
         self.activity = Activity::Loading(loading);
     }
 
-    fn begin_sample(&mut self, mut loading: Loading, around: &Surroundings<'_>) {
-        let (world, shared) = (around.world, around.shared);
+    fn begin_sample(&mut self, mut loading: Loading, env: &Environment<'_>) {
+        let (dataset, shared) = (env.dataset, env.shared);
         let (place, sample) = (loading.done, loading.samples[loading.done]);
         let known_bad = &loading.task.known_bad;
         let is_map_style = !matches!(loading.task.indices, Indices::NextOf { .. });
-        let is_many = is_map_style && world.loads_many && !known_bad.contains(&ONE_BY_ONE);
+        let is_many = is_map_style && dataset.loads_many && !known_bad.contains(&ONE_BY_ONE);
         let state = if is_many { WorkerState::FetchingMany } else { WorkerState::Fetching };
-        self.enter(state, loading.task.number, sample, around);
+        self.enter(state, loading.task.number, sample, env);
         let leave_out = |loading: &mut Loading, reason: &str| {
             let (place, reason) = (place as u32, reason.to_owned());
             loading.left_out.push(BadSampleRecord { place, index: sample, replaced_by: None, reason });
@@ -363,18 +362,18 @@ impl Worker {
             return;
         }
         let fault = match loading.task.indices {
-            Indices::NextOf { shard, .. } => world.fault_of_item(shard, sample),
-            _ => world.fault(sample),
+            Indices::NextOf { shard, .. } => dataset.fault_of_item(shard, sample),
+            _ => dataset.fault(sample),
         };
         match fault {
-            Fault::Fails if world.on_bad_sample == OnBadSample::Error => {
+            Fault::Fails if dataset.on_bad_sample == OnBadSample::Error => {
                 shared.count("samples that fail");
-                return self.fail(&loading, sample, around);
+                return self.fail(&loading, sample, env);
             }
             Fault::Fails => leave_out(&mut loading, "it is bad"),
             Fault::Crashes => {
                 shared.count("samples that crash");
-                return self.end(CRASH, around.number, shared);
+                return self.end(CRASH, env.number, shared);
             }
             Fault::Hangs => {
                 shared.count("samples that hang");
@@ -386,15 +385,15 @@ impl Worker {
                 self.activity = Activity::Hung;
                 return;
             }
-            Fault::None | Fault::HangsOnce => loading.steps = Some(world.steps(sample)),
+            Fault::None | Fault::HangsOnce => loading.steps = Some(dataset.steps(sample)),
         }
         self.activity = Activity::Loading(loading);
     }
 
-    /// Ends the task whose samples are loaded.
-    fn finish_samples(&mut self, loading: Loading, around: &Surroundings<'_>) {
+    /// Reports the batch whose samples are loaded, or asks for a larger slot for it.
+    fn finish_samples(&mut self, loading: Loading, env: &Environment<'_>) {
         if loading.samples.is_empty() {
-            return self.give_back(&loading, around, |task, lease| Event::Exhausted {
+            return self.give_back(&loading, env, |task, lease| Event::Exhausted {
                 task,
                 lease,
                 held: false,
@@ -403,52 +402,52 @@ impl Worker {
         if loading.left_out.len() == loading.samples.len() {
             let bad = loading.left_out.clone();
             let event = |task, lease| Event::AllSamplesBad { task, lease, held: false, position: 0, bad };
-            return self.give_back(&loading, around, event);
+            return self.give_back(&loading, env, event);
         }
-        let needed = around.world.size(loading.content());
+        let needed = env.dataset.size(loading.content());
         let (task, lease) = (loading.task.number, loading.task.lease);
-        self.enter(WorkerState::Sending, task, 0, around);
+        self.enter(WorkerState::Sending, task, 0, env);
         if needed > lease.len {
             self.events.push_back(Event::NeedSlot { task, lease, needed });
             self.activity = Activity::Waiting { loading, has_vacated: false };
             return;
         }
-        self.send(loading, lease, around);
+        self.send(loading, lease, env);
     }
 
-    /// Reports the batch.
-    fn send(&mut self, loading: Loading, lease: Lease, around: &Surroundings<'_>) {
+    /// Writes the batch into a slot and reports it.
+    fn send(&mut self, loading: Loading, lease: Lease, env: &Environment<'_>) {
         let content = loading.content();
-        let position = self.pass(content);
-        let mut memory = around.shared.memory.borrow_mut();
-        memory.finish_writing(lease.slot, around.number, Some(content));
-        let held = around.luck < 20;
+        let position = self.advance_cursor(content);
+        let mut memory = env.shared.memory.borrow_mut();
+        memory.finish_writing(lease.slot, env.number, Some(content));
+        let held = env.chance < 20;
         if held {
-            around.shared.count("tensors kept by workers");
-            memory.keep(lease.slot, around.number);
+            env.shared.count("tensors kept by workers");
+            memory.keep(lease.slot, env.number);
         }
         drop(memory);
         self.batches += 1;
         let (task, bad) = (loading.task.number, loading.left_out);
-        let encoded = Encoded { start: 0, len: around.world.size(content) };
-        self.enter(WorkerState::Idle, task, 0, around);
+        let encoded = Encoded { start: 0, len: env.dataset.size(content) };
+        self.enter(WorkerState::Idle, task, 0, env);
         self.events.push_back(Event::Done { task, lease, encoded, held, position, bad });
-        if around.has_memory_limit && around.luck > 960 {
-            around.shared.count("workers that are too large");
+        if env.has_memory_limit && env.chance > 960 {
+            env.shared.count("workers that are too large");
             self.events.push_back(Event::Oversized { resident: 1 << 40 });
-            self.end(ExitStatus::Code(0), around.number, around.shared);
+            self.end(ExitStatus::Code(0), env.number, env.shared);
         }
     }
 
     /// Reports that user code has failed on a sample.
-    fn fail(&mut self, loading: &Loading, sample: u64, around: &Surroundings<'_>) {
+    fn fail(&mut self, loading: &Loading, sample: u64, env: &Environment<'_>) {
         let mut ended = false;
         if let Indices::NextOf { shard, .. } = loading.task.indices {
-            // Half of the failures of a shard are panics, which end it.
+            // Half of the failures of a shard are panics, which end the shard.
             ended = sample % 2 == 1;
-            self.pass(loading.content());
+            self.advance_cursor(loading.content());
             if ended {
-                self.cursors.insert(shard, OVER);
+                self.cursors.insert(shard, SHARD_ENDED);
             }
         }
         let position = match loading.content() {
@@ -459,48 +458,48 @@ impl Worker {
         let failure =
             Failure { stage: Stage::Fetch, index: Some(sample), chain, panicked: ended, backtrace: None };
         let event = |task, lease| Event::Failed { task, lease, failure, held: false, position, ended };
-        self.give_back(loading, around, event);
+        self.give_back(loading, env, event);
     }
 
     /// Answers a task with an event that gives its slot back.
     fn give_back(
         &mut self,
         loading: &Loading,
-        around: &Surroundings<'_>,
+        env: &Environment<'_>,
         event: impl FnOnce(u64, Lease) -> Event,
     ) {
         let Task { number, lease, .. } = loading.task;
-        around.shared.memory.borrow_mut().finish_writing(lease.slot, around.number, None);
-        self.enter(WorkerState::Sending, number, 0, around);
+        env.shared.memory.borrow_mut().finish_writing(lease.slot, env.number, None);
+        self.enter(WorkerState::Sending, number, 0, env);
         self.events.push_back(event(number, lease));
     }
 
-    /// Goes on after a request for a larger slot.
-    fn wait(&mut self, loading: Loading, has_vacated: bool, around: &Surroundings<'_>) {
+    /// Handles the next notice of main while the worker waits for a larger slot.
+    fn wait(&mut self, loading: Loading, has_vacated: bool, env: &Environment<'_>) {
         let (task, old) = (loading.task.number, loading.task.lease);
-        let give_up_old = || around.shared.memory.borrow_mut().finish_writing(old.slot, around.number, None);
+        let stop_writing_old = || env.shared.memory.borrow_mut().finish_writing(old.slot, env.number, None);
         match self.notices.pop_front() {
             None => self.activity = Activity::Waiting { loading, has_vacated },
             Some(Notice::Vacate) => {
-                around.shared.count("slots vacated");
-                give_up_old();
+                env.shared.count("slots vacated");
+                stop_writing_old();
                 self.events.push_back(Event::Vacated { task, lease: old, held: false });
                 self.activity = Activity::Waiting { loading, has_vacated: true };
             }
             Some(Notice::Grant(lease)) => {
                 if !has_vacated {
-                    give_up_old();
+                    stop_writing_old();
                 }
                 match lease {
                     Ok(lease) => {
-                        let needed = around.world.size(loading.content());
+                        let needed = env.dataset.size(loading.content());
                         assert!(lease.len >= needed, "too small a slot was granted: {lease:?} for {needed}");
-                        around.shared.memory.borrow_mut().start_writing(lease.slot, around.number);
-                        self.send(loading, lease, around);
+                        env.shared.memory.borrow_mut().start_writing(lease.slot, env.number);
+                        self.send(loading, lease, env);
                     }
                     Err(reason) => {
-                        around.shared.count("larger slots refused");
-                        let position = self.pass(loading.content());
+                        env.shared.count("larger slots refused");
+                        let position = self.advance_cursor(loading.content());
                         let (failure, lease) = (Failure::to_send(reason), old);
                         let (held, ended) = (false, false);
                         self.events.push_back(Event::Failed { task, lease, failure, held, position, ended });
@@ -510,8 +509,8 @@ impl Worker {
         }
     }
 
-    /// Notes that the items of a batch were taken from its shard. Returns where the shard is then.
-    fn pass(&mut self, content: Content) -> u64 {
+    /// Moves the cursor of a batch's shard behind the batch. Returns the new position; 0 without shards.
+    fn advance_cursor(&mut self, content: Content) -> u64 {
         match content {
             Content::Items { shard, to, .. } => {
                 self.cursors.insert(shard, to);

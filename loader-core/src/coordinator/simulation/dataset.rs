@@ -1,4 +1,4 @@
-//! The dataset: what its batches are, how large they are, and which of its samples fail, hang or crash.
+//! The simulated dataset: its batches, their sizes, and the samples that fail, hang or crash.
 
 use loader_ipc::frame::Indices;
 
@@ -12,7 +12,7 @@ use crate::{
 /// What a worker has loaded for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The samples of a batch, by the index of the first one, and a bit for each that was left out.
+    /// The samples of a batch: the index of the first sample, and a bit for each sample that was left out.
     Samples { first: u64, left_out: u32 },
     /// Items of a shard.
     Items { shard: u32, from: u64, to: u64 },
@@ -22,17 +22,17 @@ pub(super) enum Content {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// It returns an error.
+    /// User code returns an error.
     Fails,
-    /// It crashes the process.
+    /// User code crashes the process.
     Crashes,
-    /// It never returns.
+    /// User code never returns.
     Hangs,
-    /// It never returns in the first worker that tries it.
+    /// User code never returns in the first worker that loads the sample.
     HangsOnce,
 }
 
-/// Which faults the samples of a dataset have; one sample in `every` has one.
+/// Which faults the samples of a dataset have. One sample in `every` has a fault.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SampleFaults {
     pub(super) kinds: &'static [Fault],
@@ -46,16 +46,16 @@ pub(super) enum Expected {
     Batch {
         left_out: u32,
     },
-    /// Nothing, because every sample is left out.
+    /// No batch, because every sample is left out.
     Nothing,
     Error,
-    /// Depends on which worker was first, or on how much memory there was.
+    /// Any of these: the result depends on which worker is first, or on how much memory is free.
     Any,
 }
 
-/// The dataset, and the process's share of it.
+/// A simulated dataset, and this training process's share of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct World {
+pub(super) struct SimulatedDataset {
     pub(super) seed: u64,
     pub(super) rank: u64,
     pub(super) world_size: u64,
@@ -66,9 +66,9 @@ pub(super) struct World {
     pub(super) shards: u32,
     /// Maximum size of a batch, in bytes.
     pub(super) max_size: u64,
-    /// Size of the largest batch that shared memory surely has room for, whatever else is loaded.
+    /// Size of the largest batch that fits shared memory whatever else is loaded, in bytes.
     pub(super) max_sure_size: u64,
-    /// The limit on shared memory.
+    /// The limit on shared memory, in bytes.
     pub(super) limit: u64,
     pub(super) faults: SampleFaults,
     pub(super) on_bad_sample: OnBadSample,
@@ -76,7 +76,9 @@ pub(super) struct World {
     pub(super) loads_many: bool,
 }
 
-impl World {
+impl SimulatedDataset {
+    /// Returns a number that depends on the seed and on `values`. The last value is different in each method
+    /// below, so that their results are independent.
     fn hash(&self, values: [u64; 3]) -> u64 {
         let [a, b, c] = values;
         let mut bytes = [0; 32];
@@ -86,7 +88,8 @@ impl World {
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
 
-    /// Size of a batch, in bytes. Some are far larger than the others.
+    /// Returns the size of a batch, in bytes. One batch in five may have the maximum size; the others are
+    /// small.
     pub(super) fn size(&self, content: Content) -> u64 {
         let hash = match content {
             Content::Samples { first, .. } => self.hash([first, 0, 1]),
@@ -107,12 +110,12 @@ impl World {
         self.hash([u64::from(shard), 0, 3]) % (self.batches / u64::from(self.shards) * self.batch_size + 1)
     }
 
-    /// Index of a sample of a batch.
+    /// Returns the index of the sample at `place` in a batch.
     fn index(&self, batch: u64, place: u64) -> u64 {
         (batch * self.batch_size + place) * self.world_size + self.rank
     }
 
-    /// The samples of a task of indices.
+    /// Returns the samples of a task of indices.
     pub(super) fn samples(indices: &Indices) -> Vec<u64> {
         match indices {
             Indices::Range { start, len } => (*start..*start + *len).collect(),
@@ -133,38 +136,38 @@ impl World {
 
     fn fault_by(&self, hash: u64) -> Fault {
         let SampleFaults { kinds, every } = self.faults;
-        match hash.is_multiple_of(every) {
-            true if !kinds.is_empty() => kinds[(hash / every) as usize % kinds.len()],
-            _ => Fault::None,
+        if kinds.is_empty() || !hash.is_multiple_of(every) {
+            return Fault::None;
         }
+        kinds[(hash / every) as usize % kinds.len()]
     }
 
     /// What the user must get for a batch of indices.
     pub(super) fn expected(&self, batch: u64) -> Expected {
         let faults = || (0..self.batch_size).map(|place| self.fault(self.index(batch, place)));
-        let is_certain = |fault: &Fault| !matches!(fault, Fault::None | Fault::HangsOnce);
+        let always_fails = |fault: &Fault| !matches!(fault, Fault::None | Fault::HangsOnce);
         let size = self.size(Content::Samples { first: self.index(batch, 0), left_out: 0 });
         match self.on_bad_sample {
-            OnBadSample::Error if faults().any(|fault| is_certain(&fault)) => return Expected::Error,
+            OnBadSample::Error if faults().any(|fault| always_fails(&fault)) => return Expected::Error,
             _ if faults().any(|fault| fault == Fault::HangsOnce) => return Expected::Any,
             _ => {}
         }
-        let bits = faults().enumerate().map(|(place, fault)| u32::from(is_certain(&fault)) << place);
+        let bits = faults().enumerate().map(|(place, fault)| u32::from(always_fails(&fault)) << place);
         let left_out = bits.sum();
-        let are_all = left_out == (1 << self.batch_size) - 1;
-        if size > self.limit && !are_all {
+        let is_all = left_out == (1 << self.batch_size) - 1;
+        if size > self.limit && !is_all {
             Expected::Error
         } else if size > self.max_sure_size {
             Expected::Any
-        } else if are_all {
+        } else if is_all {
             Expected::Nothing
         } else {
             Expected::Batch { left_out }
         }
     }
 
-    /// True if the content is that of the batch, whatever was left out.
-    pub(super) fn is_of_batch(&self, content: Content, batch: u64) -> bool {
+    /// True if `content` is that of batch number `batch`, whichever samples were left out.
+    pub(super) fn belongs_to(&self, content: Content, batch: u64) -> bool {
         matches!(content, Content::Samples { first, .. } if first == self.index(batch, 0))
     }
 
@@ -183,7 +186,7 @@ impl World {
         (self.batches * self.batch_size * self.world_size) as usize
     }
 
-    /// What a state of the loader must agree with.
+    /// Returns the properties of the loader that a state must agree with.
     pub(super) fn origin(&self) -> Origin {
         let Self { seed, rank, world_size, batch_size, .. } = *self;
         let batching = match self.shards {
@@ -195,9 +198,9 @@ impl World {
     }
 }
 
-/// Every batch of the process's share, in order.
+/// A sampler that yields every batch of the process's share, in order.
 #[derive(Debug)]
-pub(super) struct Batches(pub(super) World);
+pub(super) struct Batches(pub(super) SimulatedDataset);
 
 impl BatchSampler for Batches {
     fn len(&self, _epoch: Epoch) -> usize {
@@ -205,8 +208,9 @@ impl BatchSampler for Batches {
     }
 
     fn batches(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
-        let world = self.0;
-        let batch = move |batch| (0..world.batch_size).map(move |place| world.index(batch, place) as usize);
-        Box::new((0..world.batches).map(move |number| batch(number).collect()))
+        let dataset = self.0;
+        let batch =
+            move |batch| (0..dataset.batch_size).map(move |place| dataset.index(batch, place) as usize);
+        Box::new((0..dataset.batches).map(move |number| batch(number).collect()))
     }
 }
