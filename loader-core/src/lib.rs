@@ -107,7 +107,7 @@ pub use options::{
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
-pub use tensor::{DType, Element, Tensor, TensorError};
+pub use tensor::{AnyTensor, DType, Element, Tensor, TensorError};
 pub use warning::Warning;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.

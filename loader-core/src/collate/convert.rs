@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{Batch, CollateError, CollateProblem, Keep, List, Ragged, Row};
 use crate::{
     dataset::TensorRow,
-    tensor::{Element, Rows, Tensor},
+    tensor::{AnyTensor, Element, Rows, Tensor},
     tuples::each_tuple,
 };
 
@@ -66,7 +66,7 @@ macro_rules! unchanged {
 
 unchanged!(
     [] u8, [] i8, [] u16, [] i16, [] u32, [] i32, [] u64, [] i64, [] f16, [] bf16, [] f32, [] f64, [] usize, [] isize,
-    [] bool, [] char, [] (), [] String, [] Vec<String>, [T: Element] Tensor<T>, [S: Batch] Keep<S>,
+    [] bool, [] char, [] (), [] String, [] Vec<String>, [T: Element] Tensor<T>, [] AnyTensor, [S: Batch] Keep<S>,
 );
 
 impl Convert for &'static str {

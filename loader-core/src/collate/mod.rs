@@ -25,6 +25,8 @@ pub use rows::Row;
 pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 
+pub use crate::tensor::AnyStack;
+
 /// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
 /// samples than its batch size.
 const MAX_RESERVED: usize = 4096;
@@ -123,6 +125,14 @@ pub enum CollateProblem {
         expected: Vec<usize>,
         /// Shape of this sample.
         found: Vec<usize>,
+    },
+    /// The dtype differs from that of the first sample.
+    #[error("dtype {found} differs from the batch's first sample, {expected}; convert one of them")]
+    MixedDTypes {
+        /// Dtype of the first sample.
+        expected: crate::DType,
+        /// Dtype of this sample.
+        found: crate::DType,
     },
     /// The keys differ from those of the first sample.
     #[error("{problem}; all samples of a batch must have the same keys")]

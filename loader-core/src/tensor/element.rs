@@ -60,6 +60,16 @@ macro_rules! elements {
                 }
             }
 
+            /// Returns the dtype that `Tensor` encodes as the number `code`.
+            pub(super) fn from_code(code: u8) -> Option<Self> {
+                [$(Self::$dtype),*].get(usize::from(code)).copied()
+            }
+
+            /// Returns the dtype with the given [`name`](Self::name).
+            pub fn from_name(name: &str) -> Option<Self> {
+                [$(Self::$dtype),*].into_iter().find(|dtype| dtype.name() == name)
+            }
+
             /// Name in NumPy and PyTorch, such as `float32`.
             pub const fn name(self) -> &'static str {
                 match self {

@@ -1,5 +1,6 @@
 //! Dense arrays of numbers.
 
+mod any;
 mod element;
 mod rows;
 mod serial;
@@ -8,6 +9,7 @@ use std::{fmt, sync::Arc};
 
 use loader_ipc::buffer::Buffer;
 
+pub use any::{AnyStack, AnyTensor};
 pub use element::{DType, Element};
 pub(crate) use rows::Rows;
 
@@ -54,6 +56,14 @@ pub enum TensorError {
         /// The shape.
         shape: Vec<usize>,
     },
+    /// The elements have another type than the one that was asked for.
+    #[error("the tensor has elements of type {found}, not {expected}")]
+    WrongDType {
+        /// The type that was asked for.
+        expected: DType,
+        /// The type of the elements.
+        found: DType,
+    },
     /// Another tensor in this process shares the data.
     #[error("the tensor's data is shared; drop its clones, or change a copy (`to_owned_tensor`)")]
     Shared,
@@ -94,7 +104,7 @@ impl<T: Element> Tensor<T> {
     }
 
     fn make(shape: Vec<usize>, allocate: impl FnOnce(usize) -> Option<Buffer>) -> Result<Self, TensorError> {
-        match bytes_of::<T>(&shape).and_then(allocate) {
+        match any::bytes_of(T::DTYPE, &shape).and_then(allocate) {
             Some(buffer) => Ok(Self::over(Arc::new(buffer), shape)),
             None => Err(TensorError::TooLarge { shape }),
         }
@@ -201,12 +211,6 @@ impl<T: Element> Tensor<T> {
     fn row_len(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
-}
-
-/// Returns the number of bytes of a tensor; `None` if it exceeds `isize::MAX`.
-fn bytes_of<T>(shape: &[usize]) -> Option<usize> {
-    let bytes = element_count(shape)?.checked_mul(size_of::<T>())?;
-    isize::try_from(bytes).is_ok().then_some(bytes)
 }
 
 /// Returns the product of `shape`; `None` if it overflows.

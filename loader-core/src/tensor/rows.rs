@@ -5,7 +5,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use loader_ipc::buffer::Buffer;
 
-use super::{Element, Tensor, TensorError, bytes_of};
+use super::{Element, Tensor, TensorError, any::bytes_of};
 
 /// A tensor that is written row by row.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl<T: Element> Rows<T> {
     /// Returns [`TensorError::TooLarge`] if the memory cannot be allocated.
     pub(crate) fn new(capacity: usize, row: &[usize]) -> Result<Self, TensorError> {
         let shape: Vec<usize> = [&[capacity], row].concat();
-        let Some(buffer) = bytes_of::<T>(&shape).and_then(Buffer::for_overwrite) else {
+        let Some(buffer) = bytes_of(T::DTYPE, &shape).and_then(Buffer::for_overwrite) else {
             return Err(TensorError::TooLarge { shape });
         };
         let row_bytes = row.iter().product::<usize>() * size_of::<T>();

@@ -11,7 +11,7 @@ use serde::{
     ser::{Error as _, SerializeStruct},
 };
 
-use super::{Element, Tensor, bytes_of};
+use super::{AnyTensor, DType, Element, Tensor, any::bytes_of};
 
 /// Encoding in a slot: the offset of the elements.
 #[derive(Serialize, Deserialize)]
@@ -40,68 +40,82 @@ struct Written {
 
 impl<T: Element> Serialize for Tensor<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let Some(offset) = arena::place(&self.buffer, self.as_bytes().len()) {
-            return Placed { dtype: T::DTYPE as u8, shape: &self.shape, offset }.serialize(serializer);
-        }
-        if let Some(piece) = attach::attach_piece(&self.buffer, self.as_bytes().len()) {
-            let piece = piece
-                .map_err(|error| S::Error::custom(format_args!("no shared memory for a tensor: {error}")))?;
-            return Attached { dtype: T::DTYPE as u8, shape: &self.shape, piece }.serialize(serializer);
-        }
-        let mut written = serializer.serialize_struct("Tensor", 3)?;
-        written.serialize_field("dtype", T::DTYPE.name())?;
-        written.serialize_field("shape", &self.shape)?;
-        written.serialize_field("data", &BytesRef(self.as_bytes()))?;
-        written.end()
+        serialize(&self.buffer, &self.shape, T::DTYPE, self.as_bytes(), serializer)
     }
 }
 
 impl<'de, T: Element> Deserialize<'de> for Tensor<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        AnyTensor::deserialize(deserializer)?.downcast().map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for AnyTensor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serialize(&self.buffer, &self.shape, self.dtype, self.as_bytes(), serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyTensor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         if attach::is_decoding() {
             let Attached::<Vec<usize>> { dtype, shape, piece } = Attached::deserialize(deserializer)?;
-            let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
-            let buffer = attach::piece(piece, bytes);
-            let missing = || {
+            let (dtype, bytes) = received(dtype, &shape).map_err(D::Error::custom)?;
+            let buffer = attach::piece(piece, bytes).ok_or_else(|| {
                 D::Error::custom(format_args!("the memory of a tensor ({piece:?}) is missing or too small"))
-            };
-            return Ok(Self::over(Arc::new(buffer.ok_or_else(missing)?), shape));
+            })?;
+            return Ok(Self { buffer: Arc::new(buffer), shape, dtype });
         }
         if !lent::is_decoding() {
-            return Self::from_written(Written::deserialize(deserializer)?).map_err(D::Error::custom);
+            return from_written(Written::deserialize(deserializer)?).map_err(D::Error::custom);
         }
         let Placed::<Vec<usize>> { dtype, shape, offset } = Placed::deserialize(deserializer)?;
-        let bytes = Self::checked_bytes(dtype, &shape).map_err(D::Error::custom)?;
+        let (dtype, bytes) = received(dtype, &shape).map_err(D::Error::custom)?;
         match lent::buffer_at(offset, bytes as u64) {
-            Some(Ok(buffer)) => Ok(Self::over(buffer, shape)),
+            Some(Ok(buffer)) => Ok(Self { buffer, shape, dtype }),
             Some(Err(error)) => Err(D::Error::custom(error)),
             None => Err(D::Error::custom("a tensor in a slot cannot be decoded outside of the slot")),
         }
     }
 }
 
-impl<T: Element> Tensor<T> {
-    /// Returns the number of bytes of a tensor with the received dtype and shape.
-    fn checked_bytes(dtype: u8, shape: &[usize]) -> Result<usize, String> {
-        let bytes = bytes_of::<T>(shape).filter(|_| dtype == T::DTYPE as u8);
-        bytes.ok_or_else(|| {
-            format!(
-                "expected a tensor of {}; this one has another dtype or the invalid shape {shape:?}",
-                T::DTYPE
-            )
-        })
+/// Serialises a tensor whose elements are `bytes`, the beginning of `buffer`.
+fn serialize<S: Serializer>(
+    buffer: &Arc<Buffer>,
+    shape: &[usize],
+    dtype: DType,
+    bytes: &[u8],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    if let Some(offset) = arena::place(buffer, bytes.len()) {
+        return Placed { dtype: dtype as u8, shape, offset }.serialize(serializer);
     }
+    if let Some(piece) = attach::attach_piece(buffer, bytes.len()) {
+        let piece = piece
+            .map_err(|error| S::Error::custom(format_args!("no shared memory for a tensor: {error}")))?;
+        return Attached { dtype: dtype as u8, shape, piece }.serialize(serializer);
+    }
+    let mut written = serializer.serialize_struct("Tensor", 3)?;
+    written.serialize_field("dtype", dtype.name())?;
+    written.serialize_field("shape", shape)?;
+    written.serialize_field("data", &BytesRef(bytes))?;
+    written.end()
+}
 
-    fn from_written(written: Written) -> Result<Self, String> {
-        let Written { dtype, shape, data: Bytes(data) } = written;
-        if dtype != T::DTYPE.name() {
-            return Err(format!("expected a tensor of {}, found one of {dtype}", T::DTYPE));
-        }
-        if bytes_of::<T>(&shape) != Some(data.len()) {
-            return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
-        }
-        Ok(Self::over(Arc::new(Buffer::copy_of(&data)), shape))
+/// Returns the dtype with the received code, and the number of bytes of a tensor with the received shape.
+fn received(code: u8, shape: &[usize]) -> Result<(DType, usize), String> {
+    let dtype = DType::from_code(code).ok_or_else(|| format!("{code} is not the code of a dtype"))?;
+    let bytes = bytes_of(dtype, shape).ok_or_else(|| format!("{shape:?} is not a valid shape"))?;
+    Ok((dtype, bytes))
+}
+
+fn from_written(written: Written) -> Result<AnyTensor, String> {
+    let Written { dtype, shape, data: Bytes(data) } = written;
+    let dtype = DType::from_name(&dtype).ok_or_else(|| format!("`{dtype}` is not a dtype"))?;
+    if bytes_of(dtype, &shape) != Some(data.len()) {
+        return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
     }
+    Ok(AnyTensor { buffer: Arc::new(Buffer::copy_of(&data)), shape, dtype })
 }
 
 struct BytesRef<'a>(&'a [u8]);
