@@ -21,11 +21,22 @@
 //! # anyhow::Ok(())
 //! ```
 
+#[cfg(feature = "records")]
+mod error;
 #[cfg(feature = "image-folder")]
 mod image_folder;
+#[cfg(feature = "records")]
+mod record;
+#[cfg(feature = "records")]
+mod source;
+
+#[cfg(feature = "records")]
+pub use error::{DataError, DataProblem, Position};
 
 #[cfg(feature = "image-folder")]
 pub use image_folder::{
     ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE, Pixel,
     Step, Transform, TransformError,
 };
+#[cfg(feature = "records")]
+pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};

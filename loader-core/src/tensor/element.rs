@@ -4,23 +4,38 @@ use std::fmt;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
 /// Data type of the elements of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// In a config it has its name in NumPy, such as `"float32"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs)] // each variant has the name of its Rust type
 pub enum DType {
+    #[serde(rename = "uint8")]
     U8,
+    #[serde(rename = "int8")]
     I8,
+    #[serde(rename = "uint16")]
     U16,
+    #[serde(rename = "int16")]
     I16,
+    #[serde(rename = "uint32")]
     U32,
+    #[serde(rename = "int32")]
     I32,
+    #[serde(rename = "uint64")]
     U64,
+    #[serde(rename = "int64")]
     I64,
+    #[serde(rename = "float16")]
     F16,
+    #[serde(rename = "bfloat16")]
     BF16,
+    #[serde(rename = "float32")]
     F32,
+    #[serde(rename = "float64")]
     F64,
 }
 

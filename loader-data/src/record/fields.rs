@@ -1,0 +1,161 @@
+//! Which fields of a record a dataset returns, and how.
+
+use std::collections::BTreeMap;
+
+use loader_core::DType;
+use serde::{Deserialize, Serialize};
+
+use super::{Record, Scalar, Value};
+use crate::error::DataProblem;
+
+/// Which fields the records of a dataset have, and how their numbers are collated. By default a record has all
+/// fields of the file, as they are.
+///
+/// # Examples
+/// ```
+/// use loader_core::DType;
+/// use loader_data::{FieldOptions, Record};
+///
+/// let options = FieldOptions::new().select(["tokens", "label"]).dtype("label", DType::U8).pad("tokens", -1.0);
+/// let record: Record = serde_json::from_str(r#"{"tokens": [5, 6], "label": 3, "note": "x"}"#)?;
+/// let record = options.apply(record)?;
+/// assert_eq!(record.len(), 2);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FieldOptions {
+    /// The fields, in the order that the records have; `None` for all fields of the file.
+    fields: Option<Vec<String>>,
+    /// Dtype to which the numbers of a field are converted.
+    dtypes: BTreeMap<String, DType>,
+    /// Number with which the sequences of a field are padded to the longest of a batch.
+    pad: BTreeMap<String, f64>,
+}
+
+impl FieldOptions {
+    /// Returns the options that change nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Keeps only these fields, in this order. A record without one of them is an error.
+    #[must_use]
+    pub fn select<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.fields = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Converts the numbers of field `name` to `dtype`. A number that `dtype` cannot hold is an error; floats are
+    /// rounded to the nearest.
+    #[must_use]
+    pub fn dtype(mut self, name: impl Into<String>, dtype: DType) -> Self {
+        self.dtypes.insert(name.into(), dtype);
+        self
+    }
+
+    /// Lets the sequences of field `name` have different lengths: a batch pads them with `value` to the longest, and
+    /// is a [`Column::Padded`](super::Column::Padded).
+    #[must_use]
+    pub fn pad(mut self, name: impl Into<String>, value: f64) -> Self {
+        self.pad.insert(name.into(), value);
+        self
+    }
+
+    /// The selected fields; `None` for all.
+    pub(crate) fn selected(&self) -> Option<&[String]> {
+        self.fields.as_deref()
+    }
+
+    /// Text for the fingerprint of a dataset.
+    pub(crate) fn fingerprint(&self) -> String {
+        if *self == Self::default() { String::new() } else { format!(", {self:?}") }
+    }
+
+    /// Applies the options to `record`.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::MissingField`] or [`DataProblem::WrongType`].
+    pub fn apply(&self, mut record: Record) -> Result<Record, DataProblem> {
+        if let Some(names) = &self.fields {
+            let mut selected = Record { fields: Vec::with_capacity(names.len()) };
+            for name in names {
+                let Some(at) = record.fields.iter().position(|(field, _)| **field == **name) else {
+                    let available = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+                    return Err(DataProblem::MissingField { field: name.clone(), available });
+                };
+                selected.fields.push(record.fields.swap_remove(at));
+            }
+            record = selected;
+        }
+        for (name, &dtype) in &self.dtypes {
+            if let Some(value) = record.get_mut(name) {
+                let wrong = || DataProblem::WrongType {
+                    field: name.clone(),
+                    expected: format!("numbers that {dtype} can hold"),
+                    found: value.kind(),
+                };
+                *value = value.convert(dtype).ok_or_else(wrong)?;
+            }
+        }
+        for (name, &number) in &self.pad {
+            if let Some(value) = record.get_mut(name) {
+                pad(name, value, number)?;
+            }
+        }
+        Ok(record)
+    }
+}
+
+/// Marks `value` as a sequence that is padded with `number`.
+fn pad(name: &str, value: &mut Value, number: f64) -> Result<(), DataProblem> {
+    let found = value.kind();
+    let wrong = |expected: &str| DataProblem::WrongType {
+        field: name.to_owned(),
+        expected: expected.to_owned(),
+        found: found.clone(),
+    };
+    if matches!(value, Value::List(list) if list.is_empty()) {
+        // Batches take the dtype of a sequence without items from the others.
+        return Ok(());
+    }
+    let Value::Tensor(tensor) = value else { return Err(wrong("a sequence of numbers")) };
+    let number = Scalar::from_f64(number, tensor.dtype());
+    let number = number.ok_or_else(|| wrong("numbers of a type that can hold the padding"))?;
+    *value = Value::Ragged(tensor.clone(), number);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn apply(options: &FieldOptions, json: &str) -> Result<Record, DataProblem> {
+        options.apply(serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn fields_are_selected_in_order_and_converted() {
+        let options = FieldOptions::new().select(["b", "a"]).dtype("a", DType::F32);
+        let record = apply(&options, r#"{"a": 1, "b": "x", "c": null}"#).unwrap();
+        let fields: Vec<_> = record.iter().map(|(name, _)| name).collect();
+        assert_eq!(fields, ["b", "a"]);
+        assert_eq!(record.get("a"), Some(&Value::from(1.0f32)));
+
+        let missing = apply(&options, r#"{"a": 1, "c": 2}"#).unwrap_err();
+        assert_eq!(missing.to_string(), "there is no field `b`; there are: a, c");
+        let wrong = apply(&options, r#"{"a": "1", "b": 2}"#).unwrap_err();
+        assert!(matches!(wrong, DataProblem::WrongType { field, .. } if field == "a"));
+    }
+
+    #[test]
+    fn only_sequences_are_padded() {
+        let options = FieldOptions::new().pad("a", 0.5);
+        assert!(matches!(apply(&options, r#"{"a": [1.0]}"#).unwrap().get("a"), Some(Value::Ragged(..))));
+        assert!(
+            matches!(apply(&options, r#"{"a": [1]}"#), Err(DataProblem::WrongType { .. })),
+            "0.5 is no integer"
+        );
+        assert!(matches!(apply(&options, r#"{"a": 1.0}"#), Err(DataProblem::WrongType { .. })));
+    }
+}

@@ -1,0 +1,157 @@
+//! Records: rows whose fields are known only at run time.
+
+mod collate;
+mod convert;
+mod deserialize;
+mod fields;
+mod value;
+
+use std::{any::Any, fmt, sync::Arc};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+    ser::SerializeMap,
+};
+
+pub use collate::{Column, ColumnError, Columns, RecordStack};
+pub use fields::FieldOptions;
+pub use value::{Scalar, Value};
+
+use crate::error::DataProblem;
+
+/// One row of a file: named values, in the order of the file.
+///
+/// It is the sample of a dataset whose row type is not given. A batch of records is [`Columns`]. A dataset can also
+/// return rows of a type of your own that implements `Deserialize`.
+///
+/// # Examples
+/// ```
+/// use loader_data::{Record, Value};
+///
+/// let record: Record = serde_json::from_str(r#"{"text": "a cat", "label": 3}"#)?;
+/// assert_eq!(record.get("label"), Some(&Value::from(3_i64)));
+///
+/// #[derive(serde::Deserialize)]
+/// struct Row {
+///     text: String,
+///     label: u8,
+/// }
+/// let row: Row = record.into_row()?;
+/// assert_eq!((row.text.as_str(), row.label), ("a cat", 3));
+/// # anyhow::Ok(())
+/// ```
+#[derive(Clone, Default, PartialEq)]
+pub struct Record {
+    fields: Vec<(Arc<str>, Value)>,
+}
+
+impl Record {
+    /// Creates a record without fields.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of fields.
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// True if there are no fields.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Returns the value of field `name`.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value)
+    }
+
+    /// Returns the value of field `name` for changing it.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
+        self.fields.iter_mut().find(|(field, _)| &**field == name).map(|(_, value)| value)
+    }
+
+    /// Sets field `name`, and adds it at the end if it does not exist.
+    pub fn set(&mut self, name: impl Into<Arc<str>>, value: impl Into<Value>) {
+        let name = name.into();
+        match self.get_mut(&name) {
+            Some(field) => *field = value.into(),
+            None => self.fields.push((name, value.into())),
+        }
+    }
+
+    /// Removes field `name` and returns its value.
+    pub fn remove(&mut self, name: &str) -> Option<Value> {
+        let position = self.fields.iter().position(|(field, _)| &**field == name)?;
+        Some(self.fields.remove(position).1)
+    }
+
+    /// Returns the fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.fields.iter().map(|(name, value)| (&**name, value))
+    }
+
+    /// Converts the record to a type that implements `Deserialize`. Fields that the type does not have are ignored.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::Record`] if a field is missing or has another type.
+    pub fn into_row<R: DeserializeOwned + 'static>(self) -> Result<R, DataProblem> {
+        // A record is moved, not rebuilt field by field.
+        let mut record = Some(self);
+        if let Some(same) = (&mut record as &mut dyn Any).downcast_mut::<Option<R>>() {
+            return Ok(same.take().expect("it was just set"));
+        }
+        R::deserialize(record.expect("it was not taken"))
+            .map_err(|error| DataProblem::Record(error.to_string()))
+    }
+}
+
+impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Record {
+    /// Collects fields. If a name occurs twice, the last value remains.
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(fields: I) -> Self {
+        let mut record = Self::new();
+        fields.into_iter().for_each(|(name, value)| record.set(name, value));
+        record
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Record {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.len()))?;
+        for (name, value) in self.iter() {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Record {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Record;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with named fields")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
+                let mut record = Record::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    record.set(name, value);
+                }
+                Ok(record)
+            }
+        }
+
+        deserializer.deserialize_map(Fields)
+    }
+}

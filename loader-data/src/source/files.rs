@@ -1,0 +1,252 @@
+//! The files of a dataset: listed once in main, opened lazily in the workers.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    os::unix::fs::FileTypeExt,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use loader_core::SharedVec;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{Blob, Location, patterns};
+use crate::error::{DataError, DataProblem, Result};
+
+/// Max number of files that one worker keeps open.
+const MAX_OPEN: usize = 64;
+
+/// A file of a dataset, as it was when the dataset was opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DataFile {
+    pub(crate) location: Location,
+    /// Number of bytes.
+    pub(crate) len: u64,
+    /// Changes when the content changes: the time of the last modification, or the ETag of an object.
+    pub(crate) version: String,
+}
+
+/// The files of a dataset. The list is in shared memory, once for all workers. A worker opens a file when it first
+/// reads it, and keeps the files open that it used last.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Files {
+    list: SharedVec<DataFile>,
+    /// Hash of the names and sizes, for the fingerprint.
+    listing: u64,
+    #[serde(skip)]
+    open: Mutex<VecDeque<(usize, Arc<Blob>)>>,
+}
+
+impl Files {
+    /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder (all
+    /// files in it and in its sub-folders whose names end with one of `extensions`, ordered by path, bytewise), or a
+    /// name with braces and wildcards.
+    ///
+    /// # Errors
+    /// Returns an error if a pattern stands for no file, or a file is not a regular file or cannot be read.
+    pub(crate) fn list<P: AsRef<Path>>(
+        patterns: impl IntoIterator<Item = P>,
+        extensions: &[&str],
+    ) -> Result<Self> {
+        let mut files = Vec::new();
+        for pattern in patterns {
+            let location = Location::new(pattern);
+            match &location {
+                Location::Path(path) => list_paths(Path::new(path), extensions, &mut files)?,
+                Location::Url(_) => {
+                    let reason = "URLs need the feature `cloud` of loader-data";
+                    return Err(DataError::new(&location, DataProblem::Unsupported(reason.to_owned())));
+                }
+            }
+        }
+        let mut listing = Xxh3::new();
+        for file in &files {
+            listing.update(file.location.file_name().as_bytes());
+            listing.update(&file.len.to_le_bytes());
+        }
+        let list = SharedVec::new(files)
+            .map_err(|error| DataError::new("the list of files", DataProblem::Memory(error.to_string())))?;
+        Ok(Self { list, listing: listing.digest(), open: Mutex::default() })
+    }
+
+    /// Number of files.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Returns file `index`.
+    ///
+    /// # Panics
+    /// Panics if there is no such file.
+    pub(crate) fn get(&self, index: usize) -> DataFile {
+        self.list
+            .get(index)
+            .expect("the index of a file is below the number of files, and `list` has encoded it")
+    }
+
+    /// Opens file `index`, or returns it if it is still open.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened, or has changed since it was listed.
+    pub(crate) fn open(&self, index: usize) -> Result<Arc<Blob>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(position) = open.iter().position(|(file, _)| *file == index) {
+            let found = open.remove(position).expect("`position` has found it");
+            let blob = Arc::clone(&found.1);
+            open.push_front(found);
+            return Ok(blob);
+        }
+        let blob = Arc::new(Blob::open(self.get(index))?);
+        open.truncate(MAX_OPEN - 1);
+        open.push_front((index, Arc::clone(&blob)));
+        Ok(blob)
+    }
+
+    /// Hash of the names (without folders) and sizes of all files. The contents are not part of it.
+    pub(crate) fn listing(&self) -> u64 {
+        self.listing
+    }
+}
+
+impl Clone for Files {
+    fn clone(&self) -> Self {
+        Self { list: self.list.clone(), listing: self.listing, open: Mutex::default() }
+    }
+}
+
+fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Result<()> {
+    // A name that exists is not a pattern, whatever characters it has. One that is not Unicode is not either.
+    let (false, Some(text)) = (path.exists(), path.to_str()) else {
+        return list_path(path, extensions, files);
+    };
+    let invalid = |problem| DataError::new(Location::from(path.to_owned()), problem);
+    for name in patterns::expand_braces(text).map_err(invalid)? {
+        if !patterns::is_glob(&name) {
+            list_path(Path::new(&name), extensions, files)?;
+            continue;
+        }
+        let found = glob::glob(&name).map_err(|error| invalid(DataProblem::Pattern(error.to_string())))?;
+        // `glob` returns the paths in alphabetic order.
+        let before = files.len();
+        for path in found {
+            let path = path.map_err(|error| invalid(DataProblem::Unreadable(error.into())))?;
+            list_path(&path, extensions, files)?;
+        }
+        if files.len() == before {
+            return Err(invalid(DataProblem::NotFound));
+        }
+    }
+    Ok(())
+}
+
+fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Result<()> {
+    let location = Location::from(path.to_owned());
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => DataError::new(&location, DataProblem::NotFound),
+        _ => DataError::new(&location, error),
+    };
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if !metadata.is_dir() {
+        files.push(DataFile::of(location, &metadata)?);
+        return Ok(());
+    }
+    let before = files.len();
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let metadata =
+                fs::metadata(&path).map_err(|error| DataError::new(Location::from(path.clone()), error))?;
+            if metadata.is_dir() && !name.starts_with('.') {
+                folders.push(path);
+            } else if extensions.iter().any(|extension| name.ends_with(extension)) && !name.starts_with('.') {
+                files.push(DataFile::of(Location::from(path), &metadata)?);
+            }
+        }
+    }
+    if files.len() == before {
+        let extensions = extensions.join(" or ");
+        return Err(DataError::new(&location, DataProblem::NoFiles { extensions }));
+    }
+    files[before..].sort_by(|one, other| one.location.cmp(&other.location));
+    Ok(())
+}
+
+impl DataFile {
+    /// Describes the file with the given metadata.
+    pub(super) fn of(location: Location, metadata: &fs::Metadata) -> Result<Self> {
+        let kind = metadata.file_type();
+        let found = match kind {
+            _ if kind.is_file() => {
+                let modified = metadata.modified().map_err(|error| DataError::new(&location, error))?;
+                let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                return Ok(Self { location, len: metadata.len(), version: format!("modified at {since:?}") });
+            }
+            _ if kind.is_dir() => "a folder",
+            _ if kind.is_fifo() => "a named pipe",
+            _ if kind.is_socket() => "a socket",
+            _ => "a device",
+        };
+        Err(DataError::new(location, DataProblem::NotAFile { found }))
+    }
+
+    /// Returns an error if `now` is not the same content.
+    pub(super) fn check_unchanged(&self, now: &Self) -> Result<()> {
+        if (self.len, &self.version) == (now.len, &now.version) {
+            return Ok(());
+        }
+        let text = |file: &Self| format!("{} bytes, {}", file.len, file.version);
+        Err(DataError::new(&self.location, DataProblem::Changed { expected: text(self), found: text(now) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_and_folders_list_files_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, name).unwrap();
+        };
+        ["b.txt", "a.txt", "sub/c.txt", "other.csv", ".hidden.txt", "a-10.txt"].into_iter().for_each(write);
+        let names = |pattern: &str| {
+            let files = Files::list([folder.path().join(pattern)], &[".txt"])?;
+            Ok::<_, DataError>(
+                (0..files.len()).map(|file| files.get(file).location.file_name()).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(names("").unwrap(), ["a-10.txt", "a.txt", "b.txt", "c.txt"]);
+        assert_eq!(names("?.txt").unwrap(), ["a.txt", "b.txt"]);
+        assert_eq!(names("{b,a}.txt").unwrap(), ["b.txt", "a.txt"]);
+        assert_eq!(names("other.csv").unwrap(), ["other.csv"], "a file is listed whatever its extension is");
+        assert!(matches!(names("*.json").unwrap_err().problem, DataProblem::NotFound));
+        assert!(matches!(names("{a,z}.txt").unwrap_err().problem, DataProblem::NotFound));
+        fs::create_dir(folder.path().join("empty")).unwrap();
+        assert!(matches!(names("empty").unwrap_err().problem, DataProblem::NoFiles { .. }));
+    }
+
+    #[test]
+    fn a_changed_file_and_a_pipe_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, pipe) = (folder.path().join("a.txt"), folder.path().join("pipe"));
+        fs::write(&file, "one").unwrap();
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let refused = Files::list([&pipe], &[]).unwrap_err();
+        assert!(matches!(refused.problem, DataProblem::NotAFile { found: "a named pipe" }), "{refused}");
+
+        let files = Files::list([&file], &[]).unwrap();
+        assert_eq!(files.open(0).unwrap().read(0..3).unwrap(), b"one");
+        let again = files.clone();
+        fs::write(&file, "three").unwrap();
+        assert!(matches!(again.open(0).unwrap_err().problem, DataProblem::Changed { .. }));
+        fs::remove_file(&file).unwrap();
+        assert!(matches!(again.open(0).unwrap_err().problem, DataProblem::NotFound));
+    }
+}

@@ -1,0 +1,89 @@
+//! Checks that hold for every dataset: the output does not depend on the workers, on their deaths, or on a resume.
+
+use std::{process, sync::mpsc, thread, time::Duration};
+
+use loader_core::{DataLoader, Digest, Iter, collate::Batch};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// Checks that the loader that `build` makes gives the same epochs with 0, 1 and 3 workers, with workers that are
+/// killed, and when it is resumed in the middle of an epoch with another number of workers. Returns the batches of
+/// epoch 0.
+///
+/// `build` gets the number of workers. The loader of an iterable dataset must have a fixed number of shards.
+///
+/// # Panics
+/// Panics if one of them differs or a batch fails.
+pub fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) -> Vec<B> {
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        if is_done.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("the check hangs");
+            process::abort();
+        }
+    });
+    let epoch =
+        |workers: usize, epoch: u64| rest(&mut build(workers).epoch(epoch).unwrap(), &mut Digest::new());
+    let expected = [0, 1].map(|number| epoch(0, number));
+    assert!(expected[0].1 >= 4, "an epoch of {} batches shows little: make it longer", expected[0].1);
+    for workers in [1, 3] {
+        assert_eq!([0, 1].map(|number| epoch(workers, number)), expected, "with {workers} workers");
+    }
+    assert_eq!(killed(&build(3)), expected[0], "with workers that are killed");
+    for (before, after) in [(0, 3), (3, 1), (2, 0)] {
+        assert_eq!(
+            resumed(&build(before), &build(after)),
+            expected[0],
+            "resumed with {after} instead of {before}"
+        );
+    }
+    let batches = build(3).epoch(0).unwrap().map(Result::unwrap).collect();
+    drop(done);
+    batches
+}
+
+/// Digests of order and content, and the number of batches.
+type Output = ((u64, u64), usize);
+
+fn rest<B: Batch>(batches: &mut Iter<B>, digest: &mut Digest) -> Output {
+    let mut count = 0;
+    while let Some(batch) = batches.next() {
+        let batch = batch.unwrap();
+        digest.add(&batches.last_batch().expect("a batch was returned").indices, &batch);
+        count += 1;
+    }
+    ((digest.order(), digest.content()), count)
+}
+
+/// Kills one worker before each of the first batches.
+fn killed<B: Batch>(loader: &DataLoader<B>) -> Output {
+    let mut digest = Digest::new();
+    let mut batches = loader.epoch(0).unwrap();
+    for number in 0..3 {
+        let pid = batches.worker_pids()[number];
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
+        let batch = batches.next().unwrap().unwrap();
+        digest.add(&batches.last_batch().expect("a batch was returned").indices, &batch);
+    }
+    let (digests, count) = rest(&mut batches, &mut digest);
+    // A worker that was killed may end after the epoch.
+    assert!(batches.report().restarts > 0, "no worker was replaced");
+    (digests, count + 3)
+}
+
+/// Leaves an epoch after two batches and continues it with another loader.
+fn resumed<B: Batch>(before: &DataLoader<B>, after: &DataLoader<B>) -> Output {
+    let mut digest = Digest::new();
+    let mut batches = before.epoch(0).unwrap();
+    for _ in 0..2 {
+        let batch = batches.next().unwrap().unwrap();
+        digest.add(&batches.last_batch().expect("a batch was returned").indices, &batch);
+    }
+    let state = serde_json::to_string(&batches.state()).unwrap();
+    drop(batches);
+    let state = serde_json::from_str(&state).unwrap();
+    let (digests, count) = rest(&mut after.resume(&state).unwrap(), &mut digest);
+    (digests, count + 2)
+}
