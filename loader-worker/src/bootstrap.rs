@@ -3,6 +3,7 @@
 use std::{
     ffi::CString,
     panic::{AssertUnwindSafe, catch_unwind},
+    process::ExitCode,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -13,7 +14,6 @@ use loader_core::{
 };
 use loader_ipc::{
     attach::Attached,
-    control::ControlPage,
     default_sigchld, end_if_forked,
     entry::AnyFunction,
     frame::{Failure, Stage},
@@ -21,18 +21,40 @@ use loader_ipc::{
     handshake::{Bootstrap, Connected, DatasetCode, HandshakeError, refuse},
     ignore_sigpipe, keep_freed_memory,
     lifeline::{Lifeline, LifelineError},
-    process::take_lifeline_from_stdin,
-    queue::{CommandReceiver, ReportSender},
+    process::{is_worker, take_lifeline_from_stdin},
 };
 use nix::sys::{prctl::set_name, signal::SigSet};
 use signal_hook::consts::SIGINT;
 
 use crate::{
-    commands, inherited::close_inherited, memory::limit_memory, registry::Registry, watchdog::Watchdog,
+    commands::{self, Session},
+    inherited::close_inherited,
+    memory::limit_memory,
+    registry::Registry,
+    watchdog::Watchdog,
 };
 
 /// Maximum time from the start of the process to the end of the handshake.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+impl Registry {
+    /// Serves as a worker until the main process does not need the worker any more. Make this call the whole
+    /// `main` of a worker program.
+    ///
+    /// In a process that no loader has started, prints an explanation to standard error and returns exit code
+    /// 2.
+    pub fn serve(&self) -> ExitCode {
+        if !is_worker() {
+            eprintln!(
+                "this program is a worker of a data loader, and only a loader can start it: set `worker_program` or \
+                 LOADER_WORKER to its path; it serves the datasets {}",
+                self.names()
+            );
+            return ExitCode::from(2);
+        }
+        ExitCode::from(u8::try_from(run(self)).unwrap_or(1))
+    }
+}
 
 /// Serves as a worker until its end; returns the exit code.
 pub(crate) fn run(registry: &Registry) -> i32 {
@@ -132,17 +154,6 @@ fn find_open(registry: &Registry, code: &DatasetCode) -> Result<(OpenFn, Vec<Any
         }
         DatasetCode::Registered { name, types } => Ok((registry.find(name, types)?.open, Vec::new())),
     }
-}
-
-/// What [`commands::run`] needs from the handshake, besides the dataset.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) worker: usize,
-    pub(crate) control: Arc<ControlPage>,
-    pub(crate) commands: CommandReceiver,
-    pub(crate) results: ReportSender,
-    /// Maximum private memory of this process in bytes.
-    pub(crate) memory_limit: Option<u64>,
 }
 
 type Opened = Result<Box<dyn Fetch>, Failure>;

@@ -1,9 +1,6 @@
 //! The worker's loop: carries out commands until the sentinel.
 
 use std::{
-    cell::{Cell, RefCell},
-    io,
-    num::NonZeroUsize,
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -11,37 +8,47 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use loader_core::internal::{
-    BatchRequest, EncodeBatch, Fetch, NoBatch, ProgressSink, ShardPosition, Snapshot, to_failure,
-};
+use loader_core::internal::{BatchRequest, EncodeBatch, Fetch, NoBatch, ShardPosition, Snapshot};
 use loader_ipc::{
-    ChunkError, Loan, SlotMemory,
-    arena::{Arena, EncodeError, Encoded},
+    arena::{Arena, Encoded},
     channel::SendError,
     control::{ControlPage, WorkerLine, WorkerState},
     end_if_forked,
     fault::{self, Point},
-    frame::{BadSampleRecord, Event, Failure, Indices, Lease, MAX_BAD_SAMPLES, ONE_BY_ONE, Stage, Task},
+    frame::{Event, Failure, Indices, Lease, Task},
     lifeline::Lifeline,
+    queue::{CommandReceiver, ReportSender},
 };
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::{
-    bootstrap::Session,
+    encode::{EncodeFailure, WaitingBatch, encode},
     inbox::{Inbox, Next},
     memory::own_memory,
+    progress::PageSink,
     slots::{Grant, Slots},
 };
 
-/// Minimum time of a batch after which page faults and memory are always measured.
+/// Minimum time of a batch after which the worker always measures its page faults and memory.
 const LONG_BATCH: Duration = Duration::from_millis(1);
-/// Page faults and memory are also measured after each batch whose number is a multiple of this.
+/// The worker also measures them after each batch whose number is a multiple of this.
 const MEASURE_INTERVAL: u64 = 16;
+
+/// What [`run`] needs besides the dataset.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) worker: usize,
+    pub(crate) control: Arc<ControlPage>,
+    pub(crate) commands: CommandReceiver,
+    pub(crate) results: ReportSender,
+    /// Maximum private memory of this process in bytes.
+    pub(crate) memory_limit: Option<u64>,
+}
 
 /// Carries out commands until the sentinel arrives or main is gone.
 ///
 /// # Errors
-/// If main breaks the protocol, or a report cannot be sent. The process then ends, which main notices.
+/// If main breaks the protocol, or a report cannot be sent. The process then ends, and main notices its exit.
 pub(crate) fn run(
     fetch: Result<Box<dyn Fetch>, Failure>,
     session: Session,
@@ -55,7 +62,7 @@ pub(crate) fn run(
         is_failure_reported: false,
         resident: 0,
     };
-    // Before the report: once main has received it, main must not see the state `Starting`.
+    // The state precedes the report: once main has received the report, main must not see `Starting`.
     worker.enter(WorkerState::Idle);
     let ready = match &worker.fetch {
         Ok(_) => Event::Ready,
@@ -83,7 +90,7 @@ pub(crate) fn run(
             return Ok(());
         }
         if let Some(resident) = worker.oversize() {
-            // This process ends, and the process that replaces it starts with little memory.
+            // This process ends, and main replaces it by a process with less memory.
             return worker.report(Event::Oversized { resident }).map(drop);
         }
     }
@@ -97,9 +104,9 @@ struct Worker<'a> {
     slots: Slots<'a>,
     /// Number of batches finished.
     batches: u64,
-    /// True if main was told in this epoch that the dataset could not be opened.
+    /// True if the worker has reported in this epoch that the dataset could not be opened.
     is_failure_reported: bool,
-    /// Private memory in bytes when last measured.
+    /// Private memory in bytes at the last measurement.
     resident: u64,
 }
 
@@ -116,7 +123,7 @@ enum Outcome {
         lease: Lease,
         failure: Failure,
     },
-    /// The epoch is over or abandoned.
+    /// The epoch was abandoned, or the done flag is set.
     Cancelled {
         lease: Lease,
     },
@@ -130,12 +137,6 @@ enum Outcome {
     },
     /// Main is gone.
     MainGone,
-}
-
-/// Why a batch is not in its slot.
-enum NotSent {
-    TooLarge { needed: usize },
-    Failed(Failure),
 }
 
 impl Worker<'_> {
@@ -162,14 +163,12 @@ impl Worker<'_> {
         let control = Arc::clone(&self.session.control);
         let sink = PageSink::new(&control, self.session.worker, &known_bad);
         let outcome = self.fetch_and_send(epoch, number, lease, &request, &sink)?;
-        // Without a batch the state is still that of a sample, which is over.
+        // Without a batch, the control page still shows the last sample, on which the worker works no more.
         if !matches!(outcome, Outcome::Done { .. }) {
             self.enter(WorkerState::Sending);
         }
         let position = self.position(&request);
-        let mut bad = sink.bad.into_inner();
-        bad.truncate(MAX_BAD_SAMPLES);
-        BadSampleRecord::cut_to_frame(&mut bad);
+        let bad = sink.into_bad();
         let event = match outcome {
             Outcome::Done { lease, encoded } => {
                 fault::point(Point::WorkerSend);
@@ -200,7 +199,7 @@ impl Worker<'_> {
         self.report(event)
     }
 
-    /// Skips a task that main has withdrawn. What the task says about slots still applies.
+    /// Skips a task that main has withdrawn, but maps and unmaps the regions that the task names.
     fn skip_withdrawn(&mut self, task: Task) -> anyhow::Result<Flow> {
         self.slots.update(task.lease, task.forget)?;
         self.report(Event::Withdrawn { task: task.number })
@@ -216,8 +215,8 @@ impl Worker<'_> {
         self.report(Event::Resumed { epoch })
     }
 
-    /// Returns how many items were taken from the task's shard, or where it will be opened; 0 for a task of
-    /// indices.
+    /// Returns the position in the task's shard: the number of items taken from it, or the position at which the
+    /// worker will open it. Returns 0 for a task of indices.
     fn position(&self, request: &BatchRequest) -> u64 {
         let BatchRequest::NextOf { shard, place } = request else { return 0 };
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)
@@ -235,8 +234,8 @@ impl Worker<'_> {
     ) -> anyhow::Result<Outcome> {
         let fetch = match &mut self.fetch {
             Ok(fetch) => fetch,
-            // The number of a shard's batches is not known, so the failure is reported once, and then all
-            // shards are exhausted.
+            // The number of batches of a shard is not known. So the worker reports the failure once, and then
+            // reports that its shards are exhausted.
             Err(_) if self.is_failure_reported && matches!(request, BatchRequest::NextOf { .. }) => {
                 return Ok(Outcome::Exhausted { lease });
             }
@@ -257,16 +256,16 @@ impl Worker<'_> {
         fault::point(Point::WorkerWrite);
         match encode(&*batch, &mut arena) {
             Ok(encoded) => Ok(Outcome::Done { lease, encoded }),
-            Err(NotSent::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
-            Err(NotSent::TooLarge { needed }) => {
+            Err(EncodeFailure::Failed(failure)) => Ok(Outcome::Failed { lease, failure }),
+            Err(EncodeFailure::TooLarge { needed }) => {
                 drop(arena);
                 self.send_in_larger_slot(task, lease, batch, needed)
             }
         }
     }
 
-    /// Asks main for a larger slot and encodes the batch into it. Main may first ask for the slot that the
-    /// task has; the batch then waits in private memory.
+    /// Asks main for a larger slot and encodes the batch into it. Main may first ask the worker to vacate the
+    /// task's slot; the batch then waits in private memory.
     fn send_in_larger_slot(
         &mut self,
         task: u64,
@@ -278,7 +277,7 @@ impl Worker<'_> {
             return Ok(Outcome::MainGone);
         }
         let failed = |failure| Ok(Outcome::Failed { lease, failure });
-        let mut waiting = Waiting::Batch(batch);
+        let mut waiting = WaitingBatch::InSlot(batch);
         let larger = loop {
             match self.slots.wait_for_grant(task, &self.session.control)? {
                 Grant::Lease(larger) => break larger,
@@ -314,7 +313,7 @@ impl Worker<'_> {
     fn count(&mut self, samples: u64, started: Instant) {
         let busy = started.elapsed();
         self.batches += 1;
-        // Both measurements take system calls, so they are not made for every small batch.
+        // Both measurements take system calls, so the worker does not make them after every small batch.
         if busy >= LONG_BATCH || self.batches.is_multiple_of(MEASURE_INTERVAL) {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
@@ -377,132 +376,5 @@ impl Worker<'_> {
     fn line(&self) -> WorkerLine<'_> {
         end_if_forked();
         self.session.control.line_of(self.session.worker)
-    }
-}
-
-/// A batch that waits for a larger slot.
-enum Waiting {
-    Batch(Box<dyn EncodeBatch>),
-    /// Encoded in private memory, exactly as it will be in the slot.
-    Copied(Arc<SlotMemory>, Encoded),
-}
-
-impl Waiting {
-    /// Copies the batch, which takes `needed` bytes, out of its slot.
-    fn copy_out(self, needed: usize) -> Result<Self, Failure> {
-        let Self::Batch(batch) = &self else { return Ok(self) };
-        let no_memory =
-            |error: io::Error| Failure::to_send(format!("there is no memory to copy the batch: {error}"));
-        let len = NonZeroUsize::new(needed).ok_or_else(|| no_memory(io::ErrorKind::InvalidInput.into()))?;
-        let memory = SlotMemory::of_this_process(len).map_err(no_memory)?;
-        let loan = memory.lend(()).expect("new memory is not lent");
-        let encoded = encode_again(&**batch, &mut Arena::in_slot(loan), needed)?;
-        Ok(Self::Copied(memory, encoded))
-    }
-
-    /// Encodes or copies the batch into a slot.
-    fn encode(self, mut slot: Loan, needed: usize) -> Result<Encoded, Failure> {
-        match self {
-            Self::Batch(batch) => encode_again(&*batch, &mut Arena::in_slot(slot), needed),
-            Self::Copied(memory, encoded) => {
-                let not_copied =
-                    |error: ChunkError| Failure::to_send(format!("the batch cannot be copied: {error}"));
-                let mut copy = memory.lend(()).expect("the arena in it was dropped");
-                let end = usize::try_from(encoded.start + encoded.len).expect("the encoding is in memory");
-                let bytes = copy.take(0..end).map_err(not_copied)?;
-                slot.put(0, bytes.as_bytes()).map_err(not_copied)?;
-                Ok(encoded)
-            }
-        }
-    }
-}
-
-/// Encodes a batch that needed `needed` bytes when it was first encoded.
-fn encode_again(batch: &dyn EncodeBatch, arena: &mut Arena, needed: usize) -> Result<Encoded, Failure> {
-    encode(batch, arena).map_err(|error| match error {
-        NotSent::Failed(failure) => failure,
-        NotSent::TooLarge { needed: again } => Failure::to_send(format!(
-            "the batch needed {needed} bytes when it was first encoded, but {again} bytes the second time"
-        )),
-    })
-}
-
-/// Encodes a batch. The batch's `Serialize` is user code and may fail or panic.
-fn encode(batch: &dyn EncodeBatch, arena: &mut Arena) -> Result<Encoded, NotSent> {
-    match catch_unwind(AssertUnwindSafe(|| batch.encode(arena))) {
-        Ok(Ok(encoded)) => Ok(encoded),
-        Ok(Err(EncodeError::TooLarge { needed })) => Err(NotSent::TooLarge { needed }),
-        Ok(Err(error)) => Err(NotSent::Failed(Failure::to_send(error.to_string()))),
-        Err(payload) => Err(NotSent::Failed(to_failure(&*payload, Stage::Send, None))),
-    }
-}
-
-/// Publishes the progress of a batch on the control page, and tells the fetcher when the batch is not wanted
-/// any more.
-struct PageSink<'a> {
-    control: &'a ControlPage,
-    line: WorkerLine<'a>,
-    /// Number of following samples that are noted without the time.
-    untimed: Cell<u32>,
-    /// Length of the current run of untimed samples. `None` before the first sample, whose timing says
-    /// nothing about how long a sample takes.
-    run: Cell<Option<u32>>,
-    known_bad: &'a [u64],
-    bad: RefCell<Vec<BadSampleRecord>>,
-}
-
-/// Maximum number of samples in a row that are noted without the time.
-///
-/// While each sample takes at least a tick of the coarse clock (some milliseconds), every sample is timed.
-/// While the clock does not advance, runs of 1, 2, 4 and more samples are noted without reading the clock, so
-/// that small samples do not pay for it. The age of a slow sample that follows fast ones is then too large,
-/// by at most the time that those took.
-const MAX_UNTIMED: u32 = 16;
-
-impl<'a> PageSink<'a> {
-    fn new(control: &'a ControlPage, worker: usize, known_bad: &'a [u64]) -> Self {
-        let (untimed, run, bad) = (Cell::new(0), Cell::new(None), RefCell::default());
-        Self { control, line: control.line_of(worker), untimed, run, known_bad, bad }
-    }
-}
-
-impl ProgressSink for PageSink<'_> {
-    fn progress(&self, state: WorkerState, index: usize) -> bool {
-        end_if_forked();
-        if state == WorkerState::Collating {
-            fault::point(Point::WorkerCollate);
-        }
-        match self.untimed.get() {
-            0 => {
-                let is_same_tick = self.line.progress(state, index as u64);
-                let run = match self.run.get() {
-                    Some(run) if is_same_tick => (2 * run).clamp(1, MAX_UNTIMED),
-                    _ => 0,
-                };
-                self.run.set(Some(run));
-                self.untimed.set(run);
-            }
-            left => {
-                self.line.progress_untimed(state, index as u64);
-                self.untimed.set(left - 1);
-            }
-        }
-        !self.control.is_cancelled()
-    }
-
-    fn bad(&self, sample: BadSampleRecord) {
-        self.bad.borrow_mut().push(sample);
-    }
-
-    fn bad_samples(&self) -> usize {
-        self.bad.borrow().len()
-    }
-
-    fn is_one_by_one(&self) -> bool {
-        self.known_bad.contains(&ONE_BY_ONE)
-    }
-
-    fn is_known_bad(&self, index: usize) -> bool {
-        self.known_bad.contains(&(index as u64))
     }
 }

@@ -33,9 +33,11 @@
 
 mod bootstrap;
 mod commands;
+mod encode;
 mod inbox;
 mod inherited;
 mod memory;
+mod progress;
 mod registry;
 mod slots;
 mod watchdog;

@@ -1,6 +1,6 @@
 //! Datasets by name, for worker programs that are not the main program.
 
-use std::{collections::BTreeMap, fmt, process::ExitCode};
+use std::{collections::BTreeMap, fmt};
 
 use loader_core::{
     Dataset, IterableDataset, Sample,
@@ -8,9 +8,6 @@ use loader_core::{
     internal::{OpenFn, open, types},
     kind::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, WorkerInit},
 };
-use loader_ipc::process;
-
-use crate::bootstrap;
 
 /// The datasets that a worker program serves, by name. The main program selects one with `registered`.
 #[derive(Default)]
@@ -69,32 +66,18 @@ impl Registry {
         self
     }
 
-    /// Serves as a worker until the main process does not need the worker any more. Make this call the whole
-    /// `main` of a worker program.
-    ///
-    /// In a process that no loader has started, prints an explanation to standard error and returns exit code
-    /// 2.
-    pub fn serve(&self) -> ExitCode {
-        if !process::is_worker() {
-            let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
-            eprintln!(
-                "this program is a worker of a data loader, and only a loader can start it: set `worker_program` or \
-                 LOADER_WORKER to its path; it serves the datasets {}",
-                names.join(", ")
-            );
-            return ExitCode::from(2);
-        }
-        ExitCode::from(u8::try_from(bootstrap::run(self)).unwrap_or(1))
+    /// Returns the names of all datasets, for messages.
+    pub(crate) fn names(&self) -> String {
+        self.entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
     /// Finds the dataset `name`, which must be of `types`. The error is for the user of the main program.
     pub(crate) fn find(&self, name: &str, types: &str) -> Result<Registered, String> {
         let Some(entry) = self.entries.get(name) else {
-            let known: Vec<&str> = self.entries.keys().map(String::as_str).collect();
-            return Err(match known.is_empty() {
+            return Err(match self.entries.is_empty() {
                 true => format!("the worker program has no registered datasets; register `{name}` there"),
                 false => {
-                    format!("the worker program has no dataset `{name}`; it has {}", known.join(", "))
+                    format!("the worker program has no dataset `{name}`; it has {}", self.names())
                 }
             });
         };
