@@ -5,12 +5,14 @@ use std::{io, path::PathBuf, time::Duration};
 use loader_ipc::{
     advice,
     frame::{Failure, Stage},
+    slots::SlotError,
     violation::ProtocolViolation,
 };
 
 use crate::{
     exit::{WorkerActivity, WorkerExit, ended},
     panic,
+    pool::WorkerStartError,
     report::BadSample,
 };
 
@@ -105,12 +107,12 @@ pub enum Error {
         source: io::Error,
     },
     /// `iter()`: a worker could not be started, or main or the worker refused the handshake.
-    #[error("worker {worker} did not start: {problem}")]
+    #[error("worker {worker} did not start: {source}")]
     WorkerNotStarted {
         /// Number of the worker.
         worker: usize,
         /// What happened and what to do.
-        problem: String,
+        source: WorkerStartError,
     },
     /// The operating system refused something that the loader needs. If the iterator returns it, the iterator
     /// ends with this error.
@@ -285,12 +287,15 @@ pub enum Error {
     /// There is no shared memory for a batch: the program or other iterators of the loader hold it, or a
     /// limit of the system is reached. No batch is lost: drop batches and call `next` again.
     #[error(
-        "{problem}; or drop batches that you no longer need, and copy tensors that you keep \
-         (`to_owned_tensor`)"
+        "{source}{}; or drop batches that you no longer need, and copy tensors that you keep \
+         (`to_owned_tensor`)",
+        other_iterators(*.elsewhere)
     )]
     SharedMemoryExhausted {
-        /// Sizes, counts, and the limit to raise.
-        problem: String,
+        /// The limit that is reached, and the number of batches that the program holds.
+        source: SlotError,
+        /// Number of slots that belong to other iterators of the loader.
+        elsewhere: usize,
     },
     /// A worker broke the protocol and is not replaced, because `on_worker_death` is `Fail` or the worker has
     /// died more than `max_worker_deaths` times in a row without finishing a batch. The iterator ends with
@@ -413,6 +418,15 @@ fn failed(
         text.push_str(&format!(" (at {place})"));
     }
     text
+}
+
+fn other_iterators(slots: usize) -> String {
+    match slots {
+        0 => String::new(),
+        _ => format!(
+            "; {slots} slots belong to other iterators of this loader: take their batches, or drop them"
+        ),
+    }
 }
 
 const WAITS_AGAIN: &str = "no batch is lost, and the next call waits again";

@@ -100,10 +100,13 @@ pub use iter::Iter;
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
 #[doc(inline)]
-pub use loader_ipc::{control::WorkerState, frame::ExitStatus, violation::ProtocolViolation};
+pub use loader_ipc::{
+    control::WorkerState, frame::ExitStatus, slots::SlotError, violation::ProtocolViolation,
+};
 pub use options::{
     LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind, Order, ParseOptionError,
 };
+pub use pool::WorkerStartError;
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;

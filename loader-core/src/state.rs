@@ -329,7 +329,8 @@ mod tests {
         let json = serde_json::to_value(other).unwrap();
         let fields = json.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "pipeline");
         let old: State = serde_json::from_value(fields.collect::<serde_json::Map<_, _>>().into()).unwrap();
-        assert!(old.check(&origin()).unwrap_err().to_string().contains("version of the format"));
+        let error = old.check(&origin()).unwrap_err();
+        assert!(matches!(error, Error::StateMismatch { part: "version of the format", .. }), "{error}");
     }
 
     #[test]

@@ -134,11 +134,17 @@ pub enum CollateProblem {
         /// Dtype of this sample.
         found: crate::DType,
     },
-    /// The keys differ from those of the first sample.
-    #[error("{problem}; all samples of a batch must have the same keys")]
-    Keys {
-        /// Which key is missing or new.
-        problem: String,
+    /// A key of the first sample is not in this sample.
+    #[error("key {key} is missing; all samples of a batch must have the same keys")]
+    MissingKey {
+        /// The key, in its `Debug` form.
+        key: String,
+    },
+    /// A key of this sample is not in the first sample.
+    #[error("key {key} is new; all samples of a batch must have the same keys")]
+    NewKey {
+        /// The key, in its `Debug` form.
+        key: String,
     },
     /// The length of a list differs from that in the first sample.
     #[error(

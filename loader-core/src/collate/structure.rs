@@ -77,12 +77,12 @@ macro_rules! maps {
                     return Ok(());
                 };
                 for (key, stack) in stacks {
-                    let missing = || CollateProblem::Keys { problem: format!("key {key:?} is missing") };
+                    let missing = || CollateProblem::MissingKey { key: format!("{key:?}") };
                     let value = sample.remove(key).ok_or_else(missing)?;
                     stack.push(value).map_err(|error| error.in_field(format!("{key:?}")))?;
                 }
                 match sample.into_keys().next() {
-                    Some(key) => Err(CollateProblem::Keys { problem: format!("key {key:?} is new") }.into()),
+                    Some(key) => Err(CollateProblem::NewKey { key: format!("{key:?}") }.into()),
                     None => Ok(()),
                 }
             }
@@ -155,9 +155,9 @@ mod tests {
         let batch: BTreeMap<String, Tensor<u32>> =
             stack::<BTreeMap<_, _>>([sample(&["a", "bc"]), sample(&["bc", "a"])]).unwrap();
         assert_eq!(batch["bc"].as_slice(), [2, 2]);
-        let missing = stack::<BTreeMap<_, _>>([sample(&["a", "b"]), sample(&["a"])]).unwrap_err();
-        assert!(missing.to_string().contains("key \"b\" is missing"), "{missing}");
-        let new = stack::<BTreeMap<_, _>>([sample(&["a"]), sample(&["a", "b"])]).unwrap_err();
-        assert!(new.to_string().contains("key \"b\" is new"), "{new}");
+        let missing = stack::<BTreeMap<_, _>>([sample(&["a", "b"]), sample(&["a"])]).unwrap_err().problem;
+        assert!(matches!(&missing, CollateProblem::MissingKey { key } if key == "\"b\""), "{missing}");
+        let new = stack::<BTreeMap<_, _>>([sample(&["a"]), sample(&["a", "b"])]).unwrap_err().problem;
+        assert!(matches!(&new, CollateProblem::NewKey { key } if key == "\"b\""), "{new}");
     }
 }

@@ -57,7 +57,7 @@ impl Coordinator {
                 }
                 Err(error) => {
                     self.supply.hold_back(self.schedule.next_number(), wanted);
-                    return self.wait_for_slot(&error);
+                    return self.wait_for_slot(error);
                 }
             }
         }
@@ -66,7 +66,7 @@ impl Coordinator {
 
     /// Decides whether to wait for a slot for the next task. While batches are on their way, their slots will
     /// come free. Otherwise other iterators or the user must act.
-    fn wait_for_slot(&mut self, error: &SlotError) -> Result<(), Error> {
+    fn wait_for_slot(&mut self, error: SlotError) -> Result<(), Error> {
         if !self.schedule.is_empty() {
             self.leasing.end_starving();
             return Ok(());
@@ -201,7 +201,7 @@ impl Coordinator {
             return Ok(Indices::List(list));
         }
         let bytes: Vec<u8> = list.iter().flat_map(|index| index.to_le_bytes()).collect();
-        self.leasing.slots().write(lease, &bytes).map_err(|error| self.no_slot(&error))?;
+        self.leasing.slots().write(lease, &bytes).map_err(|error| self.no_slot(error))?;
         Ok(Indices::InSlot { len: list.len() as u64 })
     }
 
@@ -219,7 +219,7 @@ impl Coordinator {
         let snapshot = match &place.snapshot {
             Some(snapshot) => {
                 let written = self.leasing.slots().write(lease, &snapshot.bytes);
-                written.map_err(|error| self.no_slot(&error))?;
+                written.map_err(|error| self.no_slot(error))?;
                 Some(snapshot.bytes.len() as u64)
             }
             None => None,

@@ -70,7 +70,7 @@ impl Coordinator {
                     continue;
                 }
                 if is_retried(&error) || self.leasing.slots().used_by_other_iterators() > 0 {
-                    return Err(self.no_slot(&error));
+                    return Err(self.no_slot(error));
                 }
                 if is_limited && self.send_back(crew)? {
                     return Ok(());
@@ -273,15 +273,9 @@ impl Coordinator {
     }
 
     /// Returns the error that asks the user to make room. No batch is lost.
-    pub(super) fn no_slot(&self, error: &SlotError) -> Error {
-        let mut problem = error.to_string();
+    pub(super) fn no_slot(&self, source: SlotError) -> Error {
         let elsewhere = self.leasing.slots().used_by_other_iterators();
-        if elsewhere > 0 {
-            problem.push_str(&format!(
-                "; {elsewhere} slots belong to other iterators of this loader: take their batches, or drop them"
-            ));
-        }
-        Error::SharedMemoryExhausted { problem }
+        Error::SharedMemoryExhausted { source, elsewhere }
     }
 
     /// Offers slots that the user has just given back to tasks that wait with slots used longer ago: a batch

@@ -11,6 +11,7 @@ mod output;
 mod reaper;
 mod restart;
 mod start;
+mod start_error;
 mod worker;
 
 use std::{
@@ -39,6 +40,7 @@ use reaper::Reaper;
 use restart::Restart;
 pub(crate) use start::Launch;
 use start::{Greeted, Starter};
+pub use start_error::WorkerStartError;
 use worker::Worker;
 
 /// Maximum time for workers to end by themselves before main sends them SIGTERM, as in PyTorch.

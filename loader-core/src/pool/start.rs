@@ -14,7 +14,7 @@ use loader_ipc::{
     control::ControlPage,
     frame::ExitStatus,
     handshake::{DatasetCode, HandshakeError, Invitation, WorkerConfig, random_nonce},
-    lifeline::{Lifeline, LifelineError},
+    lifeline::Lifeline,
     memory::SealedMemory,
     oom::OomWatch,
     process::WorkerProcess,
@@ -30,6 +30,7 @@ use super::{
     launcher::Launcher,
     output::Output,
     reaper::{Reaper, Watched},
+    start_error::WorkerStartError,
 };
 use crate::{error::Error, warning::Warn};
 
@@ -206,22 +207,12 @@ impl Starter {
 
     fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
         let launcher = &self.launch.launcher;
-        let failed = |error: io::Error| {
-            let problem = match error.raw_os_error() {
-                Some(nix::libc::EMFILE | nix::libc::ENFILE) => {
-                    format!("{error}; raise the limit on open files (`ulimit -n`), or use fewer workers")
-                }
-                Some(nix::libc::EAGAIN) => {
-                    format!("{error}; the limit on processes (`ulimit -u`) is reached")
-                }
-                _ => format!("{error} ({})", launcher.describe()),
-            };
-            Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed: false }
+        let refused =
+            |source| Failed { error: Error::WorkerNotStarted { worker: number, source }, was_killed: false };
+        let failed = |source: io::Error| {
+            refused(WorkerStartError::NotSpawned { program: launcher.describe(), source })
         };
-        let no_folder = |problem| Failed {
-            error: Error::WorkerNotStarted { worker: number, problem },
-            was_killed: false,
-        };
+        let no_folder = |problem| refused(WorkerStartError::NoSocketFolder(problem));
         let socket_folder = SocketFolder::choose(random_nonce().map_err(failed)?).map_err(no_folder)?;
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
@@ -245,7 +236,7 @@ impl Starter {
         let worker = u32::try_from(spawned.number).expect("checked by the builder");
         match Invitation::send(worker, &config, &spawned.socket_folder, &spawned.lifeline, deadline) {
             Ok(invitation) => Ok(Invited { spawned, invitation }),
-            Err(error) => Err(refused(spawned, &error)),
+            Err(error) => Err(refused(spawned, error)),
         }
     }
 }
@@ -259,7 +250,7 @@ fn greet(invited: Invited, wake: &Sender<Wake>, deadline: Instant) -> Result<Gre
             let watched = Watched { process: Arc::clone(&process), output: Some(output) };
             Ok(Greeted { worker: Worker::new(process, lifeline, commands), watched, reader })
         }
-        Err(error) => Err(refused(spawned, &error)),
+        Err(error) => Err(refused(spawned, error)),
     }
 }
 
@@ -291,7 +282,7 @@ fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
 }
 
 /// Ends a worker whose handshake failed. Returns the reason, together with how its process ended.
-fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
+fn refused(spawned: Spawned, error: HandshakeError) -> Failed {
     let Spawned { process, number, lifeline, mut output, socket_folder: _socket_folder } = spawned;
     drop(lifeline);
     // The worker may be about to end by itself, with an exit status and last output that say more than a
@@ -303,29 +294,14 @@ fn refused(spawned: Spawned, error: &HandshakeError) -> Failed {
         remove_abandoned_sockets();
     }
     output.last_words();
-    let problem = match own_end {
-        // A program that is not a worker program ends by itself.
-        Some(status @ ExitStatus::Code(_)) if error.is_gone() => format!(
-            "its process {status} before it answered; is loader::init() called first in its main, and is it a worker \
-             program?"
-        ),
-        Some(status @ ExitStatus::Signal { .. }) => format!(
-            "its process was {status} before it answered; if no other process sent the signal, code that runs before \
-             loader::init() crashes"
-        ),
-        Some(status) if error.is_gone() => format!("its process is {status}, before it answered"),
-        _ if matches!(error, HandshakeError::Lifeline(LifelineError::TimedOut)) => {
-            "it did not answer; a worker program must call loader::init() or serve a registry first in its main".to_owned()
-        }
-        _ => error.to_string(),
-    };
     let was_killed = match own_end {
         Some(ExitStatus::Signal { .. }) => true,
         // The host has reaped it, so main cannot know the exit status. A signal may have ended it.
         Some(ExitStatus::Unknown) => error.is_gone(),
         _ => false,
     };
-    Failed { error: Error::WorkerNotStarted { worker: number, problem }, was_killed }
+    let source = WorkerStartError::new(error, own_end);
+    Failed { error: Error::WorkerNotStarted { worker: number, source }, was_killed }
 }
 
 /// Ends workers that are not needed after all: drops their lifelines, waits up to [`GRACE`] for all of them
@@ -394,7 +370,8 @@ mod tests {
             warn: Warn::default(),
         };
         let error = Arc::new(launch).start(&SlotPool::new(1 << 20), 0).unwrap_err();
-        let Error::WorkerNotStarted { worker: 2, problem } = error else { panic!("{error:?}") };
-        assert!(problem.ends_with("(at most 2)"), "{problem}");
+        let Error::WorkerNotStarted { worker: 2, source } = error else { panic!("{error:?}") };
+        let WorkerStartError::NotSpawned { program, source } = source else { panic!("{source:?}") };
+        assert_eq!((program.as_str(), source.kind()), ("at most 2", io::ErrorKind::QuotaExceeded));
     }
 }

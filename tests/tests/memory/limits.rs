@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_core::{Error, prelude::*};
+use loader_core::{Error, SlotError, prelude::*};
 use loader_tests::{
     alone::{alone, alone_under, become_user},
     datasets::{Hoard, Large, Noise, put_tokens, take_token},
@@ -232,8 +232,11 @@ fn held_batches_reach_the_shared_memory_limit() {
                     noise.add(&batches.last_batch().unwrap().indices, &batch);
                     held.push(batch);
                 }
-                Err(Error::SharedMemoryExhausted { problem }) => {
-                    assert!(problem.contains("batches are held by the program"), "{problem}");
+                Err(Error::SharedMemoryExhausted {
+                    source: SlotError::LimitReached { held: counted, .. },
+                    ..
+                }) => {
+                    assert_eq!(counted, held.len());
                     refused += 1;
                     held.clear();
                 }

@@ -229,9 +229,8 @@ fn an_iterator_that_finds_no_memory_gets_an_error_and_loses_no_batch() {
     let held = first.next().unwrap().unwrap();
     let mut second = loader.iter().unwrap();
     let (error, took) = timed(|| second.next().unwrap().unwrap_err());
-    assert!(matches!(error, Error::SharedMemoryExhausted { .. }), "{error:?}");
+    assert!(matches!(error, Error::SharedMemoryExhausted { elsewhere: 1.., .. }), "{error:?}");
     assert!(!error.ends_iteration());
-    assert!(error.to_string().contains("iterators of this loader"), "{error}");
     assert!(took < Duration::from_secs(30), "{took:?}");
     drop(first);
     drop(held);

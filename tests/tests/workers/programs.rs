@@ -1,8 +1,8 @@
 //! Worker programs that are not the main program, and programs that are not worker programs.
 
-use std::process::Command;
+use std::{io::ErrorKind, process::Command};
 
-use loader_core::{Builder, Error, WorkerProgram, kind::MapStyle, prelude::*};
+use loader_core::{Builder, Error, ExitStatus, WorkerProgram, WorkerStartError, kind::MapStyle, prelude::*};
 use loader_tests::{
     Watchdog,
     datasets::{Large, Noise},
@@ -23,22 +23,34 @@ fn noise() -> Builder<MapStyle<Noise>> {
 fn a_program_that_cannot_serve_the_dataset_is_refused_soon() {
     let _watchdog = Watchdog::start();
     let exits = |code| WorkerProgram::new("sh").args(["-c", &format!("exit {code}")]);
-    let cases: [(_, &[&str]); 6] = [
+    let refusal = |builder: Builder<MapStyle<Noise>>| {
+        let (error, took) = timed(|| builder.num_workers(2).build().unwrap().iter().unwrap_err());
+        assert_soon(took);
+        let Error::WorkerNotStarted { source, .. } = error else { panic!("{error:?}") };
+        source
+    };
+    let cases: [(_, &[&str]); 3] = [
         (noise().worker_program(WORKER).registered("voices"), &["`voices`", "large, noise"]),
         // The registered name belongs to another type.
         (noise().worker_program(WORKER).registered("large"), &["Large", "Noise"]),
         // A different build, so that functions cannot be sent.
         (noise().worker_program(WORKER), &["build ", "`registered`"]),
-        (noise().worker_program("/etc/passwd"), &["ermission denied", "/etc/passwd"]),
-        (noise().worker_program("/bin/true"), &["exited with code 0", "is it a worker program?"]),
-        // A name without a slash is looked up in PATH.
-        (noise().worker_program(exits(7)), &["exited with code 7"]),
     ];
     for (builder, words) in cases {
-        let (error, took) = timed(|| builder.num_workers(2).build().unwrap().iter().unwrap_err());
-        assert_soon(took);
-        let Error::WorkerNotStarted { problem, .. } = &error else { panic!("{error:?}") };
-        assert!(words.iter().all(|word| problem.contains(word)), "{words:?}: {problem}");
+        let error = refusal(builder);
+        let WorkerStartError::Refused(reason) = &error else { panic!("{error:?}") };
+        assert!(words.iter().all(|word| reason.contains(word)), "{words:?}: {reason}");
+    }
+    let error = refusal(noise().worker_program("/etc/passwd"));
+    let WorkerStartError::NotSpawned { program, source } = &error else { panic!("{error:?}") };
+    assert_eq!((program.as_str(), source.kind()), ("/etc/passwd", ErrorKind::PermissionDenied));
+    // A name without a slash is looked up in PATH.
+    for (program, code) in [("/bin/true".into(), 0), (exits(7), 7)] {
+        let error = refusal(noise().worker_program(program));
+        assert!(
+            matches!(error, WorkerStartError::Ended(ExitStatus::Code(exited)) if exited == code),
+            "{error:?}"
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! All simulated workers of one iterator. They implement the trait `Crew`, through which the coordinator
 //! commands them.
 
-use std::{mem, rc::Rc, time::Duration};
+use std::{io, mem, rc::Rc, time::Duration};
 
 use loader_ipc::{
     control::{WorkerSnapshot, WorkerState},
@@ -18,7 +18,7 @@ use super::{
     shared::Shared,
     worker::{Claim, Environment, Notice, Restart, Worker},
 };
-use crate::{error::Error, warning::Warning};
+use crate::{error::Error, pool::WorkerStartError, warning::Warning};
 
 /// The exit status of a worker that SIGKILL has ended.
 const KILLED: ExitStatus = ExitStatus::Signal { signal: 9, core_dumped: false };
@@ -273,7 +273,9 @@ impl Crew for Workers {
     fn adopt(&mut self, worker: usize) -> Result<(), Error> {
         if self.has_rare_failures && self.rng.random_ratio(1, 8) {
             self.shared.count("starts refused");
-            return Err(Error::WorkerNotStarted { worker, problem: "there are no processes".to_owned() });
+            let source = io::Error::other("there are no processes");
+            let source = WorkerStartError::NotSpawned { program: "a simulated worker".to_owned(), source };
+            return Err(Error::WorkerNotStarted { worker, source });
         }
         let had_sentinel = self.all[worker].has_sentinel;
         self.all[worker] = Worker::new(self.next_pid, self.shared.now());

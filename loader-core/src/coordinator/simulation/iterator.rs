@@ -36,7 +36,7 @@ pub(super) enum Returned {
     Failed(u64, Option<EndOfFailure>),
     /// The end of the epoch.
     End,
-    NoMemory(String),
+    NoMemory(Error),
     TimedOut,
     /// An error that ends the iterator.
     Fatal(Error),
@@ -149,7 +149,7 @@ impl Iteration {
         self.shared.log(|| format!("next fails: {error}"));
         match error {
             error if error.ends_iteration() => Returned::Fatal(error),
-            Error::SharedMemoryExhausted { problem } => Returned::NoMemory(problem),
+            error @ Error::SharedMemoryExhausted { .. } => Returned::NoMemory(error),
             Error::TimedOut { .. } => Returned::TimedOut,
             error => panic!("next fails: {error}"),
         }

@@ -17,7 +17,7 @@ use super::{
     scenario::{MAX_WORKERS, Operation, Scenario, Setup, Users},
     shared::{Counts, Shared},
 };
-use crate::state::Position;
+use crate::{error::Error, state::Position};
 
 /// Maximum number of steps of a simulation.
 const MAX_STEPS: u32 = 5_000_000;
@@ -338,7 +338,7 @@ impl Simulation {
             Returned::Nothing(_) => self.shared.count("batches without samples"),
             Returned::TimedOut => self.shared.count("timeouts"),
             Returned::End => self.end_epoch(training),
-            Returned::NoMemory(problem) => self.make_room(user, training, &problem),
+            Returned::NoMemory(error) => self.make_room(user, training, &error),
             Returned::Fatal(error) => {
                 self.shared.count("errors that end an iterator");
                 let Training { setup, fatal, .. } = &mut self.trainings[training];
@@ -358,7 +358,7 @@ impl Simulation {
     }
 
     /// Makes room in memory: drops a batch, or ends another iterator.
-    fn make_room(&mut self, user: usize, training: usize, problem: &str) {
+    fn make_room(&mut self, user: usize, training: usize, error: &Error) {
         self.shared.count("no memory for next");
         self.trainings[training].without_memory += 1;
         if self.trainings[training].iteration.as_ref().is_some_and(|iteration| iteration.held() > 0) {
@@ -370,7 +370,7 @@ impl Simulation {
             self.trainings.iter().all(|other| other.number == training || other.iteration.is_none());
         assert!(
             !is_alone || !self.trainings[training].setup.has_enough_memory,
-            "`next` has found no memory, although the user holds no batch: {problem}"
+            "`next` has found no memory, although the user holds no batch: {error}"
         );
         if self.trainings[training].without_memory == MAX_WITHOUT_MEMORY {
             for other in others {
