@@ -208,6 +208,7 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     pub fn distributed(mut self, rank: usize, world_size: usize) -> Self {
         self.settings.options.rank = Some(rank);
         self.settings.options.world_size = Some(world_size);
+        self.settings.is_distributed = true;
         self
     }
 

@@ -29,6 +29,8 @@ const MAX_SHARDS: usize = 1 << 16;
 /// All settings of a builder except the dataset, the collation and the worker hook.
 pub(super) struct Settings {
     pub(super) options: LoaderOptions,
+    /// True if the program called `distributed`. `rank` and `world_size` may also come from a config.
+    pub(super) is_distributed: bool,
     pub(super) sampler: Option<Box<dyn Sampler>>,
     pub(super) batch_sampler: Option<Box<dyn BatchSampler>>,
     pub(super) worker_program: Option<WorkerProgram>,
@@ -41,6 +43,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             options: LoaderOptions::default(),
+            is_distributed: false,
             sampler: None,
             batch_sampler: None,
             worker_program: None,
@@ -147,6 +150,16 @@ impl Settings {
         self.sampler.is_none() && self.batch_sampler.is_none() && self.options.rank.is_none()
     }
 
+    /// Returns the option by which the program asked for a share of the dataset, by the name that it wrote.
+    fn share_option(&self) -> Option<&'static str> {
+        match (self.options.rank, self.options.world_size) {
+            (Some(_), Some(_)) if self.is_distributed => Some("distributed"),
+            (Some(_), _) => Some("rank"),
+            (None, Some(_)) => Some("world_size"),
+            (None, None) => None,
+        }
+    }
+
     /// Makes the batch sampler of a map-style dataset with `samples` samples.
     pub(super) fn make_batch_sampler(&mut self, samples: usize) -> Result<Box<dyn BatchSampler>, Error> {
         let options = &self.options;
@@ -164,24 +177,24 @@ impl Settings {
             const REASON: &str =
                 "the batch sampler determines the samples of each batch; leave one of the two out";
             let others = [
-                ("batch_size", options.batch_size.is_some_and(|size| size != default::batch_size())),
-                ("shuffle", shuffle),
-                ("sampler", self.sampler.is_some()),
-                ("drop_last", options.drop_last.unwrap_or_else(default::drop_last)),
-                ("rank", options.rank.is_some()),
-                ("world_size", options.world_size.is_some()),
+                options.batch_size.is_some_and(|size| size != default::batch_size()).then_some("batch_size"),
+                shuffle.then_some("shuffle"),
+                self.sampler.is_some().then_some("sampler"),
+                options.drop_last.unwrap_or_else(default::drop_last).then_some("drop_last"),
+                self.share_option(),
             ];
-            if let Some((other, _)) = others.into_iter().find(|(_, given)| *given) {
+            if let Some(other) = others.into_iter().flatten().next() {
                 return conflict("batch_sampler", other, REASON);
             }
             check_indices("batch_sampler", batch_sampler.max_index(), samples)?;
             return Ok(batch_sampler);
         }
+        let share_option = self.share_option();
         let Some(sampler) = self.sampler.take() else { return options.batch_sampler(samples) };
-        if options.rank.is_some() || options.world_size.is_some() {
+        if let Some(share_option) = share_option {
             const REASON: &str = "the sampler determines which samples this process loads; give the rank to \
                                   the sampler, or leave the sampler out";
-            return conflict("sampler", if options.rank.is_some() { "rank" } else { "world_size" }, REASON);
+            return conflict("sampler", share_option, REASON);
         }
         options.check_batch_size()?;
         check_indices("sampler", sampler.max_index(), samples)?;

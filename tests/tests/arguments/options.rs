@@ -116,8 +116,9 @@ fn options_that_exclude_each_other_are_refused() {
         (map().batch_sampler(batches()).shuffle(true), ["batch_sampler", "shuffle"]),
         (map().batch_sampler(batches()).drop_last(true), ["batch_sampler", "drop_last"]),
         (map().batch_sampler(batches()).batch_size(2), ["batch_sampler", "batch_size"]),
-        (map().batch_sampler(batches()).distributed(0, 2), ["batch_sampler", "rank"]),
-        (map().sampler(sampler()).distributed(0, 2), ["sampler", "rank"]),
+        (map().batch_sampler(batches()).distributed(0, 2), ["batch_sampler", "distributed"]),
+        (map().sampler(sampler()).distributed(0, 2), ["sampler", "distributed"]),
+        (map().sampler(sampler()).options(options().rank(0).world_size(2)), ["sampler", "rank"]),
         // Of three conflicting options, the error names the first pair in PyTorch's order.
         (map().sampler(sampler()).shuffle(true).batch_sampler(batches()), ["sampler", "shuffle"]),
     ];
