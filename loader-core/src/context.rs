@@ -55,6 +55,8 @@ pub struct SampleContext {
     /// Index in the outermost dataset of sample 0 of the dataset that is called.
     offset: usize,
     key: [u8; 32],
+    /// Key of the generators that all shards of the epoch have in common.
+    epoch_key: [u8; 32],
     /// Stream of the generator.
     stream: u64,
     /// Layer 0 of this context. `for_layer` sets it.
@@ -87,6 +89,7 @@ impl SampleContext {
 
     pub(crate) fn for_epoch(worker: Option<WorkerInfo>, seed: u64, epoch: u64) -> Self {
         let key = random::key(Purpose::Sample, seed, epoch);
+        let epoch_key = random::key(Purpose::Epoch, seed, epoch);
         let many = Many::Unasked;
         Self {
             worker,
@@ -95,6 +98,7 @@ impl SampleContext {
             offset: 0,
             shard: None,
             key,
+            epoch_key,
             stream: 0,
             base_layer: 0,
             layer: 0,
@@ -117,13 +121,19 @@ impl SampleContext {
         Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
-    /// Creates the context of lane `lane` of interleaved streams, which reads `shard`. No two lanes draw the
-    /// same numbers, even if interleaved streams are nested.
-    pub(crate) fn for_lane(&self, lane: usize, shard: Shard) -> Self {
-        let mut key = [0; 32];
-        random::generator(random::layer_key(self.key, self.base_layer), lane as u64).fill_bytes(&mut key);
+    /// Creates the context of lane `lane` of interleaved streams, which reads `shard` of stream `stream`. No
+    /// two lanes draw the same numbers, even if interleaved streams are nested. The lanes that read parts of
+    /// one stream have the same [`epoch_rng`](Self::epoch_rng).
+    pub(crate) fn for_lane(&self, lane: usize, stream: usize, shard: Shard) -> Self {
+        let derived = |key, number: usize| {
+            let mut derived = [0; 32];
+            random::generator(random::layer_key(key, self.base_layer), number as u64)
+                .fill_bytes(&mut derived);
+            derived
+        };
+        let (key, epoch_key) = (derived(self.key, lane), derived(self.epoch_key, stream));
         let worker = self.worker.clone();
-        Self { rng: None, worker, key, shard: Some(shard), base_layer: 0, layer: 0, ..*self }
+        Self { rng: None, worker, key, epoch_key, shard: Some(shard), base_layer: 0, layer: 0, ..*self }
     }
 
     /// Creates the generator of a shuffle buffer in layer `layer` of the shard.
@@ -183,6 +193,35 @@ impl SampleContext {
         self.rng.get_or_insert_with(|| random::generator(random::layer_key(key, layer), stream))
     }
 
+    /// Creates a generator that is the same in all shards and for all samples of the epoch. Its numbers depend
+    /// only on the loader's seed and the epoch; each call returns it at its beginning. An iterable dataset uses
+    /// it for what its shards must agree on, such as one permutation of its files, of which each shard reads
+    /// its part.
+    ///
+    /// In a dataset that is made of other datasets, each of them has its own generator: the two datasets of
+    /// [`chain`](crate::IterableDataset::chain) draw different numbers, and so do the streams of an
+    /// [`InterleaveDataset`](crate::InterleaveDataset). The parts into which
+    /// [`interleave`](crate::IterableDataset::interleave) splits one dataset draw the same numbers.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{SampleContext, Shard, rand::seq::SliceRandom};
+    ///
+    /// fn files(shard: Shard, cx: &SampleContext) -> Vec<usize> {
+    ///     let mut files: Vec<usize> = (0..10).collect();
+    ///     files.shuffle(&mut cx.epoch_rng());
+    ///     shard.of(files).collect()
+    /// }
+    ///
+    /// let cx = SampleContext::new(7);
+    /// let mut all = [files(Shard::new(0, 2), &cx), files(Shard::new(1, 2), &cx)].concat();
+    /// all.sort_unstable();
+    /// assert!(all.into_iter().eq(0..10));
+    /// ```
+    pub fn epoch_rng(&self) -> ChaCha8Rng {
+        random::generator(random::layer_key(self.epoch_key, self.layer), 0)
+    }
+
     /// Number of the epoch, from 0.
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -235,5 +274,43 @@ impl SampleContext {
     /// worker, because the speed of the workers decides which of them loads a sample.
     pub fn worker(&self) -> Option<&WorkerInfo> {
         self.worker.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::RngExt;
+
+    use super::*;
+
+    fn drawn(cx: &SampleContext) -> u64 {
+        cx.epoch_rng().random()
+    }
+
+    #[test]
+    fn all_shards_and_samples_of_an_epoch_have_the_same_epoch_generator() {
+        let shard = |epoch, index| SampleContext::for_shard(None, 7, epoch, Shard::new(index, 3));
+        let mut first = shard(2, 0);
+        let expected = drawn(&first);
+        first.set_index(5);
+        let _: u64 = first.rng().random();
+        let others = [shard(2, 1), shard(2, 2), SampleContext::for_epoch(None, 7, 2), first];
+        assert!(others.iter().all(|cx| drawn(cx) == expected));
+        let different = [shard(3, 0), SampleContext::for_shard(None, 8, 2, Shard::new(0, 3))];
+        assert!(different.iter().all(|cx| drawn(cx) != expected));
+        assert_ne!(shard(2, 0).rng().random::<u64>(), expected, "the shard's own generator is another one");
+    }
+
+    #[test]
+    fn parts_of_one_stream_have_the_same_epoch_generator_and_other_datasets_another() {
+        let shard = Shard::new(0, 4);
+        let cx = SampleContext::for_shard(None, 7, 0, shard);
+        let own = cx.for_layer(1);
+        let parts = [own.for_lane(0, 0, shard), own.for_lane(1, 0, Shard::new(2, 4))].map(|cx| drawn(&cx));
+        assert_eq!(parts[0], parts[1]);
+        let different = [drawn(&cx), drawn(&own), parts[0], drawn(&own.for_lane(2, 1, shard))];
+        assert!((1..4).all(|at| !different[..at].contains(&different[at])), "{different:?}");
+        let of_other_shard = SampleContext::for_shard(None, 7, 0, Shard::new(3, 4)).for_layer(1);
+        assert_eq!(drawn(&of_other_shard.for_lane(0, 0, shard)), parts[0]);
     }
 }

@@ -26,6 +26,8 @@ pub(crate) enum Purpose {
     Buffer = 6,
     /// The choice of a replacement for a bad sample.
     Replacement = 7,
+    /// What all shards of an epoch have in common.
+    Epoch = 8,
 }
 
 /// Returns the key of the generators with one purpose in one epoch.

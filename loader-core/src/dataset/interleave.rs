@@ -84,7 +84,7 @@ impl<D: IterableDataset> IterableDataset for InterleaveDataset<D> {
         let own = cx.for_layer(self.layers());
         let open = move |lane, _: Option<()>| {
             let (stream, part) = self.lane(lane, shard);
-            open_later(stream, part, own.for_lane(lane, part))
+            open_later(stream, part, own.for_lane(lane, lane / self.parts, part))
         };
         Ok(Turns::new(open, self.lanes(), self.cycle_length))
     }
@@ -135,7 +135,7 @@ impl<D: SnapshotDataset> SnapshotDataset for InterleaveDataset<D> {
         let own = cx.for_layer(self.layers());
         let nested = move |lane, snapshot| {
             let (stream, part) = self.lane(lane, shard);
-            Nested::new(stream, part, own.for_lane(lane, part), snapshot)
+            Nested::new(stream, part, own.for_lane(lane, lane / self.parts, part), snapshot)
         };
         let Some(InterleaveSnapshot { turn, next_lane, slots }) = snapshot else {
             return Ok(Turns::new(nested, self.lanes(), self.cycle_length));
