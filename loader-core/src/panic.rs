@@ -47,7 +47,7 @@ pub fn record_backtraces() {
         let is_printed =
             before.is_some() || cfg!(panic = "abort") || message(info.payload()).is_some_and(aborts);
         if let Some(Recorded { text, is_printed: false, .. }) = before {
-            // Not `eprintln`, which panics if standard error is closed.
+            // `eprintln` would panic if standard error is closed.
             drop(writeln!(std::io::stderr(), "{text}"));
         }
         if is_printed {

@@ -124,7 +124,7 @@ impl Plan {
         match catch_unwind(AssertUnwindSafe(|| batches.nth(ahead))) {
             Ok(drawn) => drawn.map(Ok),
             Err(payload) => {
-                // Not asked again: an iterator that has panicked may return anything.
+                // The iterator is dropped: after a panic it may return anything.
                 self.batches = no_batches();
                 self.has_failed = true;
                 Some(Err(sampler_panicked(&*payload, number)))

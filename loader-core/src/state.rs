@@ -210,7 +210,7 @@ impl State {
         match (&theirs.batching, &ours.batching) {
             (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
             (Batching::Shards(theirs), Batching::Shards(ours)) => must_agree_on_layout(theirs, ours),
-            // Not reached: the datasets have the same kind.
+            // This cannot happen, because the datasets have the same kind.
             _ => Ok(()),
         }
     }

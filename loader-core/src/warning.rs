@@ -187,7 +187,7 @@ impl Default for Warn {
         static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         Self::with(|warning| {
             let text = warning.to_string();
-            // Not `eprintln`, which panics if standard error is closed.
+            // `eprintln` would panic if standard error is closed.
             let line = format!("loader: warning: {text}");
             if PRINTED.lock().unwrap_or_else(PoisonError::into_inner).insert(text) {
                 drop(writeln!(io::stderr(), "{line}"));

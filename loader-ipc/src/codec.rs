@@ -23,7 +23,8 @@ pub struct CodecError(#[from] bincode::Error);
 /// # Errors
 /// If the value's `Serialize` implementation fails, or if the value has a sequence or map of unknown length.
 pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
-    // Not bincode's `serialize`: it serialises the value twice, the first time only to compute the size.
+    // bincode's `serialize` is not used: it serialises the value twice, the first time only to compute the
+    // size.
     let mut bytes = Vec::with_capacity(INITIAL_CAPACITY);
     encode_into(&mut bytes, value)?;
     Ok(bytes)

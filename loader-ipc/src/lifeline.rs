@@ -51,7 +51,7 @@ pub enum LifelineError {
     TimedOut,
     /// The first bytes of the message are not those of the loader's protocol.
     #[error("the other process does not use the loader's protocol (the first bytes are {0:02x?})")]
-    NotOurs(Vec<u8>),
+    UnknownMagic(Vec<u8>),
     /// The message is of another version of the protocol.
     #[error(
         "the other process uses protocol {theirs}, this process {PROTOCOL}; build both from the same release"
@@ -79,7 +79,7 @@ impl Lifeline {
         Ok((Self { socket: ours }, theirs))
     }
 
-    /// Wraps the end that this process has inherited.
+    /// Wraps an end that this process has inherited.
     pub fn from_socket(socket: OwnedFd) -> Self {
         Self { socket }
     }
@@ -126,8 +126,8 @@ impl Lifeline {
         deadline: Instant,
     ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let what = "the message or its descriptors were truncated; this process may be out of descriptors (see `ulimit -n`)";
-        self.receive_with(&mut space, what, deadline)
+        let reason = "the message or its descriptors were truncated; this process may be out of descriptors (see `ulimit -n`)";
+        self.receive_with(&mut space, reason, deadline)
     }
 
     /// As [`receive`](Self::receive), but accepts at most one descriptor: a message with more is malformed,
@@ -137,19 +137,19 @@ impl Lifeline {
         deadline: Instant,
     ) -> Result<(T, Option<OwnedFd>), LifelineError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let what = "the message was truncated, it came with more than one descriptor, or this process is out of descriptors (see `ulimit -n`)";
-        let (body, mut fds) = self.receive_with(&mut space, what, deadline)?;
+        let reason = "the message was truncated, it came with more than one descriptor, or this process is out of descriptors (see `ulimit -n`)";
+        let (body, mut fds) = self.receive_with(&mut space, reason, deadline)?;
         let fd = fds.pop();
         // The buffer may hold two descriptors, because its size is rounded up.
-        if fds.is_empty() { Ok((body, fd)) } else { Err(LifelineError::Malformed(what.to_owned())) }
+        if fds.is_empty() { Ok((body, fd)) } else { Err(LifelineError::Malformed(reason.to_owned())) }
     }
 
-    /// Receives a message. `space` is the buffer for its descriptors; `cut` is the error text if the message
-    /// or its descriptors do not fit.
+    /// Receives a message. `space` is the buffer for its descriptors. If the message or its descriptors do not
+    /// fit, the error is [`LifelineError::Malformed`] with `reason`.
     fn receive_with<T: DeserializeOwned>(
         &self,
         space: &mut [MaybeUninit<u8>],
-        cut: &str,
+        reason: &str,
         deadline: Instant,
     ) -> Result<(T, Vec<OwnedFd>), LifelineError> {
         let mut bytes = vec![0; MAX_MESSAGE];
@@ -179,13 +179,13 @@ impl Lifeline {
             return Err(LifelineError::Closed);
         }
         if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(LifelineError::Malformed(cut.into()));
+            return Err(LifelineError::Malformed(reason.into()));
         }
-        Ok((open(&bytes[..message.bytes])?, fds))
+        Ok((decode(&bytes[..message.bytes])?, fds))
     }
 
-    fn wait(&self, what: PollFlags, deadline: Instant) -> Result<(), LifelineError> {
-        if poll_until(&mut [PollFd::new(&self.socket, what)], deadline)? {
+    fn wait(&self, event: PollFlags, deadline: Instant) -> Result<(), LifelineError> {
+        if poll_until(&mut [PollFd::new(&self.socket, event)], deadline)? {
             Ok(())
         } else {
             Err(LifelineError::TimedOut)
@@ -218,15 +218,13 @@ pub fn poll_until(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool>
     }
 }
 
-fn open<T: DeserializeOwned>(message: &[u8]) -> Result<T, LifelineError> {
-    let Some((header, body)) = message.split_at_checked(HEADER) else {
-        return Err(LifelineError::NotOurs(message.to_vec()));
+/// Checks the header of a message and decodes its body.
+fn decode<T: DeserializeOwned>(message: &[u8]) -> Result<T, LifelineError> {
+    let rest = message.strip_prefix(&MAGIC);
+    let Some((protocol, body)) = rest.and_then(<[u8]>::split_first_chunk) else {
+        return Err(LifelineError::UnknownMagic(message[..message.len().min(MAGIC.len())].to_vec()));
     };
-    let (magic, protocol) = header.split_at(MAGIC.len());
-    if magic != MAGIC {
-        return Err(LifelineError::NotOurs(magic.to_vec()));
-    }
-    let theirs = protocol.iter().rev().fold(0u32, |number, &byte| number << 8 | u32::from(byte));
+    let theirs = u32::from_le_bytes(*protocol);
     if theirs != PROTOCOL {
         return Err(LifelineError::OtherProtocol { theirs });
     }
@@ -270,7 +268,7 @@ mod tests {
     fn other_programs_and_other_protocols_are_errors() {
         let (ours, theirs) = pair();
         rustix::io::write(&ours.socket, b"hello, is this the shell?").unwrap();
-        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::NotOurs(_))));
+        assert!(matches!(theirs.receive::<String>(soon()), Err(LifelineError::UnknownMagic(_))));
         rustix::io::write(&ours.socket, &[MAGIC.as_slice(), &(PROTOCOL + 1).to_le_bytes()].concat()).unwrap();
         let result = theirs.receive::<String>(soon());
         assert!(matches!(result, Err(LifelineError::OtherProtocol { theirs }) if theirs == PROTOCOL + 1));

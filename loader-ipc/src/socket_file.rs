@@ -8,15 +8,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::socket_folder::{candidates, is_socket_folder};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
     process::geteuid,
 };
 
-/// Prefix of the names of ipc-channel's folders, and the name of the socket in each.
-const FOLDER: &str = ".tmp";
+use crate::socket_folder::{candidates, is_socket_folder};
+
+/// First characters of the names of ipc-channel's folders.
+const FOLDER_PREFIX: &str = ".tmp";
+/// Name of the socket in such a folder.
 const SOCKET: &str = "socket";
 
 /// Maximum age of a socket that belongs to a start that has just failed.
@@ -39,11 +41,11 @@ pub fn remove_abandoned_sockets() {
 }
 
 fn remove_abandoned_since(since: SystemTime) {
-    // A worker uses one of the other folders only if it cannot use the first.
+    // A worker makes its socket in the first folder, or in one of the others if it cannot use the first.
     let folders = iter::once(env::temp_dir()).chain(candidates());
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     for entry in entries {
-        if entry.file_name().as_encoded_bytes().starts_with(FOLDER.as_bytes()) {
+        if entry.file_name().as_encoded_bytes().starts_with(FOLDER_PREFIX.as_bytes()) {
             let socket = entry.path().join(SOCKET);
             if is_abandoned(&socket, since).unwrap_or(false) {
                 remove_socket(&socket);
@@ -59,14 +61,14 @@ fn is_abandoned(path: &Path, since: SystemTime) -> io::Result<bool> {
     if !is_new || !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() {
         return Ok(false);
     }
-    Ok(probe(path)? == Err(Errno::CONNREFUSED))
+    Ok(!has_server(path)?)
 }
 
-/// Connects with a socket of another type than the server's. A live server refuses that, and is not
-/// disturbed.
-fn probe(path: &Path) -> io::Result<Result<(), Errno>> {
+/// True if a process has the socket at `path` open. Tries to connect with a socket of another type, which the
+/// kernel refuses with another error, so that the process does not notice.
+fn has_server(path: &Path) -> io::Result<bool> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    Ok(connect(&socket, &SocketAddrUnix::new(path)?))
+    Ok(connect(&socket, &SocketAddrUnix::new(path)?) != Err(Errno::CONNREFUSED))
 }
 
 #[cfg(test)]
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     fn only_a_new_socket_that_no_process_has_open_is_abandoned() {
         for folder in [env::temp_dir(), "/dev/shm".into()] {
-            check_in(&folder.join(format!("{FOLDER}-{}", process::id())));
+            check_in(&folder.join(format!("{FOLDER_PREFIX}-{}", process::id())));
         }
     }
 
@@ -87,10 +89,10 @@ mod tests {
         let path = folder.join(SOCKET);
         let server = UnixListener::bind(&path).unwrap();
         remove_abandoned_sockets();
-        assert!(path.exists() && probe(&path).unwrap() != Err(Errno::CONNREFUSED));
+        assert!(path.exists() && has_server(&path).unwrap());
         // The name stays in the file system, as after a killed process.
         drop(server);
-        assert_eq!(probe(&path).unwrap(), Err(Errno::CONNREFUSED));
+        assert!(!has_server(&path).unwrap());
         remove_abandoned_since(SystemTime::now() + RECENT);
         assert!(path.exists());
         remove_abandoned_sockets();

@@ -93,7 +93,7 @@ pub(crate) fn is_socket_folder(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// The folders in which a worker's folder may be made, in order of preference.
+/// Returns the folders in which a worker's folder may be made, in order of preference.
 pub(crate) fn candidates() -> impl Iterator<Item = PathBuf> {
     let named = ["TMPDIR", "XDG_RUNTIME_DIR"].into_iter().filter_map(env::var_os);
     let named = named.filter(|folder| !folder.is_empty()).map(PathBuf::from);

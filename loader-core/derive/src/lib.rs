@@ -202,8 +202,8 @@ impl Options {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("crate") {
                     let path: LitStr = meta.value()?.parse()?;
-                    // Not `LitStr::parse_with`: its spans make the compiler lint the path as the user's own
-                    // code.
+                    // `LitStr::parse_with` is not used: with its spans, the compiler lints the path as if the
+                    // user had written it.
                     options.core = Path::parse_mod_style
                         .parse_str(&path.value())
                         .map_err(|error| Error::new(path.span(), error))?;

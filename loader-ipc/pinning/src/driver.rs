@@ -146,7 +146,7 @@ impl Calls {
     fn check(&self, call: &'static str, code: c_int) -> Result<(), PinError> {
         match code {
             SUCCESS => Ok(()),
-            _ => Err(PinError::Refused { call, error: DriverError { code, name: self.name_of(code) } }),
+            _ => Err(PinError::CallFailed { call, error: DriverError { code, name: self.name_of(code) } }),
         }
     }
 

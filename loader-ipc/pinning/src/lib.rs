@@ -1,15 +1,15 @@
-//! Page-locked memory, from which a device copies while the program continues.
+//! Page-locks memory, so that a device can copy from it while the program runs.
 //!
-//! A [`Pinner`] registers memory with the CUDA driver in place. This needs no copy and no thread, unlike
-//! PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The driver
-//! is loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always fails.
+//! A [`Pinner`] registers memory with the CUDA driver, without moving it. This needs no copy and no thread,
+//! unlike PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The
+//! driver is loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always fails.
 //!
 //! This crate does not own memory: the caller promises to keep a registered range mapped, so
-//! [`Pinner::register`] is `unsafe`. All `unsafe` code of this crate serves one of two files:
+//! [`Pinner::register`] is `unsafe`. The `unsafe` code of this crate is in two files:
 //!
 //! | file | safe interface | invariant |
 //! |---|---|---|
-//! | `pinner.rs` | [`Pinner`], [`Registration`] | only the process that opened the driver calls it, and the driver outlives its registrations |
+//! | `pinner.rs` | [`Pinner`], [`Registration`] | only the process that opened the driver calls it, and the driver stays open while memory is registered |
 //! | `driver.rs` | `Driver` | calls have the types of cuda.h, and restore the thread's context |
 //!
 //! # Examples
@@ -21,7 +21,7 @@
 //!
 //! use loader_pinning::Pinner;
 //!
-//! // Whole pages, which no other registration shares.
+//! // The memory consists of whole pages, because the driver registers pages.
 //! let layout = Layout::from_size_align(1 << 20, 4096)?;
 //! // SAFETY: the size is not 0.
 //! let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or("no memory")?;
@@ -67,18 +67,18 @@ pub enum PinError {
         "there is no CUDA driver ({0}); install NVIDIA's driver, or make its libcuda.so.1 visible in the container"
     )]
     NoDriver(String),
-    /// The driver lacks a call.
-    #[error("the CUDA driver has no {0}; install a driver for CUDA 11 or newer")]
+    /// The driver has no function of this name.
+    #[error("the CUDA driver has no function {0}; install a driver for CUDA 11 or newer")]
     OldDriver(&'static str),
     /// The driver sees no device.
     #[error("the CUDA driver sees no device; look at `nvidia-smi` and CUDA_VISIBLE_DEVICES")]
     NoDevice,
-    /// A call failed.
+    /// A function of the driver failed.
     #[error("{call} failed: {error}{advice}", advice = .error.advice())]
-    Refused {
-        /// Name of the call.
+    CallFailed {
+        /// Name of the function.
         call: &'static str,
-        /// The driver's error.
+        /// The error that it returned.
         error: DriverError,
     },
     /// The driver was opened before this process was forked.

@@ -490,11 +490,11 @@ mod tests {
             (|_| {}, HandshakeError::is_gone),
             (
                 |lifeline| write(lifeline, b"Hello, who is there?"),
-                |error| matches!(error, HandshakeError::Lifeline(LifelineError::NotOurs(_))),
+                |error| matches!(error, HandshakeError::Lifeline(LifelineError::UnknownMagic(_))),
             ),
             (
                 |lifeline| write(lifeline, b"LOADER"),
-                |error| matches!(error, HandshakeError::Lifeline(LifelineError::NotOurs(_))),
+                |error| matches!(error, HandshakeError::Lifeline(LifelineError::UnknownMagic(_))),
             ),
             (|lifeline| lifeline.send(&u64::MAX, &[], soon()).unwrap(), malformed),
             (|lifeline| answer(lifeline, &"x/".repeat(20_000), &[]), malformed),

@@ -12,7 +12,7 @@ pub(crate) fn with_variable<R>(name: &str, value: &OsStr, call: impl FnOnce() ->
     if !is_only_thread() {
         return None;
     }
-    let _restore = Restore { name, before: env::var_os(name) };
+    let _restore = Restore { name, previous: env::var_os(name) };
     // SAFETY: no other thread exists that could use the environment, and `call` starts none before the
     // variable is restored.
     unsafe { env::set_var(name, value) };
@@ -22,16 +22,16 @@ pub(crate) fn with_variable<R>(name: &str, value: &OsStr, call: impl FnOnce() ->
 /// Restores the variable on drop, also after a panic.
 struct Restore<'a> {
     name: &'a str,
-    before: Option<OsString>,
+    previous: Option<OsString>,
 }
 
 impl Drop for Restore<'_> {
     fn drop(&mut self) {
-        match self.before.take() {
+        match self.previous.take() {
             // SAFETY: `with_variable` made this value in a process without other threads, and `call` has
             // started none.
-            Some(before) => unsafe { env::set_var(self.name, before) },
-            // SAFETY: as above.
+            Some(previous) => unsafe { env::set_var(self.name, previous) },
+            // SAFETY: as for `Some`.
             None => unsafe { env::remove_var(self.name) },
         }
     }

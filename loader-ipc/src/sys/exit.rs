@@ -2,7 +2,7 @@
 
 use nix::libc;
 
-/// Ends the process at once, without destructors, exit handlers or flushing. For a watchdog: other threads
+/// Ends the process at once, without destructors, exit handlers or flushing. The watchdog needs this, because other threads
 /// may be stuck anywhere.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` has no preconditions and does not return.

@@ -1,7 +1,8 @@
 //! Ends forked children of a worker.
 //!
 //! User code may call `fork`, and C libraries call `daemon`: the child then returns from user code into the
-//! worker's loop, where it would take the worker's tasks, write to its slots and send answers in its name.
+//! worker's loop, where it would take the worker's tasks, write to its slots and answer as if it were the
+//! worker.
 //! Two measures prevent that:
 //!
 //! - Shared memory that a guarded process maps for writing is not mapped in its forked children
@@ -9,7 +10,7 @@
 //! - The worker calls [`end_if_forked`] after each call of user code, which ends a child before it reaches
 //!   the loop.
 //!
-//! Neither affects a child that ends by itself or executes another program. Alternative considered:
+//! Neither measure affects a child that ends by itself or executes another program. Alternative considered:
 //! `pthread_atfork`. Rejected because a direct system call does not run its handlers.
 
 use std::{
@@ -34,14 +35,14 @@ struct Guard {
     mark: Option<SharedWords>,
 }
 
-/// From now on, forked children of this process do not get shared memory that it maps for writing, and
-/// [`end_if_forked`] ends them. Workers call this once, before they map anything.
+/// After this call, forked children of this process do not get shared memory that it maps for writing, and
+/// [`end_if_forked`] ends them. A worker calls this once, before it maps anything.
 pub fn guard_against_forks() {
     GUARD.get_or_init(|| Guard { owner: process::id(), mark: mark() });
 }
 
-/// Ends this process if it is a forked child of a guarded one. To be called after user code, before anything
-/// is written that other processes read.
+/// Ends this process if it is a forked child of a guarded one. A worker calls this after user code has run,
+/// before it writes anything that other processes read.
 #[inline]
 pub fn end_if_forked() {
     if is_forked() {
@@ -66,8 +67,8 @@ fn is_forked() -> bool {
 }
 
 fn mark() -> Option<SharedWords> {
-    // The system rounds the length up to a page. Not rustix's `page_size`: it reads memory that valgrind does
-    // not map.
+    // The system rounds the length up to a page. `page_size` of rustix is not used, because it reads memory
+    // that valgrind does not map.
     let mapping = Mapping::anonymous(NonZeroUsize::new(size_of::<u64>())?).ok()?;
     // SAFETY: the range is exactly that of the mapping, which is private and anonymous. Its content in this
     // process does not change.
@@ -81,7 +82,8 @@ fn mark() -> Option<SharedWords> {
 fn end() -> ! {
     const MESSAGE: &[u8] = b"loader: a forked child of this worker returned from user code and was ended; \
         it must end by itself or execute another program\n";
-    // Not `eprintln`: at the fork, a thread that does not exist in the child may have held its lock.
+    // `eprintln` could wait for ever: if another thread held its lock during the fork, the child has a copy of
+    // the lock that no thread releases.
     // SAFETY: the number is not -1. If standard error is not open, the call fails.
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(STDERR_FILENO) };
     let _ = nix::unistd::write(stderr, MESSAGE);

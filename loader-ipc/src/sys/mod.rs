@@ -8,13 +8,13 @@
 //! | `slot_memory.rs` | [`SlotRegion`], [`SlotMemory`], [`Loan`], [`Chunk`] | in one process, each byte of a slot has one owner |
 //! | `words.rs` | [`SharedWords`] | shared words are accessed only as atomics |
 //! | `objects.rs` | [`LoadedObject`] | the list of loaded objects is read only while the dynamic loader holds its lock |
-//! | `line.rs` | `Line` | plain bytes without padding |
+//! | `line.rs` | `Line` | every bit pattern is valid, and there is no padding |
 //! | `pages.rs` | `Pages` | the memory has one owner |
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no signal handler is installed |
-//! | `descriptors.rs` | `duplicate_sockets` | a number is used as a descriptor for one call only, which duplicates it |
+//! | `descriptors.rs` | `duplicate_sockets` | a number is borrowed as a descriptor only during the call that duplicates it |
 //! | `environment.rs` | `with_variable` | the environment changes only while no other thread exists |
-//! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | |
-//! | `forked.rs` | [`end_if_forked`] | `madvise` is called only for one whole mapping |
+//! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | the calls take only numbers |
+//! | `forked.rs` | [`guard_against_forks`], [`end_if_forked`] | `madvise` is called only for one whole mapping |
 #![allow(unsafe_code)]
 
 mod descriptors;

@@ -21,7 +21,7 @@ pub fn default_sigchld() {
 pub(crate) fn ignore_sigpipe() {
     // SAFETY: ignoring a signal installs no handler, so no code can run at a wrong time.
     let set = unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) };
-    // As above.
+    // This call cannot fail either.
     let _ = set;
 }
 

@@ -1,5 +1,4 @@
-//! Claims: a task is begun or withdrawn, never both and never neither, also if an earlier task has used its
-//! claim.
+//! Claims: a task is either begun or withdrawn, also if an earlier task has used the same claim.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ fn a_task_is_begun_or_withdrawn() {
         let worker = thread::spawn(move || {
             let claims = Claims::new(&at_worker, RING_WORDS);
             let mut frame = Vec::new();
-            // `None` if the worker looks before the task has come.
+            // Returns `None` if the worker reads before main has written the task.
             reader.read(&mut frame).unwrap().then(|| claims.begin(0))
         });
         let claims = Claims::new(&memory, RING_WORDS);
