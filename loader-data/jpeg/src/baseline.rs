@@ -17,7 +17,7 @@
 use pulp::{Simd, WithSimd};
 
 use crate::{
-    RGB,
+    CHANNELS,
     area::{Area, Size},
     blocks::{self, Block},
     colour,
@@ -44,7 +44,7 @@ pub struct Buffers {
     tables: Tables,
     entropy: Entropy,
     planes: [Plane; 3],
-    colours: colour::Rows,
+    colours: colour::ChromaRows,
 }
 
 impl Buffers {
@@ -133,7 +133,7 @@ impl WithSimd for Job<'_> {
         let Self { jpeg, area, pixels, buffers } = self;
         let Buffers { tables, entropy, planes, colours } = buffers;
         let spans = jpeg.decode_planes(area, tables, entropy, planes)?;
-        pixels.resize(area.size.pixels() as usize * RGB, 0);
+        pixels.resize(area.size.pixels() as usize * CHANNELS, 0);
         colours.write(&jpeg.header, area, spans, planes, pixels);
         Some(())
     }
@@ -201,7 +201,7 @@ impl Baseline<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode_whole;
+    use crate::open_and_decode_whole;
 
     const PHOTOS: [(&str, &[u8]); 8] = [
         ("4:2:0", include_bytes!("../../photos/table/coffee.jpg")),
@@ -224,8 +224,8 @@ mod tests {
     fn pixels_are_the_same_as_from_zune_jpeg() {
         let buffers = &mut Buffers::default();
         for (kind, file) in PHOTOS {
-            let (Size { width, height }, expected) = decode_whole(file).unwrap();
-            let bytes_of_row = width as usize * RGB;
+            let (Size { width, height }, expected) = open_and_decode_whole(file).unwrap();
+            let bytes_of_row = width as usize * CHANNELS;
             let (half_width, half_height) = (width / 2, height / 2);
             for (x, y, width, height) in [
                 (0, 0, width, height),
@@ -239,11 +239,11 @@ mod tests {
             ] {
                 let area = Area::new(x, y, Size::new(width, height));
                 let found = decode(file, area, buffers).expect(kind);
-                assert_eq!(found.len(), area.size.pixels() as usize * RGB, "{kind}");
+                assert_eq!(found.len(), area.size.pixels() as usize * CHANNELS, "{kind}");
                 let expected = expected.chunks_exact(bytes_of_row).skip(y as usize);
-                let rows = found.chunks_exact(width as usize * RGB);
+                let rows = found.chunks_exact(width as usize * CHANNELS);
                 for (y, (found, expected)) in rows.zip(expected).enumerate() {
-                    let expected = &expected[x as usize * RGB..][..width as usize * RGB];
+                    let expected = &expected[x as usize * CHANNELS..][..width as usize * CHANNELS];
                     assert!(found == expected, "{kind}, {area:?}, row {y}");
                 }
             }
@@ -301,7 +301,7 @@ mod tests {
                 continue;
             };
             loaded += 1;
-            let whole = decode_whole(&damaged);
+            let whole = open_and_decode_whole(&damaged);
             let (_, expected) = whole.unwrap_or_else(|error| panic!("bit {flip}: zune-jpeg: {error}"));
             assert!(found == expected, "bit {flip}");
         }

@@ -1,15 +1,16 @@
-//! The inverse cosine transform, which computes the pixels of a block from its values.
+//! The inverse cosine transform, which computes the pixels of a block from its values. Algorithm, constants and
+//! rounding are those of zune-jpeg (which has them from stb_image), so that the pixels are the same.
 
 /// The 8 x 8 values of a block, row by row: cosine coefficients, not pixels.
 pub(crate) type Block = [i32; 64];
 
-/// Transforms the eight columns of a block at once: one of the two directions. Constants are multiples of
-/// 1/4096. `round` is added to each sum before it is shifted right by `SHIFT`.
+/// Transforms the columns of a block, which is one of the two directions of the transform. The factors are in
+/// units of 1/4096. `round` is added to each sum before the sum is shifted right by `SHIFT`.
 #[inline(always)]
 fn pass<const SHIFT: u32>(rows: [[i32; 8]; 8], round: i32) -> [[i32; 8]; 8] {
     let mut out = [[0; 8]; 8];
-    for lane in 0..8 {
-        let at = |row: usize| rows[row][lane];
+    for column in 0..8 {
+        let at = |row: usize| rows[row][column];
         let add = i32::wrapping_add;
         let sub = i32::wrapping_sub;
         let mul = i32::wrapping_mul;
@@ -36,14 +37,14 @@ fn pass<const SHIFT: u32>(rows: [[i32; 8]; 8], round: i32) -> [[i32; 8]; 8] {
         let t1 = add(mul(t1, 8410), add(p2, p4));
         let t0 = add(mul(t0, 1223), add(p1, p3));
 
-        out[0][lane] = add(x0, t3) >> SHIFT;
-        out[1][lane] = add(x1, t2) >> SHIFT;
-        out[2][lane] = add(x2, t1) >> SHIFT;
-        out[3][lane] = add(x3, t0) >> SHIFT;
-        out[4][lane] = sub(x3, t0) >> SHIFT;
-        out[5][lane] = sub(x2, t1) >> SHIFT;
-        out[6][lane] = sub(x1, t2) >> SHIFT;
-        out[7][lane] = sub(x0, t3) >> SHIFT;
+        out[0][column] = add(x0, t3) >> SHIFT;
+        out[1][column] = add(x1, t2) >> SHIFT;
+        out[2][column] = add(x2, t1) >> SHIFT;
+        out[3][column] = add(x3, t0) >> SHIFT;
+        out[4][column] = sub(x3, t0) >> SHIFT;
+        out[5][column] = sub(x2, t1) >> SHIFT;
+        out[6][column] = sub(x1, t2) >> SHIFT;
+        out[7][column] = sub(x0, t3) >> SHIFT;
     }
     out
 }
@@ -58,6 +59,7 @@ fn transposed(rows: [[i32; 8]; 8]) -> [[i32; 8]; 8] {
 #[inline(always)]
 pub(crate) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize) {
     if last == 0 {
+        // All pixels are an eighth of the first value, rounded (4), plus 128 (1024 / 8).
         let pixel = (block[0].wrapping_add(4 + 1024) >> 3).clamp(0, 255) as u8;
         for row in out.chunks_mut(width).take(8) {
             row[..8].fill(pixel);
@@ -70,7 +72,9 @@ pub(crate) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize
 
 #[inline(always)]
 fn transform(block: &mut Block, out: &mut [u8], width: usize) {
-    const HALF_AND_LEVEL: i32 = 512 + 65_536 + (128 << 17);
+    /// Added before the shift by 17: a half to round, 128 to move the pixels from -128..128 to 0..256, and the
+    /// 512 that zune-jpeg adds too.
+    const ROUND_AND_LEVEL: i32 = 512 + (1 << 16) + (128 << 17);
 
     let mut rows = [[0; 8]; 8];
     for (row, values) in rows.iter_mut().zip(block.as_chunks::<8>().0) {
@@ -78,7 +82,7 @@ fn transform(block: &mut Block, out: &mut [u8], width: usize) {
     }
     block.fill(0);
     let columns = transposed(pass::<10>(rows, 512));
-    let rows = transposed(pass::<17>(columns, HALF_AND_LEVEL));
+    let rows = transposed(pass::<17>(columns, ROUND_AND_LEVEL));
     for (row, out) in rows.iter().zip(out.chunks_mut(width)) {
         let pixels = row.map(|value| value.clamp(0, 255) as u8);
         out[..8].copy_from_slice(&pixels);

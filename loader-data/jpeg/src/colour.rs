@@ -1,7 +1,7 @@
 //! Converts the planes of the components to RGB.
 
 use crate::{
-    RGB,
+    CHANNELS,
     area::Area,
     baseline::{Plane, Span},
     header::Header,
@@ -9,22 +9,22 @@ use crate::{
 
 /// Buffers for one row of chroma, enlarged to the resolution of luma.
 #[derive(Debug, Default)]
-pub(crate) struct Rows {
-    blue: Row,
-    red: Row,
+pub(crate) struct ChromaRows {
+    blue: ChromaRow,
+    red: ChromaRow,
 }
 
 #[derive(Debug, Default)]
-struct Row {
+struct ChromaRow {
     /// The row, interpolated vertically.
     blended: Vec<u8>,
     /// The row, interpolated in both directions.
     enlarged: Vec<u8>,
 }
 
-impl Rows {
-    /// Writes the pixels of `area` to `pixels`, which has its size. `planes` hold the groups in `columns` and
-    /// `rows`.
+impl ChromaRows {
+    /// Writes the pixels of `area` to `pixels`, which has the size of `area`. `planes` contain the groups of
+    /// blocks in `columns` and `rows`.
     #[inline(always)]
     pub(crate) fn write(
         &mut self,
@@ -36,13 +36,13 @@ impl Rows {
     ) {
         let left = area.x as usize - columns.start * header.across * 8;
         let width = area.size.width as usize;
-        for (y, out) in (area.y..).zip(pixels.chunks_exact_mut(width * RGB)) {
-            let out = out.as_chunks_mut::<RGB>().0;
+        for (y, out) in (area.y..).zip(pixels.chunks_exact_mut(width * CHANNELS)) {
+            let out = out.as_chunks_mut::<CHANNELS>().0;
             let y = y as usize - rows.start * header.down * 8;
             let luma = &planes[0].row(y)[left..left + width];
             if header.is_grey() {
                 for (pixel, &grey) in out.iter_mut().zip(luma) {
-                    *pixel = [grey; RGB];
+                    *pixel = [grey; CHANNELS];
                 }
                 continue;
             }
@@ -64,7 +64,7 @@ impl Plane {
     }
 }
 
-impl Row {
+impl ChromaRow {
     /// Returns row `y` of chroma, as wide as a row of luma. In a direction in which chroma has half the size,
     /// a pixel is 3/4 of the nearest chroma pixel plus 1/4 of the second nearest. The outermost pixels are
     /// repeated beyond the edges.
@@ -99,6 +99,7 @@ impl Row {
     }
 }
 
+/// Returns 3/4 of `near` plus 1/4 of `far`, rounded.
 #[inline(always)]
 fn blend(near: u8, far: u8) -> u8 {
     ((u16::from(near) * 3 + 2 + u16::from(far)) >> 2) as u8
@@ -106,8 +107,9 @@ fn blend(near: u8, far: u8) -> u8 {
 
 /// Converts YCbCr to RGB, in fixed-point numbers with units of 2^-14.
 #[inline(always)]
-fn convert(luma: &[u8], blue: &[u8], red: &[u8], out: &mut [[u8; RGB]]) {
+fn convert(luma: &[u8], blue: &[u8], red: &[u8], out: &mut [[u8; CHANNELS]]) {
     const BITS: u32 = 14;
+    // Rounds a half down, as zune-jpeg does.
     const ALMOST_HALF: i32 = (1 << (BITS - 1)) - 1;
     for (((out, &luma), &blue), &red) in out.iter_mut().zip(luma).zip(blue).zip(red) {
         let luma = (i32::from(luma) << BITS) + ALMOST_HALF;

@@ -49,8 +49,10 @@ pub(crate) fn check(file: &[u8], max_pixels: u64) -> Result<(), JpegError> {
             }
             0xDA => {
                 scans += 1;
-                let frame = frame.as_mut().filter(|_| scans <= MAX_SCANS);
-                let frame = frame.ok_or(JpegError::Scans)?;
+                if scans > MAX_SCANS {
+                    return Err(JpegError::TooManyScans);
+                }
+                let frame = frame.as_mut().ok_or(JpegError::ScanWithoutFrame)?;
                 let (end, length) = entropy.read(&file[place..]).ok_or(JpegError::Truncated)?;
                 place += length;
                 let scan = Scan::read(segment, frame, &codes)?;
@@ -94,7 +96,7 @@ fn segment<'a>(file: &'a [u8], place: &mut usize) -> Result<&'a [u8], JpegError>
     let length = usize::from(u16::from_be_bytes(*rest.first_chunk().ok_or(JpegError::Truncated)?));
     *place += length;
     if length < 2 {
-        return Err(JpegError::Segment);
+        return Err(JpegError::SegmentLength);
     }
     rest.get(2..length).ok_or(JpegError::Truncated)
 }

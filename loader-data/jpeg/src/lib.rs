@@ -27,8 +27,8 @@ pub use crate::{
 };
 use crate::{baseline::Baseline, complete::check};
 
-/// Number of bytes of a pixel.
-const RGB: usize = 3;
+/// Number of bytes per pixel.
+const CHANNELS: usize = 3;
 
 /// A JPEG file whose headers have been read. Its pixels are decoded to RGB: three bytes per pixel, row by row
 /// from the top. Width and height are from 1 to 65,535 pixels.
@@ -76,20 +76,23 @@ pub enum JpegError {
         /// The limit that was given.
         max_pixels: u64,
     },
-    /// A segment of the file is shorter than its length field.
-    #[error("a segment is shorter than its own length")]
-    Segment,
+    /// The length field of a segment is below 2, the number of bytes of the field itself.
+    #[error("the length of a segment is invalid")]
+    SegmentLength,
     /// The header of a frame is invalid, or declares more pixels than the caller allows.
-    #[error("a frame header is invalid")]
+    #[error("a frame header is invalid, or declares too many pixels")]
     FrameHeader,
     /// The header of a scan is invalid.
-    #[error("the header of a scan is invalid")]
+    #[error("a scan header is invalid")]
     ScanHeader,
-    /// A scan has no frame header, or there are more than 100 scans.
-    #[error("a scan has no frame header, or there are too many scans")]
-    Scans,
+    /// A scan comes before the first frame header.
+    #[error("a scan has no frame header")]
+    ScanWithoutFrame,
+    /// The image has more than 100 scans.
+    #[error("the image has more than 100 scans")]
+    TooManyScans,
     /// A scan has fewer coded pixels than its frame header says.
-    #[error("a scan has fewer coded pixels than the header says")]
+    #[error("a scan has fewer coded pixels than the frame header says")]
     ShortScan,
     /// A Huffman code is missing or invalid.
     #[error("a Huffman code is missing or invalid")]
@@ -111,7 +114,7 @@ impl<'a> Jpeg<'a> {
     pub fn open(file: &'a [u8], max_pixels: u64) -> Result<Self, JpegError> {
         let kind = match Baseline::open(file) {
             Some(baseline) => Kind::Baseline(Box::new(baseline)),
-            None => Kind::Other(Box::new(headers(file, max_pixels)?)),
+            None => Kind::Other(Box::new(read_headers(file, max_pixels)?)),
         };
         let jpeg = Self { file, max_pixels, kind };
         let size = jpeg.size();
@@ -133,8 +136,8 @@ impl<'a> Jpeg<'a> {
         }
     }
 
-    /// Decodes at least `area` into `pixels`, in place of their previous content: RGB, three bytes per pixel,
-    /// row by row from the top. Returns the area that `pixels` holds afterwards: `area` or the whole image.
+    /// Decodes at least `area` into `pixels`, and replaces their previous content: RGB, three bytes per pixel,
+    /// row by row from the top. Returns the area that was decoded: `area` or the whole image.
     ///
     /// Whether this succeeds does not depend on `area`. After an error, `pixels` holds arbitrary bytes.
     ///
@@ -150,19 +153,19 @@ impl<'a> Jpeg<'a> {
             Kind::Baseline(baseline) => match baseline.decode(area, pixels, buffers) {
                 Some(()) => return Ok(area),
                 // zune-jpeg accepts more kinds of files, and its errors name the reason.
-                None => Box::new(headers(self.file, self.max_pixels)?),
+                None => Box::new(read_headers(self.file, self.max_pixels)?),
             },
             Kind::Other(decoder) => decoder,
         };
         check(self.file, self.max_pixels)?;
-        whole(decoder, size, pixels)
+        decode_whole(decoder, size, pixels)
     }
 }
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 /// Reads the headers with zune-jpeg.
-fn headers(file: &[u8], max_pixels: u64) -> Result<Decoder<'_>, JpegError> {
+fn read_headers(file: &[u8], max_pixels: u64) -> Result<Decoder<'_>, JpegError> {
     let options = DecoderOptions::default()
         .set_max_width(usize::from(u16::MAX))
         .set_max_height(usize::from(u16::MAX))
@@ -179,11 +182,11 @@ fn headers(file: &[u8], max_pixels: u64) -> Result<Decoder<'_>, JpegError> {
 }
 
 /// Decodes the whole image with zune-jpeg.
-fn whole(mut decoder: Box<Decoder<'_>>, size: Size, pixels: &mut Vec<u8>) -> Result<Area, JpegError> {
+fn decode_whole(mut decoder: Box<Decoder<'_>>, size: Size, pixels: &mut Vec<u8>) -> Result<Area, JpegError> {
     // The bytes must be zero, because zune-jpeg may leave out pixels, and those must not show the previous
     // image.
     pixels.clear();
-    pixels.resize(size.pixels() as usize * RGB, 0);
+    pixels.resize(size.pixels() as usize * CHANNELS, 0);
     // Without strict mode zune-jpeg fills the parts that it cannot decode with grey and returns no error. The
     // headers are read without strict mode, because stray bytes between them are harmless and do occur.
     decoder.set_options(decoder.options().set_strict_mode(true));
@@ -191,10 +194,10 @@ fn whole(mut decoder: Box<Decoder<'_>>, size: Size, pixels: &mut Vec<u8>) -> Res
     Ok(Area::new(0, 0, size))
 }
 
-/// Decodes a whole file with zune-jpeg.
+/// Opens a file and decodes the whole image with zune-jpeg.
 #[cfg(test)]
-fn decode_whole(file: &[u8]) -> Result<(Size, Vec<u8>), JpegError> {
-    let decoder = Box::new(headers(file, u64::MAX)?);
+fn open_and_decode_whole(file: &[u8]) -> Result<(Size, Vec<u8>), JpegError> {
+    let decoder = Box::new(read_headers(file, u64::MAX)?);
     let jpeg = Jpeg { file, max_pixels: u64::MAX, kind: Kind::Other(decoder) };
     let (size, mut pixels) = (jpeg.size(), Vec::new());
     jpeg.decode(Area::new(0, 0, size), &mut pixels, &mut Buffers::default())?;

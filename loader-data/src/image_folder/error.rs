@@ -19,7 +19,7 @@ pub enum ImageFolderError {
         /// The path that was given.
         path: PathBuf,
     },
-    /// There is a file at the path.
+    /// The path is that of a file.
     #[error(
         "image folder `{}` is a file; give the folder that holds one sub-folder of images per class",
         path.display()
@@ -83,7 +83,8 @@ fn list(names: &[String]) -> String {
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
-/// Why one image could not be loaded. A loader reports it as the failure of the batch that the image is for.
+/// Why one image could not be loaded. A loader returns it as the error of the batch that would contain the
+/// image.
 #[derive(Debug, thiserror::Error)]
 #[error("image `{}` {problem}", path.display())]
 pub struct ImageError {
@@ -169,7 +170,7 @@ pub enum ImageProblem {
 #[non_exhaustive]
 pub enum TransformError {
     /// A size is 0 or too large.
-    #[error("{step}: a size of {size} pixels is not possible; give one from 1 to {MAX_SIDE}")]
+    #[error("{step}: a size of {size} pixels is out of range; give one from 1 to {MAX_SIDE}")]
     Size {
         /// The step.
         step: &'static str,

@@ -76,7 +76,7 @@ use super::{
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound = "")]
 pub struct ImageFolder<P = f32> {
-    // Not `PathBuf` and `String`: serde refuses paths that are not Unicode.
+    // Paths are `OsString`, because serde refuses a `PathBuf` that is not Unicode.
     root: OsString,
     classes: Vec<String>,
     files: SharedVec<(OsString, u32)>,

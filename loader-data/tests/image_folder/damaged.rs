@@ -1,4 +1,4 @@
-//! Damaged files fail: the dataset never returns an image of which the decoder made up a part.
+//! Damaged files fail: the dataset never returns an image in which the decoder has invented pixels.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use png::{BitDepth, ColorType};
 
 use crate::{
     files::{photo, pixels, problem, with_size},
-    made::{fixture, png},
+    support::{fixture, png},
 };
 
 const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
@@ -84,39 +84,40 @@ fn a_jpeg_with_fewer_rows_than_its_header_says_fails() {
         let frame = if name == "progressive.jpg" { 0xC2 } else { 0xC0 };
         let found = pixels("broken.jpg", &with_size(file, frame, 75, 400)).map(drop).expect_err(name);
         // In a progressive file another scan follows, so the file does not end with the first scan.
-        let wrong = if frame == 0xC2 { "fewer coded pixels" } else { "is truncated" };
-        assert!(found.to_string().contains(wrong), "{name}: {found}");
+        let reason = if frame == 0xC2 { "fewer coded pixels" } else { "is truncated" };
+        assert!(found.to_string().contains(reason), "{name}: {found}");
     }
 }
 
-/// Returns the file with the marker `from` of all segments changed to `to`, and the number of these segments.
-fn renamed(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
-    let mut renamed = file.to_vec();
+/// Replaces the marker `from` of all segments by `to`. Returns the file and the number of these segments.
+fn replace_markers(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
+    let mut file = file.to_vec();
     let mut count = 0;
     let mut place = 2;
-    while renamed[place + 1] != 0xDA {
-        if renamed[place + 1] == from {
-            renamed[place + 1] = to;
+    while file[place + 1] != 0xDA {
+        if file[place + 1] == from {
+            file[place + 1] = to;
             count += 1;
         }
-        place += 2 + usize::from(u16::from_be_bytes([renamed[place + 2], renamed[place + 3]]));
+        place += 2 + usize::from(u16::from_be_bytes([file[place + 2], file[place + 3]]));
     }
-    (renamed, count)
+    (file, count)
 }
 
 #[test]
 fn a_jpeg_without_its_tables_fails() {
     const COMMENT: u8 = 0xFE;
     for (name, file) in all_fixtures() {
-        for (segment, message) in [(0xDB, "quantization table"), (0xC4, "uffman")] {
-            let (broken, count) = renamed(&file, segment, COMMENT);
-            assert!(count > 0, "{name} has no segment {segment:x}");
+        // The messages contain "Huffman" or "huffman".
+        for (marker, message) in [(0xDB, "quantization table"), (0xC4, "uffman")] {
+            let (broken, count) = replace_markers(&file, marker, COMMENT);
+            assert!(count > 0, "{name} has no segment {marker:x}");
             let error = pixels("broken.jpg", &broken).map(drop).expect_err(name);
             assert!(error.to_string().contains(message), "{name}: {error}");
         }
     }
     let restarts = fs::read(fixture("restarts.jpg")).unwrap();
-    let (broken, count) = renamed(&restarts, 0xDD, COMMENT);
+    let (broken, count) = replace_markers(&restarts, 0xDD, COMMENT);
     assert_eq!(count, 1);
     assert!(pixels("broken.jpg", &broken).is_err(), "the restart interval is missing");
 }
@@ -124,15 +125,15 @@ fn a_jpeg_without_its_tables_fails() {
 #[test]
 fn a_jpeg_without_one_of_its_tables_fails() {
     for (name, file) in all_fixtures() {
-        for segment in [0xDB, 0xC4] {
-            let (_, count) = renamed(&file, segment, segment);
+        for marker in [0xDB, 0xC4] {
+            let (_, count) = replace_markers(&file, marker, marker);
             for missing in 0..count {
                 let mut broken = file.clone();
-                let found = broken.windows(2).enumerate().filter(|(_, pair)| *pair == [0xFF, segment]);
+                let found = broken.windows(2).enumerate().filter(|(_, pair)| *pair == [0xFF, marker]);
                 let place = found.map(|(place, _)| place).nth(missing).unwrap();
                 // One flipped bit turns the segment into an APP segment or an unknown one.
                 broken[place + 1] ^= 0x20;
-                assert!(pixels("broken.jpg", &broken).is_err(), "{name}: table {missing} of {segment:x}");
+                assert!(pixels("broken.jpg", &broken).is_err(), "{name}: table {missing} of {marker:x}");
             }
         }
     }

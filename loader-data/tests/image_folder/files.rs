@@ -1,11 +1,11 @@
-//! How each kind of file is decoded, and the errors of files that cannot be.
+//! Files of each kind that can be decoded, and the errors of those that cannot.
 
 use std::fs;
 
 use loader_data::{ImageError, ImageFolder, ImageProblem};
 use png::{BitDepth, ColorType};
 
-use crate::made::{PHOTOS, dot, fixture, folder, load, planes, png};
+use crate::support::{PHOTOS, dot, fixture, folder, load, planes, png};
 
 /// Loads a file with the given name and content. Returns `[red, green, blue]`.
 pub(crate) fn pixels(name: &str, bytes: &[u8]) -> Result<[Vec<u8>; 3], ImageError> {
@@ -17,11 +17,11 @@ pub(crate) fn pixels(name: &str, bytes: &[u8]) -> Result<[Vec<u8>; 3], ImageErro
     }
 }
 
-/// Loads a file that must fail. The error must name the file, the problem and the `way_out`.
-pub(crate) fn problem(bytes: &[u8], wrong: &str, way_out: &str) -> ImageProblem {
+/// Loads a file that must fail. The error must name the file, and contain `reason` and `advice`.
+pub(crate) fn problem(bytes: &[u8], reason: &str, advice: &str) -> ImageProblem {
     let error = pixels("broken.jpg", bytes).map(drop).unwrap_err();
     let message = error.to_string();
-    for part in ["class/broken.jpg` ", wrong, way_out] {
+    for part in ["class/broken.jpg` ", reason, advice] {
         assert!(message.contains(part), "`{part}` is not in: {message}");
     }
     error.problem
@@ -38,7 +38,7 @@ fn every_kind_of_png_is_decoded_to_rgb() {
 
     type Case = (ColorType, BitDepth, &'static [u8], [[u8; 2]; 3]);
 
-    // Each image has two pixels. Of 16 bits the upper 8 are used; transparency is dropped.
+    // Each image has two pixels. The decoder uses the upper 8 of 16 bits, and drops transparency.
     let palette = [10, 20, 30, 40, 50, 60];
     let cases: [Case; 13] = [
         (Grayscale, One, &[0b0100_0000], [[0, 255]; 3]),

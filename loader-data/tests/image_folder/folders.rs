@@ -5,7 +5,7 @@ use std::{fs, os::unix};
 use loader_core::Dataset;
 use loader_data::{ImageFolder, ImageFolderError};
 
-use crate::made::{PHOTOS, dot, folder, load};
+use crate::support::{PHOTOS, dot, folder, load};
 
 fn names(images: &ImageFolder) -> Vec<String> {
     let name = |index| {

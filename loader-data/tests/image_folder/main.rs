@@ -3,6 +3,6 @@
 mod damaged;
 mod files;
 mod folders;
-mod made;
 mod odd_files;
+mod support;
 mod transforms;

@@ -1,11 +1,14 @@
-//! Files that never end or never give a byte fail at once.
+//! Files that are endless, or whose opening would wait, fail at once.
 
 use std::{fs, os::unix, path::Path, sync::mpsc, thread, time::Duration};
 
 use loader_data::{ImageError, ImageFolder, ImageProblem};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 
-use crate::made::{dot, folder, load};
+use crate::support::{dot, folder, load};
+
+/// The default of `max_file_bytes`.
+const LIMIT: u64 = loader_data::MAX_FILE_BYTES;
 
 /// Loads the only image of a folder, which `make` creates at the given path, and returns why it fails. Waits
 /// for at most 10 seconds, because opening a pipe or reading a device may never end.
@@ -20,8 +23,6 @@ fn problem(max_file_bytes: u64, make: impl FnOnce(&Path)) -> ImageProblem {
     assert!(error.to_string().contains("class/odd.jpg` "), "{error}");
     error.problem
 }
-
-const LIMIT: u64 = loader_data::MAX_FILE_BYTES;
 
 #[test]
 fn a_pipe_without_a_writer_fails() {
@@ -40,7 +41,7 @@ fn a_large_sparse_file_fails_before_it_is_read() {
     let sparse = |length| move |path: &Path| fs::File::create(path).unwrap().set_len(length).unwrap();
     let found = problem(LIMIT, sparse(6 << 30));
     assert!(matches!(found, ImageProblem::FileTooLarge { bytes: 0x1_8000_0000, max: LIMIT }), "{found}");
-    // Its first bytes say that it is not an image, so the other 6 GiB are not read.
+    // The first bytes are not those of an image, so the dataset does not read the other 6 GiB.
     let found = problem(u64::MAX, sparse(6 << 30));
     assert!(matches!(found, ImageProblem::UnknownFormat { .. }), "{found}");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use loader_core::{Dataset, SampleContext};
 use loader_data::{ImageFolder, Step, Transform, TransformError};
 
-use crate::made::{PHOTOS, fixture, folder, load, planes};
+use crate::support::{PHOTOS, fixture, folder, load, planes};
 
 const COFFEE: usize = 5; // 600 x 400 pixels
 

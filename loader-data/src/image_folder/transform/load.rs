@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Maximum size in bytes of each buffer that is kept for the next image: enough for 22 megapixels.
-const KEPT: usize = 64 << 20;
+const MAX_KEPT: usize = 64 << 20;
 
 /// Default of [`ImageFolder::max_file_bytes`](crate::ImageFolder::max_file_bytes), in bytes: 256 MiB.
 pub const MAX_FILE_BYTES: u64 = 256 << 20;
@@ -44,7 +44,7 @@ struct Scratch {
 impl Transform {
     /// Loads the image at `path` and transforms it. Returns a tensor of shape `[3, height, width]`.
     ///
-    /// Use it in a dataset of your own whose labels do not come from folders. Formats and limits are those of
+    /// Use this method in your own dataset, if its labels do not come from folders. Formats and limits are those of
     /// [`ImageFolder`](crate::ImageFolder), with files of up to [`MAX_FILE_BYTES`] bytes. `u8` pixels are not
     /// normalised.
     ///
@@ -52,7 +52,8 @@ impl Transform {
     /// Returns [`ImageError`], which names the file.
     ///
     /// # Panics
-    /// May panic or return any pixels if a value is out of bounds: call [`validate`](Self::validate) before.
+    /// If a value of the transform is out of bounds, this may panic or return arbitrary pixels. Call
+    /// [`validate`](Self::validate) first.
     ///
     /// # Examples
     /// ```
@@ -72,7 +73,7 @@ impl Transform {
         self.load_up_to(MAX_FILE_BYTES, path.as_ref(), rng)
     }
 
-    /// Loads and transforms like [`load`](Self::load) a file of at most `max` bytes.
+    /// As [`load`](Self::load), for a file of at most `max` bytes.
     pub(in super::super) fn load_up_to<P: Pixel>(
         &self,
         max: u64,
@@ -81,8 +82,8 @@ impl Transform {
     ) -> Result<Tensor<P>, ImageError> {
         let image = SCRATCH.with_borrow_mut(|Scratch { file, canvas }| {
             let image = read(path, max, file).and_then(|()| self.load_with(file, canvas, rng));
-            canvas.release(KEPT);
-            if file.capacity() > KEPT {
+            canvas.release(MAX_KEPT);
+            if file.capacity() > MAX_KEPT {
                 *file = Vec::new();
             }
             image
@@ -106,8 +107,8 @@ impl Transform {
         )
     }
 
-    /// Transforms an image of `size`. `decode` decodes the given area of the image into the picture of the
-    /// canvas. It is called after the steps have determined which area is needed.
+    /// Transforms an image of `size`. `decode` gets the area that the steps need, and decodes it into the
+    /// picture of the canvas.
     fn apply<P: Pixel>(
         &self,
         canvas: &mut Canvas,
@@ -147,17 +148,17 @@ impl Transform {
     }
 }
 
-/// Reads a regular file of at most `max` bytes that starts like an image into `bytes`. Any other file fails
-/// at once: only the first bytes of a regular file are read, and the file is opened with `O_NONBLOCK`,
-/// because opening a named pipe would otherwise wait for a writer.
+/// Reads a file into `bytes`, if it is a regular file of at most `max` bytes and starts like an image. Other
+/// files fail without a wait: of a regular file only the first bytes are read, and `O_NONBLOCK` keeps the
+/// opening of a named pipe from waiting for a writer.
 fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> {
     let open = |flags: OFlags| {
         let flags = flags | OFlags::NOCTTY;
         OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)
     };
     let opened = open(OFlags::NONBLOCK).or_else(|error| {
-        // A regular file returns `WouldBlock` if another program holds a lease on it, or if it is on slow
-        // storage. Waiting for it is right.
+        // Opening a regular file fails with `WouldBlock` if another program holds a lease on it, or if it is
+        // on slow storage. Such a file can be opened after a wait.
         let must_wait = error.kind() == io::ErrorKind::WouldBlock
             && fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
         if must_wait { open(OFlags::empty()) } else { Err(error) }
@@ -167,8 +168,9 @@ fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> 
     if !metadata.is_file() {
         return Err(ImageProblem::NotAFile { found: kind(metadata.file_type()) });
     }
-    let too_large = |bytes| if bytes > max { Err(ImageProblem::FileTooLarge { bytes, max }) } else { Ok(()) };
-    too_large(metadata.len())?;
+    let check_size =
+        |bytes| if bytes > max { Err(ImageProblem::FileTooLarge { bytes, max }) } else { Ok(()) };
+    check_size(metadata.len())?;
 
     bytes.clear();
     let mut start = (&file).take(decode::START as u64);
@@ -179,7 +181,7 @@ fn read(path: &Path, max: u64, bytes: &mut Vec<u8>) -> Result<(), ImageProblem> 
     // Reads up to one byte more than the limit, to notice a file that has grown beyond it.
     let mut rest = (&file).take((max - bytes.len() as u64).saturating_add(1));
     rest.read_to_end(bytes).map_err(ImageProblem::Unreadable)?;
-    too_large(bytes.len() as u64)
+    check_size(bytes.len() as u64)
 }
 
 fn kind(file: fs::FileType) -> &'static str {

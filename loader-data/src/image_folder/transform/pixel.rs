@@ -10,7 +10,8 @@ pub trait Pixel: Element + sealed::Sealed {
     #[doc(hidden)]
     const CAN_BE_NORMALISED: bool;
 
-    /// Returns the pixel for each byte of a channel.
+    /// Returns the pixel for each value of a byte. `mean` and `std` are those of the channel, and are used only
+    /// if [`CAN_BE_NORMALISED`](Self::CAN_BE_NORMALISED).
     #[doc(hidden)]
     fn table(mean: f32, std: f32) -> [Self; 256];
 }
@@ -25,7 +26,7 @@ impl Pixel for f32 {
     const CAN_BE_NORMALISED: bool = true;
 
     fn table(mean: f32, std: f32) -> [Self; 256] {
-        // The order of operations is that of torchvision, so that the numbers are exactly the same.
+        // torchvision has the same order of operations, so the numbers are exactly the same.
         array::from_fn(|byte| (byte as Self / 255.0 - mean) / std)
     }
 }
