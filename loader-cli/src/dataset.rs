@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::stop::Stop;
 
 /// Default width and height of the transformed images, in pixels.
-const SIZE: u32 = 224;
+const DEFAULT_SIZE: u32 = 224;
 
 /// The section as it was read from a config or from the command line.
 #[derive(Debug, Clone, Deserialize)]
@@ -93,7 +93,7 @@ impl DatasetSection {
                 return Err(Stop::InvalidArguments(message.to_owned()));
             }
             TransformName::None => None,
-            _ => Some(size.unwrap_or(SIZE)),
+            _ => Some(size.unwrap_or(DEFAULT_SIZE)),
         };
         let pixels = pixels.unwrap_or(Pixels::F32);
         let max_file_bytes = max_file_bytes.unwrap_or(MAX_FILE_BYTES);
@@ -117,7 +117,7 @@ impl ResolvedDataset {
     }
 
     fn steps(&self) -> Transform {
-        let size = self.size.unwrap_or(SIZE);
+        let size = self.size.unwrap_or(DEFAULT_SIZE);
         let standard = match self.transform {
             TransformName::Train => Transform::standard_train(size),
             TransformName::Eval => Transform::standard_eval(size),

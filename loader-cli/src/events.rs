@@ -38,7 +38,7 @@ pub(crate) enum Event<'a> {
         kind: &'a str,
         message: &'a str,
         #[serde(flatten)]
-        names: Names,
+        context: ErrorContext,
     },
     Epoch(EpochFigures),
     End {
@@ -55,9 +55,9 @@ pub(crate) struct WorkerEntry {
     pid: u32,
 }
 
-/// The things that an error refers to. A field that is `None` is not printed.
+/// What an error is about. A field that is `None` is not printed.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Names {
+pub(crate) struct ErrorContext {
     #[serde(skip_serializing_if = "Option::is_none")]
     epoch: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,7 +84,7 @@ pub(crate) struct EpochFigures {
     verdict: &'static str,
     /// Samples that were skipped or replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    bad_samples: Vec<BadEntry>,
+    bad_samples: Vec<BadSampleEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     order_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ pub(crate) struct EpochFigures {
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct BadEntry {
+pub(crate) struct BadSampleEntry {
     batch: u64,
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ pub(crate) struct BadEntry {
     reason: String,
 }
 
-impl BadEntry {
+impl BadSampleEntry {
     fn new(sample: &BadSample) -> Self {
         let BadSample { batch, index, replaced_by, reason, .. } = sample.clone();
         Self { batch, index, replaced_by, reason }
@@ -134,19 +134,16 @@ impl<'a> Event<'a> {
         Some(Self::WorkerExited { worker: *worker, pid: *pid, status: exit.to_string(), action: "restart" })
     }
 
-    /// Returns the event for an error in epoch `epoch`. `message` is the text of `error`.
-    pub(crate) fn error(epoch: u64, error: &Error, message: &'a str) -> Self {
-        Self::Error { kind: error.kind(), message, names: Names { epoch: Some(epoch), ..Names::of(error) } }
-    }
-
-    /// Returns the event for an error of the loader before its first epoch. `message` is the text of `error`.
-    pub(crate) fn refused(error: &Error, message: &'a str) -> Self {
-        Self::Error { kind: error.kind(), message, names: Names::of(error) }
+    /// Returns the event for an error of the loader in `epoch`, or before the first epoch. `message` is the
+    /// text of `error`.
+    pub(crate) fn error(epoch: Option<u64>, error: &Error, message: &'a str) -> Self {
+        let context = ErrorContext { epoch, ..ErrorContext::of(error) };
+        Self::Error { kind: error.kind(), message, context }
     }
 
     /// Returns the event for an error that ends the command and is not from the loader.
     pub(crate) fn stopped(kind: &'a str, message: &'a str) -> Self {
-        Self::Error { kind, message, names: Names::default() }
+        Self::Error { kind, message, context: ErrorContext::default() }
     }
 
     pub(crate) fn epoch(report: &EpochReport, digest: Option<&Digest>) -> Self {
@@ -163,7 +160,7 @@ impl<'a> Event<'a> {
                 Verdict::StepBound => "step_bound",
                 _ => "unknown",
             },
-            bad_samples: report.bad_samples.iter().map(BadEntry::new).collect(),
+            bad_samples: report.bad_samples.iter().map(BadSampleEntry::new).collect(),
             order_digest: digest.map(|digest| hex(digest.order())),
             content_digest: digest.map(|digest| hex(digest.content())),
         })
@@ -176,7 +173,7 @@ impl<'a> Event<'a> {
     }
 }
 
-impl Names {
+impl ErrorContext {
     fn of(error: &Error) -> Self {
         let nothing = Self::default();
         match *error {

@@ -1,7 +1,7 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches.
 //!
-//! `arguments`, `options` and `settings` read the command line and the config, `dataset` and `run` open the
-//! dataset and load it, `events` and `reporter` print what happens, and `stop` determines the exit status.
+//! `arguments`, `options` and `settings` read the command line and the config. `dataset` and `run` open and load
+//! the dataset, `events` and `reporter` print what happens, and `stop` determines the exit status.
 
 mod arguments;
 mod dataset;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(stop) => {
-            // The arguments were not read, so `--json` counts wherever it is.
+            // Parsing failed, so look for `--json` among all arguments.
             let json = std::env::args_os().any(|argument| argument == "--json");
             Reporter::new(json).stopped(&stop);
             return stop.status();
@@ -38,10 +38,10 @@ fn main() -> ExitCode {
     let outcome =
         Interrupt::watch().map_err(Stop::NoSignals).and_then(|interrupt| match &arguments.command {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
-            Command::Plan(arguments) => plan::plan(arguments, interrupt),
+            Command::Plan(arguments) => plan::plan(arguments, interrupt).map(|()| 0),
         });
     match outcome {
-        Ok(errors) => ExitCode::from(u8::from(errors > 0)),
+        Ok(failed_batches) => ExitCode::from(u8::from(failed_batches > 0)),
         Err(stop) => {
             reporter.stopped(&stop);
             stop.status()

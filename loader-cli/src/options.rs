@@ -3,7 +3,7 @@
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, builder::PossibleValuesParser, error::ErrorKind};
 use loader_core::{LoaderOptions, OptionInfo, OptionKind};
 
-/// The options that determine the indices of each batch, which are those of `loader plan`.
+/// The options that determine the indices of each batch. `loader plan` has only these.
 const ORDER: [&str; 7] = ["batch_size", "shuffle", "seed", "order", "rank", "world_size", "drop_last"];
 
 /// All options of the loader that the command has, or only those in [`ORDER`].
@@ -111,13 +111,10 @@ mod tests {
         for option in LoaderArguments::<false>::list() {
             let argument = run.get_arguments().find(|argument| argument.get_id() == option.name()).unwrap();
             let help = argument.get_help().unwrap().to_string();
-            let end = match option.default_text() {
-                Some(default) => format!(" [default: {default}]"),
-                None => String::new(),
-            };
-            assert!(help.ends_with(&end), "{}: {help}", option.name());
+            let found = help.split_once(" [default: ").map(|(_, default)| default.trim_end_matches(']'));
+            assert_eq!(found, option.default_text().as_deref(), "{}: {help}", option.name());
         }
-        let timeout = run.get_arguments().find(|argument| argument.get_id() == "warn_after").unwrap();
-        assert!(timeout.get_help().unwrap().to_string().ends_with("; needs workers [default: 30]"));
+        let warn_after = run.get_arguments().find(|argument| argument.get_id() == "warn_after").unwrap();
+        assert!(warn_after.get_help().unwrap().to_string().ends_with("; needs workers [default: 30]"));
     }
 }

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use crate::{arguments::PlanArguments, interrupt::Interrupt, stop::Stop};
 
-/// Prints the plan. Returns the number of batches that failed, as `run` does: always 0.
-pub(crate) fn plan(arguments: &PlanArguments, interrupt: Interrupt) -> Result<u64, Stop> {
+pub(crate) fn plan(arguments: &PlanArguments, interrupt: Interrupt) -> Result<(), Stop> {
     let options = arguments.loader.options.clone().over(LoaderOptions::from_env()?).resolved();
     let batches = options.batch_sampler(arguments.length)?;
     let (seed, order) = (options.seed.unwrap_or_default(), options.order.unwrap_or_default());
@@ -17,16 +16,16 @@ pub(crate) fn plan(arguments: &PlanArguments, interrupt: Interrupt) -> Result<u6
         let plan = batches.batches(Epoch::new(seed, epoch).order(order));
         for (batch, indices) in (0u64..).zip(plan) {
             interrupt.check()?;
-            serde_json::to_writer(&mut out, &Line { epoch, batch, indices }).map_err(io::Error::from)?;
+            serde_json::to_writer(&mut out, &PlannedBatch { epoch, batch, indices })
+                .map_err(io::Error::from)?;
             out.write_all(b"\n")?;
         }
     }
-    out.flush()?;
-    Ok(0)
+    Ok(out.flush()?)
 }
 
 #[derive(Serialize)]
-struct Line {
+struct PlannedBatch {
     epoch: u64,
     batch: u64,
     indices: Vec<usize>,

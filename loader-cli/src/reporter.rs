@@ -36,8 +36,8 @@ impl Reporter {
         if self.json { self.line(&event.to_line()) } else { Ok(()) }
     }
 
-    /// Begins to show the progress of epoch `epoch`, counted from 0, of `epochs`, which has `batches`
-    /// batches. If standard error is not a terminal, a line is printed after each `interval`, unless the
+    /// Begins to show the progress of epoch `epoch`, counted from 0, which has `batches` batches. The run has
+    /// `epochs` epochs. If standard error is not a terminal, prints a line after each `interval`, unless the
     /// interval is zero or `--json` is set.
     pub(crate) fn epoch_begins(
         &mut self,
@@ -55,7 +55,7 @@ impl Reporter {
         self.progress.update(report);
     }
 
-    /// Prints an error of `batch`, or of the whole epoch if there is no batch.
+    /// Prints the error that took the place of `batch`, or that ended the epoch if `batch` is `None`.
     pub(crate) fn error(&self, epoch: u64, batch: Option<&BatchInfo>, error: &Error) -> io::Result<()> {
         let message = error.to_string();
         let place = if batch.is_some() { format!("epoch {epoch}: ") } else { String::new() };
@@ -63,7 +63,7 @@ impl Reporter {
         if let Some(exited) = Event::worker_exited(error) {
             self.event(&exited)?;
         }
-        self.event(&Event::error(epoch, error, &message))
+        self.event(&Event::error(Some(epoch), error, &message))
     }
 
     /// Ends the progress of the epoch and prints its figures.
@@ -87,14 +87,13 @@ impl Reporter {
         self.progress.finish();
         let Some((kind, message)) = stop.message() else { return };
         self.error_line(&message);
-        if !matches!(stop, Stop::Output(_) | Stop::Interrupted) {
-            let event = match stop {
-                Stop::Loader(error) => Event::refused(error, &message),
-                _ => Event::stopped(kind, &message),
-            };
-            // If this event cannot be printed, standard error and the exit status still report the error.
-            drop(self.event(&event));
-        }
+        let event = match stop {
+            Stop::Output(_) | Stop::Interrupted => return,
+            Stop::Loader(error) => Event::error(None, error, &message),
+            _ => Event::stopped(kind, &message),
+        };
+        // If this event cannot be printed, standard error and the exit status still report the error.
+        drop(self.event(&event));
     }
 
     fn line(&self, text: &str) -> io::Result<()> {

@@ -27,7 +27,7 @@ impl Settings {
         dataset.max_file_bytes = arguments.max_file_bytes.or(dataset.max_file_bytes);
         let mut loader = arguments.loader.options.clone().over(LoaderOptions::from_env()?).over(loader);
         if arguments.samples.is_some() {
-            // `--samples` draws in random order, so `shuffle` has no meaning.
+            // `--samples` draws samples in random order, so `shuffle` has no effect.
             loader.shuffle = None;
             if loader.rank.is_some() || loader.world_size.is_some() {
                 let message = "--samples draws from the whole dataset, but rank and world_size select a share \

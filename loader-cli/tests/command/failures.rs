@@ -1,4 +1,4 @@
-//! Invalid requests, and runs that fail.
+//! Invalid arguments and configs, and runs that fail.
 
 use std::fs;
 
@@ -9,7 +9,8 @@ use crate::support::{
     Finished, PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids,
 };
 
-/// Runs a request that must be refused. Returns its message, which `--json` must also print as an event.
+/// Runs the command, which must refuse the arguments. Returns the error message. With `--json` the command must
+/// print the same message as an event.
 #[track_caller]
 fn refusal(arguments: &[&str]) -> String {
     let finished = run(arguments);
@@ -141,7 +142,7 @@ fn a_damaged_photograph_fails_only_its_batch() {
     }
 }
 
-/// Runs the command, and kills worker 1 while it works. Returns the pid of that worker too.
+/// Runs the command, and kills worker 1 while it loads a batch. Returns the pid of that worker too.
 fn run_and_kill(options: &[&str]) -> (Finished, u32) {
     let workers = ["--num-workers", "2", "--samples", "60", "--batch-size", "4", "--size", "32", "--digest"];
     let mut running =

@@ -1,4 +1,4 @@
-//! Ctrl-C ends the command and its workers.
+//! Ctrl-C (SIGINT) ends the command and its workers.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::{PHOTOS, Running, assert_gone, command, worker_pids};
 
-/// A number of samples that takes longer to load than a test lasts.
+/// Number of samples. To load so many takes longer than a test.
 const MANY: &str = "100000";
 
 fn start(arguments: &[&str]) -> (Running, Vec<u32>) {
@@ -18,9 +18,9 @@ fn start(arguments: &[&str]) -> (Running, Vec<u32>) {
 
 #[track_caller]
 fn assert_interrupted(running: Running, pids: &[u32], within: Duration) {
-    let pressed = Instant::now();
+    let signalled = Instant::now();
     let finished = running.finish();
-    let took = pressed.elapsed();
+    let took = signalled.elapsed();
     finished.assert_status(130);
     assert!(finished.named("end").is_empty() && finished.named("error").is_empty(), "{}", finished.stdout);
     assert!(took < within, "it took {took:?}");
@@ -29,7 +29,7 @@ fn assert_interrupted(running: Running, pids: &[u32], within: Duration) {
 
 // PyTorch: X19
 #[test]
-fn between_batches() {
+fn sigint_between_batches_ends_the_run() {
     for workers in ["0", "2"] {
         let (mut running, pids) = start(&["--num-workers", workers, "--size", "16", "--batches"]);
         running.next_event();
@@ -39,7 +39,7 @@ fn between_batches() {
 }
 
 #[test]
-fn in_a_batch_that_takes_long() {
+fn sigint_in_a_long_batch_ends_the_run() {
     for workers in ["0", "2"] {
         let (running, pids) =
             start(&["--num-workers", workers, "--batch-size", MANY, "--size", "16", "--pixels", "u8"]);
@@ -49,7 +49,7 @@ fn in_a_batch_that_takes_long() {
 }
 
 #[test]
-fn twice() {
+fn a_second_sigint_ends_the_run_at_once() {
     let (running, pids) =
         start(&["--num-workers", "2", "--batch-size", MANY, "--size", "16", "--pixels", "u8"]);
     running.signal(Signal::SIGINT);

@@ -98,7 +98,8 @@ fn without_json_prints_text() {
     assert_eq!(lines.len(), 4, "{lines:?}");
     assert!(lines[0].starts_with("epoch 0: 3 batches, 9 samples in "), "{}", lines[0]);
     assert!(lines[3].starts_with("epoch 1: order digest "), "{}", lines[3]);
-    // Without a terminal, progress is a line after each interval, and the run is shorter than the first one.
+    // Without a terminal, the command prints a line of progress after each interval. The run is shorter than
+    // one interval.
     assert_eq!(finished.stderr, "");
 }
 
@@ -126,7 +127,7 @@ fn transform_and_pixels_change_the_content_only() {
     assert_eq!(f32s[0][0], u8s[0][0]);
     assert_ne!(f32s[0][1], u8s[0][1]);
     assert_ne!(f32s[0][1], train[0][1]);
-    // The photographs differ in size, so each is a batch of its own.
+    // Without a transform the photographs differ in size, which works because the default batch size is 1.
     assert_eq!(digests(&[PHOTOS, "--transform", "none", "--pixels", "u8"]).len(), 1);
 }
 
@@ -140,7 +141,7 @@ fn settings_override_each_other_in_order() {
     fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
 
-    // The command can be started in any directory: the path in a config is relative to the config.
+    // A path in a config is relative to the config, so the command can be started in any directory.
     let mut layered = command(&["run", config, "--json", "--batch-size", "3", "--size", "16"]);
     layered.env("LOADER_BATCH_SIZE", "4").env("LOADER_SEED", "4").current_dir("/");
     let finished = Running::start(layered).finish();
@@ -161,7 +162,7 @@ fn settings_override_each_other_in_order() {
 
 // PyTorch: U25
 #[test]
-fn workers_by_machine() {
+fn auto_starts_at_least_one_worker() {
     let finished = run(&["run", PHOTOS, "--json", "--num-workers", "auto", "--size", "16"]);
     let start = &finished.assert_status(0).named("start")[0];
     let workers = start["workers"].as_array().unwrap().len();
