@@ -1,4 +1,4 @@
-//! Gates, at which slow samples wait until the test opens them.
+//! Gates: a slow sample waits at a gate until the test opens the gate.
 
 use std::{
     fs,
@@ -11,18 +11,18 @@ use loader_core::prelude::*;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-/// A file that one process waits for and another one creates. A slow sample waits at a gate, so that no test
-/// depends on the speed of the machine.
+/// A file that one process waits for and another one creates. With a gate, a test of slow samples does not
+/// depend on the speed of the machine.
 #[derive(Debug)]
 pub struct Gate {
     folder: TempDir,
 }
 
 impl Gate {
-    /// Makes a gate that is closed.
+    /// Makes a closed gate.
     ///
     /// # Panics
-    /// Panics if there can be no temporary folder.
+    /// Panics if no temporary folder can be made.
     pub fn closed() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder for the gate") }
     }
@@ -55,7 +55,7 @@ pub struct Gated {
     pub count: u64,
     /// The sample that waits.
     pub slow: u64,
-    /// Where it waits.
+    /// Path of the gate.
     pub gate: PathBuf,
 }
 

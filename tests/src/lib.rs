@@ -67,6 +67,6 @@ pub fn digest_rest<B: Batch>(batches: &mut Iter<B>) -> Result<(u64, u64), Error>
 /// Panics if the digests differ or a batch fails.
 pub fn everywhere<B: Batch>(build: impl Fn(usize) -> Result<DataLoader<B>, Error>) -> Vec<B> {
     let digests = [0, 1, 3].map(|workers| digest(build(workers).unwrap().epoch(1).unwrap()).unwrap());
-    assert_eq!((digests[0], digests[0]), (digests[1], digests[2]));
+    assert_eq!(digests, [digests[0]; 3]);
     build(3).unwrap().epoch(1).unwrap().map(Result::unwrap).collect()
 }

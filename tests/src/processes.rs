@@ -38,7 +38,7 @@ pub fn stop_as_traced() -> nix::Result<()> {
 /// It never returns.
 #[allow(unsafe_code)] // Rust has no safe name for it
 pub fn end_this_thread() -> nix::Result<()> {
-    // SAFETY: what the thread has borrowed or locked stays so, and its memory is not freed.
+    // SAFETY: what the thread has borrowed or locked persistent so, and its memory is not freed.
     unsafe { nix::libc::syscall(nix::libc::SYS_exit, 0) };
     Ok(())
 }

@@ -25,7 +25,7 @@ pub const WAYS: [Way; 5] = [
 
 impl Way {
     /// Sets the options of this way.
-    pub fn of<K: DatasetKind, C, W>(self, builder: Builder<K, C, W>) -> Builder<K, C, W> {
+    pub fn apply<K: DatasetKind, C, W>(self, builder: Builder<K, C, W>) -> Builder<K, C, W> {
         builder.num_workers(self.workers).persistent_workers(self.persistent)
     }
 }

@@ -1,9 +1,9 @@
 //! Turns docs/tutorial.md into programs, and into the commands that run them.
 //!
-//! The first `rust` block is the program; each later one is added at its end. A `diff` block changes the
-//! program: its lines that begin with a space or `-` must occur in the program once, together, and become the
-//! lines that begin with a space or `+`. `@@` separates changes. A `toml` block is the manifest or
-//! `run.toml`. Each `$` line of a `console` block is a command, followed by its output.
+//! The first `rust` block is the program, and each later one is added to the program's end. A `diff` block
+//! changes the program: its lines that begin with a space or `-` must occur together, exactly once. They are
+//! replaced by its lines that begin with a space or `+`. `@@` separates changes. A `toml` block is the manifest
+//! or `run.toml`. Each `$` line of a `console` block is a command, followed by its output.
 //!
 //! Alternative considered: a cargo project that a test writes and builds for each step. Rejected because
 //! cargo would compile all crates of the loader a second time, and would need the registry.
@@ -50,7 +50,7 @@ impl Steps {
             "toml" => self.options = block.to_owned(),
             "console" => self.run(number, block),
             "sh" => {} // creates the project
-            _ => panic!("line {number}: no rule for a block of `{language}`"),
+            _ => panic!("line {number}: the test cannot use a block of `{language}`"),
         }
     }
 
@@ -61,7 +61,7 @@ impl Steps {
         };
         let (old, new) = (side('-'), side('+'));
         let places = self.program.matches(&old).count();
-        assert_eq!(places, 1, "line {number}: places of these lines in the program:\n{old}");
+        assert_eq!(places, 1, "line {number}: the program must have these lines once:\n{old}");
         self.program = self.program.replacen(&old, &new, 1);
     }
 

@@ -22,7 +22,7 @@ fn a_map_style_loader_has_the_length_of_its_epoch() {
     ] {
         let batches = one_epoch(|way| {
             let builder = DataLoader::builder(Count(100)).batch_size(batch_size).drop_last(drop_last);
-            let loader = way.of(builder).build()?;
+            let loader = way.apply(builder).build()?;
             assert_eq!(loader.len(), Some(expected));
             Ok(loader)
         });
@@ -112,12 +112,12 @@ fn drop_last_drops_the_incomplete_batch_of_the_sampler_or_of_each_shard() {
     let _watchdog = Watchdog::start();
     let kept = one_epoch(|way| {
         let builder = DataLoader::builder(Count(10)).sampler(SequentialSampler::new(8));
-        way.of(builder.batch_size(3).drop_last(true)).build()
+        way.apply(builder.batch_size(3).drop_last(true)).build()
     });
     assert_eq!(numbers(&kept), [[0, 1, 2], [3, 4, 5]]);
     let kept = one_epoch(|way| {
         let builder = DataLoader::stream(Shards::of(&[4, 5, 2])).shards(3);
-        way.of(builder.batch_size(3).drop_last(true)).build()
+        way.apply(builder.batch_size(3).drop_last(true)).build()
     });
     assert_eq!(numbers(&kept), [[0, 1, 2], [4, 5, 6]]);
 }

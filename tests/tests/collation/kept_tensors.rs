@@ -1,5 +1,5 @@
-//! A worker may keep a tensor that it has sent, or not sent, in a batch. The slot is then not reused for
-//! other data, and a change by one side is not seen by the other.
+//! User code in a worker may keep a tensor of a batch, whether or not the batch is sent. The slot is then not
+//! reused, and neither process sees what the other one changes in the tensor.
 
 use std::{
     sync::{Mutex, OnceLock},
@@ -107,22 +107,26 @@ fn changing_a_batch_does_not_change_a_tensor_that_the_worker_keeps() {
     }
 }
 
-/// A number whose stack keeps a handle on a tensor, even if the batch is never finished.
+/// A number. Its stack keeps a tensor in [`KEPT_BY_STACKS`], even if the batch is never finished.
 #[derive(Debug, Clone, Copy)]
 struct Kept(u64);
 
 /// A batch in progress.
-struct KeptStack(Option<Tensor<u64>>, Vec<u64>);
+#[derive(Default)]
+struct KeptStack {
+    numbers: Vec<u64>,
+    has_kept: bool,
+}
 
 /// All tensors that stacks of this process created.
-static KEPT: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
+static KEPT_BY_STACKS: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
 
 impl Sample for Kept {
     type Batch = Tensor<u64>;
     type Stack = KeptStack;
 
     fn stack(_samples: usize) -> KeptStack {
-        KeptStack(None, Vec::new())
+        KeptStack::default()
     }
 }
 
@@ -131,25 +135,25 @@ impl Stack for KeptStack {
     type Batch = Tensor<u64>;
 
     fn push(&mut self, Kept(number): Kept) -> Result<(), CollateError> {
-        self.1.push(number);
-        if self.0.is_none() {
-            let tensor = Tensor::from_slice(&[number; 8], [8]).map_err(CollateProblem::Tensor)?;
-            KEPT.lock().unwrap().push(tensor.clone());
-            self.0 = Some(tensor);
+        self.numbers.push(number);
+        let mut kept = KEPT_BY_STACKS.lock().unwrap();
+        if !self.has_kept {
+            kept.push(Tensor::from_slice(&[number; 8], [8]).map_err(CollateProblem::Tensor)?);
+            self.has_kept = true;
         }
-        for tensor in &*KEPT.lock().unwrap() {
-            // Nothing has overwritten it.
-            assert!(tensor.as_slice().iter().all(|&element| element == tensor.as_slice()[0]));
+        for tensor in &*kept {
+            let elements = tensor.as_slice();
+            assert!(elements.iter().all(|element| element == &elements[0]), "a kept tensor was overwritten");
         }
         Ok(())
     }
 
     fn finish(self) -> Result<Tensor<u64>, CollateError> {
-        Ok(Tensor::from_slice(&self.1, [self.1.len()]).map_err(CollateProblem::Tensor)?)
+        Ok(Tensor::from_slice(&self.numbers, [self.numbers.len()]).map_err(CollateProblem::Tensor)?)
     }
 }
 
-/// Shards of [`Kept`] numbers, which fail from `bad_from` on.
+/// Shards of [`Kept`] numbers. Numbers from `bad_from` on are errors.
 #[derive(Debug, Serialize, Deserialize)]
 struct KeptShards {
     sizes: Vec<u64>,
@@ -189,7 +193,7 @@ fn a_tensor_of_a_batch_that_is_not_sent_can_be_kept() {
             digest
         })
     });
-    assert_eq!((&digests[0], &digests[0]), (&digests[1], &digests[2]));
+    assert_eq!(digests, [digests[0]; 3]);
 }
 
 /// [`Kept`] numbers, of which three in four are slow to load.
@@ -218,7 +222,7 @@ fn a_tensor_of_an_abandoned_epoch_can_be_kept() {
     for epoch in 0..4 {
         let mut batches = loader.epoch(epoch).unwrap();
         batches.next().unwrap().unwrap();
-        // By now both workers have begun another batch.
+        // Meanwhile both workers begin another batch.
         thread::sleep(Duration::from_millis(40));
         let now = batches.worker_pids();
         assert_eq!(pids.get_or_insert_with(|| now.clone()), &now, "epoch {epoch}");

@@ -240,9 +240,12 @@ fn a_batch_may_be_empty() {
         }
     }
     let indices = || vec![vec![], vec![1]];
-    check(|way| way.of(DataLoader::builder(Count(2)).batch_sampler(indices())).build(), |batch| batch.len());
     check(
-        |way| way.of(DataLoader::builder(points()).batch_sampler(indices())).build(),
+        |way| way.apply(DataLoader::builder(Count(2)).batch_sampler(indices())).build(),
+        |batch| batch.len(),
+    );
+    check(
+        |way| way.apply(DataLoader::builder(points()).batch_sampler(indices())).build(),
         |batch| batch.label.len(),
     );
 }

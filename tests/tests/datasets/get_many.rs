@@ -38,8 +38,9 @@ impl Dataset for Asked {
 fn get_many_is_called_once_per_batch() {
     let _watchdog = Watchdog::start();
     for shuffle in [false, true] {
-        let batches =
-            one_epoch(|way| way.of(DataLoader::builder(Asked(100)).batch_size(8).shuffle(shuffle)).build());
+        let batches = one_epoch(|way| {
+            way.apply(DataLoader::builder(Asked(100)).batch_size(8).shuffle(shuffle)).build()
+        });
         let asked: Vec<u64> = batches.iter().map(|(_, asked)| asked.as_slice()[0]).collect();
         assert_eq!(asked, [[8; 12].as_slice(), &[4]].concat());
         let mut all: Vec<u64> = batches.iter().flat_map(|(index, _)| index.as_slice().to_vec()).collect();
@@ -53,7 +54,7 @@ fn get_many_is_called_once_per_batch() {
         let plain = noise(8).map(|(number, ..), _| Ok((number, 0)));
         let list = ConcatDataset::new([Asked(4), Asked(4)]).unwrap();
         let whole = stack(Asked(8)).concat(plain).concat(list);
-        way.of(DataLoader::builder(whole).batch_size(4)).build()
+        way.apply(DataLoader::builder(whole).batch_size(4)).build()
     });
     let numbers = batches.iter().flat_map(|(number, _)| number.as_slice().to_vec());
     assert!(numbers.eq((0..8).chain(0..8).chain(0..4).chain(0..4)));

@@ -78,11 +78,11 @@ fn by_default_there_are_as_many_shards_as_workers() {
 fn the_turns_begin_at_worker_0_in_each_epoch() {
     let _watchdog = Watchdog::start();
     for workers in [1, 2, 3] {
-        for stays in [false, true] {
+        for persistent in [false, true] {
             let dataset = Shards::of(&[4; 3][..workers])
                 .map(|number, cx| Ok((number, cx.worker().map_or(99, |worker| worker.id() as u64))));
             let builder = DataLoader::stream(dataset).batch_size(2).num_workers(workers);
-            let loader = builder.persistent_workers(stays).build().unwrap();
+            let loader = builder.persistent_workers(persistent).build().unwrap();
             for _epoch in 0..3 {
                 let mut batches = loader.iter().unwrap();
                 for number in 0..2 * workers {
@@ -118,10 +118,10 @@ fn with_length_warnings(
 #[test]
 fn workers_whose_shards_have_ended_stay_only_if_they_are_persistent() {
     let _watchdog = Watchdog::start();
-    for stays in [false, true] {
+    for persistent in [false, true] {
         for prefetch in [2, 3, 4] {
             let builder = DataLoader::stream(Shards { sizes: vec![0, 4, 20], stated_len: Some(24) });
-            let builder = builder.num_workers(3).prefetch_factor(prefetch).persistent_workers(stays);
+            let builder = builder.num_workers(3).prefetch_factor(prefetch).persistent_workers(persistent);
             let (loader, warnings) = with_length_warnings(builder);
             assert_eq!(loader.len(), Some(24));
             for _ in 0..2 {
@@ -131,7 +131,7 @@ fn workers_whose_shards_have_ended_stay_only_if_they_are_persistent() {
                 seen.sort_unstable();
                 assert!(seen.into_iter().eq(0..24));
                 let left = pids.iter().filter(|&&pid| processes::exists(pid)).count();
-                assert_eq!(left, if stays { 3 } else { 0 });
+                assert_eq!(left, if persistent { 3 } else { 0 });
             }
             assert_eq!(*warnings.lock().unwrap(), [], "the length is correct");
         }
@@ -150,7 +150,7 @@ fn a_stream_longer_than_its_length_is_warned_of_once_per_epoch() {
             let shards = sizes.len();
             let builder =
                 DataLoader::stream(Shards { sizes: sizes.clone(), stated_len: Some(20) }).shards(shards);
-            let (loader, warnings) = with_length_warnings(way.of(builder.batch_size(7)));
+            let (loader, warnings) = with_length_warnings(way.apply(builder.batch_size(7)));
             let expected = Warning::LongerThanLen { announced: 20, loaded };
             for epoch in 0..2 {
                 let mut batches = loader.iter().unwrap();
@@ -170,7 +170,7 @@ fn a_shuffled_stream_depends_on_the_seed_and_the_epoch_alone() {
     let load = |seed: u64| {
         two_epochs(|way| {
             let builder = DataLoader::stream(Counting { count: 100 }.shuffle_buffer(8)).shards(4);
-            way.of(builder.unbatched().seed(seed)).build()
+            way.apply(builder.unbatched().seed(seed)).build()
         })
     };
     let epochs = load(1);

@@ -1,5 +1,5 @@
-//! Loaders with any combination of options, whose workers are killed all the time: every epoch equals an
-//! undisturbed one.
+//! Loaders with chosen and with random combinations of options, whose workers are killed all the time. Every
+//! epoch must equal an undisturbed one.
 
 use std::time::{Duration, Instant};
 
@@ -38,8 +38,8 @@ struct Combination {
     kills: usize,
 }
 
-/// The chosen combinations are variants of this one.
-const CHOSEN: Combination = Combination {
+/// The chosen combinations differ from this one in some options.
+const BASE: Combination = Combination {
     data: Data::Noise { count: 3000 },
     workers: 2,
     prefetch: 2,
@@ -76,7 +76,7 @@ impl Combination {
         }
     }
 
-    /// Sets these options; without workers, only those that decide what the batches are.
+    /// Sets these options on `builder`. Without workers, sets only the options that change the batches.
     fn apply<K: DatasetKind, C, W>(&self, builder: Builder<K, C, W>, workers: usize) -> Builder<K, C, W> {
         let builder = builder.batch_size(self.batch_size).num_workers(workers).on_warning(|_| {});
         if workers == 0 {
@@ -86,7 +86,7 @@ impl Combination {
         builder.hedge(self.hedge).shared_memory_limit(self.memory).max_worker_deaths(1000)
     }
 
-    /// Checks that epochs equal undisturbed ones, until enough workers were killed.
+    /// Loads epochs until `kills` workers were killed. Each epoch must equal an undisturbed one.
     fn check(&self) {
         println!("{self:?}");
         match self.data {
@@ -129,13 +129,13 @@ fn check_alone(combinations: impl Iterator<Item = Combination>, time: Duration) 
 fn kills_change_nothing_with_chosen_options() {
     alone(|| {
         let chosen = [
-            CHOSEN,
+            BASE,
             // Each batch needs a larger slot than the worker has at first.
-            Combination { data: Data::Large { count: 400, bytes: 300_000 }, batch_size: 2, ..CHOSEN },
+            Combination { data: Data::Large { count: 400, bytes: 300_000 }, batch_size: 2, ..BASE },
             // A list of 700 indices is too long for a message, so it is sent in the slot.
-            Combination { data: Data::Noise { count: 14_000 }, batch_size: 700, ..CHOSEN },
-            Combination { data: Data::Stream { count: 4000 }, ..CHOSEN },
-            Combination { data: Data::Snapshots { count: 1500 }, shards: 3, ..CHOSEN },
+            Combination { data: Data::Noise { count: 14_000 }, batch_size: 700, ..BASE },
+            Combination { data: Data::Stream { count: 4000 }, ..BASE },
+            Combination { data: Data::Snapshots { count: 1500 }, shards: 3, ..BASE },
         ];
         let both = |chosen: Combination| [false, true].map(|persistent| Combination { persistent, ..chosen });
         check_alone(chosen.into_iter().flat_map(both), Duration::MAX);

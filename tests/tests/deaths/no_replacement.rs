@@ -27,7 +27,10 @@ fn a_worker_that_dies_at_each_start_ends_the_iterator() {
     ) {
         let dataset = Slow { count: 100_000, delay: Duration::from_millis(1) };
         let builder = DataLoader::builder(dataset).num_workers(2).on_warning(|_| {}).worker_init(init);
-        let builder = max_deaths.into_iter().fold(builder, |builder, max| builder.max_worker_deaths(max));
+        let builder = match max_deaths {
+            Some(max) => builder.max_worker_deaths(max),
+            None => builder,
+        };
         let mut batches = builder.build().unwrap().iter().unwrap();
         let error = batches.by_ref().find_map(Result::err).unwrap();
         assert!(error.ends_iteration() && batches.next().is_none(), "{error:?}");
@@ -48,15 +51,14 @@ fn a_worker_that_dies_at_each_start_ends_the_iterator() {
     });
 }
 
-/// Makes the start of a worker impossible with `spoil`, kills a worker, and checks that the error contains
-/// `advice`.
-fn assert_start_fails(spoil: impl FnOnce(), advice: &str) {
+/// Calls `exhaust`, after which no worker can start, and kills a worker. The error must contain `advice`.
+fn assert_start_fails(exhaust: impl FnOnce(), advice: &str) {
     let before = Before::take();
     let dataset = Slow { count: 100_000, delay: Duration::from_millis(1) };
     let builder = DataLoader::builder(dataset).num_workers(2).on_warning(|_| {});
     let mut batches = builder.build().unwrap().iter().unwrap();
     batches.next().unwrap().unwrap();
-    spoil();
+    exhaust();
     kill(batches.worker_pids()[0]);
     let (error, took) = timed(|| batches.by_ref().find_map(Result::err).unwrap());
     println!("{error} after {took:?}");
@@ -72,11 +74,11 @@ fn assert_start_fails(spoil: impl FnOnce(), advice: &str) {
 fn without_a_free_descriptor_the_error_names_the_limit() {
     alone(|| {
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        let spoil = || {
+        let exhaust = || {
             let used = processes::open_descriptors() as u64;
             setrlimit(Resource::RLIMIT_NOFILE, used, hard).unwrap();
         };
-        assert_start_fails(spoil, "`ulimit -n`");
+        assert_start_fails(exhaust, "`ulimit -n`");
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
     });
 }
@@ -88,8 +90,8 @@ fn without_a_free_process_the_error_names_the_limit() {
             return skipped("only root can become another user, who has no other processes");
         }
         let (_, hard) = getrlimit(Resource::RLIMIT_NPROC).unwrap();
-        let spoil = || setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
-        assert_start_fails(spoil, "`ulimit -u`");
+        let exhaust = || setrlimit(Resource::RLIMIT_NPROC, 0, hard).unwrap();
+        assert_start_fails(exhaust, "`ulimit -u`");
     });
 }
 
@@ -110,7 +112,7 @@ fn without_the_temporary_folder_a_worker_starts_with_another_one() {
     });
 }
 
-/// Samples of workers that cannot open any file, because their descriptors from 3 on are above the limit.
+/// A dataset whose `setup` lowers the limit of descriptors to 3, so that a worker can open no further file.
 #[derive(Debug, Serialize, Deserialize)]
 struct FewFiles;
 

@@ -167,9 +167,9 @@ fn a_batch_of_bad_samples_is_left_out() {
 fn too_many_bad_samples_end_the_iterator_but_not_the_epoch() {
     let _watchdog = Watchdog::start();
     let bad: Vec<usize> = (20..40).collect();
-    for (workers, stays) in [(0, false), (1, false), (2, false), (2, true)] {
+    for (workers, persistent) in [(0, false), (1, false), (2, false), (2, true)] {
         let builder = DataLoader::builder(failing(&bad)).batch_size(4).num_workers(workers);
-        let builder = builder.persistent_workers(stays);
+        let builder = builder.persistent_workers(persistent);
         let builder = builder.on_bad_sample(OnBadSample::Skip).max_bad_samples(6).on_warning(|_| {});
         let loader = builder.build().unwrap();
         let mut batches = loader.iter().unwrap();
@@ -181,7 +181,7 @@ fn too_many_bad_samples_end_the_iterator_but_not_the_epoch() {
         assert!(error.ends_iteration() && error.to_string().contains("reading record 26"), "{error}");
         assert!(batches.next().is_none() && batches.next().is_none());
         assert_eq!(batches.state().epoch(), 0);
-        if stays {
+        if persistent {
             drop((loader, batches));
         }
         assert!(pids.iter().all(|&pid| !processes::exists(pid)));

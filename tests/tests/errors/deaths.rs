@@ -110,19 +110,19 @@ fn a_death_affects_its_own_loader_only() {
 #[test]
 fn the_death_of_a_worker_whose_shards_have_ended_is_no_error() {
     let _watchdog = Watchdog::start();
-    for stays in [false, true] {
+    for persistent in [false, true] {
         let builder = DataLoader::stream(Shards::of(&[1, 60])).shards(2).num_workers(2);
-        let loader = builder.persistent_workers(stays).build().unwrap();
+        let loader = builder.persistent_workers(persistent).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let first: Vec<_> = batches.by_ref().take(20).map(Result::unwrap).collect();
         let pid = batches.worker_pids()[0];
         // A worker that is not persistent was already told to end.
-        if stays {
+        if persistent {
             assert!(processes::is_running(pid), "the worker waits for the next epoch");
             processes::signal(pid, Signal::SIGKILL);
         }
         let whole = [numbers(&first), numbers(&all(batches))].concat().concat();
-        assert!(whole.into_iter().eq(0..61), "stays: {stays}");
+        assert!(whole.into_iter().eq(0..61), "persistent: {persistent}");
         assert!(numbers(&all(loader.iter().unwrap())).concat().into_iter().eq(0..61));
     }
 }

@@ -33,8 +33,8 @@ fn if_the_hook_fails_the_worker_s_batches_fail() {
 #[test]
 fn an_error_of_the_hook_fails_every_batch_of_every_epoch() {
     let _watchdog = Watchdog::start();
-    for stays in [false, true] {
-        let builder = DataLoader::builder(Count(6)).num_workers(2).persistent_workers(stays);
+    for persistent in [false, true] {
+        let builder = DataLoader::builder(Count(6)).num_workers(2).persistent_workers(persistent);
         let loader = builder.worker_init(|_| anyhow::bail!("no such device")).build().unwrap();
         for _ in 0..2 {
             let errors: Vec<Error> = loader.iter().unwrap().map(Result::unwrap_err).collect();
@@ -176,7 +176,7 @@ fn a_stream_that_cannot_be_opened_loses_that_epoch_only() {
     // Every error captures a backtrace if RUST_BACKTRACE is set, so the first case has few workers.
     for (from, ways) in [(0, &WAYS[..2]), (1, &WAYS)] {
         for way in ways {
-            let loader = way.of(DataLoader::stream(Offline { from })).build().unwrap();
+            let loader = way.apply(DataLoader::stream(Offline { from })).build().unwrap();
             let shards = way.workers.max(1);
             let mut pids = Vec::new();
             for epoch in 0..4 {

@@ -103,7 +103,7 @@ fn each_batch_has_an_error_of_its_own() {
     for (samples, batches) in [(100, 50), (41, 21)] {
         for way in WAYS {
             let builder = DataLoader::builder(UnreadableFiles(samples)).batch_size(2);
-            let loader = way.of(builder).build().unwrap();
+            let loader = way.apply(builder).build().unwrap();
             for _ in 0..2 {
                 let errors: Vec<Error> = loader.iter().unwrap().map(Result::unwrap_err).collect();
                 assert_eq!(errors.len(), batches);

@@ -60,7 +60,7 @@ fn an_iterator_moves_from_thread_to_thread() {
         let plain: Vec<_> = loader(0).epoch(0).unwrap().map(Result::unwrap).collect();
         for way in WAYS {
             for stop in [10, 34] {
-                let build = move || way.of(noise()).build().unwrap();
+                let build = move || way.apply(noise()).build().unwrap();
                 let loader = thread::spawn(build).join().unwrap();
                 let mut batches =
                     thread::scope(|scope| scope.spawn(|| loader.epoch(0).unwrap()).join().unwrap());

@@ -1,4 +1,4 @@
-//! Memory, descriptors and other resources: limits that are reached or barely enough, and workers that grow.
+//! Limits of memory, descriptors and other resources, and workers that use more and more memory.
 
 mod held_batches;
 mod limits;

@@ -80,11 +80,11 @@ fn every_image_comes_once_with_its_label() {
             order
         };
         for batch_size in [1, 2] {
-            let epochs = two_epochs(|way| way.of(builder().batch_size(batch_size)).build());
+            let epochs = two_epochs(|way| way.apply(builder().batch_size(batch_size)).build());
             let orders = epochs.map(|batches| check(&batches, 100 / batch_size));
             assert_eq!(orders[0] != orders[1], shuffle, "each shuffled epoch has its own order");
         }
-        let single = one_epoch(|way| way.of(builder().unbatched()).build());
+        let single = one_epoch(|way| way.apply(builder().unbatched()).build());
         assert!(single.iter().all(|(_, label)| label.rank() == 0));
         check(&single, 100);
         for prefetch in [1, 3, 50] {
@@ -100,7 +100,7 @@ fn the_seed_determines_the_order() {
     let _watchdog = Watchdog::start();
     let epochs = |seed| {
         two_epochs(|way| {
-            way.of(DataLoader::builder(Count(100)).batch_size(10).shuffle(true).seed(seed)).build()
+            way.apply(DataLoader::builder(Count(100)).batch_size(10).shuffle(true).seed(seed)).build()
         })
         .map(|batches| numbers(&batches))
     };
@@ -134,7 +134,7 @@ fn iterators_that_live_at_once_have_their_own_workers() {
     for way in WAYS {
         let build = |seed| {
             let builder = DataLoader::builder(Noise { count: 100 }).batch_size(3).shuffle(true).seed(seed);
-            way.of(builder).build().unwrap()
+            way.apply(builder).build().unwrap()
         };
         let (loader, other) = (build(1), build(2));
         let (one, two, three) = (loader.epoch(0).unwrap(), loader.epoch(0).unwrap(), other.iter().unwrap());
@@ -160,7 +160,7 @@ fn iterators_that_live_at_once_have_their_own_workers() {
 fn nested_loops_over_one_loader_are_independent() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
-        let loader = way.of(DataLoader::builder(Count(4)).batch_size(2)).build().unwrap();
+        let loader = way.apply(DataLoader::builder(Count(4)).batch_size(2)).build().unwrap();
         let mut pairs = Vec::new();
         for outer in loader.iter().unwrap() {
             let outer = outer.unwrap();
@@ -177,7 +177,9 @@ fn nested_loops_over_one_loader_are_independent() {
 fn validation_does_not_change_training() {
     let _watchdog = Watchdog::start();
     let build = |way: Way| {
-        way.of(DataLoader::builder(Noise { count: 20 }).batch_size(4).shuffle(true).seed(1)).build().unwrap()
+        way.apply(DataLoader::builder(Noise { count: 20 }).batch_size(4).shuffle(true).seed(1))
+            .build()
+            .unwrap()
     };
     for way in WAYS {
         let (plain, disturbed) = (build(way), build(way));
@@ -200,8 +202,8 @@ fn after_its_end_an_iterator_returns_none_again() {
         assert!((0..3).all(|_| batches.next().is_none()));
     }
     for way in WAYS {
-        let map = way.of(DataLoader::builder(Count(4))).build().unwrap();
-        let stream = way.of(DataLoader::stream(Shards::of(&[4, 1])).shards(2)).build().unwrap();
+        let map = way.apply(DataLoader::builder(Count(4))).build().unwrap();
+        let stream = way.apply(DataLoader::stream(Shards::of(&[4, 1])).shards(2)).build().unwrap();
         for _ in 0..2 {
             check(map.iter().unwrap());
             check(stream.iter().unwrap());
@@ -225,10 +227,10 @@ fn workers_are_reaped_before_the_iterator_returns_none() {
 #[test]
 fn there_may_be_more_workers_than_batches() {
     let _watchdog = Watchdog::start();
-    for stays in [false, true] {
+    for persistent in [false, true] {
         for prefetch in [1, 2, 5] {
             let builder = DataLoader::builder(Count(3)).num_workers(5).prefetch_factor(prefetch);
-            let loader = builder.persistent_workers(stays).build().unwrap();
+            let loader = builder.persistent_workers(persistent).build().unwrap();
             for _ in 0..2 {
                 let batches = loader.iter().unwrap();
                 assert_eq!(batches.worker_pids().len(), 5);

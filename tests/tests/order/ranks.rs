@@ -46,7 +46,7 @@ fn a_share_is_resumed_by_its_own_rank() {
     for way in [WAYS[0], WAYS[4]] {
         let build = |rank| {
             let builder = DataLoader::builder(Count(100)).batch_size(10).shuffle(true).distributed(rank, 3);
-            way.of(builder).build().unwrap()
+            way.apply(builder).build().unwrap()
         };
         let expected = all(build(1).iter().unwrap());
         assert_eq!(expected.len(), 4);

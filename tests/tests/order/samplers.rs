@@ -18,7 +18,7 @@ use loader_tests::{
     ways::{WAYS, all, numbers},
 };
 
-/// Returns the indices of two epochs, each in batches, which must be the same with 0, 1 and 3 workers.
+/// Returns the batches of indices of two epochs, which must be the same with 0, 1 and 3 workers.
 fn indices(build: impl Fn() -> Builder<MapStyle<Count>>) -> [Vec<Vec<usize>>; 2] {
     let load = |workers| {
         let loader = build().num_workers(workers).build().unwrap();
@@ -142,7 +142,7 @@ fn a_sampler_is_asked_once_per_epoch() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
         let calls = Arc::new(AtomicUsize::new(0));
-        let loader = way.of(count(4).sampler(Counted(Arc::clone(&calls)))).build().unwrap();
+        let loader = way.apply(count(4).sampler(Counted(Arc::clone(&calls)))).build().unwrap();
         for epoch in 1..=3 {
             assert_eq!(loader.iter().unwrap().count(), 4);
             assert_eq!(calls.load(Ordering::SeqCst), epoch, "{way:?}");
@@ -169,11 +169,11 @@ impl BatchSampler for Growing {
 /// Builds a loader whose warnings about wrong numbers of batches are collected.
 fn growing(excess: isize, workers: usize) -> (DataLoader<Tensor<u64>>, Arc<Mutex<Vec<Warning>>>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&warnings);
+    let collected = Arc::clone(&warnings);
     let builder = count(10).batch_sampler(Growing { excess }).num_workers(workers);
     let builder = builder.on_warning(move |warning| {
         if matches!(warning, Warning::WrongBatchCount { .. }) {
-            noted.lock().unwrap().push(warning.clone());
+            collected.lock().unwrap().push(warning.clone());
         }
     });
     (builder.build().unwrap(), warnings)
@@ -229,10 +229,12 @@ fn an_epoch_of_a_thousand_million_samples_costs_neither_time_nor_memory() {
     const SAMPLES: usize = 1_000_000_000;
     alone(|| {
         let (began, before) = (Instant::now(), peak_memory());
-        for (ranks, workers) in [(None, 0), (None, 2), (Some((1, 4)), 0)] {
+        for (rank_of_world, workers) in [(None, 0), (None, 2), (Some((1, 4)), 0)] {
             let builder = count(SAMPLES).num_workers(workers).batch_size(64).shuffle(true).seed(3);
-            let builder =
-                ranks.into_iter().fold(builder, |builder, (rank, world)| builder.distributed(rank, world));
+            let builder = match rank_of_world {
+                Some((rank, world_size)) => builder.distributed(rank, world_size),
+                None => builder,
+            };
             let loader = builder.build().unwrap();
             let mut batches = loader.iter().unwrap();
             let first = batches.next().unwrap().unwrap();

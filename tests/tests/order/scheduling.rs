@@ -105,11 +105,11 @@ fn tasks_behind_a_slow_one_move_to_an_idle_worker() {
 #[test]
 fn out_of_order_a_slow_worker_does_not_hold_back_the_other() {
     let _watchdog = Watchdog::start();
-    for stays in [false, true] {
+    for persistent in [false, true] {
         let gate = Gate::closed();
         let dataset = Gated { count: 10, slow: 0, gate: gate.path() };
         let builder = DataLoader::builder(dataset).num_workers(2).prefetch_factor(2).in_order(false);
-        let loader = builder.persistent_workers(stays).build().unwrap();
+        let loader = builder.persistent_workers(persistent).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let trace: Vec<_> = (0..9).map(|_| next(&mut batches)).collect();
         assert_eq!(trace, [1, 3, 4, 5, 6, 7, 8, 9, 2].map(|number| (number, 1)));
@@ -142,11 +142,11 @@ fn in_order_shards_take_turns() {
 #[test]
 fn out_of_order_a_slow_shard_does_not_hold_back_the_other() {
     let _watchdog = Watchdog::start();
-    for stays in [false, true] {
+    for persistent in [false, true] {
         let gate = Gate::closed();
         let dataset = GatedStream(Gated { count: 10, slow: 5, gate: gate.path() });
         let builder = DataLoader::stream(dataset).num_workers(2).prefetch_factor(2).in_order(false);
-        let loader = builder.persistent_workers(stays).build().unwrap();
+        let loader = builder.persistent_workers(persistent).build().unwrap();
         let mut batches = loader.iter().unwrap();
         let first: Vec<_> = (0..5).map(|_| next(&mut batches)).collect();
         assert!(first.into_iter().eq((0..5).map(|number| (number, 0))));
@@ -164,7 +164,7 @@ fn out_of_order_every_sample_comes_once() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
         let builder = DataLoader::builder(Count(50)).batch_size(3).shuffle(true).in_order(false);
-        let loader = way.of(builder).build().unwrap();
+        let loader = way.apply(builder).build().unwrap();
         for _ in 0..2 {
             let batches = all(loader.iter().unwrap());
             let mut seen: Vec<u64> = batches.iter().flat_map(|batch| batch.as_slice().to_vec()).collect();
@@ -173,7 +173,7 @@ fn out_of_order_every_sample_comes_once() {
         }
         for shards in [2, 4, 5] {
             let stream = DataLoader::stream(Counting { count: 200 }).shards(shards).batch_size(3);
-            let loader = way.of(stream.in_order(false)).build().unwrap();
+            let loader = way.apply(stream.in_order(false)).build().unwrap();
             for _ in 0..2 {
                 let batches = all(loader.iter().unwrap());
                 let seen: Vec<u64> =

@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use crate::streams::{OwnIterator, Stateful};
 
-/// Without workers, with more workers than the streams have shards, and with fewer, persistent ones.
+/// The ways in which epochs are loaded and resumed: without workers, with more workers than the streams have
+/// shards, and with fewer workers, which are persistent.
 /// PyTorch's `StatefulDataLoader` is tested in similar ways.
 pub(crate) const WAYS: [Way; 3] = [
     Way { workers: 0, persistent: false },
@@ -26,9 +27,9 @@ pub(crate) fn saved(state: &State) -> State {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }
 
-/// Interrupts the second epoch in every way after each of `stops` batches and at its end, and resumes it. The
-/// number of workers may change in between, which PyTorch refuses. The rest of the epoch and the epoch after
-/// it must be those of an uninterrupted run.
+/// In every way, interrupts the second epoch after each number of batches in `stops` and at its end, and resumes
+/// it in the same or another way. (PyTorch refuses another number of workers.) The rest of the epoch and the next
+/// epoch must be those of an uninterrupted run.
 fn assert_resumes<B>(stops: &[usize], build: impl Fn(Way) -> Result<DataLoader<B>, Error>)
 where
     B: Batch + PartialEq + Debug,
@@ -38,7 +39,7 @@ where
     let loaders = WAYS.map(|way| build(way).unwrap());
     for (number, loader) in loaders.iter().enumerate() {
         for (turn, &stop) in stops.iter().chain([&second.len()]).enumerate() {
-            // Over the stops, each way is resumed in each way.
+            // With several stops, the states of each way are resumed in every way.
             let after = (number + turn) % WAYS.len();
             let resumed = &loaders[after];
             let what = format!("{:?}, {stop} batches, {:?}", WAYS[number], WAYS[after]);
@@ -67,14 +68,14 @@ where
 
 // PyTorch: 205, 206, 207, 208, 209, 240, 246, 247, T07, T16, U18
 #[test]
-fn map_style_datasets() {
+fn map_style_datasets_resume() {
     let _watchdog = Watchdog::start();
     assert_resumes(&[0, 1, 10], |way| {
         let builder = DataLoader::builder(Noise { count: 45 }).batch_size(4).shuffle(true);
-        way.of(builder.seed(3)).build()
+        way.apply(builder.seed(3)).build()
     });
     assert_resumes(&[1, 4, 10], |way| {
-        way.of(DataLoader::builder(Count(12)).unbatched().shuffle(true)).build()
+        way.apply(DataLoader::builder(Count(12)).unbatched().shuffle(true)).build()
     });
 }
 
@@ -111,31 +112,31 @@ impl BatchSampler for Growing {
 
 // PyTorch: 210, 211, 212, 213, 214, 260
 #[test]
-fn samplers_of_the_user() {
+fn own_samplers_resume() {
     let _watchdog = Watchdog::start();
     let noise = || DataLoader::builder(Noise { count: 47 });
-    assert_resumes(&[1, 5, 10], |way| way.of(noise().sampler(Rotated(47)).batch_size(4)).build());
-    assert_resumes(&[1, 5, 10], |way| way.of(noise().batch_sampler(Growing)).build());
+    assert_resumes(&[1, 5, 10], |way| way.apply(noise().sampler(Rotated(47)).batch_size(4)).build());
+    assert_resumes(&[1, 5, 10], |way| way.apply(noise().batch_sampler(Growing)).build());
 }
 
-/// The loader reads and drops the samples that were returned before.
+/// Without snapshots, the loader reads the earlier samples again and drops them.
 // PyTorch: 220, 221, 222, 223, 224, T08, T09
 #[test]
-fn streams_without_snapshots() {
+fn streams_without_snapshots_resume() {
     let _watchdog = Watchdog::start();
     assert_resumes(&[1, 10, 12], |way| {
-        way.of(DataLoader::stream(Shards::of(&[0, 60, 37])).shards(3).batch_size(4)).build()
+        way.apply(DataLoader::stream(Shards::of(&[0, 60, 37])).shards(3).batch_size(4)).build()
     });
     assert_resumes(&[1, 10, 12], |way| {
         let builder = DataLoader::stream(Shards::of(&[21, 60, 33]).shuffle_buffer(7)).shards(3);
-        way.of(builder.batch_size(4).drop_last(true)).build()
+        way.apply(builder.batch_size(4).drop_last(true)).build()
     });
     assert_resumes(&[1, 10, 12], |way| {
-        way.of(DataLoader::stream(Stateful.shuffle_buffer(3)).shards(3).batch_size(5)).build()
+        way.apply(DataLoader::stream(Stateful.shuffle_buffer(3)).shards(3).batch_size(5)).build()
     });
     assert_resumes(&[0, 1, 7, 24], |way| {
         let dataset = Counting { count: 90 }.shuffle_buffer(5).map(|(number, noise), _| Ok((number, noise)));
-        way.of(DataLoader::stream(dataset).shards(5).batch_size(4).seed(2)).build()
+        way.apply(DataLoader::stream(dataset).shards(5).batch_size(4).seed(2)).build()
     });
 }
 
@@ -144,37 +145,37 @@ fn assert_stream_resumes<D: SnapshotDataset<Sample = (u64, u32)>>(dataset: impl 
     for every in [2, 5] {
         assert_resumes(&[1, 5, 10], |way| {
             let builder = DataLoader::stream(dataset()).snapshots().snapshot_every(every);
-            way.of(builder.shards(3).batch_size(4)).build()
+            way.apply(builder.shards(3).batch_size(4)).build()
         });
     }
     assert_resumes(&[1, 5, 10], |way| {
-        way.of(DataLoader::stream(dataset()).snapshots().shards(3).unbatched()).build()
+        way.apply(DataLoader::stream(dataset()).snapshots().shards(3).unbatched()).build()
     });
 }
 
 // PyTorch: 200, 201, 202, 203, 204, 215, 216, 217, 218, 219, 240, 244, 245, 263, A18, T06, T07, T10, T13
 #[test]
-fn streams_with_snapshots() {
+fn streams_with_snapshots_resume() {
     let _watchdog = Watchdog::start();
     assert_stream_resumes(|| Stateful);
 }
 
 // PyTorch: 225, 226, 227, 228, 229
 #[test]
-fn a_dataset_that_is_its_own_iterator() {
+fn a_dataset_that_is_its_own_iterator_resumes() {
     let _watchdog = Watchdog::start();
     assert_stream_resumes(OwnIterator::default);
 }
 
 // PyTorch: T13, U18
 #[test]
-fn adaptors_of_streams_with_snapshots() {
+fn adaptors_of_streams_with_snapshots_resume() {
     let _watchdog = Watchdog::start();
     for every in [1, 3] {
         assert_resumes(&[0, 5, 22], |way| {
             let dataset = Squares { count: 90 }.map(|(square, _), cx| Ok((square, cx.index() as u64)));
             let builder = DataLoader::stream(dataset).snapshots().snapshot_every(every);
-            way.of(builder.shards(4).batch_size(4)).build()
+            way.apply(builder.shards(4).batch_size(4)).build()
         });
         assert_resumes(&[1, 8, 14], |way| {
             let squares =
@@ -185,12 +186,12 @@ fn adaptors_of_streams_with_snapshots() {
                 .chain(squares().take(30).shuffle_buffer(4))
                 .map(|(square, noise), cx| Ok((square, noise, cx.index() as u64)));
             let builder = DataLoader::stream(dataset).snapshots().snapshot_every(every);
-            way.of(builder.shards(3).batch_size(4).seed(9)).build()
+            way.apply(builder.shards(3).batch_size(4).seed(9)).build()
         });
     }
 }
 
-/// Returns the batch as text, or what failed.
+/// Returns the batch or its error as text.
 fn outcome<B: Serialize>(batch: Result<B, Error>) -> String {
     match batch {
         Ok(batch) => serde_json::to_string(&batch).unwrap(),
@@ -206,7 +207,7 @@ fn outcome<B: Serialize>(batch: Result<B, Error>) -> String {
 
 /// A batch that failed is not loaded again, and a shard that ended with a panic stays at its end.
 #[test]
-fn uneven_shards_with_a_failed_batch() {
+fn uneven_shards_with_a_failed_batch_resume() {
     let _watchdog = Watchdog::start();
     let cases: [(&[u64], u64, Fault, &[usize]); 3] = [
         (&[3, 0, 12, 5], 205, Fault::Error, &[0, 1, 3]),

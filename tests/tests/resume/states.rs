@@ -27,7 +27,7 @@ fn the_state_before_the_first_batch() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
         let build =
-            || way.of(DataLoader::stream(Stateful).snapshots().shards(3).batch_size(4)).build().unwrap();
+            || way.apply(DataLoader::stream(Stateful).snapshots().shards(3).batch_size(4)).build().unwrap();
         let loader = build();
         assert_eq!((loader.state().epoch(), loader.state().batches()), (0, 0));
         // Before there is an iterator, and before it returned a batch.
@@ -76,11 +76,11 @@ fn the_end_of_an_epoch_is_the_beginning_of_the_next() {
     }
     let stream = || DataLoader::stream(Stateful).shards(3);
     check(true, |way| {
-        way.of(DataLoader::builder(Noise { count: 20 }).shuffle(true).batch_size(4)).build().unwrap()
+        way.apply(DataLoader::builder(Noise { count: 20 }).shuffle(true).batch_size(4)).build().unwrap()
     });
-    check(false, |way| way.of(stream().snapshots().batch_size(4)).build().unwrap());
-    check(false, |way| way.of(stream().batch_size(4)).build().unwrap());
-    check(false, |way| way.of(stream().snapshots().unbatched()).build().unwrap());
+    check(false, |way| way.apply(stream().snapshots().batch_size(4)).build().unwrap());
+    check(false, |way| way.apply(stream().batch_size(4)).build().unwrap());
+    check(false, |way| way.apply(stream().snapshots().unbatched()).build().unwrap());
 }
 
 // PyTorch: 242, 243, 256, 257, T03
@@ -118,7 +118,7 @@ fn snapshots_of_any_size() {
     for way in WAYS {
         let build = || {
             let dataset = Hoard { count: 1200, bytes: 9, emptied_every: 400 };
-            way.of(DataLoader::stream(dataset).snapshots().shards(1).batch_size(100)).build().unwrap()
+            way.apply(DataLoader::stream(dataset).snapshots().shards(1).batch_size(100)).build().unwrap()
         };
         let mut batches = build().iter().unwrap();
         let mut states = vec![batches.state()];
@@ -171,7 +171,7 @@ fn a_dataset_sees_the_right_epoch_after_a_resume() {
         for shuffle in [false, true] {
             let build = || {
                 let dataset = Count(20).map(|number, cx| Ok((number, cx.epoch())));
-                way.of(DataLoader::builder(dataset).batch_size(3).shuffle(shuffle)).build().unwrap()
+                way.apply(DataLoader::builder(dataset).batch_size(3).shuffle(shuffle)).build().unwrap()
             };
             let whole = build();
             let expected = [0, 1, 2, 3].map(|_| all(whole.iter().unwrap()));
@@ -245,7 +245,7 @@ fn out_of_order_a_resumed_epoch_has_what_was_not_returned() {
             let build = |workers, in_order| {
                 let dataset = Gated { count: 20, slow, gate: gate.path() };
                 let builder = DataLoader::builder(dataset).in_order(in_order);
-                Way { workers, persistent: persistent && workers > 0 }.of(builder).build().unwrap()
+                Way { workers, persistent: persistent && workers > 0 }.apply(builder).build().unwrap()
             };
             let loader = build(2, false);
             let mut batches = loader.iter().unwrap();
@@ -338,7 +338,7 @@ fn failed_batches_before_and_after_a_resume() {
             anyhow::ensure!(number % 5 != 3, "samples 3 and 8 fail");
             Ok(number)
         });
-        let loader = way.of(DataLoader::builder(dataset).batch_size(2)).build().unwrap();
+        let loader = way.apply(DataLoader::builder(dataset).batch_size(2)).build().unwrap();
         let whole = [true, false, true, true, false, true];
         for stop in [2, 3] {
             let mut batches = loader.epoch(0).unwrap();

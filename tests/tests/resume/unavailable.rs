@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::resumed::saved;
 
-/// Numbers below 100 in one shard, which cannot be opened while the file exists.
+/// Numbers below 100 in one shard. While the file `outage` exists, the dataset cannot be opened.
 #[derive(Serialize, Deserialize)]
-struct Fragile {
-    missing: PathBuf,
+struct Unavailable {
+    outage: PathBuf,
     /// True if `setup` fails, false if the stream cannot be opened.
     in_setup: bool,
 }
 
-impl Fragile {
+impl Unavailable {
     fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(!self.missing.exists(), "the mount is missing");
+        anyhow::ensure!(!self.outage.exists(), "the mount is missing");
         Ok(())
     }
 }
@@ -42,7 +42,7 @@ impl SnapshotIterator for Below100 {
     }
 }
 
-impl IterableDataset for Fragile {
+impl IterableDataset for Unavailable {
     type Sample = u64;
 
     fn iter(
@@ -58,7 +58,7 @@ impl IterableDataset for Fragile {
     }
 }
 
-impl SnapshotDataset for Fragile {
+impl SnapshotDataset for Unavailable {
     type Snapshot = u64;
 
     fn iter_from(
@@ -72,13 +72,12 @@ impl SnapshotDataset for Fragile {
     }
 }
 
-/// Resumes while a part of the dataset is missing. Returns the batches before the error, and the state after
-/// it.
-fn resume_in_vain<B: Batch>(loader: &DataLoader<B>, state: &State) -> (Vec<B>, State) {
+/// Resumes during an outage. Returns the batches before the error, and the state after it.
+fn resume_during_outage<B: Batch>(loader: &DataLoader<B>, state: &State) -> (Vec<B>, State) {
     let mut seen = Vec::new();
     let mut batches = loader.resume(state).unwrap();
     let error = loop {
-        match batches.next().expect("the missing part causes an error") {
+        match batches.next().expect("the outage causes an error") {
             Ok(batch) => seen.push(batch),
             Err(error) => break error,
         }
@@ -96,22 +95,22 @@ fn resume_in_vain<B: Batch>(loader: &DataLoader<B>, state: &State) -> (Vec<B>, S
 fn a_dataset_that_cannot_be_opened_keeps_the_position() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
-    let missing = folder.path().join("missing");
+    let outage = folder.path().join("outage");
     for (workers, in_setup, snapshots) in
         [(0, false, true), (2, true, true), (2, false, false), (0, true, false)]
     {
         let builder = || {
-            let dataset = Fragile { missing: missing.clone(), in_setup };
+            let dataset = Unavailable { outage: outage.clone(), in_setup };
             DataLoader::stream(dataset).shards(1).batch_size(10).num_workers(workers)
         };
         let build = || if snapshots { builder().snapshots().build() } else { builder().build() }.unwrap();
         let mut batches = build().iter().unwrap();
         batches.by_ref().take(5).for_each(|batch| drop(batch.unwrap()));
         let state = batches.state();
-        std::fs::write(&missing, "").unwrap();
-        let (seen, state) = resume_in_vain(&build(), &state);
+        std::fs::write(&outage, "").unwrap();
+        let (seen, state) = resume_during_outage(&build(), &state);
         assert_eq!(seen.len(), 0);
-        std::fs::remove_file(&missing).unwrap();
+        std::fs::remove_file(&outage).unwrap();
         // A loader without snapshots accepts a state with snapshots.
         for loader in [build(), builder().build().unwrap()] {
             let next = loader.resume(&state).unwrap().next().unwrap().unwrap();
@@ -120,16 +119,17 @@ fn a_dataset_that_cannot_be_opened_keeps_the_position() {
     }
 }
 
-/// An adaptor opens some of its streams in the middle of an epoch.
+/// `interleave` and `chain` open some of their streams in the middle of an epoch.
 #[test]
 fn a_nested_stream_that_cannot_be_opened_keeps_the_position() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().unwrap();
-    let missing = folder.path().join("missing");
-    let stream = |missing: PathBuf| Fragile { missing, in_setup: false };
-    let here = || stream(folder.path().join("never written"));
-    let interleaved = || InterleaveDataset::new([here(), stream(missing.clone()), here(), here()], 2);
-    let chained = || here().chain(stream(missing.clone())).shuffle_buffer(30);
+    let outage = folder.path().join("outage");
+    let stream = |outage: PathBuf| Unavailable { outage, in_setup: false };
+    let available = || stream(folder.path().join("never written"));
+    let interleaved =
+        || InterleaveDataset::new([available(), stream(outage.clone()), available(), available()], 2);
+    let chained = || available().chain(stream(outage.clone())).shuffle_buffer(30);
     let build = |is_chained, workers, every: Option<u64>| {
         macro_rules! build {
             ($dataset:expr) => {{
@@ -153,9 +153,9 @@ fn a_nested_stream_that_cannot_be_opened_keeps_the_position() {
             batches.by_ref().take(stop).for_each(|batch| drop(batch.unwrap()));
             let state = batches.state();
             drop(batches);
-            std::fs::write(&missing, "").unwrap();
-            let (mut seen, state) = resume_in_vain(&build(), &state);
-            std::fs::remove_file(&missing).unwrap();
+            std::fs::write(&outage, "").unwrap();
+            let (mut seen, state) = resume_during_outage(&build(), &state);
+            std::fs::remove_file(&outage).unwrap();
             seen.extend(all(build().resume(&state).unwrap()));
             assert_eq!(seen, whole[stop..], "{what}, {stop} batches");
         }

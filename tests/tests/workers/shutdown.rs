@@ -38,7 +38,7 @@ fn a_dropped_iterator_leaves_no_worker_and_held_batches_stay_valid() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
         for taken in [0, 11] {
-            let loader = way.of(DataLoader::builder(Large { count: 1000, bytes: 1000 })).build().unwrap();
+            let loader = way.apply(DataLoader::builder(Large { count: 1000, bytes: 1000 })).build().unwrap();
             let mut batches = loader.iter().unwrap();
             let pids = batches.worker_pids();
             assert_eq!(pids.len(), way.workers);

@@ -133,7 +133,7 @@ impl Dataset for Whoami {
 fn a_sample_knows_its_worker_and_its_epoch() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
-        let loader = way.of(DataLoader::builder(Whoami { stored: 0 })).build().unwrap();
+        let loader = way.apply(DataLoader::builder(Whoami { stored: 0 })).build().unwrap();
         for expected in 0..3 {
             let mut batches = loader.iter().unwrap();
             let pids = batches.worker_pids();
@@ -195,7 +195,7 @@ fn worker_init_may_bind_its_worker_to_a_processor() {
 fn random_numbers_depend_on_seed_epoch_and_index_only() {
     let _watchdog = Watchdog::start();
     let epochs = |seed: u64| {
-        two_epochs(|way| way.of(DataLoader::builder(Noise { count: 30 }).batch_size(4).seed(seed)).build())
+        two_epochs(|way| way.apply(DataLoader::builder(Noise { count: 30 }).batch_size(4).seed(seed)).build())
     };
     let [first, second] = epochs(1);
     assert_ne!(first, second);
