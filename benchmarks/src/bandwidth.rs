@@ -4,7 +4,7 @@ use loader_core::Element;
 
 use crate::{
     datasets::Same,
-    options::{Number, Options, Read, Shape},
+    options::{Dtype, Options, Read, Shape},
     throughput::{self, ends},
 };
 
@@ -13,9 +13,9 @@ const PAGE_BYTES: usize = 4096;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match options.dtype {
-        Number::F32 => measure(options, quarter, |element| u64::from(element.to_bits())),
+        Dtype::F32 => measure(options, quarter, |element| u64::from(element.to_bits())),
         // 251 is prime, so neither rows nor pages repeat.
-        Number::U8 => measure(options, |place| (place % 251) as u8, u64::from),
+        Dtype::U8 => measure(options, |place| (place % 251) as u8, u64::from),
     }
 }
 

@@ -5,8 +5,8 @@
 //! count is far above the recorded one.
 //!
 //! A count is the difference between a long and a short epoch, so that start and end cancel out. Main and its
-//! worker are counted in separate runs, in which the other one runs at full speed. A counted main is so slow
-//! that it never waits, and a counted worker always has the next task already.
+//! worker are counted in separate runs; only the counted process runs under valgrind. It is then so slow that main
+//! never waits for a batch, and the worker never waits for a task.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,9 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 
+/// Number of batches of a short epoch.
 const SHORT: u64 = 1_000;
+/// Number of batches of a long epoch.
 const LONG: u64 = 3_000;
 /// Maximum ratio of a count to the recorded one. It is generous, because compilers and C libraries differ.
 const MAX_GROWTH: f64 = 1.3;
@@ -28,7 +30,7 @@ const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/instruction
 /// Environment variable that the loader sets in its workers.
 const IS_WORKER: &str = "LOADER_WORKER_LIFELINE";
 /// Environment variable that names the worker program.
-const PROGRAM: &str = "LOADER_WORKER";
+const WORKER_PROGRAM: &str = "LOADER_WORKER";
 /// Environment variable that names the file to which valgrind writes the counts of a worker.
 const OUT: &str = "LOADER_INSTRUCTIONS_OUT";
 
@@ -39,7 +41,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if env::var_os(IS_WORKER).is_some() {
         // The loader has started this program as its worker program; it becomes a worker under valgrind.
         let out = env::var_os(OUT).context("this worker was not started by loader-instructions")?;
-        return Err(counted(Path::new(&out))?.args(env::args_os().skip(1)).exec().into());
+        return Err(under_valgrind(Path::new(&out))?.args(env::args_os().skip(1)).exec().into());
     }
     let mode = env::args().nth(1);
     if Command::new("valgrind")
@@ -86,7 +88,8 @@ fn count_all() -> anyhow::Result<Counts> {
     for (process, workers) in [("in process", "0"), ("main", "1"), ("worker", "1")] {
         let mut totals = [0; 2];
         for (total, batches) in totals.iter_mut().zip([SHORT, LONG]) {
-            let mut command = if process == "worker" { Command::new(bench()?) } else { counted(&out)? };
+            let mut command =
+                if process == "worker" { Command::new(bench()?) } else { under_valgrind(&out)? };
             command.args([
                 "overhead",
                 "--workers",
@@ -96,12 +99,12 @@ fn count_all() -> anyhow::Result<Counts> {
                 "--batches",
                 &batches.to_string(),
             ]);
-            // Names the worker program, because under valgrind /proc/self/exe is not this program.
+            // The worker program must be named, because under valgrind /proc/self/exe is valgrind.
             command
-                .env(PROGRAM, if process == "worker" { env::current_exe()? } else { bench()? })
+                .env(WORKER_PROGRAM, if process == "worker" { env::current_exe()? } else { bench()? })
                 .env(OUT, &out);
-            let done = command.stdout(Stdio::null()).output()?;
-            ensure!(done.status.success(), "{process}: {}", String::from_utf8_lossy(&done.stderr));
+            let output = command.stdout(Stdio::null()).output()?;
+            ensure!(output.status.success(), "{process}: {}", String::from_utf8_lossy(&output.stderr));
             *total = total_of(&out)?;
         }
         let [short, long] = totals;
@@ -111,7 +114,7 @@ fn count_all() -> anyhow::Result<Counts> {
 }
 
 /// Returns the command for `loader-bench` under valgrind, which writes its counts to `out`.
-fn counted(out: &Path) -> io::Result<Command> {
+fn under_valgrind(out: &Path) -> io::Result<Command> {
     let mut command = Command::new("valgrind");
     let file = format!("--callgrind-out-file={}", out.display());
     // Valgrind must not log to standard error, which the loader reads as the output of the worker.

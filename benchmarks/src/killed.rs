@@ -22,11 +22,11 @@ use crate::{
 };
 
 const BATCHES: usize = 200;
-/// The kills come at different times, at most this long after the middle of the epoch.
-const SPREAD_OVER: Duration = Duration::from_millis(10);
-/// The gap between two batches counts as a recovery only if it begins at most this long after the kill.
-const WATCHED: Duration = Duration::from_millis(50);
-/// The fractions of its multiples are evenly distributed.
+/// Maximum time between the middle of the epoch and a kill. Each kill comes after another delay.
+const MAX_DELAY: Duration = Duration::from_millis(10);
+/// Maximum time between a kill and the beginning of a gap that counts as recovery.
+const MAX_BEFORE_GAP: Duration = Duration::from_millis(50);
+/// The golden ratio. The fractional parts of its multiples are evenly distributed.
 const GOLDEN: f64 = 0.618_033_988_749_895;
 
 #[derive(Debug, Serialize)]
@@ -59,23 +59,23 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for number in 0..options.epochs() {
         let fault = |signal| Fault {
             after: batches / 2,
-            delay: SPREAD_OVER.mul_f64((number as f64 * GOLDEN).fract()),
+            delay: MAX_DELAY.mul_f64((number as f64 * GOLDEN).fract()),
             victim: number % options.workers,
             signal,
         };
-        let [quiet, killed] =
+        let [undisturbed_epoch, killed_epoch] =
             [None, Some(Signal::SIGKILL)].map(|signal| Epoch::read(&loader, &fault(signal)));
-        let (quiet, killed) = (quiet?, killed?);
-        let restarts = (quiet.restarts, killed.restarts);
+        let (undisturbed_epoch, killed_epoch) = (undisturbed_epoch?, killed_epoch?);
+        let restarts = (undisturbed_epoch.restarts, killed_epoch.restarts);
         ensure!(restarts == (0, 1), "{restarts:?} workers died, not (0, 1)");
-        for epoch in [&quiet, &killed] {
+        for epoch in [&undisturbed_epoch, &killed_epoch] {
             ensure!(epoch.checksum == check.checksum, "kill {number}: an epoch has other batches");
         }
-        usual.push(killed.usual_gap(options.workers)?);
-        recovery.push(killed.longest_gap()? - killed.usual_gap(options.workers)?);
-        undisturbed.push(quiet.longest_gap()? - quiet.usual_gap(options.workers)?);
-        longer.push((killed.seconds - quiet.seconds) * 1e3);
-        lost.push((batches - killed.arrivals.len()) as f64);
+        usual.push(killed_epoch.usual_gap(options.workers)?);
+        recovery.push(killed_epoch.longest_gap()? - killed_epoch.usual_gap(options.workers)?);
+        undisturbed.push(undisturbed_epoch.longest_gap()? - undisturbed_epoch.usual_gap(options.workers)?);
+        longer.push((killed_epoch.seconds - undisturbed_epoch.seconds) * 1e3);
+        lost.push((batches - killed_epoch.arrivals.len()) as f64);
     }
     system::print(&Line {
         loader: "ours",
@@ -107,14 +107,14 @@ struct Epoch {
     seconds: f64,
     arrivals: Vec<Instant>,
     /// Time of the fault.
-    moment: Instant,
+    fault_at: Instant,
     restarts: u64,
     checksum: String,
 }
 
 impl Epoch {
     fn read(loader: &DataLoader<Tensor<i64>>, fault: &Fault) -> anyhow::Result<Self> {
-        let (called, mut arrivals, mut checksum) = (Instant::now(), Vec::new(), Checksum::default());
+        let (started, mut arrivals, mut checksum) = (Instant::now(), Vec::new(), Checksum::default());
         let mut killer = None;
         let mut iter = loader.iter()?;
         while let Some(batch) = iter.next() {
@@ -126,30 +126,30 @@ impl Epoch {
                 let (delay, signal) = (fault.delay, fault.signal);
                 killer = Some(thread::spawn(move || {
                     thread::sleep(delay);
-                    let moment = Instant::now();
-                    kill(pid, signal).map(|()| moment)
+                    let fault_at = Instant::now();
+                    kill(pid, signal).map(|()| fault_at)
                 }));
             }
         }
-        let (seconds, restarts) = (called.elapsed().as_secs_f64(), iter.report().restarts);
+        let (seconds, restarts) = (started.elapsed().as_secs_f64(), iter.report().restarts);
         let killer = killer.context("the epoch is too short")?;
-        let moment = killer.join().expect("the thread does not panic").context("the worker has ended")?;
-        Ok(Self { seconds, arrivals, moment, restarts, checksum: checksum.text() })
+        let fault_at = killer.join().expect("the thread does not panic").context("the worker has ended")?;
+        Ok(Self { seconds, arrivals, fault_at, restarts, checksum: checksum.text() })
     }
 
     /// Returns the longest gap between two batches in milliseconds. A gap counts if its second batch arrived
-    /// after the fault, and its first batch at most [`WATCHED`] after the fault.
+    /// after the fault, and its first batch at most [`MAX_BEFORE_GAP`] after the fault.
     fn longest_gap(&self) -> anyhow::Result<f64> {
-        let until = self.moment + WATCHED;
-        let around = self.arrivals.windows(2).filter(|pair| pair[1] > self.moment && pair[0] < until);
+        let until = self.fault_at + MAX_BEFORE_GAP;
+        let around = self.arrivals.windows(2).filter(|pair| pair[1] > self.fault_at && pair[0] < until);
         around.map(millis).max_by(f64::total_cmp).context("no batch came after the kill")
     }
 
-    /// Returns the usual gap between two batches in milliseconds, from the epoch's first fifth to the fault.
-    /// For each sequence of as many successive gaps as there are workers (which may all answer at once),
-    /// takes the longest gap; returns the median of these.
+    /// Returns the usual gap between two batches in milliseconds, between the epoch's first fifth and the fault.
+    /// All workers may answer at the same time, so this is the median of the longest gaps of each `workers`
+    /// successive gaps.
     fn usual_gap(&self, workers: usize) -> anyhow::Result<f64> {
-        let before = self.arrivals.partition_point(|&arrival| arrival < self.moment);
+        let before = self.arrivals.partition_point(|&arrival| arrival < self.fault_at);
         let warm_up = self.arrivals.len() / WARM_UP_DIVISOR;
         let gaps: Vec<f64> = self.arrivals[warm_up..before].windows(2).map(millis).collect();
         ensure!(gaps.len() >= workers, "the epoch is too short");

@@ -36,11 +36,11 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Shape::Image)]
     pub(crate) sample: Shape,
     /// Type of the elements in `bandwidth`.
-    #[arg(long, value_enum, default_value_t = Number::F32)]
-    pub(crate) dtype: Number,
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    pub(crate) dtype: Dtype,
     /// The dataset of `start` and `memory`.
-    #[arg(long, value_enum, default_value_t = Kind::Trivial)]
-    pub(crate) dataset: Kind,
+    #[arg(long, value_enum, default_value_t = DatasetKind::Trivial)]
+    pub(crate) dataset: DatasetKind,
     /// What is wrong with one worker when the iterator of `shutdown` is dropped.
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub(crate) fault: Fault,
@@ -106,7 +106,7 @@ pub(crate) enum Shape {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Number {
+pub(crate) enum Dtype {
     /// Four bytes per element.
     F32,
     /// One byte per element.
@@ -115,7 +115,7 @@ pub(crate) enum Number {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum DatasetKind {
     /// Each sample is its index.
     Trivial,
     /// A million file names; a sample is the length of one.

@@ -7,6 +7,7 @@ use crate::{
 };
 
 const BATCHES: usize = 20_000;
+/// Number of batches in the checksum.
 const CHECKED: usize = 64;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     datasets::{Integers, Names, Rows, SAMPLES},
-    options::{Kind, Options},
+    options::{DatasetKind, Options},
     system::{self, Spread},
 };
 
@@ -26,9 +26,9 @@ struct Line<'a> {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match options.dataset {
-        Kind::Trivial => measure(options, Integers { count: SAMPLES }),
-        Kind::Names => measure(options, Names::new(SAMPLES)?),
-        Kind::Memory => measure(options, Rows::new()?),
+        DatasetKind::Trivial => measure(options, Integers { count: SAMPLES }),
+        DatasetKind::Names => measure(options, Names::new(SAMPLES)?),
+        DatasetKind::Memory => measure(options, Rows::new()?),
     }
 }
 

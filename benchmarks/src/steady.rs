@@ -34,10 +34,11 @@ struct Line<'a> {
 
 type Batch = (Tensor<f32>, Tensor<u64>);
 
-/// Counters at one moment.
-struct Moment {
+/// What was counted so far.
+struct Counters {
     main_faults: i64,
-    main: [u64; 2],
+    /// Number and bytes of main's allocations; zeros if they are not counted.
+    main_allocated: [u64; 2],
     worker_faults: Vec<u64>,
 }
 
@@ -62,18 +63,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         allocated[worker][usize::from(number > first)] = latest(&counts);
         drop((images, counts));
         if number == first {
-            before = Some(moment(&iter)?);
+            before = Some(read_counters(&iter)?);
         } else if number == last {
-            after = Some(moment(&iter)?);
+            after = Some(read_counters(&iter)?);
         }
         if number >= first && (number - first) % ((last - first) / 4) == 0 {
             shared.push(iter.report().shared_memory_bytes);
         }
     }
     let (before, after) = before.zip(after).context("the epoch is too short")?;
-    let counted = after.main[0] > 0;
-    let of_workers = |what: usize| {
-        counted.then(|| allocated.iter().map(|[before, after]| after[what] - before[what]).collect())
+    let counted = after.main_allocated[0] > 0;
+    let of_workers = |counter: usize| {
+        counted.then(|| allocated.iter().map(|[before, after]| after[counter] - before[counter]).collect())
     };
     system::print(&Line {
         loader: "ours",
@@ -81,8 +82,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         batches: last - first,
         batch_bytes,
         main_faults: after.main_faults - before.main_faults,
-        main_allocations: counted.then_some(after.main[0] - before.main[0]),
-        main_allocated_bytes: counted.then_some(after.main[1] - before.main[1]),
+        main_allocations: counted.then_some(after.main_allocated[0] - before.main_allocated[0]),
+        main_allocated_bytes: counted.then_some(after.main_allocated[1] - before.main_allocated[1]),
         worker_faults: after.worker_faults.iter().zip(&before.worker_faults).map(|(a, b)| a - b).collect(),
         worker_allocations: of_workers(0),
         worker_allocated_bytes: of_workers(1),
@@ -96,10 +97,10 @@ fn latest(counts: &Tensor<u64>) -> [u64; 2] {
     [last[0], last[1]]
 }
 
-fn moment(iter: &Iter<Batch>) -> anyhow::Result<Moment> {
-    Ok(Moment {
+fn read_counters(iter: &Iter<Batch>) -> anyhow::Result<Counters> {
+    Ok(Counters {
         main_faults: system::minor_faults()?,
-        main: datasets::allocated(),
+        main_allocated: datasets::allocated(),
         worker_faults: iter.report().workers.iter().map(|worker| worker.page_faults).collect(),
     })
 }

@@ -23,7 +23,7 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::list::{Child, End, Fault, InSample, State, Tune, What};
+use crate::list::{Action, Child, End, Fault, InSample, Setting, State};
 
 pub(crate) const BATCHES: usize = 300;
 pub(crate) const BATCH_SIZE: usize = 4;
@@ -145,13 +145,13 @@ fn fork_a_child(child: Child) -> anyhow::Result<()> {
 
 /// Builds the loader of a run, whose dataset causes the fault if it happens in a sample.
 fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>> {
-    let state = match fault.what {
-        What::Drop(state) | What::Main(_, state) => Some(state),
+    let state = match fault.action {
+        Action::Drop(state) | Action::Main(_, state) => Some(state),
         _ => None,
     };
-    let (in_sample, always) = match (fault.what, state) {
-        (What::Sample(what), _) => (Some(what), false),
-        (What::Always(what), _) => (Some(what), true),
+    let (in_sample, always) = match (fault.action, state) {
+        (Action::Sample(in_sample), _) => (Some(in_sample), false),
+        (Action::Always(in_sample), _) => (Some(in_sample), true),
         (_, Some(State::Stuck)) => (Some(InSample::Hang), false),
         (_, Some(State::StuckWithSignalsBlocked)) => (Some(InSample::BlockSignalsAndHang), false),
         _ => (None, false),
@@ -160,22 +160,22 @@ fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>>
     let in_sample = in_sample.and_then(place).map(u8::try_from).transpose()?;
     let dataset = Samples { in_sample, always, armed: armed.to_owned() };
     let builder = DataLoader::builder(dataset).batch_size(BATCH_SIZE).num_workers(2);
-    let builder = match fault.tune {
-        Tune::Defaults => builder,
-        Tune::Timeout => builder.timeout(Duration::from_secs(3)),
-        Tune::SampleTimeout => {
+    let builder = match fault.setting {
+        Setting::Defaults => builder,
+        Setting::Timeout => builder.timeout(Duration::from_secs(3)),
+        Setting::SampleTimeout => {
             builder.sample_timeout(Duration::from_secs(1)).on_bad_sample(OnBadSample::Error)
         }
-        Tune::Hedge => builder.hedge(true),
+        Setting::Hedge => builder.hedge(true),
     };
-    Ok(builder.persistent_workers(fault.what == What::KillBetweenEpochs).build()?)
+    Ok(builder.persistent_workers(fault.action == Action::KillBetweenEpochs).build()?)
 }
 
 pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
     let armed = std::env::temp_dir().join(ARMED);
     fs::write(&armed, "")?;
     let loader = build(fault, &armed)?;
-    if fault.what == What::HoldAll {
+    if fault.action == Action::HoldAll {
         let (_, max) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, 64, max)?;
     }
@@ -185,7 +185,7 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(&report.workers)?);
     let mut since = Instant::now();
     let mut held = Vec::new();
-    let epochs = if fault.what == What::KillBetweenEpochs { 2 } else { 1 };
+    let epochs = if fault.action == Action::KillBetweenEpochs { 2 } else { 1 };
     for epoch in 0..epochs {
         if epoch == 1 {
             batches = loader.iter()?;
@@ -195,7 +195,7 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
         loop {
             if epoch == 0 && report.right == FAULT_BATCH {
                 since = cause(fault, batches.worker_pids(), &armed)?;
-                if let What::Drop(_) = fault.what {
+                if let Action::Drop(_) = fault.action {
                     drop(batches);
                     report.milliseconds = since.elapsed().as_secs_f64() * 1e3;
                     return print(&report);
@@ -207,7 +207,7 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
                     let right = (expected..expected + BATCH_SIZE as u64).eq(batch.as_slice().iter().copied());
                     report.wrong |= !right;
                     report.right += usize::from(right);
-                    if fault.what == What::HoldAll {
+                    if fault.action == Action::HoldAll {
                         held.push(batch);
                     }
                 }
@@ -246,10 +246,10 @@ fn cause(fault: &Fault, workers: Vec<u32>, armed: &Path) -> anyhow::Result<Insta
         }
         Ok(())
     };
-    match fault.what {
-        What::Kill | What::SigchldIgnored => kill(victim, Signal::SIGKILL)?,
-        What::Stop => kill(victim, Signal::SIGSTOP)?,
-        What::ReaperThread => {
+    match fault.action {
+        Action::Kill | Action::SigchldIgnored => kill(victim, Signal::SIGKILL)?,
+        Action::Stop => kill(victim, Signal::SIGSTOP)?,
+        Action::ReaperThread => {
             thread::spawn(|| {
                 loop {
                     let _ = waitpid(None, Some(WaitPidFlag::WNOHANG));
@@ -259,8 +259,8 @@ fn cause(fault: &Fault, workers: Vec<u32>, armed: &Path) -> anyhow::Result<Insta
             thread::sleep(Duration::from_millis(5));
             kill(victim, Signal::SIGKILL)?;
         }
-        What::Drop(wanted) => state(wanted)?,
-        What::Main(end, wanted) => {
+        Action::Drop(wanted) => state(wanted)?,
+        Action::Main(end, wanted) => {
             state(wanted)?;
             // Tells the watching process that main ends now.
             println!("now");

@@ -32,7 +32,7 @@ struct Arguments {
     /// Write every try to benchmarks/results/faults.json, and the tables to docs/reliability.md.
     #[arg(long)]
     write: bool,
-    /// Try nothing; write the tables from benchmarks/results/faults.json to docs/reliability.md.
+    /// Run no fault; write the tables from benchmarks/results/faults.json to docs/reliability.md.
     #[arg(long, conflicts_with = "write")]
     document: bool,
     /// Run as the program in which this fault happens.
@@ -75,5 +75,5 @@ fn row(fault: &Fault, tries: &[Try]) -> String {
     let outcomes = [Outcome::Survived, Outcome::LostOne, Outcome::Lost, Outcome::Hung, Outcome::Wrong];
     let counts = outcomes.map(|outcome| count(outcome).to_string()).join(" | ");
     let took = results::spread(tries.iter().map(|done| done.milliseconds / 1e3).collect());
-    format!("| {} | {} | {counts} | {took} | {left_over} | {text} |", fault.about, tries.len())
+    format!("| {} | {} | {counts} | {took} | {left_over} | {text} |", fault.description, tries.len())
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    list::{FAULTS, Fault, What},
+    list::{Action, FAULTS, Fault},
     tries::{Outcome, Try},
 };
 
@@ -123,9 +123,9 @@ fn tables() -> anyhow::Result<String> {
             "{PYTORCH} has no tries of `{:?}`",
             fault.pytorch
         );
-        match fault.what {
-            What::Drop(_) => drops += &drop_row(fault, &tries, &theirs),
-            What::Main(..) => mains += &main_row(fault, &tries, &theirs),
+        match fault.action {
+            Action::Drop(_) => drops += &drop_row(fault, &tries, &theirs),
+            Action::Main(..) => mains += &main_row(fault, &tries, &theirs),
             _ => text += &epoch_row(fault, &tries, &theirs),
         }
     }
@@ -154,7 +154,12 @@ fn epoch_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
         let outcomes = ["survived", "lost", "hung", "wrong"].map(outcome);
         format!("{} | {}", theirs.len(), outcomes.join(" | "))
     };
-    format!("| {} | {} | {ours} | {} | {theirs} |\n", fault.about, tries.len(), spread(seconds_of(tries)))
+    format!(
+        "| {} | {} | {ours} | {} | {theirs} |\n",
+        fault.description,
+        tries.len(),
+        spread(seconds_of(tries))
+    )
 }
 
 fn drop_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
@@ -166,14 +171,24 @@ fn drop_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
         one.workers_running.as_ref().and_then(|workers| workers.last()).is_some_and(|&workers| workers > 0)
     });
     let took = theirs.iter().filter_map(|one| one.seconds).collect();
-    format!("| {} | {ours} | {returned} of {} | {} | {left} |\n", fault.about, theirs.len(), spread(took))
+    format!(
+        "| {} | {ours} | {returned} of {} | {} | {left} |\n",
+        fault.description,
+        theirs.len(),
+        spread(took)
+    )
 }
 
 fn main_row(fault: &Fault, tries: &[&Try], theirs: &[&PyTorchTry]) -> String {
     let gone = count(tries, |one| one.outcome == Outcome::Survived);
     let within = |max| count(theirs, |one| one.seconds.is_some_and(|seconds| seconds <= max));
     let theirs = format!("{} of {} | {} of {}", within(1.0), theirs.len(), within(20.0), theirs.len());
-    format!("| {} | {} | {gone} | {} | {theirs} |\n", fault.about, tries.len(), spread(seconds_of(tries)))
+    format!(
+        "| {} | {} | {gone} | {} | {theirs} |\n",
+        fault.description,
+        tries.len(),
+        spread(seconds_of(tries))
+    )
 }
 
 fn count<T>(tries: &[&T], counts: impl Fn(&T) -> bool) -> String {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     host::{ARMED, BATCHES, COPY, FAULT_BATCH, Report},
-    list::{Fault, What},
+    list::{Action, Fault},
 };
 
 /// Time after which a try without an outcome counts as hung.
@@ -62,8 +62,8 @@ impl Try {
 
 pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     let folder = tempfile::tempdir()?;
-    let mut command = match fault.what {
-        What::SigchldIgnored => {
+    let mut command = match fault.action {
+        Action::SigchldIgnored => {
             let mut shell = Command::new("sh");
             shell.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(env::current_exe()?);
             shell
@@ -78,8 +78,8 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
         .spawn()?;
     let lines = lines(&mut host)?;
     let workers: Vec<u32> = serde_json::from_str(&lines.recv_timeout(DEADLINE)?)?;
-    let mut done = match fault.what {
-        What::Main(..) => main_ends(fault, &lines, &workers)?,
+    let mut done = match fault.action {
+        Action::Main(..) => main_ends(fault, &lines, &workers)?,
         _ => epoch_ends(fault, &lines)?,
     };
     if done.outcome == Outcome::Hung {

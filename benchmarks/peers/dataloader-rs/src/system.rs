@@ -1,5 +1,5 @@
-//! Reads the time and memory of this process from the kernel, and formats figures, in the same way as the
-//! loader's side.
+//! Reads the time and memory of this process from the kernel, and formats figures, as the benchmark of the
+//! loader does.
 
 use std::{fs, thread, time::Duration};
 
@@ -26,7 +26,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `figures` must not be empty.
+    /// Returns the median and range of `figures`, which must not be empty.
     pub(crate) fn of(mut figures: Vec<f64>) -> Self {
         figures.sort_by(f64::total_cmp);
         let last = figures.len() - 1;
