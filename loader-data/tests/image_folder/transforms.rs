@@ -147,7 +147,7 @@ fn bad_values_are_refused() {
         |scale, ratio| Transform::new().step(Step::RandomResizedCrop { height: 8, width: 8, scale, ratio });
     let good = (0.5, 1.0);
     let cases = [
-        (Transform::new().resize(0), "resize: a size of 0 pixels is not possible; give one from 1 to 16384"),
+        (Transform::new().resize(0), "resize: a size of 0 pixels is out of range; give one from 1 to 16384"),
         (Transform::new().resize_exact(8, 16_385), "resize_exact: a size of 16385 pixels"),
         (Transform::new().center_crop(0, 8), "center_crop: a size of 0 pixels"),
         (Transform::standard_train(0), "random_resized_crop: a size of 0 pixels"),

@@ -45,7 +45,7 @@ pub use step::Step;
 /// assert!(image.as_slice().iter().all(|pixel| (-1.0..=1.0).contains(pixel)));
 ///
 /// let error = ImageFolder::open("photos")?.transform(Transform::new().resize(0)).unwrap_err();
-/// assert_eq!(error.to_string(), "resize: a size of 0 pixels is not possible; give one from 1 to 16384");
+/// assert_eq!(error.to_string(), "resize: a size of 0 pixels is out of range; give one from 1 to 16384");
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
