@@ -5,8 +5,8 @@
 //! count is far above the recorded one.
 //!
 //! A count is the difference between a long and a short epoch, so that start and end cancel out. Main and its
-//! worker are counted in separate runs; only the counted process runs under valgrind. It is then so slow that main
-//! never waits for a batch, and the worker never waits for a task.
+//! worker are counted in separate runs; only the counted process runs under valgrind. It is then so slow that
+//! main never waits for a batch, and the worker never waits for a task.
 
 use std::{
     collections::BTreeMap,

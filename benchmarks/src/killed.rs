@@ -145,9 +145,9 @@ impl Epoch {
         around.map(millis).max_by(f64::total_cmp).context("no batch came after the kill")
     }
 
-    /// Returns the usual gap between two batches in milliseconds, between the epoch's first fifth and the fault.
-    /// All workers may answer at the same time, so this is the median of the longest gaps of each `workers`
-    /// successive gaps.
+    /// Returns the usual gap between two batches in milliseconds, between the epoch's first fifth and the
+    /// fault. All workers may answer at the same time, so this is the median of the longest gaps of each
+    /// `workers` successive gaps.
     fn usual_gap(&self, workers: usize) -> anyhow::Result<f64> {
         let before = self.arrivals.partition_point(|&arrival| arrival < self.fault_at);
         let warm_up = self.arrivals.len() / WARM_UP_DIVISOR;

@@ -1,7 +1,7 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches.
 //!
-//! `arguments`, `options` and `settings` read the command line and the config. `dataset` and `run` open and load
-//! the dataset, `events` and `reporter` print what happens, and `stop` determines the exit status.
+//! `arguments`, `options` and `settings` read the command line and the config. `dataset` and `run` open and
+//! load the dataset, `events` and `reporter` print what happens, and `stop` determines the exit status.
 
 mod arguments;
 mod dataset;

@@ -144,8 +144,8 @@ impl Lifeline {
         if fds.is_empty() { Ok((body, fd)) } else { Err(LifelineError::Malformed(reason.to_owned())) }
     }
 
-    /// Receives a message. `space` is the buffer for its descriptors. If the message or its descriptors do not
-    /// fit, the error is [`LifelineError::Malformed`] with `reason`.
+    /// Receives a message. `space` is the buffer for its descriptors. If the message or its descriptors do
+    /// not fit, the error is [`LifelineError::Malformed`] with `reason`.
     fn receive_with<T: DeserializeOwned>(
         &self,
         space: &mut [MaybeUninit<u8>],

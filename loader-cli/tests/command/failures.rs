@@ -9,8 +9,8 @@ use crate::support::{
     Finished, PHOTOS, Running, assert_gone, command, copy_of_photos, pid, run, worker_pids,
 };
 
-/// Runs the command, which must refuse the arguments. Returns the error message. With `--json` the command must
-/// print the same message as an event.
+/// Runs the command, which must refuse the arguments. Returns the error message. With `--json` the command
+/// must print the same message as an event.
 #[track_caller]
 fn refusal(arguments: &[&str]) -> String {
     let finished = run(arguments);

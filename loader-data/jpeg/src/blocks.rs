@@ -1,5 +1,5 @@
-//! The inverse cosine transform, which computes the pixels of a block from its values. Algorithm, constants and
-//! rounding are those of zune-jpeg (which has them from stb_image), so that the pixels are the same.
+//! The inverse cosine transform, which computes the pixels of a block from its values. Algorithm, constants
+//! and rounding are those of zune-jpeg (which has them from stb_image), so that the pixels are the same.
 
 /// The 8 x 8 values of a block, row by row: cosine coefficients, not pixels.
 pub(crate) type Block = [i32; 64];
@@ -72,8 +72,8 @@ pub(crate) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize
 
 #[inline(always)]
 fn transform(block: &mut Block, out: &mut [u8], width: usize) {
-    /// Added before the shift by 17: a half to round, 128 to move the pixels from -128..128 to 0..256, and the
-    /// 512 that zune-jpeg adds too.
+    /// Added before the shift by 17: a half to round, 128 to move the pixels from -128..128 to 0..256, and
+    /// the 512 that zune-jpeg adds too.
     const ROUND_AND_LEVEL: i32 = 512 + (1 << 16) + (128 << 17);
 
     let mut rows = [[0; 8]; 8];

@@ -136,8 +136,8 @@ impl<'a> Jpeg<'a> {
         }
     }
 
-    /// Decodes at least `area` into `pixels`, and replaces their previous content: RGB, three bytes per pixel,
-    /// row by row from the top. Returns the area that was decoded: `area` or the whole image.
+    /// Decodes at least `area` into `pixels`, and replaces their previous content: RGB, three bytes per
+    /// pixel, row by row from the top. Returns the area that was decoded: `area` or the whole image.
     ///
     /// Whether this succeeds does not depend on `area`. After an error, `pixels` holds arbitrary bytes.
     ///

@@ -2,7 +2,8 @@
 //!
 //! A [`Pinner`] registers memory with the CUDA driver, without moving it. This needs no copy and no thread,
 //! unlike PyTorch's pinning. The loader's main process registers each slot once, when it maps the slot. The
-//! driver is loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always fails.
+//! driver is loaded at run time, behind the feature `cuda`. Without the feature, [`Pinner::open`] always
+//! fails.
 //!
 //! This crate does not own memory: the caller promises to keep a registered range mapped, so
 //! [`Pinner::register`] is `unsafe`. The `unsafe` code of this crate is in two files:

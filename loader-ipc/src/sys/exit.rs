@@ -2,8 +2,8 @@
 
 use nix::libc;
 
-/// Ends the process at once, without destructors, exit handlers or flushing. The watchdog needs this, because other threads
-/// may be stuck anywhere.
+/// Ends the process at once, without destructors, exit handlers or flushing. The watchdog needs this, because
+/// other threads may be stuck anywhere.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` has no preconditions and does not return.
     unsafe { libc::_exit(status) }

@@ -82,9 +82,9 @@ fn mark() -> Option<SharedWords> {
 fn end() -> ! {
     const MESSAGE: &[u8] = b"loader: a forked child of this worker returned from user code and was ended; \
         it must end by itself or execute another program\n";
-    // `eprintln` could wait for ever: if another thread held its lock during the fork, the child has a copy of
-    // the lock that no thread releases.
-    // SAFETY: the number is not -1. If standard error is not open, the call fails.
+    // `eprintln` could wait for ever: if another thread held its lock during the fork, the child has a copy
+    // of the lock that no thread releases. SAFETY: the number is not -1. If standard error is not open, the
+    // call fails.
     let stderr = unsafe { std::os::fd::BorrowedFd::borrow_raw(STDERR_FILENO) };
     let _ = nix::unistd::write(stderr, MESSAGE);
     exit_now(1);

@@ -2,8 +2,8 @@
 //!
 //! The first `rust` block is the program, and each later one is added to the program's end. A `diff` block
 //! changes the program: its lines that begin with a space or `-` must occur together, exactly once. They are
-//! replaced by its lines that begin with a space or `+`. `@@` separates changes. A `toml` block is the manifest
-//! or `run.toml`. Each `$` line of a `console` block is a command, followed by its output.
+//! replaced by its lines that begin with a space or `+`. `@@` separates changes. A `toml` block is the
+//! manifest or `run.toml`. Each `$` line of a `console` block is a command, followed by its output.
 //!
 //! Alternative considered: a cargo project that a test writes and builds for each step. Rejected because
 //! cargo would compile all crates of the loader a second time, and would need the registry.

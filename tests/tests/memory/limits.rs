@@ -124,7 +124,8 @@ fn address_space() {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
         let size: u64 = size.trim().strip_suffix(" kB").unwrap().parse().unwrap();
-        // The limit is never below the current size, because a failed allocation on the heap aborts the program.
+        // The limit is never below the current size, because a failed allocation on the heap aborts the
+        // program.
         assert_refused(
             Resource::RLIMIT_AS,
             (0..4000).step_by(250).map(|room| 1024 * (size + room)),

@@ -27,9 +27,9 @@ pub(crate) fn saved(state: &State) -> State {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }
 
-/// In every way, interrupts the second epoch after each number of batches in `stops` and at its end, and resumes
-/// it in the same or another way. (PyTorch refuses another number of workers.) The rest of the epoch and the next
-/// epoch must be those of an uninterrupted run.
+/// In every way, interrupts the second epoch after each number of batches in `stops` and at its end, and
+/// resumes it in the same or another way. (PyTorch refuses another number of workers.) The rest of the epoch
+/// and the next epoch must be those of an uninterrupted run.
 fn assert_resumes<B>(stops: &[usize], build: impl Fn(Way) -> Result<DataLoader<B>, Error>)
 where
     B: Batch + PartialEq + Debug,

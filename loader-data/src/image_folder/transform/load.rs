@@ -44,9 +44,9 @@ struct Scratch {
 impl Transform {
     /// Loads the image at `path` and transforms it. Returns a tensor of shape `[3, height, width]`.
     ///
-    /// Use this method in your own dataset, if its labels do not come from folders. Formats and limits are those of
-    /// [`ImageFolder`](crate::ImageFolder), with files of up to [`MAX_FILE_BYTES`] bytes. `u8` pixels are not
-    /// normalised.
+    /// Use this method in your own dataset, if its labels do not come from folders. Formats and limits are
+    /// those of [`ImageFolder`](crate::ImageFolder), with files of up to [`MAX_FILE_BYTES`] bytes. `u8`
+    /// pixels are not normalised.
     ///
     /// # Errors
     /// Returns [`ImageError`], which names the file.

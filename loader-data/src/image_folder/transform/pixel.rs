@@ -10,8 +10,8 @@ pub trait Pixel: Element + sealed::Sealed {
     #[doc(hidden)]
     const CAN_BE_NORMALISED: bool;
 
-    /// Returns the pixel for each value of a byte. `mean` and `std` are those of the channel, and are used only
-    /// if [`CAN_BE_NORMALISED`](Self::CAN_BE_NORMALISED).
+    /// Returns the pixel for each value of a byte. `mean` and `std` are those of the channel, and are used
+    /// only if [`CAN_BE_NORMALISED`](Self::CAN_BE_NORMALISED).
     #[doc(hidden)]
     fn table(mean: f32, std: f32) -> [Self; 256];
 }
