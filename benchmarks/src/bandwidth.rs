@@ -8,6 +8,7 @@ use crate::{
     throughput::{self, ends},
 };
 
+/// Number of batches in the checksum.
 const CHECKED: usize = 3;
 const PAGE_BYTES: usize = 4096;
 

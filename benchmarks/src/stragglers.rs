@@ -14,6 +14,7 @@ use crate::{
 };
 
 const BATCHES: usize = 200;
+/// Number of batches in the checksum.
 const CHECKED: usize = 4;
 
 #[derive(Debug, Serialize)]

@@ -8,6 +8,7 @@ use crate::{
     throughput::{self, ends},
 };
 
+/// Number of batches in the checksum.
 const CHECKED: usize = 16;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {

@@ -96,8 +96,8 @@ mod tests {
             assert_eq!(parse::<false>(&argument).unwrap(), expected);
             assert_eq!(parse::<true>(&argument).is_ok(), ORDER.contains(&option.name()), "{argument}");
 
-            let wrong = parse::<false>(&format!("--{}=many", option.flag())).unwrap_err().to_string();
-            assert!(wrong.contains("invalid value 'many' for '--"), "{wrong}");
+            let message = parse::<false>(&format!("--{}=many", option.flag())).unwrap_err().to_string();
+            assert!(message.contains("invalid value 'many' for '--"), "{message}");
         }
         assert!(parse::<false>("--shards=2").is_err(), "the command has no iterable dataset");
         assert_eq!(parse::<false>("--in-order=false").unwrap(), LoaderOptions::default().in_order(false));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_and_ranges() {
+    fn a_spread_is_a_median_and_a_range() {
         assert_eq!(spread(vec![0.5, 0.1, 0.3]), "300 ms (100-500)");
         assert_eq!(spread(vec![0.002, 0.001]), "1.5 ms (1.0-2.0)");
         assert_eq!(spread(vec![5.04, 0.9]), "3.0 s (0.9-5.0)");

@@ -84,8 +84,8 @@ fn an_invalid_config_is_refused() {
     };
     let unknown = "unknown key `batchsize` in [loader]; did you mean `batch_size`?";
     assert_eq!(refused("\n[loader]\nbatchsize = 3\n"), format!("{path}, line 6: {unknown}"));
-    let wrong = "`pixels` in [dataset]: unknown value `f16`; expected one of `f32`, `u8`";
-    assert_eq!(refused("pixels = \"f16\"\n"), format!("{path}, line 4: {wrong}"));
+    let message = "`pixels` in [dataset]: unknown value `f16`; expected one of `f32`, `u8`";
+    assert_eq!(refused("pixels = \"f16\"\n"), format!("{path}, line 4: {message}"));
     let missing = format!("`{}` does not exist", folder.path().join("photos").display());
     assert!(refused("").contains(&missing));
 }
@@ -98,8 +98,8 @@ fn an_invalid_environment_is_refused() {
         let finished = Running::start(command).finish();
         finished.assert_status(2).stderr.clone()
     };
-    let wrong = "loader: the environment variable LOADER_SEED is `x`; expected a whole number from 0\n";
-    assert_eq!(refused("LOADER_SEED", "x"), wrong);
+    let message = "loader: the environment variable LOADER_SEED is `x`; expected a whole number from 0\n";
+    assert_eq!(refused("LOADER_SEED", "x"), message);
     let unknown = "loader: unknown environment variable LOADER_WORKERS; did you mean LOADER_NUM_WORKERS?\n";
     assert_eq!(refused("LOADER_WORKERS", "2"), unknown);
 }

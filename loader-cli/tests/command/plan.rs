@@ -31,7 +31,7 @@ fn an_empty_dataset_and_one_larger_than_memory() {
 }
 
 #[test]
-fn in_order() {
+fn without_shuffle_indices_are_in_order() {
     let expected = "{\"epoch\":0,\"batch\":0,\"indices\":[0,1,2,3]}\n{\"epoch\":0,\"batch\":1,\"indices\":[4,5,6,7]}\n\
                     {\"epoch\":0,\"batch\":2,\"indices\":[8,9]}\n";
     assert_eq!(plan(&["--length", "10", "--batch-size", "4"]), expected);

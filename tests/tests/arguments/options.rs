@@ -192,9 +192,9 @@ fn of_two_errors_the_first_in_pytorch_s_order_is_reported() {
 fn more_workers_than_processors_are_warned_of() {
     let warnings = Arc::new(Mutex::new(Vec::new()));
     let build = |workers| {
-        let noted = Arc::clone(&warnings);
+        let collected = Arc::clone(&warnings);
         let builder = map().num_workers(workers);
-        builder.on_warning(move |warning| noted.lock().unwrap().push(warning.clone())).build().unwrap()
+        builder.on_warning(move |warning| collected.lock().unwrap().push(warning.clone())).build().unwrap()
     };
     let cpus = std::thread::available_parallelism().unwrap().get();
     drop((build(1), build(cpus)));

@@ -105,10 +105,10 @@ fn with_length_warnings(
     builder: Builder<Iterable<Plain<Shards>>>,
 ) -> (DataLoader<Tensor<u64>>, Arc<Mutex<Vec<Warning>>>) {
     let warnings = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&warnings);
+    let collected = Arc::clone(&warnings);
     let builder = builder.on_warning(move |warning| {
         if matches!(warning, Warning::LongerThanLen { .. }) {
-            noted.lock().unwrap().push(warning.clone());
+            collected.lock().unwrap().push(warning.clone());
         }
     });
     (builder.build().unwrap(), warnings)

@@ -73,11 +73,11 @@ fn a_timeout_beyond_the_range_of_the_clock_is_no_timeout() {
 fn a_long_wait_is_warned_of_once_with_worker_and_sample() {
     let _watchdog = Watchdog::start();
     let warnings = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&warnings);
+    let collected = Arc::clone(&warnings);
     let dataset = SlowFirst { count: 3, delay: Duration::from_millis(600), numbers: 1 };
     let builder = DataLoader::builder(dataset).num_workers(1).warn_after(Duration::from_millis(100));
     let loader =
-        builder.on_warning(move |warning| noted.lock().unwrap().push(warning.clone())).build().unwrap();
+        builder.on_warning(move |warning| collected.lock().unwrap().push(warning.clone())).build().unwrap();
     let mut batches = loader.iter().unwrap();
     let pid = batches.worker_pids()[0];
     assert_eq!(batches.by_ref().filter(Result::is_ok).count(), 3);

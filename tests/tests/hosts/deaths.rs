@@ -70,7 +70,7 @@ fn killed_while_it_starts_its_workers() {
 
 // PyTorch: 80, X04, N01, U06
 #[test]
-fn killed_in_any_state() {
+fn main_killed_in_any_state_leaves_nothing() {
     let _watchdog = Watchdog::start();
     for way in ["wait", "step", "hung", "rest"] {
         for delay in [0, 7, 40] {
@@ -97,7 +97,7 @@ fn killed_while_workers_start_die_and_end() {
 }
 
 #[test]
-fn ended_by_other_signals() {
+fn main_ended_by_another_signal_leaves_nothing() {
     let _watchdog = Watchdog::start();
     for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
         let host = Host::start("wait");

@@ -63,7 +63,7 @@ fn lose_workers_after(prepare: impl FnOnce()) {
 }
 
 #[test]
-fn sigchld_is_ignored() {
+fn workers_are_replaced_although_sigchld_is_ignored() {
     alone_under(&["env", "--ignore-signal=CHLD"], || {
         let before = Before::take();
         // The kernel reaps the worker.
@@ -73,7 +73,7 @@ fn sigchld_is_ignored() {
 }
 
 #[test]
-fn every_signal_is_blocked() {
+fn workers_are_replaced_although_every_signal_is_blocked() {
     alone(|| {
         // The reaper's thread, which the first epoch starts, inherits it.
         SigSet::all().thread_block().unwrap();
@@ -101,19 +101,19 @@ fn a_thread_reaps_every_child() {
     });
 }
 
-/// Then something that the loader opens is descriptor 0.
+/// The next descriptor that the loader opens is then number 0.
 #[test]
-fn standard_input_is_closed() {
+fn workers_are_replaced_although_standard_input_is_closed() {
     alone(|| lose_workers_after(|| nix::unistd::close(0).unwrap()));
 }
 
 #[test]
-fn started_without_standard_streams() {
+fn workers_are_replaced_without_standard_streams() {
     alone_under(&["sh", "-c", "exec \"$@\" <&- >&- 2>&-", "sh"], || lose_workers_after(|| {}));
 }
 
 #[test]
-fn the_current_folder_is_removed() {
+fn workers_are_replaced_in_a_removed_folder() {
     alone(|| {
         lose_workers_after(|| {
             let folder = tempfile::tempdir().unwrap();

@@ -65,11 +65,11 @@ fn load_and_hold(loader: &DataLoader<Tensor<u8>>) -> (usize, Vec<Error>) {
 }
 
 /// Loads with each of `limits`. At least one limit must cause an error, and each error must contain
-/// `way_out`. Without the limit, the same loader works again. Returns the kinds of the errors.
+/// `advice`. Without the limit, the same loader works again. Returns the kinds of the errors.
 fn assert_refused(
     resource: Resource,
     limits: impl IntoIterator<Item = u64>,
-    way_out: &str,
+    advice: &str,
 ) -> BTreeSet<&'static str> {
     let before = Before::take();
     let mut kinds = BTreeSet::new();
@@ -80,7 +80,7 @@ fn assert_refused(
         assert_soon(took);
         for error in errors {
             let text = error.to_string();
-            assert!(text.contains(way_out), "with {limit}: {error:?}: {text}");
+            assert!(text.contains(advice), "with {limit}: {error:?}: {text}");
             kinds.insert(error.kind());
         }
         let (count, errors) = load_and_hold(&loader);
@@ -118,7 +118,7 @@ fn processes_and_threads_of_the_user() {
 }
 
 #[test]
-fn address_space() {
+fn errors_name_the_limit_of_address_space() {
     alone(|| {
         load_and_hold(&twenty().unwrap());
         let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -136,7 +136,7 @@ fn address_space() {
 
 // PyTorch: X17, N15, U02
 #[test]
-fn size_of_files() {
+fn errors_name_the_limit_of_file_sizes() {
     alone(|| {
         let limits = [0, 100, 4096, 100_000, 140_000];
         assert_refused(Resource::RLIMIT_FSIZE, limits, "`ulimit -f`");
@@ -198,7 +198,7 @@ fn a_folder_for_temporary_files_with_a_long_path() {
 
 /// A chroot may have no device files.
 #[test]
-fn no_device_files() {
+fn workers_start_without_device_files() {
     let may_mount =
         || Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
     if Path::new("/dev/null").exists() && !may_mount() {

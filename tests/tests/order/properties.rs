@@ -84,8 +84,10 @@ impl Plan {
         let Self { samples, batch_size, drop_last, shuffle, seed, share } = *self;
         let builder = DataLoader::builder(Noise { count: samples }).batch_size(batch_size);
         let builder = builder.drop_last(drop_last).shuffle(shuffle).seed(seed);
-        let builder =
-            share.into_iter().fold(builder, |builder, (rank, world)| builder.distributed(rank, world));
+        let builder = match share {
+            Some((rank, world_size)) => builder.distributed(rank, world_size),
+            None => builder,
+        };
         load.set(builder).build().unwrap()
     }
 }

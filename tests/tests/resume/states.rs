@@ -113,7 +113,7 @@ fn a_state_soon_after_a_resume_is_complete() {
 /// A snapshot may grow and shrink.
 // PyTorch: 254, 255, T12, T14
 #[test]
-fn snapshots_of_any_size() {
+fn snapshots_of_any_size_resume() {
     let _watchdog = Watchdog::start();
     for way in WAYS {
         let build = || {

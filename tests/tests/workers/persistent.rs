@@ -216,11 +216,11 @@ fn a_report_counts_the_batches_of_its_own_epoch() {
 fn all_workers_are_replaced_if_one_hangs_in_an_abandoned_epoch() {
     let _watchdog = Watchdog::start();
     let warnings = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&warnings);
+    let collected = Arc::clone(&warnings);
     let builder = DataLoader::builder(Faulty { count: 100, at: 3, fault: Fault::Hang });
     let builder = two_persistent(builder).timeout(Duration::from_millis(300));
     let loader = builder
-        .on_warning(move |warning| noted.lock().unwrap().push(format!("{warning:?}")))
+        .on_warning(move |warning| collected.lock().unwrap().push(format!("{warning:?}")))
         .build()
         .unwrap();
     let mut batches = loader.iter().unwrap();
