@@ -215,7 +215,7 @@ fn a_thread_that_drops_many_batches_gives_their_memory_back() {
     let held: Vec<Loan> = (0..1000).map(|_| lend_one(&pool, 8)).collect();
     drop(held);
     // Locks the inner mutex, because a call of the pool would take the slots back.
-    let inner = lock(&pool.inner);
+    let inner = lock(&pool.table);
     assert!(inner.slots.len() < MANY_RETURNS + 20, "{}", inner.slots.len());
 }
 
@@ -242,7 +242,7 @@ fn only_existing_slots_have_reserved_pages() {
     let pool = SlotPool::new(1 << 30);
     let held: Vec<Loan> = (0..500).map(|_| lend_one(&pool, 8)).collect();
     let pages = |region: &SharedRegion| nix::sys::stat::fstat(region).unwrap().st_blocks as u64 * 512;
-    let regions: Vec<SharedRegion> = lock(&pool.inner).regions.values().filter_map(Region::share).collect();
+    let regions: Vec<SharedRegion> = lock(&pool.table).regions.values().filter_map(Region::share).collect();
     let all = || regions.iter().map(pages).sum::<u64>();
     assert_eq!(all(), pool.bytes(), "the pages of slots are reserved, and no others");
     drop(held);
@@ -256,7 +256,7 @@ fn a_slot_that_is_made_again_has_a_new_generation() {
     let leases: Vec<Lease> = (0..3).map(|_| lease_one(&pool)).collect();
     let (first, last) = (leases[0], leases[2]);
     pool.release(last, false);
-    pool.inner.lock().unwrap().destroy(last.slot, false);
+    pool.table.lock().unwrap().destroy(last.slot, false);
     assert!(!pool.exists(last.slot) && pool.has_region(first.slot));
     let again = lease_one(&pool);
     assert_eq!(again.slot, last.slot, "the place is used again, and workers need not map anything");

@@ -1,11 +1,18 @@
 //! Random steps of main, workers and the program, checked against a model of the pool.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroUsize,
+};
 
 use proptest::prelude::*;
 
 use super::{
-    super::{recent::RECENT, *},
+    super::{
+        recent::RECENT,
+        table::{SPARE, with_slack},
+        *,
+    },
     ANY_SLOT,
 };
 use crate::sys::{Chunk, SlotRegion};
@@ -253,28 +260,28 @@ impl World {
         }
         let recent = self.sizes.iter().rev().take(RECENT).copied();
         prop_assert_eq!(self.pool.expected(), recent.max().unwrap_or(0).max(FIRST_LEN));
-        let inner = self.pool.lock();
-        let largest_free = inner.free.iter().map(|number| inner.slots[number].memory.len()).max();
-        prop_assert!(largest_free.is_none_or(|len| len / 2 <= with_slack(inner.expected())));
+        let table = self.pool.lock();
+        let largest_free = table.free.iter().map(|number| table.slots[number].memory.len()).max();
+        prop_assert!(largest_free.is_none_or(|len| len / 2 <= with_slack(table.expected())));
         let len_of = |wanted: fn(State) -> bool| -> u64 {
-            inner.slots.values().filter(|slot| wanted(slot.state)).map(|slot| slot.memory.len() as u64).sum()
+            table.slots.values().filter(|slot| wanted(slot.state)).map(|slot| slot.memory.len() as u64).sum()
         };
-        prop_assert_eq!(inner.bytes, len_of(|_| true));
-        prop_assert!(inner.bytes <= LIMIT);
-        prop_assert_eq!(inner.in_use, len_of(|state| state != State::Free));
+        prop_assert_eq!(table.bytes, len_of(|_| true));
+        prop_assert!(table.bytes <= LIMIT);
+        prop_assert_eq!(table.in_use, len_of(|state| state != State::Free));
         let free =
-            inner.slots.iter().filter(|(_, slot)| slot.state == State::Free).map(|(number, _)| *number);
-        prop_assert!(free.eq(inner.free.iter().copied()));
-        prop_assert_eq!(inner.count(State::Leased), self.leases.len());
-        prop_assert_eq!(inner.count(State::Lent), self.held.len());
-        prop_assert_eq!(inner.leased, self.leases.len());
-        prop_assert!(inner.free.len() <= 2 * inner.max_leased + SPARE);
-        for (&first, region) in &inner.regions {
+            table.slots.iter().filter(|(_, slot)| slot.state == State::Free).map(|(number, _)| *number);
+        prop_assert!(free.eq(table.free.iter().copied()));
+        prop_assert_eq!(table.count(State::Leased), self.leases.len());
+        prop_assert_eq!(table.count(State::Lent), self.held.len());
+        prop_assert_eq!(table.leased, self.leases.len());
+        prop_assert!(table.free.len() <= 2 * table.max_leased + SPARE);
+        for (&first, region) in &table.regions {
             prop_assert!(first == region.first() && !region.is_empty());
-            let own = inner.slots.range(first..region.end()).count();
+            let own = table.slots.range(first..region.end()).count();
             prop_assert!(region.counts() == (own, region.end() as usize - first as usize));
         }
-        prop_assert_eq!(inner.slots.keys().filter(|&&slot| inner.region_of(slot).is_none()).count(), 0);
+        prop_assert_eq!(table.slots.keys().filter(|&&slot| table.region_of(slot).is_none()).count(), 0);
         Ok(())
     }
 }
