@@ -1,13 +1,10 @@
-//! The context that the loader passes to a dataset.
+//! The context that the loader passes to a dataset, and the shard that the dataset reads.
 
 use std::{any::TypeId, mem};
 
 use rand::{Rng, rngs::ChaCha8Rng};
 
-use crate::{
-    dataset::Shard,
-    random::{self, Purpose},
-};
+use crate::random::{self, Purpose};
 
 /// Identifies the worker that a dataset runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -274,6 +271,40 @@ impl SampleContext {
     /// worker, because the speed of the workers decides which of them loads a sample.
     pub fn worker(&self) -> Option<&WorkerInfo> {
         self.worker.as_ref()
+    }
+}
+
+/// A part of an iterable dataset that one worker reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shard {
+    index: usize,
+    count: usize,
+}
+
+impl Shard {
+    /// Creates shard `index` of `count`, counted from 0.
+    ///
+    /// # Panics
+    /// Panics if `index` is not below `count`.
+    pub fn new(index: usize, count: usize) -> Self {
+        assert!(index < count, "shard {index} of {count}: the index must be below the number of shards");
+        Self { index, count }
+    }
+
+    /// Index of the shard, from 0.
+    pub fn index(self) -> usize {
+        self.index
+    }
+
+    /// Number of shards, at least 1.
+    pub fn count(self) -> usize {
+        self.count
+    }
+
+    /// Returns every [`count`](Self::count)-th of `items`, beginning with number [`index`](Self::index): the
+    /// simplest way to give each sample to one shard.
+    pub fn of<I: IntoIterator>(self, items: I) -> impl Iterator<Item = I::Item> + use<I> {
+        items.into_iter().skip(self.index).step_by(self.count)
     }
 }
 

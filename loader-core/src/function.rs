@@ -19,10 +19,12 @@ use serde::{
     Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error as _, ser::Error as _,
 };
 
+pub use crate::collate::BatchFunction;
+
 use crate::{
     collate::{CollateWith, ConvertWith},
     context::{SampleContext, WorkerInfo},
-    fetch::WorkerInit,
+    worker_init::WorkerInit,
 };
 
 /// A function given to [`Dataset::map`](crate::Dataset::map): from `A` to `S`.
@@ -148,19 +150,6 @@ impl<P: Params, A: 'static> FilterFunction<A> for FilterFnWith<P, A> {
     fn call(&self, sample: &A, cx: &mut SampleContext) -> anyhow::Result<bool> {
         self.function.get()(&self.params, sample, cx)
     }
-}
-
-/// A function that converts a `Vec` of samples to a batch, or one sample to an item, with or without
-/// parameters.
-pub trait BatchFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// The batch or the item.
-    type Output;
-
-    /// Calls the function.
-    ///
-    /// # Errors
-    /// Returns the error of the function.
-    fn call(&self, samples: A) -> anyhow::Result<Self::Output>;
 }
 
 impl<A: 'static, B: 'static> BatchFunction<A> for BatchFn<A, B> {

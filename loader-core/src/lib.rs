@@ -65,6 +65,7 @@ mod digest;
 mod error;
 mod exit;
 mod fetch;
+mod fingerprint;
 pub mod function;
 mod iter;
 mod launch;
@@ -84,14 +85,15 @@ mod tensor;
 mod torch;
 mod tuples;
 mod warning;
+mod worker_init;
 
 pub use batch_info::BatchInfo;
-pub use builder::{Builder, WorkerProgram};
-pub use context::{SampleContext, WorkerInfo};
+pub use builder::Builder;
+pub use context::{SampleContext, Shard, WorkerInfo};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, InterleaveDataset, IterableDataset,
-    Map, Shard, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take,
-    TensorDataset, TensorRow, Tensors,
+    Map, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take,
+    TensorDataset, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Error, UserFailure};
@@ -106,7 +108,7 @@ pub use loader_ipc::{
 pub use options::{
     LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind, Order, ParseOptionError,
 };
-pub use pool::WorkerStartError;
+pub use pool::{WorkerProgram, WorkerStartError};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
@@ -114,7 +116,7 @@ pub use tensor::{AnyTensor, DType, Element, Tensor, TensorError};
 pub use warning::Warning;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.
-pub use collate::{Convert, Sample};
+pub use collate::{Convert, Sample, TensorRow};
 
 /// What a [`Builder`] is generic over. Name these types and traits in a function that takes or returns a
 /// builder.
@@ -143,7 +145,10 @@ pub use collate::{Convert, Sample};
 /// ```
 pub mod kind {
     #[doc(inline)]
-    pub use crate::fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, Snapshots, WorkerInit};
+    pub use crate::{
+        fetch::{DatasetKind, Iterable, MapStyle, Plain, Snapshots},
+        worker_init::{NoWorkerInit, WorkerInit},
+    };
 }
 
 /// The types and traits that most programs need.

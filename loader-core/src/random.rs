@@ -4,6 +4,9 @@
 //! The generator is ChaCha8, keyed by `(purpose, seed, epoch)`; for a sample, the index selects the stream.
 //! This module has its own shuffle, because a checkpoint is only valid while the order of an epoch does not
 //! change, and `rand` may change its shuffle between minor releases.
+//!
+//! This module and `sampler` import each other: a sampler draws from these generators, and [`base_seed`]
+//! depends on the sampler's `Epoch`.
 
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 

@@ -1,11 +1,12 @@
 //! Writes a batch into its slot: the worker builds tensors there while it collates, and encodes the rest of
 //! the batch behind them. [`lent`](crate::lent) reads the batch in main.
 //!
-//!
 //! The arena is thread-local, so that `Tensor::zeros` in any collate function allocates in shared memory. It
 //! is active only while [`Arena::within`] runs; a tensor that is made outside of collation (a cached sample)
 //! is copied when the batch is encoded. Alternative considered: an arena argument. Rejected because every
-//! collate function and `Tensor` constructor would need it.
+//! collate function and `Tensor` constructor would need it. For the same reason this module and
+//! [`buffer`](crate::buffer) import each other: a buffer is allocated in the active arena, and an arena holds
+//! buffers.
 
 use std::{cell::RefCell, collections::BTreeMap, mem, sync::Arc};
 

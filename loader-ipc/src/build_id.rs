@@ -5,7 +5,7 @@ use std::{fmt, os::unix::fs::MetadataExt, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{entry::anchor_address, sys::LoadedObject};
+use crate::sys::LoadedObject;
 
 /// Identity of a build of a program or shared library. Equal ids mean the same machine code at the same
 /// offsets, unless two builds were linked with the same fixed build id and have segments of the same sizes.
@@ -29,6 +29,16 @@ impl BuildId {
         };
         ID.get_or_init(|| find().map(Self)).as_ref()
     }
+}
+
+/// Returns the anchor: an address in the loaded object that contains this crate's code.
+pub(crate) fn anchor_address() -> usize {
+    anchor as fn() as usize
+}
+
+#[inline(never)]
+fn anchor() {
+    std::hint::black_box(());
 }
 
 /// Reads `/proc/self/exe`, which is the running file even after it was replaced on disk.

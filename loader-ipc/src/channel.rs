@@ -20,9 +20,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
-    fs::File,
-    io,
+    fmt, io,
     marker::PhantomData,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -35,7 +33,7 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
 };
 
-use crate::{codec::CodecError, queue::wakeup_channel};
+use crate::codec::CodecError;
 
 /// Maximum number of sockets that one `epoll_wait` returns.
 const MAX_EVENTS: usize = 16;
@@ -50,18 +48,6 @@ pub fn channel<T>() -> io::Result<(Sender<T>, Receiver<T>)> {
     let own = Waker { socket: ends.add()? };
     let sender = Sender { ends: Arc::clone(&ends), own: Arc::new(own), marker: PhantomData };
     Ok((sender, Receiver { ends, marker: PhantomData }))
-}
-
-/// Makes a wake-up channel and drops it, so that ipc-channel measures the size of its socket buffers now. It
-/// does so once per process, and if no descriptor is left at that moment, it panics in every later use.
-///
-/// # Errors
-/// If the process is out of descriptors.
-pub fn warm_up() -> io::Result<()> {
-    // Checks that there are descriptors for the channel, the probe, and what ipc-channel duplicates.
-    let room = (0..8).map(|_| File::open("/")).collect::<io::Result<Vec<_>>>()?;
-    drop(room);
-    wakeup_channel::try_one()
 }
 
 /// The end for threads of this process. `T` is a marker type that tells channels apart. Clones share one
@@ -320,7 +306,7 @@ mod tests {
         }
         // Descriptors that come with a message are dropped. A lifeline on this socket sends some.
         let before = open_descriptors();
-        let null = OwnedFd::from(File::open("/dev/null").unwrap());
+        let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let socket = Lifeline::from_socket(socket);
         socket.send(&0u8, &[null.as_fd(); 60], soon()).unwrap();
         receiver.receive(soon()).unwrap();

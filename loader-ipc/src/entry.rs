@@ -19,7 +19,10 @@ use std::{any::TypeId, marker::PhantomData, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{build_id::BuildId, sys::LoadedObject};
+use crate::{
+    build_id::{BuildId, anchor_address},
+    sys::LoadedObject,
+};
 
 /// Tag type that stands for a type of function pointers. (A trait for the pointer types themselves would have
 /// overlapping implementations: `fn(A)` and `for<'a> fn(&'a A)`.)
@@ -209,16 +212,6 @@ impl Entries {
         };
         Ok(self.distances.iter().map(function).collect())
     }
-}
-
-/// Returns the anchor: an address in the loaded object that contains this crate's code.
-pub(crate) fn anchor_address() -> usize {
-    anchor as fn() as usize
-}
-
-#[inline(never)]
-fn anchor() {
-    std::hint::black_box(());
 }
 
 #[cfg(test)]

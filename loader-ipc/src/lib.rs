@@ -51,5 +51,5 @@ pub use advice::advice;
 pub use signals::ignore_sigpipe;
 pub use sys::{
     Chunk, ChunkError, LoadedObject, Loan, SealedMap, SharedWords, SlotMemory, SlotRegion, default_sigchld,
-    end_if_forked, exit_now, guard_against_forks, keep_freed_memory,
+    end_if_forked, exit_now, guard_against_forks, keep_freed_memory, open_descriptors,
 };

@@ -4,7 +4,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::{ffi::OsStrExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -231,16 +231,6 @@ pub fn take_lifeline_from_stdin() -> io::Result<Lifeline> {
     nix::unistd::dup2_stdin(&empty)?;
     IS_WORKER.store(true, Ordering::Relaxed);
     Ok(Lifeline::from_socket(socket))
-}
-
-/// Returns the numbers of the descriptors that this process has open.
-///
-/// # Errors
-/// If `/proc` is not available.
-pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
-    let listing = fs::read_dir("/proc/self/fd")?;
-    // Collecting closes the listing, whose own descriptor is one of the numbers.
-    Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// Returns `program` as an absolute path, because main's working directory may have changed when a worker is

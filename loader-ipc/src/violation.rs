@@ -1,4 +1,5 @@
-//! What a worker can do against the protocol.
+//! The rules of the protocol that a worker can break. This module and `frame` import each other: an event
+//! checks itself against the rules, and an error names a limit of `frame`.
 
 use crate::frame::MAX_BAD_SAMPLES;
 

@@ -2,7 +2,7 @@
 
 use std::{fs, os::fd::RawFd};
 
-use loader_ipc::process::open_descriptors;
+use loader_ipc::open_descriptors;
 use nix::{libc::O_CLOEXEC, unistd::close};
 
 /// The first descriptor after the standard streams.

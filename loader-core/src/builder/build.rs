@@ -4,12 +4,11 @@ use std::{iter, sync::Arc};
 
 use loader_ipc::{
     attach::Attached,
-    channel,
     entry::{AnyFunction, Entries},
     handshake::DatasetCode,
     heap::HeapPool,
     memory::SealedMemory,
-    process,
+    process, queue,
     slots::SlotPool,
 };
 use loader_pinning::Pinner;
@@ -20,9 +19,7 @@ use crate::{
     coordinator::WorkerOptions,
     dataset::Dataset,
     error::Error,
-    fetch::{
-        self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout, WorkerInit,
-    },
+    fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
     iter::{IdleTeam, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
@@ -31,6 +28,7 @@ use crate::{
     pool::{Launch, Program},
     state::{Batching, Pipeline},
     warning::Warning,
+    worker_init::WorkerInit,
 };
 
 // The bounds are on the methods, and `B` is `C::Batch`: if a trait is missing, the compiler names it instead
@@ -168,7 +166,7 @@ where
 }
 
 fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
-    channel::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
+    queue::warm_up().map_err(|source| Error::System { what: "making a channel", source })?;
     Program::find(settings.worker_program.as_ref(), launch::init(), workers)
 }
 

@@ -1,12 +1,14 @@
 //! Configures a loader. `build()` reports every invalid option or combination as an error; none panics, and
 //! none is first reported by `iter()`.
+//!
+//! This module and `loader` import each other, because `DataLoader::builder` returns a builder and `build()`
+//! returns a `DataLoader`.
 
 mod build;
 mod memory;
 mod order;
 mod settings;
 mod unbatched;
-mod worker_program;
 
 use std::{fmt, time::Duration};
 
@@ -16,16 +18,16 @@ use crate::{
     collate::{Batch, CollateWith, DefaultCollate},
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
-    fetch::{DatasetKind, Iterable, MapStyle, NoWorkerInit, Plain, ShardLayout, Snapshots},
+    fetch::{DatasetKind, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
     options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order},
+    pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
+    worker_init::NoWorkerInit,
 };
 
 use settings::Settings;
-
-pub use worker_program::WorkerProgram;
 
 /// Configures a [`DataLoader`](crate::DataLoader). [`DataLoader::builder`](crate::DataLoader::builder) starts
 /// one for a map-style dataset, [`DataLoader::stream`](crate::DataLoader::stream) one for an iterable

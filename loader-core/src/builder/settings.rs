@@ -4,11 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use loader_ipc::slots::FIRST_LEN;
 
-use super::{WorkerProgram, memory, order::invalid};
+use super::{memory, order::invalid};
 use crate::{
     coordinator::WorkerOptions,
     error::Error,
     options::{LoaderOptions, OnWorkerDeath, default},
+    pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
     state::{Origin, Pipeline},
     warning::Warn,

@@ -9,9 +9,8 @@ use std::{
 use half::{bf16, f16};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Batch, CollateError, CollateProblem, Keep, List, Ragged, Row};
+use super::{Batch, CollateError, CollateProblem, Keep, List, Ragged, Row, TensorRow};
 use crate::{
-    dataset::TensorRow,
     tensor::{AnyTensor, Element, Rows, Tensor},
     tuples::each_tuple,
 };

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Batch, Collate, CollateError, CollateProblem, MAX_RESERVED, Stack};
-use crate::function::BatchFunction;
 
 /// Collates with a function, [with parameters](crate::function::CollateFnWith) or
 /// [without](crate::function::CollateFn).
@@ -23,6 +22,19 @@ where
     fn stack(&self, samples: usize) -> Collected<S, F> {
         Collected { samples: Vec::with_capacity(samples.min(MAX_RESERVED)), function: self.0.clone() }
     }
+}
+
+/// A function that converts a `Vec` of samples to a batch, or one sample to an item, with or without
+/// parameters.
+pub trait BatchFunction<A>: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The batch or the item.
+    type Output;
+
+    /// Calls the function.
+    ///
+    /// # Errors
+    /// Returns the error of the function.
+    fn call(&self, samples: A) -> anyhow::Result<Self::Output>;
 }
 
 /// Collects the samples of a batch, then calls the function.

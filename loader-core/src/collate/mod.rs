@@ -11,19 +11,21 @@ mod pad;
 mod rows;
 mod single;
 mod structure;
+mod tensor_row;
 #[cfg(test)]
 mod testing;
 
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use convert::Convert;
-pub use custom::CollateWith;
+pub use custom::{BatchFunction, CollateWith};
 pub use keep::Keep;
 pub use list::List;
 pub use pad::{Padded, Padding, Ragged, Side, pad_sequences};
 pub use rows::Row;
 pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
+pub use tensor_row::TensorRow;
 
 pub use crate::tensor::AnyStack;
 

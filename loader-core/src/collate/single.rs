@@ -4,8 +4,7 @@ use std::{fmt, marker::PhantomData};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Collate, CollateError, CollateProblem, Convert, Stack};
-use crate::function::BatchFunction;
+use super::{Batch, BatchFunction, Collate, CollateError, CollateProblem, Convert, Stack};
 
 /// Converts each sample by its type, see [`Convert`].
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]

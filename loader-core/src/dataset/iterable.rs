@@ -1,4 +1,8 @@
-//! Iterable datasets and their shards.
+//! Iterable datasets.
+//!
+//! This module and those of the datasets that it composes import each other, as `Iterator` and its adapters
+//! do in the standard library: the trait's methods return these datasets, and these datasets implement the
+//! trait.
 
 use std::iter;
 
@@ -7,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{ChainDataset, Filter, InterleaveDataset, Map, ShuffleBuffer, Take};
 use crate::{
-    context::SampleContext,
+    context::{SampleContext, Shard},
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
 };
 
@@ -291,39 +295,5 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Self: Sized,
     {
         ShuffleBuffer::new(self, size)
-    }
-}
-
-/// A part of an iterable dataset that one worker reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shard {
-    index: usize,
-    count: usize,
-}
-
-impl Shard {
-    /// Creates shard `index` of `count`, counted from 0.
-    ///
-    /// # Panics
-    /// Panics if `index` is not below `count`.
-    pub fn new(index: usize, count: usize) -> Self {
-        assert!(index < count, "shard {index} of {count}: the index must be below the number of shards");
-        Self { index, count }
-    }
-
-    /// Index of the shard, from 0.
-    pub fn index(self) -> usize {
-        self.index
-    }
-
-    /// Number of shards, at least 1.
-    pub fn count(self) -> usize {
-        self.count
-    }
-
-    /// Returns every [`count`](Self::count)-th of `items`, beginning with number [`index`](Self::index): the
-    /// simplest way to give each sample to one shard.
-    pub fn of<I: IntoIterator>(self, items: I) -> impl Iterator<Item = I::Item> + use<I> {
-        items.into_iter().skip(self.index).step_by(self.count)
     }
 }

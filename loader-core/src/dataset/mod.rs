@@ -4,7 +4,6 @@ mod chain;
 mod concat;
 mod error;
 mod filter;
-mod fingerprint;
 pub(crate) mod generator;
 mod interleave;
 mod iterable;
@@ -16,7 +15,6 @@ mod snapshot;
 mod stack;
 mod subset;
 mod take;
-mod tensor_row;
 mod tensors;
 #[cfg(test)]
 mod testing;
@@ -25,7 +23,9 @@ use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    context::SampleContext,
+    collate::TensorRow,
+    context::{SampleContext, Shard},
+    fingerprint::{hash, with_len},
     function::{MapFn, MapFnWith, Params, WithParams},
     options::Order,
     sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
@@ -35,9 +35,8 @@ pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
 pub use error::ComposeError;
 pub use filter::Filter;
-pub(crate) use fingerprint::{hash, with_len};
 pub use interleave::InterleaveDataset;
-pub use iterable::{IterableDataset, Shard};
+pub use iterable::IterableDataset;
 pub use map::Map;
 pub(crate) use nested::NotOpened;
 pub use shuffle_buffer::ShuffleBuffer;
@@ -45,7 +44,6 @@ pub use snapshot::{SnapshotDataset, SnapshotIterator};
 pub use stack::StackDataset;
 pub use subset::{Subset, SubsetError};
 pub use take::Take;
-pub use tensor_row::TensorRow;
 pub use tensors::{TensorDataset, Tensors};
 
 /// A dataset whose samples are numbered from 0 to [`len`](Self::len)` - 1`: PyTorch's map-style `Dataset`.

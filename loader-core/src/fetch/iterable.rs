@@ -21,15 +21,15 @@ use loader_ipc::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, WorkerInit, collate_error, push,
-    set_up,
+    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, collate_error, push, set_up,
 };
 use crate::{
     collate::{Collate, Stack},
-    context::{SampleContext, WorkerInfo},
-    dataset::{IterableDataset, NotOpened, Shard, SnapshotDataset, SnapshotIterator, generator::Generator},
+    context::{SampleContext, Shard, WorkerInfo},
+    dataset::{IterableDataset, NotOpened, SnapshotDataset, SnapshotIterator, generator::Generator},
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
+    worker_init::WorkerInit,
 };
 
 /// A builder's iterable dataset with the options that workers need: a `Plain<D>` or a `Snapshots<D>`.

@@ -14,8 +14,7 @@ use loader_ipc::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, WorkerInit, collate_error, push,
-    set_up,
+    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, collate_error, push, set_up,
 };
 use crate::{
     collate::{Collate, Stack},
@@ -24,6 +23,7 @@ use crate::{
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
     random::{self, Purpose},
+    worker_init::WorkerInit,
 };
 
 /// Maximum number of samples tried for one place in a batch, with [`OnBadSample::Replace`].

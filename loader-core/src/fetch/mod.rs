@@ -1,7 +1,6 @@
 //! Loads one batch: asks the dataset for each sample, and stacks the samples. The same code runs in the main
 //! process and in workers. In a worker, the batch is written into a slot; in the main process, onto the heap.
 
-mod hook;
 mod iterable;
 mod map_style;
 
@@ -26,9 +25,9 @@ use crate::{
     context::{SampleContext, WorkerInfo},
     options::OnBadSample,
     panic::{error_to_failure, to_failure},
+    worker_init::WorkerInit,
 };
 
-pub use hook::{NoWorkerInit, WorkerInit};
 pub(crate) use iterable::OpenShard;
 pub(crate) use iterable::{Cursors, ShardBatch, ShardFetcher, ShardLayout};
 pub use iterable::{Iterable, Plain, ShardPosition, Snapshot, Snapshots};

@@ -9,7 +9,8 @@ use std::{
 
 use loader_ipc::process::{self, WorkerProcess};
 
-use crate::{builder::WorkerProgram, error::Error, launch::Init};
+use super::WorkerProgram;
+use crate::{error::Error, launch::Init};
 
 /// Starts the processes of workers.
 ///

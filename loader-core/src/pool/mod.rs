@@ -13,6 +13,7 @@ mod restart;
 mod start;
 mod start_error;
 mod worker;
+mod worker_program;
 
 use std::{
     collections::BTreeMap,
@@ -42,6 +43,7 @@ pub(crate) use start::Launch;
 use start::{Greeted, Starter};
 pub use start_error::WorkerStartError;
 use worker::Worker;
+pub use worker_program::WorkerProgram;
 
 /// Maximum time for workers to end by themselves before main sends them SIGTERM, as in PyTorch.
 const JOIN_DEADLINE: Duration = Duration::from_secs(5);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Epoch, Sampler};
-use crate::dataset::with_len;
+use crate::fingerprint::with_len;
 
 /// An order of batches of sample indices: PyTorch's `BatchSampler`. Batches may differ in length.
 pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {

@@ -1,7 +1,7 @@
 //! Vectors as samplers and batch samplers. Their order is the same in each epoch.
 
 use super::{BatchSampler, Epoch, Sampler, cut_into_batches};
-use crate::dataset::hash;
+use crate::fingerprint::hash;
 
 /// The indices in the order of the vector. Each epoch copies the vector: 8 bytes per index.
 impl Sampler for Vec<usize> {

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{Epoch, Sampler, cut_into_batches, permutation::Permutations, places::Places, source::Source};
-use crate::{dataset::hash, torch::permutation_draws};
+use crate::{fingerprint::hash, torch::permutation_draws};
 
 /// A random permutation of given indices, new for each epoch: PyTorch's `SubsetRandomSampler`.
 ///

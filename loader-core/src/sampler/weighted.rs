@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{Epoch, Sampler, SamplerError, cut_into_batches, places::Places, source::Source};
-use crate::dataset::hash;
+use crate::fingerprint::hash;
 
 /// Draws indices with probabilities proportional to weights, anew for each epoch: PyTorch's
 /// `WeightedRandomSampler`, without its limit of 2^24 weights.

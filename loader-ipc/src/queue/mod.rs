@@ -35,7 +35,7 @@ pub use crate::ring::MAX_FRAME;
 use claims::CLAIM_WORDS;
 pub use commands::{CommandReceiver, CommandSender};
 pub use reports::{NoteSender, ReportError, ReportReader, ReportReceiver, ReportSender};
-pub use wakeup_channel::{WakeupReceiver, WakeupSender};
+pub use wakeup_channel::{WakeupReceiver, WakeupSender, warm_up};
 use wakeup_gate::WakeupGate;
 
 // Offsets in a worker's shared memory, in words.

@@ -9,6 +9,7 @@
 //!   one message in it.
 
 use std::{
+    fs::File,
     io,
     time::{Duration, Instant},
 };
@@ -37,8 +38,20 @@ pub(crate) fn wakeup_channel() -> io::Result<(WakeupSender, IpcReceiver<u64>)> {
     Ok((WakeupSender(sender), receiver))
 }
 
+/// Makes a wake-up channel and drops it, so that ipc-channel measures the size of its socket buffers now. It
+/// does so once per process, and if no descriptor is left at that moment, it panics in every later use.
+///
+/// # Errors
+/// If the process is out of descriptors.
+pub fn warm_up() -> io::Result<()> {
+    // Checks that there are descriptors for the channel, the probe, and what ipc-channel duplicates.
+    let room = (0..8).map(|_| File::open("/")).collect::<io::Result<Vec<_>>>()?;
+    drop(room);
+    try_one()
+}
+
 /// Makes a wake-up channel, sends and receives one wake-up, and drops the channel.
-pub(crate) fn try_one() -> io::Result<()> {
+fn try_one() -> io::Result<()> {
     let (sender, receiver) = wakeup_channel()?;
     sender.send(0).map_err(io::Error::other)?;
     WakeupReceiver::new(receiver).receive(Instant::now()).map(drop).map_err(io::Error::other)

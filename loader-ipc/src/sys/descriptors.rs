@@ -5,7 +5,15 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd, RawFd},
 };
 
-use crate::process::open_descriptors;
+/// Returns the numbers of the descriptors that this process has open.
+///
+/// # Errors
+/// If `/proc` is not available.
+pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
+    let listing = fs::read_dir("/proc/self/fd")?;
+    // Collecting closes the listing, whose own descriptor is one of the numbers.
+    Ok(listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
 
 /// Duplicates each open socket of this process, one at a time, to find a socket that a library keeps private.
 /// Other descriptors are not duplicated, because closing a duplicate of a file releases the process's locks

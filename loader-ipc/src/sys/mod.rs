@@ -11,7 +11,7 @@
 //! | `line.rs` | `Line` | every bit pattern is valid, and there is no padding |
 //! | `pages.rs` | `Pages` | the memory has one owner |
 //! | `signals.rs` | [`default_sigchld`], `ignore_sigpipe`, `take_pending` | no signal handler is installed |
-//! | `descriptors.rs` | `duplicate_sockets` | a number is borrowed as a descriptor only during the call that duplicates it |
+//! | `descriptors.rs` | [`open_descriptors`], `duplicate_sockets` | a number is borrowed as a descriptor only during the call that duplicates it |
 //! | `environment.rs` | `with_variable` | the environment changes only while no other thread exists |
 //! | `exit.rs` | [`exit_now`], [`keep_freed_memory`] | the calls take only numbers |
 //! | `forked.rs` | [`guard_against_forks`], [`end_if_forked`] | `madvise` is called only for one whole mapping |
@@ -31,6 +31,7 @@ mod slot_memory;
 mod words;
 
 pub(crate) use descriptors::duplicate_sockets;
+pub use descriptors::open_descriptors;
 pub(crate) use environment::with_variable;
 pub use exit::{exit_now, keep_freed_memory};
 pub use forked::{end_if_forked, guard_against_forks};

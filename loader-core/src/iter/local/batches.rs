@@ -14,9 +14,10 @@ use crate::{
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{Fetcher, MapStyle, NoBatch, NoWorkerInit, Unwatched},
+    fetch::{Fetcher, MapStyle, NoBatch, Unwatched},
     plan::{Plan, Planned},
     state::Position,
+    worker_init::NoWorkerInit,
 };
 
 /// Loads batches of type `B` in this process.

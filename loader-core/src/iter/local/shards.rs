@@ -13,12 +13,10 @@ use crate::{
     batch_info::BatchInfo,
     collate::Collate,
     error::Error,
-    fetch::{
-        Cursors, Iterable, NoBatch, NoWorkerInit, OpenShard, ShardBatch, ShardFetcher, ShardPosition,
-        Unwatched,
-    },
+    fetch::{Cursors, Iterable, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition, Unwatched},
     shards::Shards,
     state::Position,
+    worker_init::NoWorkerInit,
 };
 
 /// Loads batches of type `B` in this process. Each iteration has its own [`ShardReader`].

@@ -14,7 +14,7 @@ pub trait WorkerInit: Serialize + DeserializeOwned + Send + Sync + 'static {
     fn call(&self, worker: &WorkerInfo) -> anyhow::Result<()>;
 }
 
-/// Does nothing: the default.
+/// The default [`WorkerInit`], which does nothing.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct NoWorkerInit;
 

@@ -2,10 +2,8 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use crate::{
-    collate::{Row, RowStack, Sample},
-    tensor::{Element, Tensor},
-};
+use super::{Row, RowStack, Sample};
+use crate::tensor::{Element, Tensor};
 
 /// An owned view of one row of a tensor's first dimension: the sample of a
 /// [`TensorDataset`](crate::TensorDataset). It keeps the tensor alive and dereferences to the row's elements.
