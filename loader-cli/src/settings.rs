@@ -50,7 +50,7 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
         let message = format!("`{}` is neither a folder nor a config (a .toml file)", target.display());
         return Err(Stop::InvalidArguments(message));
     }
-    let Config { mut dataset, loader, .. } = Config::<DatasetSection>::load(target)?;
+    let Config { mut dataset, loader, .. } = Config::load_as::<DatasetSection>(target)?;
     // The path is relative to the config, so that both can be moved together and used from any directory.
     if let Some(folder) = target.parent() {
         dataset.path = folder.join(&dataset.path);

@@ -14,6 +14,7 @@ use crate::{
     panic,
     pool::WorkerStartError,
     report::BadSample,
+    state,
 };
 
 /// An error of the loader. [`build`](crate::Builder::build) returns errors of options,
@@ -219,7 +220,10 @@ pub enum Error {
     },
     /// `resume()`: the state was taken from a loader that was built differently, or by another version of
     /// this library.
-    #[error("the state does not fit the loader: its {part} is {state}, the loader's is {loader}")]
+    #[error(
+        "the state does not fit the loader: its {part} is {state}, the loader's is {loader}; {}",
+        way_out(.part)
+    )]
     StateMismatch {
         /// What differs, such as "seed", "sampler" or "dataset".
         part: &'static str,
@@ -418,6 +422,18 @@ fn failed(
         text.push_str(&format!(" (at {place})"));
     }
     text
+}
+
+fn way_out(part: &str) -> &'static str {
+    match part {
+        state::FORMAT => {
+            "resume it with the version of this library that wrote it, or start again with `iter()`"
+        }
+        _ => {
+            "build the loader with the dataset and the options of the run that wrote the state, or start again \
+             with `iter()`"
+        }
+    }
 }
 
 fn other_iterators(slots: usize) -> String {

@@ -45,10 +45,12 @@
 //! A library of datasets needs only this crate, and so does a program without workers (`num_workers(0)`).
 //!
 //! # Features
-//! - `config`: `Config` in the module `config` reads the loader's options from TOML files and environment
-//!   variables.
+//! - `config`: `Config` in the module `config` and `LoaderOptions::from_env` read the loader's options from
+//!   TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The derive macros refer to this crate by the name that its users write.
 extern crate self as loader_core;
@@ -154,9 +156,9 @@ pub mod kind {
 /// The types and traits that most programs need.
 pub mod prelude {
     pub use crate::{
-        ConcatDataset, DataLoader, Dataset, Digest, IterableDataset, NumWorkers, OnBadSample, OnWorkerDeath,
-        Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset, SnapshotIterator, StackDataset,
-        State, Subset, Tensor, TensorDataset, WorkerInfo,
+        ConcatDataset, DataLoader, Dataset, Digest, IterableDataset, LoaderOptions, NumWorkers, OnBadSample,
+        OnWorkerDeath, Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset, SnapshotIterator,
+        StackDataset, State, Subset, Tensor, TensorDataset, WorkerInfo,
         sampler::{
             BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
             WeightedRandomSampler,

@@ -134,6 +134,37 @@ impl<B: Batch> DataLoader<B> {
     /// last snapshot or from its beginning, without collation, unless it implements
     /// [`iter_at`](IterableDataset::iter_at). For an iterable dataset, this call waits for the first batch.
     ///
+    /// The state after the last batch of an epoch is the beginning of the next epoch. One loop therefore
+    /// serves a new run, which begins with [`state`](Self::state), and a resumed one.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// /// Trains for three epochs, from `state` on.
+    /// fn train(loader: &DataLoader<Tensor<i64>>, mut state: State) -> anyhow::Result<Vec<i64>> {
+    ///     let mut seen = Vec::new();
+    ///     while state.epoch() < 3 {
+    ///         let mut batches = loader.resume(&state)?;
+    ///         while let Some(batch) = batches.next() {
+    ///             seen.extend_from_slice(batch?.as_slice());
+    ///             state = batches.state(); // to be saved with the model
+    ///         }
+    ///         state = batches.state();
+    ///     }
+    ///     Ok(seen)
+    /// }
+    ///
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let loader = DataLoader::builder(numbers).batch_size(3).shuffle(true).build()?;
+    /// let start = loader.state();
+    /// let mut first = loader.resume(&start)?;
+    /// first.next().unwrap()?;
+    /// let all = train(&loader, start)?;
+    /// assert_eq!(train(&loader, first.state())?, all[3..]);
+    /// # anyhow::Ok(())
+    /// ```
+    ///
     /// # Errors
     /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state.
     /// - The errors of [`iter`](Self::iter).

@@ -18,7 +18,8 @@ const VERSION: u32 = 2;
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
 
-/// The name of the number of shards in errors.
+/// Names of parts of a state in errors.
+pub(crate) const FORMAT: &str = "version of the format";
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 
 /// The user's position in a loader: the epoch, and which of its batches were returned.
@@ -198,7 +199,7 @@ impl State {
     /// Checks that the state agrees with a loader.
     pub(crate) fn check(&self, origin: &Origin) -> Result<(), Error> {
         let (theirs, ours) = (&self.pipeline, &*origin.pipeline);
-        must_agree("version of the format", self.version, VERSION)?;
+        must_agree(FORMAT, self.version, VERSION)?;
         must_agree("kind of dataset", theirs.kind(), ours.kind())?;
         must_agree("seed", self.seed, origin.seed)?;
         must_agree("order", self.order, origin.order)?;
@@ -324,13 +325,14 @@ mod tests {
         let other = State { version: 1, ..state() };
         assert_eq!(
             other.check(&origin()).unwrap_err().to_string(),
-            "the state does not fit the loader: its version of the format is 1, the loader's is 2"
+            "the state does not fit the loader: its version of the format is 1, the loader's is 2; resume it with \
+             the version of this library that wrote it, or start again with `iter()`"
         );
         let json = serde_json::to_value(other).unwrap();
         let fields = json.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "pipeline");
         let old: State = serde_json::from_value(fields.collect::<serde_json::Map<_, _>>().into()).unwrap();
         let error = old.check(&origin()).unwrap_err();
-        assert!(matches!(error, Error::StateMismatch { part: "version of the format", .. }), "{error}");
+        assert!(matches!(error, Error::StateMismatch { part: FORMAT, .. }), "{error}");
     }
 
     #[test]

@@ -75,8 +75,8 @@
 //! # Features
 //! All features are off by default.
 //!
-//! - `config`: `Config` in the module `config` reads the loader's options from TOML files and environment
-//!   variables.
+//! - `config`: `Config` in the module `config` and `LoaderOptions::from_env` read the loader's options from
+//!   TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The feature is off by
@@ -87,6 +87,12 @@
 //! types of its own. A library of datasets can depend on `loader-core` alone. Some examples write
 //! `loader_core::`; a program that depends on this crate writes `loader::` instead.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+// Named beside the glob, so that the compiler can tell a program without the feature that it exists.
+#[cfg(feature = "config")]
+#[doc(inline)]
+pub use loader_core::config;
 #[doc(inline)]
 pub use loader_core::*;
 #[doc(inline)]

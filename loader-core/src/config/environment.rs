@@ -15,7 +15,7 @@ const MIN_SIMILARITY: f64 = 0.8;
 
 impl LoaderOptions {
     /// Reads the options from environment variables. The variable of an option is its name in upper case with
-    /// the prefix `LOADER_`, such as `LOADER_BATCH_SIZE`.
+    /// the prefix `LOADER_`, such as `LOADER_BATCH_SIZE`. Needs the feature `config`.
     ///
     /// [`OptionInfo::set`] reads the values. An empty value is an error.
     ///

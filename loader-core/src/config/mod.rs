@@ -1,7 +1,7 @@
 //! Reads the loader's options from TOML files and environment variables.
 //!
 //! A file has two sections: `[loader]`, which is read into [`LoaderOptions`], and `[dataset]`, which is read
-//! into a type of the program's. [`LoaderOptions::over`] layers options from several sources: the command
+//! into a type of the program's. This module and [`LoaderOptions::from_env`] need the feature `config`. [`LoaderOptions::over`] layers options from several sources: the command
 //! line over environment variables over the file over the defaults.
 //!
 //! ```
@@ -21,7 +21,7 @@
 //!     batch_size = 64
 //!     num_workers = "auto"
 //! "#;
-//! let config = Config::<Photos>::from_toml(text)?; // or `Config::<Photos>::load("run.toml")?`
+//! let config = Config::from_toml_as::<Photos>(text)?; // or `Config::load_as::<Photos>("run.toml")?`
 //! let options = LoaderOptions::from_env()?.over(config.loader);
 //! assert_eq!(config.dataset.path.to_str(), Some("photos"));
 //! assert_eq!(options.batch_size, Some(64));
@@ -56,8 +56,8 @@ pub struct Config<D = toml::Table> {
     pub loader: LoaderOptions,
 }
 
-impl<D: DeserializeOwned> Config<D> {
-    /// Reads a config from TOML.
+impl Config {
+    /// Reads a config from TOML, with the section `[dataset]` as a TOML table.
     ///
     /// # Errors
     /// [`ConfigError`] with the line, if the text is not TOML, a key is unknown or missing, or a value has
@@ -68,25 +68,47 @@ impl<D: DeserializeOwned> Config<D> {
     /// ```
     /// use loader_core::config::Config;
     ///
-    /// let error = <Config>::from_toml("[loader]\nbatchsize = 64\n").unwrap_err();
+    /// let config = Config::from_toml("[dataset]\npath = \"photos\"")?;
+    /// assert_eq!(config.dataset["path"].as_str(), Some("photos"));
+    ///
+    /// let error = Config::from_toml("[loader]\nbatchsize = 64\n").unwrap_err();
     /// let message = "line 2: unknown key `batchsize` in [loader]; did you mean `batch_size`?";
     /// assert_eq!(error.to_string(), message);
+    /// # Ok::<(), loader_core::config::ConfigError>(())
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        Self::read(text, None)
+        Self::from_toml_as(text)
     }
 
-    /// Reads a config from the file at `path`.
+    /// As [`from_toml`](Self::from_toml), with the section `[dataset]` as a `D`.
+    ///
+    /// # Errors
+    /// The errors of [`from_toml`](Self::from_toml).
+    pub fn from_toml_as<D: DeserializeOwned>(text: &str) -> Result<Config<D>, ConfigError> {
+        Config::read(text, None)
+    }
+
+    /// Reads a config from the file at `path`, with the section `[dataset]` as a TOML table.
     ///
     /// # Errors
     /// The errors of [`from_toml`](Self::from_toml), with the path, and [`ConfigError::Unreadable`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Self::load_as(path)
+    }
+
+    /// As [`load`](Self::load), with the section `[dataset]` as a `D`.
+    ///
+    /// # Errors
+    /// The errors of [`load`](Self::load).
+    pub fn load_as<D: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Config<D>, ConfigError> {
         let path = path.as_ref();
         let text = fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        Self::read(&text, Some(path))
+        Config::read(&text, Some(path))
     }
+}
 
+impl<D: DeserializeOwned> Config<D> {
     fn read(text: &str, path: Option<&Path>) -> Result<Self, ConfigError> {
         let explained = |error| explain::explain(&error, text, path);
         let Sections { dataset, loader } = toml::from_str(text).map_err(explained)?;
@@ -142,7 +164,7 @@ mod tests {
     }
 
     fn photos(text: &str) -> Result<Config<Photos>, ConfigError> {
-        Config::from_toml(text)
+        Config::from_toml_as(text)
     }
 
     fn message(text: &str) -> String {
@@ -202,12 +224,12 @@ mod tests {
 
     #[test]
     fn the_dataset_section_may_be_any_table() {
-        let config = <Config>::from_toml(DATASET).unwrap();
+        let config = Config::from_toml(DATASET).unwrap();
         assert_eq!(config.dataset["path"].as_str(), Some("photos"));
-        assert_eq!(<Config>::from_toml("").unwrap(), Config::default());
+        assert_eq!(Config::from_toml("").unwrap(), Config::default());
         // A config that is written and read again is equal.
         let text = toml::to_string(&config).unwrap();
-        assert_eq!(<Config>::from_toml(&text).unwrap(), config);
+        assert_eq!(Config::from_toml(&text).unwrap(), config);
     }
 
     #[test]
@@ -239,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_unknown_key_lists_all_options() {
-        let error = <Config>::from_toml("[loader]\nxyz = 1").unwrap_err();
+        let error = Config::from_toml("[loader]\nxyz = 1").unwrap_err();
         let ConfigError::UnknownKey(unknown) = error else { panic!("{error:?}") };
         assert!(option_names().eq(unknown.known), "the names are the keys of the file");
         assert_eq!(unknown.nearest, None);
@@ -307,11 +329,11 @@ mod tests {
     #[test]
     fn errors_name_the_file() {
         let path = std::env::temp_dir().join(format!("loader-config-{}.toml", std::process::id()));
-        let error = <Config>::load(&path).unwrap_err().to_string();
+        let error = Config::load(&path).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{}: cannot be read: ", path.display())), "{error}");
 
         fs::write(&path, "\n[loader]\nsed = 1\n").unwrap();
-        let error = <Config>::load(&path).unwrap_err().to_string();
+        let error = Config::load(&path).unwrap_err().to_string();
         fs::remove_file(&path).unwrap();
         let expected = "line 3: unknown key `sed` in [loader]; did you mean `seed`?";
         assert_eq!(error, format!("{}, {expected}", path.display()));

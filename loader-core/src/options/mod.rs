@@ -246,11 +246,22 @@ options! {
 }
 
 impl LoaderOptions {
-    /// Layers these options over `below`: each option that is `None` here is taken from `below`.
+    /// Layers these options over `below`: each option that is `None` here is taken from `below`. The loader
+    /// cannot notice swapped layers; read it as a sentence, "the environment over the file".
     ///
     /// If `num_workers` is 0 here, the options `prefetch_factor`, `timeout`, `sample_timeout`,
     /// `persistent_workers`, `worker_memory_limit` and `hedge` of `below` are ignored. They need workers, and
     /// a user who switches workers off for one run should not have to remove them from the config file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::LoaderOptions;
+    ///
+    /// let file = LoaderOptions::default().batch_size(64).seed(1);
+    /// let environment = LoaderOptions::default().batch_size(32);
+    /// let options = environment.over(file);
+    /// assert_eq!((options.batch_size, options.seed), (Some(32), Some(1)));
+    /// ```
     #[must_use]
     pub fn over(mut self, below: Self) -> Self {
         let switches_off = self.num_workers == Some(NumWorkers::Fixed(0));

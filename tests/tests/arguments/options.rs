@@ -80,7 +80,7 @@ fn invalid_values_are_refused_with_a_hint() {
     assert_eq!(named(stream().shards(0).build()), ["shards"]);
     // A `Duration` cannot be negative; the number of seconds in a config can.
     for seconds in ["-1", "nan", "inf"] {
-        let error = <Config>::from_toml(&format!("[loader]\ntimeout = {seconds}")).unwrap_err().to_string();
+        let error = Config::from_toml(&format!("[loader]\ntimeout = {seconds}")).unwrap_err().to_string();
         let expected = "line 2: `timeout` in [loader]: expected a number of seconds from 0, found ";
         assert!(error.starts_with(expected), "{error}");
     }
@@ -170,7 +170,7 @@ fn all_other_combinations_are_accepted() {
 // PyTorch: 1.2
 #[test]
 fn of_two_errors_the_first_in_pytorch_s_order_is_reported() {
-    let invalid_timeout = <Config>::from_toml("[loader]\nprefetch_factor = 2\ntimeout = -1").unwrap_err();
+    let invalid_timeout = Config::from_toml("[loader]\nprefetch_factor = 2\ntimeout = -1").unwrap_err();
     assert!(invalid_timeout.to_string().contains("`timeout`"), "before prefetch_factor: {invalid_timeout}");
     let both = map().prefetch_factor(2).persistent_workers(true);
     assert_eq!(named(both.build()), ["prefetch_factor"], "before persistent_workers");
