@@ -143,6 +143,24 @@ pub enum DataProblem {
         /// Name of the option that sets the limit.
         option: &'static str,
     },
+    /// An option has a value that does not fit the files.
+    #[error("option `{option}`: {reason}")]
+    InvalidOption {
+        /// Name of the option.
+        option: &'static str,
+        /// What is wrong with its value.
+        reason: String,
+    },
+    /// The vocabulary does not contain a token, or the type of the tokens in a sample cannot hold it.
+    #[error("token {token} is not between {min} and {max}; check the dtype of the file and the vocabulary")]
+    TokenOutOfRange {
+        /// The token.
+        token: i64,
+        /// Smallest token that is accepted.
+        min: i64,
+        /// Largest token that is accepted.
+        max: i64,
+    },
     /// The library of the format was asked for something that it does not support.
     #[error("is not supported: {0}")]
     Unsupported(String),

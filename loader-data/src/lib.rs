@@ -29,6 +29,8 @@ mod image_folder;
 mod record;
 #[cfg(feature = "records")]
 mod source;
+#[cfg(feature = "tokens")]
+mod tokens;
 
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
@@ -40,3 +42,5 @@ pub use image_folder::{
 };
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
+#[cfg(feature = "tokens")]
+pub use tokens::{Token, Tokens};

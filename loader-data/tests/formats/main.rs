@@ -2,5 +2,6 @@
 //! tools; `fixtures/README.md` says how.
 
 mod everywhere;
+mod tokens;
 
 loader_worker::init_before_main!();

@@ -1,0 +1,135 @@
+//! Token files.
+
+use std::path::{Path, PathBuf};
+
+use loader_core::{DType, DataLoader, Dataset, SampleContext};
+use loader_data::{DataError, DataProblem, Position, Tokens};
+
+use crate::everywhere::same_everywhere;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tokens")).join(name)
+}
+
+/// The sequence that `write.py` writes.
+fn written(count: usize) -> Vec<i64> {
+    (0..count as u64).map(|number| (number * 40_503 % 50_257) as i64).collect()
+}
+
+fn all<D: Dataset>(dataset: &D) -> Vec<D::Sample> {
+    let cx = &mut SampleContext::new(0);
+    (0..dataset.len()).map(|index| dataset.get(index, cx).unwrap()).collect()
+}
+
+/// The windows of `tokens`.
+fn windows(tokens: &[i64], window: usize, stride: usize) -> Vec<Vec<i64>> {
+    tokens.windows(window).step_by(stride).map(<[i64]>::to_vec).collect()
+}
+
+#[test]
+fn files_that_numpy_wrote_read_back_equal() {
+    let one = written(1000);
+    for (name, dtype) in [("u16.bin", DType::U16), ("u32.bin", DType::U32), ("i32.bin", DType::I32)] {
+        let tokens = Tokens::<i64>::open(fixture(name), dtype, 65).unwrap().vocabulary(50_257);
+        assert_eq!(tokens.total_tokens(), 1000);
+        assert!(all(&tokens).iter().map(|sample| sample.as_slice()).eq(windows(&one, 65, 64)), "{name}");
+    }
+    let bytes = Tokens::<u16>::open(fixture("u8.bin"), DType::U8, 10).unwrap().stride(1).unwrap();
+    let expected: Vec<_> = one[..100].iter().map(|token| token % 256).collect();
+    for (sample, expected) in all(&bytes).iter().zip(windows(&expected, 10, 1)) {
+        assert!(sample.as_slice().iter().map(|&token| i64::from(token)).eq(expected));
+    }
+}
+
+#[test]
+fn a_window_lies_in_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, from: u16, count: u16| {
+        let bytes: Vec<u8> = (from..from + count).flat_map(u16::to_le_bytes).collect();
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    };
+    write("a.bin", 0, 10);
+    write("b.bin", 100, 3);
+    write("c.bin", 200, 0);
+    write("d.bin", 300, 4);
+    let tokens = Tokens::<u32>::open(folder.path(), DType::U16, 4).unwrap();
+    let read: Vec<_> = all(&tokens).iter().map(|sample| sample.as_slice()[0]).collect();
+    assert_eq!(read, [0, 3, 6, 300]);
+    assert_eq!(tokens.total_tokens(), 17);
+    let tokens = tokens.stride(100).unwrap();
+    assert_eq!(tokens.len(), 2);
+    let beyond = tokens.get(2, &mut SampleContext::new(0)).unwrap_err();
+    assert!(beyond.to_string().contains("there is no window 2"), "{beyond}");
+}
+
+#[test]
+fn workers_deaths_and_resumes_change_nothing() {
+    let batches = same_everywhere(|workers| {
+        let tokens = Tokens::<i64>::open(fixture("u16.bin"), DType::U16, 33).unwrap().stride(8).unwrap();
+        DataLoader::builder(tokens).batch_size(4).shuffle(true).seed(3).num_workers(workers).build().unwrap()
+    });
+    assert_eq!(batches[0].shape(), [4, 33]);
+}
+
+#[test]
+fn wrong_options_and_files_are_typed_errors() {
+    let open = |name: &str, dtype, window| Tokens::<i64>::open(fixture(name), dtype, window);
+    let problem = |result: Result<Tokens, DataError>| result.unwrap_err().problem;
+    assert!(matches!(problem(open("missing.bin", DType::U16, 8)), DataProblem::NotFound));
+    assert!(matches!(problem(open("u16.bin", DType::F32, 8)), DataProblem::Unsupported(_)));
+    assert!(matches!(
+        problem(open("u16.bin", DType::U16, 0)),
+        DataProblem::InvalidOption { option: "window", .. }
+    ));
+    let short = open("u16.bin", DType::U16, 1001).unwrap_err();
+    assert!(
+        short.to_string().ends_with("a window has 1001 tokens, but the longest file has 1000"),
+        "{short}"
+    );
+    let stride = open("u16.bin", DType::U16, 1000).unwrap().stride(0);
+    assert!(matches!(problem(stride), DataProblem::InvalidOption { option: "stride", .. }));
+
+    let folder = tempfile::tempdir().unwrap();
+    assert!(matches!(
+        Tokens::<i64>::open(folder.path(), DType::U16, 8).unwrap_err().problem,
+        DataProblem::NoFiles { .. }
+    ));
+    let odd = folder.path().join("odd.bin");
+    std::fs::write(&odd, [0; 7]).unwrap();
+    let odd = Tokens::<i64>::open(&odd, DType::U16, 2).unwrap_err();
+    assert!(odd.to_string().ends_with("7 bytes are not a multiple of 2"), "{odd}");
+    let empty = folder.path().join("empty.bin");
+    std::fs::write(&empty, []).unwrap();
+    assert!(matches!(
+        Tokens::<i64>::open(&empty, DType::U16, 2).unwrap_err().problem,
+        DataProblem::InvalidOption { option: "window", .. }
+    ));
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_names_its_place() {
+    let cx = &mut SampleContext::new(0);
+    // Read with the wrong dtype, two tokens are taken for one.
+    let wrong = Tokens::<i64>::open(fixture("u16.bin"), DType::U32, 8).unwrap().vocabulary(50_257);
+    let error = wrong.get(3, cx).unwrap_err().downcast::<DataError>().unwrap();
+    assert_eq!(error.position, Position::Offset(3 * 7 * 4));
+    assert!(matches!(error.problem, DataProblem::TokenOutOfRange { min: 0, max: 50_256, .. }), "{error}");
+    assert!(error.file.contains("u16.bin"), "{error}");
+
+    let too_small = Tokens::<u16>::open(fixture("u16.bin"), DType::U32, 8).unwrap();
+    let error = too_small.get(0, cx).unwrap_err().downcast::<DataError>().unwrap();
+    assert!(matches!(error.problem, DataProblem::TokenOutOfRange { max: 65_535, .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_shrinks_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    std::fs::write(&path, [0; 64]).unwrap();
+    let tokens = Tokens::<i64>::open(&path, DType::U16, 8).unwrap();
+    let cx = &mut SampleContext::new(0);
+    tokens.get(0, cx).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(20).unwrap();
+    let error = tokens.get(1, cx).unwrap_err().downcast::<DataError>().unwrap();
+    assert!(matches!(error.problem, DataProblem::Truncated), "{error}");
+}
