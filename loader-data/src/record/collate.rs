@@ -212,17 +212,18 @@ impl Stack for RecordStack {
             self.fields = Some(stacks);
             return Ok(());
         };
-        if record.len() != stacks.len() {
-            return Err(different_fields(stacks, &record));
-        }
         // Records of one dataset usually have their fields in the same order.
-        let is_same = stacks.iter().zip(&record.fields).all(|((one, _), (other, _))| one == other);
+        let is_same = record.len() == stacks.len()
+            && stacks.iter().zip(&record.fields).all(|((one, _), (other, _))| one == other);
         let mut record = record;
         if !is_same {
             let mut sorted = Record::new();
             for (name, _) in &*stacks {
-                let Some(value) = record.remove(name) else { return Err(different_fields(stacks, &record)) };
-                sorted.fields.push((Arc::clone(name), value));
+                let missing = || CollateProblem::MissingKey { key: format!("{name:?}") };
+                sorted.fields.push((Arc::clone(name), record.remove(name).ok_or_else(missing)?));
+            }
+            if let Some((name, _)) = record.fields.first() {
+                return Err(CollateProblem::NewKey { key: format!("{name:?}") }.into());
             }
             record = sorted;
         }
@@ -244,13 +245,6 @@ impl Stack for RecordStack {
         });
         Ok(Columns { columns: columns.collect::<Result<_, CollateError>>()? })
     }
-}
-
-fn different_fields(stacks: &[(Arc<str>, FieldStack)], record: &Record) -> CollateError {
-    let expected = stacks.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
-    let found = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-    let problem = format!("a record has the fields {found}, but the batch's first record has {expected}");
-    CollateProblem::Keys { problem }.into()
 }
 
 /// Collects the values of one field. The first value decides the kind.
@@ -427,7 +421,7 @@ mod tests {
         assert!(refused(&[r#"{"a": null}"#]).contains("field `a`: it is null"));
         assert!(
             refused(&[r#"{"a": 1}"#, r#"{"b": 1}"#])
-                .contains("the fields b, but the batch's first record has a")
+                .contains("is missing; all samples of a batch must have the same keys")
         );
         assert!(
             refused(&[r#"{"a": {"x": 1}}"#, r#"{"a": {"x": ""}}"#]).starts_with("field `a.x`: it is a text")
