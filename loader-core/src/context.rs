@@ -190,10 +190,10 @@ impl SampleContext {
         self.rng.get_or_insert_with(|| random::generator(random::layer_key(key, layer), stream))
     }
 
-    /// Creates a generator that is the same in all shards and for all samples of the epoch. Its numbers depend
-    /// only on the loader's seed and the epoch; each call returns it at its beginning. An iterable dataset uses
-    /// it for what its shards must agree on, such as one permutation of its files, of which each shard reads
-    /// its part.
+    /// Creates a generator that is the same in all shards and for all samples of the epoch. Its numbers
+    /// depend only on the loader's seed and the epoch; each call returns it at its beginning. An iterable
+    /// dataset uses it for what its shards must agree on, such as one permutation of its files, of which each
+    /// shard reads its part.
     ///
     /// In a dataset that is made of other datasets, each of them has its own generator: the two datasets of
     /// [`chain`](crate::IterableDataset::chain) draw different numbers, and so do the streams of an

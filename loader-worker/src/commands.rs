@@ -215,8 +215,8 @@ impl Worker<'_> {
         self.report(Event::Resumed { epoch })
     }
 
-    /// Returns the position in the task's shard: the number of items taken from it, or the position at which the
-    /// worker will open it. Returns 0 for a task of indices.
+    /// Returns the position in the task's shard: the number of items taken from it, or the position at which
+    /// the worker will open it. Returns 0 for a task of indices.
     fn position(&self, request: &BatchRequest) -> u64 {
         let BatchRequest::NextOf { shard, place } = request else { return 0 };
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)

@@ -12,10 +12,10 @@ use loader_ipc::{
 
 /// Maximum number of samples in a row that are published without the time.
 ///
-/// If each sample takes at least a tick of the coarse clock (some milliseconds), the worker reads the clock for
-/// every sample. While the clock does not advance, the worker publishes runs of 1, 2, 4 and more samples without
-/// reading the clock, which saves time on small samples. The age of a slow sample that follows fast samples is
-/// then too large, by at most the time that the fast samples took.
+/// If each sample takes at least a tick of the coarse clock (some milliseconds), the worker reads the clock
+/// for every sample. While the clock does not advance, the worker publishes runs of 1, 2, 4 and more samples
+/// without reading the clock, which saves time on small samples. The age of a slow sample that follows fast
+/// samples is then too large, by at most the time that the fast samples took.
 const MAX_UNTIMED: u32 = 16;
 
 /// Publishes the progress of a batch on the control page, tells the fetcher when the batch is not wanted any
@@ -25,8 +25,8 @@ pub(crate) struct PageSink<'a> {
     line: WorkerLine<'a>,
     /// Number of the next samples that are published without the time.
     untimed: Cell<u32>,
-    /// Length of the current run of samples without the time. `None` before the first sample: the time before it
-    /// does not show how long a sample takes.
+    /// Length of the current run of samples without the time. `None` before the first sample: the time before
+    /// it does not show how long a sample takes.
     run: Cell<Option<u32>>,
     known_bad: &'a [u64],
     bad: RefCell<Vec<BadSampleRecord>>,

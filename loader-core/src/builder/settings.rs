@@ -18,10 +18,10 @@ use crate::{
 /// Maximum number of workers. No machine has more processors, so a larger number is a mistake.
 const MAX_WORKERS: usize = 4096;
 
-/// Max `prefetch_factor`. No machine has memory for more batches per worker.
+/// Maximum `prefetch_factor`. No machine has memory for more batches per worker.
 const MAX_PREFETCH_FACTOR: usize = 1 << 16;
 
-/// Min `worker_memory_limit` in bytes: what a worker needs to start, with some room.
+/// Minimum `worker_memory_limit` in bytes: what a worker needs to start, with some room.
 const MIN_WORKER_MEMORY: u64 = 16 << 20;
 
 /// Maximum number of shards. Main keeps a place for each shard, and each state contains all of them.
