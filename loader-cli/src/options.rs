@@ -15,7 +15,7 @@ pub(crate) struct LoaderArguments<const ONLY_ORDER: bool> {
 impl<const ONLY_ORDER: bool> LoaderArguments<ONLY_ORDER> {
     fn list() -> impl Iterator<Item = &'static OptionInfo> {
         let listed = |option: &&OptionInfo| !ONLY_ORDER || ORDER.contains(&option.name());
-        OptionInfo::ALL.iter().filter(|option| option.help().is_some()).filter(listed)
+        OptionInfo::ALL.iter().filter(listed)
     }
 }
 
@@ -54,7 +54,7 @@ fn argument(option: &'static OptionInfo) -> Arg {
     let argument = Arg::new(option.name())
         .long(option.flag())
         .value_name(option.kind().value_name())
-        .help(format!("{}{needs}{default}", option.help().unwrap_or_default()));
+        .help(format!("{}{needs}{default}", option.help()));
     match option.kind() {
         OptionKind::Switch => argument
             .num_args(0..=1)
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn every_option_is_on_the_command_line() {
-        for option in OptionInfo::ALL.iter().filter(|option| option.name() != "shards") {
+        for option in OptionInfo::ALL {
             let text = match option.kind() {
                 OptionKind::Switch => "true",
                 OptionKind::Seconds => "2.5",
@@ -99,7 +99,6 @@ mod tests {
             let message = parse::<false>(&format!("--{}=many", option.flag())).unwrap_err().to_string();
             assert!(message.contains("invalid value 'many' for '--"), "{message}");
         }
-        assert!(parse::<false>("--shards=2").is_err(), "the command has no iterable dataset");
         assert_eq!(parse::<false>("--in-order=false").unwrap(), LoaderOptions::default().in_order(false));
         assert_eq!(parse::<false>("--hedge").unwrap(), LoaderOptions::default().hedge(true));
     }

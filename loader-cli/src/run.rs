@@ -1,7 +1,7 @@
 //! `loader run`: loads epochs like a training loop, and drops the batches.
 
 use loader_core::{
-    DataLoader, Dataset, Digest, Error, LoaderOptions, Sample,
+    DataLoader, Dataset, Digest, Error, IterableDataset, LoaderOptions, Sample, SnapshotDataset,
     collate::Batch,
     sampler::{DistributedSampler, RandomSampler, Sampler},
 };
@@ -40,7 +40,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn load<D: Dataset<Sample: Sample>>(
-        mut self,
+        self,
         dataset: D,
         options: LoaderOptions,
         name: &str,
@@ -56,9 +56,29 @@ impl Run<'_> {
                 builder.sampler(draws.expect("the dataset is not empty, and `--samples` is at least 1"));
         }
         let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
+        self.load_epochs(&loader)
+    }
+
+    /// Loads an iterable dataset.
+    fn load_stream<D: SnapshotDataset<Sample: Sample>>(
+        self,
+        dataset: D,
+        options: LoaderOptions,
+        name: &str,
+    ) -> Result<u64, Stop> {
+        if self.arguments.samples.is_some() {
+            let message = "--samples draws samples by their index, which a stream does not have; leave it out";
+            return Err(Stop::InvalidArguments(message.to_owned()));
+        }
+        let builder = DataLoader::stream(dataset).snapshots().options(options).registered(name);
+        let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
+        self.load_epochs(&loader)
+    }
+
+    fn load_epochs<B: Batch>(mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
         let mut errors = 0;
         for epoch in 0..self.arguments.epochs {
-            self.load_epoch(&loader, epoch, &mut errors)?;
+            self.load_epoch(loader, epoch, &mut errors)?;
         }
         self.reporter.event(&Event::End {
             epochs: self.arguments.epochs,

@@ -64,7 +64,6 @@ fn row(option: &OptionInfo) -> String {
     let bounds = if bounds.is_empty() { " ".to_owned() } else { format!(" {bounds} ") };
     let flag = format!("--{}", option.flag());
     let usage = match option.kind() {
-        _ if option.help().is_none() => "none".to_owned(),
         OptionKind::Switch => format!("`{flag}`, `{flag}=false`"),
         OptionKind::NumWorkers => format!("`{flag} N`, `{flag} auto`"),
         OptionKind::Choice(_) => format!("`{flag} NAME`"),

@@ -72,9 +72,9 @@ impl OptionInfo {
         self.bounds
     }
 
-    /// One line for the help of a command; `None` if the `loader` command does not have the option.
-    pub fn help(&self) -> Option<&'static str> {
-        (!self.help.is_empty()).then_some(self.help)
+    /// One line for the help of a command.
+    pub fn help(&self) -> &'static str {
+        self.help
     }
 
     /// Default as text; `None` if the option is off by default.

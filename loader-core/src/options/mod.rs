@@ -182,6 +182,7 @@ options! {
         /// number of workers, or 1 without workers. Not for a map-style dataset.
         shards: usize => {
             bounds: "1 to 65,536; iterable datasets only",
+            help: "Number of shards in which a stream is read; the order of its batches depends on it",
             default_note: "as many as workers",
         },
         /// True to load batches into page-locked memory, from which a GPU can copy asynchronously; false by
