@@ -28,9 +28,10 @@ impl Coordinator {
         if !self.options.hedge || self.supply.has_shards() {
             return None;
         }
-        let reports = self.worker_reports(crew);
-        let batches = reports.iter().fold(0u64, |sum, report| sum.saturating_add(report.batches));
-        let busy = reports.iter().fold(Duration::ZERO, |sum, report| sum.saturating_add(report.busy));
+        let sums = (0u64, Duration::ZERO);
+        let (batches, busy) = self.worker_reports(crew).fold(sums, |(batches, busy), report| {
+            (batches.saturating_add(report.batches), busy.saturating_add(report.busy))
+        });
         let batches = u32::try_from(batches).unwrap_or(u32::MAX);
         // Before the first batch there is no mean.
         (batches > 0).then(|| (busy / batches).saturating_mul(LATE).max(MIN_WAIT))

@@ -303,9 +303,9 @@ impl Coordinator {
     }
 
     /// Returns what each worker has done in this epoch.
-    pub(crate) fn worker_reports(&self, crew: &impl Crew) -> Vec<WorkerReport> {
-        let now = counters(self.roster.len(), crew);
-        now.iter().zip(&self.counters).map(|(now, before)| now.since(before)).collect()
+    pub(crate) fn worker_reports(&self, crew: &impl Crew) -> impl Iterator<Item = WorkerReport> {
+        let reports = self.counters.iter().enumerate();
+        reports.map(|(worker, before)| WorkerReport::new(&crew.snapshot(worker)).since(before))
     }
 
     /// Removes and returns every lease that a worker may still write under, each with its worker, and those

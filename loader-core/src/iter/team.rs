@@ -133,7 +133,7 @@ impl Team {
             place: self.coordinator.place(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
-            workers: self.coordinator.worker_reports(&self.pool),
+            workers: self.coordinator.worker_reports(&self.pool).collect(),
             restarts: self.coordinator.restarts(),
         }
     }

@@ -145,7 +145,10 @@ impl<B> WorkerIter<B> {
 
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
         let team = self.team.as_ref();
-        team.map_or_else(|| self.summary.workers.clone(), |team| team.coordinator.worker_reports(&team.pool))
+        team.map_or_else(
+            || self.summary.workers.clone(),
+            |team| team.coordinator.worker_reports(&team.pool).collect(),
+        )
     }
 
     pub(super) fn restarts(&self) -> u64 {
@@ -178,7 +181,7 @@ impl<B> WorkerIter<B> {
         if let Some(mut team) = unwanted {
             team.shut_down();
             // Include what the workers did while they ended.
-            self.summary.workers = team.coordinator.worker_reports(&team.pool);
+            self.summary.workers = team.coordinator.worker_reports(&team.pool).collect();
         }
     }
 }
