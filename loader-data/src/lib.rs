@@ -43,4 +43,12 @@ pub use image_folder::{
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "tokens")]
-pub use tokens::{Token, Tokens};
+pub use tokens::{
+    SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,
+    TokenWindowStack, Tokens, TokensOptions,
+};
+
+/// The programs in the guide to data must run.
+#[cfg(all(doctest, feature = "formats"))]
+#[doc = include_str!("../../docs/data.md")]
+struct Data;

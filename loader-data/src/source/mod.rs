@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 pub(crate) use blob::{Blob, BlobReader};
 pub(crate) use files::{DataFile, Files};
@@ -46,6 +46,22 @@ impl Location {
             Self::Url(url) => url.rsplit('/').next().unwrap_or_default().to_owned(),
         }
     }
+}
+
+/// Deserialises the patterns of an options struct: one, or a list of them.
+#[cfg(any(feature = "json-lines", feature = "parquet", feature = "tar", feature = "tokens"))]
+pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Patterns {
+        One(PathBuf),
+        Many(Vec<PathBuf>),
+    }
+
+    Ok(match Patterns::deserialize(deserializer)? {
+        Patterns::One(pattern) => vec![pattern],
+        Patterns::Many(patterns) => patterns,
+    })
 }
 
 fn is_scheme_byte(byte: u8) -> bool {

@@ -5,14 +5,8 @@ use std::{marker::PhantomData, path::Path};
 use loader_core::{DType, Dataset, SampleContext, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::{element::Token, windows::Windows};
-use crate::{
-    error::{DataError, Result},
-    source::Files,
-};
-
-/// Extensions of the files of tokens that are read from a folder.
-const EXTENSIONS: &[&str] = &[".bin"];
+use super::{element::Token, segments::SegmentedTokens, windows::Windows};
+use crate::error::{DataError, Result};
 
 /// A dataset of windows of tokens, for training language models.
 ///
@@ -58,7 +52,7 @@ const EXTENSIONS: &[&str] = &[".bin"];
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(bound = "")]
-pub struct Tokens<T = i64> {
+pub struct Tokens<T: Token = i64> {
     windows: Windows,
     token: PhantomData<fn() -> T>,
 }
@@ -88,8 +82,38 @@ impl<T: Token> Tokens<T> {
         dtype: DType,
         window: usize,
     ) -> Result<Self, DataError> {
-        let files = Files::list(paths, EXTENSIONS)?;
-        Ok(Self { windows: Windows::new(files, dtype, window)?, token: PhantomData })
+        Ok(Self { windows: Windows::open_raw(paths, dtype, window)?, token: PhantomData })
+    }
+
+    /// Opens Megatron's pairs of an index (`.idx`) and a file of tokens (`.bin`), which `preprocess_data.py` writes. A
+    /// sample has `window` tokens.
+    ///
+    /// `path` is the path without extension, as for Megatron's `--data-path`, or with `.idx`. It may also be a folder
+    /// (all files in it and in its sub-folders whose names end with `.idx`), or a pattern such as
+    /// `corpus_{00..15}_text_document`. The index gives the dtype. It is read once, by this function, and compared
+    /// with the size of the `.bin` file: both must hold the same number of tokens, and each sequence must begin where
+    /// the one before it ends, as Megatron's `IndexedDatasetBuilder` writes them.
+    ///
+    /// The windows are those of the documents in the order of the file, one after the other. `GPTDataset` shuffles the
+    /// documents too, once for each epoch, before it cuts windows, with NumPy's generator; its exact order is not
+    /// reproduced.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open). Also returns an error if an index is damaged or has another version, if it does
+    /// not fit its `.bin` file, or if the files have tokens of different types.
+    pub fn open_megatron(path: impl AsRef<Path>, window: usize) -> Result<Self, DataError> {
+        Self::open_megatron_all([path], window)
+    }
+
+    /// Opens the pairs of several paths or patterns, in their order; see [`open_megatron`](Self::open_megatron).
+    ///
+    /// # Errors
+    /// As for [`open_megatron`](Self::open_megatron).
+    pub fn open_megatron_all<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        window: usize,
+    ) -> Result<Self, DataError> {
+        Ok(Self { windows: Windows::open_megatron(paths, window)?, token: PhantomData })
     }
 
     /// Sets the number of tokens from the start of a window to the start of the next. The default is one less than
@@ -101,12 +125,32 @@ impl<T: Token> Tokens<T> {
         Ok(Self { windows: self.windows.stride(stride)?, ..self })
     }
 
+    /// Skips the first `bytes` bytes of each file, such as the 1024 bytes of llm.c's and modded-nanogpt's files. The
+    /// default is 0.
+    ///
+    /// # Errors
+    /// Returns an error if `bytes` is not a multiple of the size of a token, or all files are then shorter than a
+    /// window.
+    pub fn header_bytes(self, bytes: u64) -> Result<Self, DataError> {
+        Ok(Self { windows: self.windows.header_bytes(bytes)?, ..self })
+    }
+
     /// Sets the size of the vocabulary: a sample with a token of `size` or more, or with a negative one, is an error
     /// that names the file and the position. By default every token that `T` can hold is accepted. A size of 0
     /// counts as 1.
     #[must_use]
     pub fn vocabulary(self, size: u64) -> Self {
         Self { windows: self.windows.vocabulary(size), ..self }
+    }
+
+    /// Adds to each window the position of each token in its document, and the number of the document. `token` ends a
+    /// document and belongs to it. A sample is then a [`TokenWindow`](crate::TokenWindow).
+    ///
+    /// # Errors
+    /// Returns an error if `T` cannot hold the number of tokens of a window.
+    pub fn end_of_document(self, token: T) -> Result<SegmentedTokens<T>, DataError> {
+        self.windows.check_positions::<T>()?;
+        Ok(SegmentedTokens::new(self, token))
     }
 
     /// Number of tokens in a sample.

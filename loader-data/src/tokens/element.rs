@@ -18,6 +18,10 @@ pub trait Token: Element + sealed::Sealed {
     /// Converts a token that is between `MIN` and `MAX`.
     #[doc(hidden)]
     fn from_wide(token: i64) -> Self;
+
+    /// Converts the token to `i64`, without loss.
+    #[doc(hidden)]
+    fn to_wide(self) -> i64;
 }
 
 mod sealed {
@@ -37,12 +41,35 @@ macro_rules! tokens {
                 fn from_wide(token: i64) -> Self {
                     token as $token
                 }
+
+                #[inline]
+                fn to_wide(self) -> i64 {
+                    self as i64
+                }
             }
         )*
     };
 }
 
 tokens!(i64, i32, u32, u16);
+
+/// Evaluates an expression with the alias `$token` for the type of token that `$dtype` names.
+macro_rules! with_token {
+    (@ $dtype:expr, $token:ident => $result:expr; $($name:ident $type:ty),*) => {
+        match $dtype {
+            $(loader_core::DType::$name => {
+                type $token = $type;
+                $result
+            })*
+            _ => unreachable!("`TokensOptions::check` refuses other types"),
+        }
+    };
+    ($dtype:expr, $token:ident => $result:expr) => {
+        $crate::tokens::element::with_token!(@ $dtype, $token => $result; I64 i64, I32 i32, U32 u32, U16 u16)
+    };
+}
+
+pub(super) use with_token;
 
 /// The tokens that a dataset accepts, as an inclusive range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

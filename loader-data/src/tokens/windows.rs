@@ -1,18 +1,27 @@
 //! Windows of tokens in files.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, io, path::Path};
 
 use loader_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::element::{Accepted, Token, check_dtype, convert};
+use super::{
+    element::{Accepted, Token, check_dtype, convert},
+    index,
+};
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Blob, Files},
 };
 
+/// Extensions of the files of tokens that are read from a folder.
+const EXTENSIONS: &[&str] = &[".bin"];
+
+/// Max number of bytes that are read and converted at once.
+const MAX_READ: usize = 1 << 20;
+
 thread_local! {
-    /// The bytes of the last window that this thread has read.
+    /// The bytes of the last window that this thread has read, at most [`MAX_READ`].
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -22,6 +31,8 @@ thread_local! {
 pub(super) struct Windows {
     files: Files,
     dtype: DType,
+    /// Number of bytes before the first token of each file.
+    header: u64,
     /// Number of tokens in a window.
     window: usize,
     /// Number of tokens from the start of a window to the start of the next.
@@ -32,8 +43,26 @@ pub(super) struct Windows {
 }
 
 impl Windows {
+    /// Opens files without header.
+    pub(super) fn open_raw<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        dtype: DType,
+        window: usize,
+    ) -> Result<Self> {
+        Self::new(Files::list(paths, EXTENSIONS)?, dtype, window)
+    }
+
+    /// Opens the files of Megatron's pairs. The documents are not used.
+    pub(super) fn open_megatron<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        window: usize,
+    ) -> Result<Self> {
+        let indexed = index::open(paths)?;
+        Self::new(indexed.files, indexed.dtype, window)
+    }
+
     /// Finds the windows in `files`. The stride is one token less than the window.
-    pub(super) fn new(files: Files, dtype: DType, window: usize) -> Result<Self> {
+    fn new(files: Files, dtype: DType, window: usize) -> Result<Self> {
         let first = |problem| DataError::new(files.get(0).location, problem);
         check_dtype(dtype).map_err(first)?;
         for file in (0..files.len()).map(|file| files.get(file)) {
@@ -48,14 +77,34 @@ impl Windows {
             return Err(first(DataProblem::InvalidOption { option: "window", reason }));
         }
         let stride = (window - 1).max(1);
-        let ends = ends(&files, dtype, window, stride)?;
-        let windows = Self { files, dtype, window, stride, ends, vocabulary: None };
-        if windows.len() == 0 {
-            let longest = (0..windows.files.len()).map(|file| windows.tokens_in(file)).max().unwrap_or(0);
-            let reason = format!("a window has {window} tokens, but the longest file has {longest}");
-            return Err(windows.invalid("window", reason));
+        let ends = table(Vec::new())?;
+        Self { files, dtype, header: 0, window, stride, ends, vocabulary: None }.count()
+    }
+
+    /// Counts the windows of each file.
+    fn count(self) -> Result<Self> {
+        let mut longest = 0;
+        let mut end = 0;
+        let mut ends = Vec::with_capacity(self.files.len());
+        for tokens in (0..self.files.len()).map(|file| self.tokens_in(file)) {
+            let rest = tokens.checked_sub(self.window as u64);
+            end += rest.map_or(0, |rest| rest / self.stride as u64 + 1);
+            ends.push(end);
+            longest = longest.max(tokens);
         }
-        Ok(windows)
+        if end == 0 {
+            let reason = format!("a window has {} tokens, but the longest file has {longest}", self.window);
+            return Err(self.invalid("window", reason));
+        }
+        Ok(Self { ends: table(ends)?, ..self })
+    }
+
+    pub(super) fn header_bytes(self, header: u64) -> Result<Self> {
+        if header % self.dtype.size() as u64 != 0 {
+            let reason = format!("{header} is not a multiple of the size of {}", self.dtype);
+            return Err(self.invalid("header_bytes", reason));
+        }
+        Self { header, ..self }.count()
     }
 
     pub(super) fn stride(self, stride: usize) -> Result<Self> {
@@ -64,12 +113,22 @@ impl Windows {
                 self.invalid("stride", "the next window must start at least 1 token later".to_owned())
             );
         }
-        let ends = ends(&self.files, self.dtype, self.window, stride)?;
-        Ok(Self { stride, ends, ..self })
+        Self { stride, ..self }.count()
     }
 
     pub(super) fn vocabulary(self, size: u64) -> Self {
         Self { vocabulary: Some(size), ..self }
+    }
+
+    /// Returns an error if `T` cannot hold the positions of a window.
+    pub(super) fn check_positions<T: Token>(&self) -> Result<()> {
+        match i64::try_from(self.window) {
+            Ok(window) if window <= T::MAX => Ok(()),
+            _ => {
+                let reason = format!("positions in {} tokens do not fit into {}", self.window, T::DTYPE);
+                Err(self.invalid("window", reason))
+            }
+        }
     }
 
     /// An error about an option.
@@ -89,7 +148,7 @@ impl Windows {
 
     /// Number of tokens in file `file`.
     fn tokens_in(&self, file: usize) -> u64 {
-        self.files.get(file).len / self.dtype.size() as u64
+        self.files.get(file).len.saturating_sub(self.header) / self.dtype.size() as u64
     }
 
     /// Number of tokens in all files.
@@ -107,53 +166,50 @@ impl Windows {
             return Err(self.invalid("window", reason));
         }
         let before = file.checked_sub(1).map_or(0, |before| ends[before]);
-        let offset = (index - before) * self.stride as u64 * self.dtype.size() as u64;
+        let offset = self.header + (index - before) * self.stride as u64 * self.dtype.size() as u64;
         let blob = self.files.open(file)?;
         read(&blob, offset, self.dtype, self.window, Accepted::new::<T>(self.vocabulary))
     }
 
     /// Text that identifies which tokens are at which index.
     pub(super) fn fingerprint(&self) -> String {
-        let Self { files, dtype, window, stride, .. } = self;
-        format!("tokens(#{:016x}, {dtype}, window {window}, stride {stride})", files.listing())
+        let Self { files, dtype, header, window, stride, .. } = self;
+        let header = if *header == 0 { String::new() } else { format!(", header {header}") };
+        format!("tokens(#{:016x}, {dtype}, window {window}, stride {stride}{header})", files.listing())
     }
 }
 
-/// For each file, the number of windows in it and in all files before it.
-fn ends(files: &Files, dtype: DType, window: usize, stride: usize) -> Result<Tensor<u64>> {
-    let mut ends = Vec::with_capacity(files.len());
-    let mut end = 0;
-    for file in 0..files.len() {
-        let tokens = files.get(file).len / dtype.size() as u64;
-        end += tokens.checked_sub(window as u64).map_or(0, |rest| rest / stride as u64 + 1);
-        ends.push(end);
-    }
-    let shape = [ends.len()];
-    Tensor::from_vec(ends, shape)
+/// Puts a table into a tensor, which workers share.
+pub(super) fn table(rows: Vec<u64>) -> Result<Tensor<u64>> {
+    let shape = [rows.len()];
+    Tensor::from_vec(rows, shape)
         .map_err(|error| DataError::new("the index", DataProblem::Memory(error.to_string())))
 }
 
-/// Reads `count` tokens of type `dtype` at `offset`, in one read.
+/// Reads `count` tokens of type `dtype` at `offset`. A window is one read; a very long document is several.
 pub(super) fn read<T: Token>(
     blob: &Blob,
-    offset: u64,
+    mut offset: u64,
     dtype: DType,
     count: usize,
     accepted: Accepted,
 ) -> Result<Tensor<T>> {
-    let no_memory = |_| blob.error(offset, std::io::Error::from(std::io::ErrorKind::OutOfMemory));
+    let no_memory = |_| blob.error(offset, io::Error::from(io::ErrorKind::OutOfMemory));
     let mut tokens = Tensor::zeros([count]).map_err(no_memory)?;
+    let rows = tokens.as_mut_slice().expect("a new tensor has no clone").chunks_mut(MAX_READ / dtype.size());
     BYTES.with_borrow_mut(|bytes| {
-        let len = count * dtype.size();
-        if bytes.len() < len {
-            bytes.resize(len, 0);
+        for row in rows {
+            let len = row.len() * dtype.size();
+            if bytes.len() < len {
+                bytes.resize(len, 0);
+            }
+            blob.read_exact_at(&mut bytes[..len], offset)?;
+            convert(dtype, &bytes[..len], row, accepted).map_err(|(position, token)| {
+                blob.error(offset + (position * dtype.size()) as u64, accepted.refuse(token))
+            })?;
+            offset += len as u64;
         }
-        let bytes = &mut bytes[..len];
-        blob.read_exact_at(bytes, offset)?;
-        let row = tokens.as_mut_slice().expect("a new tensor has no clone");
-        convert(dtype, bytes, row, accepted).map_err(|(position, token)| {
-            blob.error(offset + (position * dtype.size()) as u64, accepted.refuse(token))
-        })
+        Ok(())
     })?;
     Ok(tokens)
 }

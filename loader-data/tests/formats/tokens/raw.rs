@@ -1,30 +1,10 @@
-//! Token files.
-
-use std::path::{Path, PathBuf};
+//! Files without header.
 
 use loader_core::{DType, DataLoader, Dataset, SampleContext};
 use loader_data::{DataError, DataProblem, Position, Tokens};
 
+use super::{all, fixture, windows, written};
 use crate::everywhere::same_everywhere;
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tokens")).join(name)
-}
-
-/// The sequence that `write.py` writes.
-fn written(count: usize) -> Vec<i64> {
-    (0..count as u64).map(|number| (number * 40_503 % 50_257) as i64).collect()
-}
-
-fn all<D: Dataset>(dataset: &D) -> Vec<D::Sample> {
-    let cx = &mut SampleContext::new(0);
-    (0..dataset.len()).map(|index| dataset.get(index, cx).unwrap()).collect()
-}
-
-/// The windows of `tokens`.
-fn windows(tokens: &[i64], window: usize, stride: usize) -> Vec<Vec<i64>> {
-    tokens.windows(window).step_by(stride).map(<[i64]>::to_vec).collect()
-}
 
 #[test]
 fn files_that_numpy_wrote_read_back_equal() {
@@ -60,6 +40,26 @@ fn a_window_lies_in_one_file() {
     assert_eq!(tokens.len(), 2);
     let beyond = tokens.get(2, &mut SampleContext::new(0)).unwrap_err();
     assert!(beyond.to_string().contains("there is no window 2"), "{beyond}");
+}
+
+#[test]
+fn a_header_is_skipped() {
+    // As llm.c writes them: 256 numbers of type int32, then the tokens.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fineweb_train_000001.bin");
+    let mut header = [0i32; 256];
+    header[..3].copy_from_slice(&[20_240_520, 1, 20]);
+    let header: Vec<u8> = header.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let tokens: Vec<u8> = (0..20u16).flat_map(u16::to_le_bytes).collect();
+    std::fs::write(&path, [header, tokens].concat()).unwrap();
+    let tokens = Tokens::<i64>::open(&path, DType::U16, 5).unwrap();
+    let odd = tokens.clone().header_bytes(3).unwrap_err();
+    assert!(matches!(odd.problem, DataProblem::InvalidOption { option: "header_bytes", .. }), "{odd}");
+    let tokens = tokens.header_bytes(1024).unwrap();
+    assert_eq!(tokens.total_tokens(), 20);
+    assert!(all(&tokens).iter().map(|row| row.as_slice()).eq(windows(&(0..20).collect::<Vec<_>>(), 5, 4)));
+    assert!(tokens.fingerprint().ends_with(", header 1024)"));
+    assert!(tokens.header_bytes(1060).is_err(), "too short for a window");
 }
 
 #[test]
