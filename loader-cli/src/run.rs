@@ -67,7 +67,8 @@ impl Run<'_> {
         name: &str,
     ) -> Result<u64, Stop> {
         if self.arguments.samples.is_some() {
-            let message = "--samples draws samples by their index, which a stream does not have; leave it out";
+            let message =
+                "--samples draws samples by their index, which a stream does not have; leave it out";
             return Err(Stop::InvalidArguments(message.to_owned()));
         }
         let builder = DataLoader::stream(dataset).snapshots().options(options).registered(name);
