@@ -1,7 +1,7 @@
 //! `loader run`: loads epochs like a training loop, and drops the batches.
 
 use loader_core::{
-    DataLoader, Dataset, Digest, Error, IterableDataset, LoaderOptions, Sample, SnapshotDataset,
+    DataLoader, Dataset, Digest, Error, LoaderOptions, Sample,
     collate::Batch,
     sampler::{DistributedSampler, RandomSampler, Sampler},
 };
@@ -55,23 +55,6 @@ impl Run<'_> {
             builder =
                 builder.sampler(draws.expect("the dataset is not empty, and `--samples` is at least 1"));
         }
-        let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
-        self.load_epochs(&loader)
-    }
-
-    /// Loads an iterable dataset.
-    fn load_stream<D: SnapshotDataset<Sample: Sample>>(
-        self,
-        dataset: D,
-        options: LoaderOptions,
-        name: &str,
-    ) -> Result<u64, Stop> {
-        if self.arguments.samples.is_some() {
-            let message =
-                "--samples draws samples by their index, which a stream does not have; leave it out";
-            return Err(Stop::InvalidArguments(message.to_owned()));
-        }
-        let builder = DataLoader::stream(dataset).snapshots().options(options).registered(name);
         let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
         self.load_epochs(&loader)
     }

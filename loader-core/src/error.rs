@@ -356,15 +356,15 @@ impl Error {
     /// False for [`SamplerPanicked`](Self::SamplerPanicked), because batches that the sampler gave before its
     /// panic may follow with [`in_order(false)`](crate::Builder::in_order).
     pub fn ends_iteration(&self) -> bool {
-        match self {
+        matches!(
+            self,
             Self::WorkerExited { .. }
-            | Self::WorkerMisbehaved { .. }
-            | Self::WorkerNotStarted { .. }
-            | Self::WorkerStuck { .. }
-            | Self::TooManyBadSamples { .. }
-            | Self::System { .. } => true,
-            _ => false,
-        }
+                | Self::WorkerMisbehaved { .. }
+                | Self::WorkerNotStarted { .. }
+                | Self::WorkerStuck { .. }
+                | Self::TooManyBadSamples { .. }
+                | Self::System { .. }
+        )
     }
 
     /// Returns the variant's name, for logs and machine-readable output.

@@ -28,7 +28,7 @@ pub enum Value {
     /// Numbers whose first dimension may differ between the samples of a batch, which pads them with the scalar.
     Ragged(AnyTensor, Scalar),
     /// Values of different kinds.
-    List(Vec<Value>),
+    List(Vec<Self>),
     /// Named values. A batch of them is [`Columns`](super::Columns).
     Record(Record),
 }

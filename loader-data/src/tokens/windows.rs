@@ -100,7 +100,7 @@ impl Windows {
     }
 
     pub(super) fn header_bytes(self, header: u64) -> Result<Self> {
-        if header % self.dtype.size() as u64 != 0 {
+        if !header.is_multiple_of(self.dtype.size() as u64) {
             let reason = format!("{header} is not a multiple of the size of {}", self.dtype);
             return Err(self.invalid("header_bytes", reason));
         }
