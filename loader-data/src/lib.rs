@@ -25,6 +25,12 @@
 mod error;
 #[cfg(feature = "image-folder")]
 mod image_folder;
+#[cfg(feature = "json-lines")]
+mod index;
+#[cfg(feature = "json-lines")]
+mod json_lines;
+#[cfg(feature = "json-lines")]
+mod lines;
 #[cfg(feature = "records")]
 mod record;
 #[cfg(feature = "records")]
@@ -40,6 +46,10 @@ pub use image_folder::{
     ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE, Pixel,
     Step, Transform, TransformError,
 };
+#[cfg(feature = "json-lines")]
+pub use index::IndexPlace;
+#[cfg(feature = "json-lines")]
+pub use json_lines::{JsonLines, JsonLinesOptions};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "tokens")]

@@ -67,9 +67,14 @@ impl FieldOptions {
         self.fields.as_deref()
     }
 
+    /// True if the options change nothing.
+    pub(crate) fn is_default(&self) -> bool {
+        self.fields.is_none() && self.dtypes.is_empty() && self.pad.is_empty()
+    }
+
     /// Text for the fingerprint of a dataset.
     pub(crate) fn fingerprint(&self) -> String {
-        if *self == Self::default() { String::new() } else { format!(", {self:?}") }
+        if self.is_default() { String::new() } else { format!(", {self:?}") }
     }
 
     /// Applies the options to `record`.

@@ -96,6 +96,17 @@ impl Blob {
         }
     }
 
+    /// Returns the error of a [`BlobReader`] of this file, or of a decoder on top of it.
+    pub(crate) fn read_error(&self, offset: u64, error: io::Error) -> DataError {
+        match error.downcast::<DataError>() {
+            Ok(error) => error,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.error(offset, DataProblem::Truncated)
+            }
+            Err(error) => self.error(offset, error),
+        }
+    }
+
     /// Returns an error about this file at `offset`.
     pub(crate) fn error(&self, offset: u64, problem: impl Into<DataProblem>) -> DataError {
         DataError::new(&self.file.location, problem).at(Position::Offset(offset))

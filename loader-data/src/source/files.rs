@@ -132,6 +132,10 @@ fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Re
         let before = files.len();
         for path in found {
             let path = path.map_err(|error| invalid(DataProblem::Unreadable(error.into())))?;
+            // An index that is stored beside its data file.
+            if path.extension().is_some_and(|extension| extension == "index") {
+                continue;
+            }
             list_path(&path, extensions, files)?;
         }
         if files.len() == before {
@@ -215,7 +219,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, name).unwrap();
         };
-        ["b.txt", "a.txt", "sub/c.txt", "other.csv", ".hidden.txt", "a-10.txt"].into_iter().for_each(write);
+        let files = ["b.txt", "a.txt", "sub/c.txt", "other.csv", ".hidden.txt", "a-10.txt", "a.txt.index"];
+        files.into_iter().for_each(write);
         let names = |pattern: &str| {
             let files = Files::list([folder.path().join(pattern)], &[".txt"])?;
             Ok::<_, DataError>(
@@ -224,6 +229,7 @@ mod tests {
         };
         assert_eq!(names("").unwrap(), ["a-10.txt", "a.txt", "b.txt", "c.txt"]);
         assert_eq!(names("?.txt").unwrap(), ["a.txt", "b.txt"]);
+        assert_eq!(names("a.*").unwrap(), ["a.txt"], "an index is no data file");
         assert_eq!(names("{b,a}.txt").unwrap(), ["b.txt", "a.txt"]);
         assert_eq!(names("other.csv").unwrap(), ["other.csv"], "a file is listed whatever its extension is");
         assert!(matches!(names("*.json").unwrap_err().problem, DataProblem::NotFound));

@@ -2,6 +2,7 @@
 //! tools; `fixtures/README.md` says how.
 
 mod everywhere;
+mod json_lines;
 mod tokens;
 
 loader_worker::init_before_main!();

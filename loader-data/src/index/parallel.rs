@@ -1,0 +1,69 @@
+//! Runs numbered tasks on all cores.
+
+use std::{
+    num::NonZero,
+    panic,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
+};
+
+use crate::error::Result;
+
+/// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use cores.
+///
+/// # Errors
+/// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
+pub(crate) fn map<T: Send>(count: usize, task: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            // Relaxed: the counter only deals out numbers. Results are passed on by joining the threads.
+            let number = next.fetch_add(1, Relaxed);
+            if number >= count {
+                return done;
+            }
+            let result = task(number);
+            let failed = result.is_err();
+            done.push((number, result));
+            if failed {
+                // All lower numbers have been dealt out, so one of them may still report an earlier error.
+                next.store(count, Relaxed);
+                return done;
+            }
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(count);
+    let mut results = thread::scope(|scope| {
+        let start =
+            |_| thread::Builder::new().name("loader-index".to_owned()).spawn_scoped(scope, &work).ok();
+        // If a thread cannot be started, the others do its work.
+        let others: Vec<_> = (1..threads).map_while(start).collect();
+        let mut results = work();
+        for thread in others {
+            results.extend(thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)));
+        }
+        results
+    });
+    results.sort_unstable_by_key(|&(number, _)| number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{DataError, DataProblem};
+
+    #[test]
+    fn results_are_in_order_and_the_first_error_is_returned() {
+        assert_eq!(map(1000, |number| Ok(number * 2)).unwrap(), (0..1000).map(|n| n * 2).collect::<Vec<_>>());
+        assert!(map(0, Ok).unwrap().is_empty());
+        let fail = |number| match number {
+            30.. => Err(DataError::new(number, DataProblem::NotFound)),
+            number => Ok(number),
+        };
+        for _ in 0..100 {
+            assert_eq!(map(1000, fail).unwrap_err().file, "30");
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The file of a stored index.
+//!
+//! It consists of 8 header words and the words of the index, each of 8 bytes in the byte order of the machine that
+//! wrote it. A machine with another byte order finds another magic number and makes an index of its own.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+use super::IndexPlace;
+use crate::source::{DataFile, Location};
+
+/// Tells what the words of an index mean. A changed meaning needs another kind.
+pub(crate) type Kind = [u8; 8];
+
+const MAGIC: Kind = *b"LOADRIDX";
+const FORMAT: u64 = 1;
+const HEADER_WORDS: usize = 8;
+
+/// Data files with fewer bytes get no index in the user's cache folder.
+const MIN_CACHED: u64 = 1 << 20;
+
+/// Returns the stored index of `file`, or `None` if there is none that fits its content.
+pub(crate) fn load(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<Vec<u64>> {
+    read(&path_of(place, kind, file)?, &identity(kind, file)).ok()?
+}
+
+/// Stores the index of `file`. Readers see the old file or the whole new one. An error is ignored: the index is
+/// then made again next time.
+pub(crate) fn store(place: &IndexPlace, kind: Kind, file: &DataFile, words: &[u64]) {
+    // Two threads of one process may store the index of one file; Relaxed: only the values must differ.
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let Some(path) = path_of(place, kind, file) else { return };
+    let number = WRITTEN.fetch_add(1, Relaxed);
+    // The name ends with `.index` so that a pattern for data files does not list a file that a kill has left.
+    let temporary = path.with_extension(format!("{}-{number}.index", process::id()));
+    let written = write(&temporary, &identity(kind, file), words);
+    if written.and_then(|()| fs::rename(&temporary, &path)).is_err() {
+        // If it cannot be removed either, a later index of this name replaces it.
+        fs::remove_file(&temporary).ok();
+    }
+}
+
+/// Returns the path of the index, or `None` if there is no place for one.
+fn path_of(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<PathBuf> {
+    let folder = match place {
+        IndexPlace::None => return None,
+        IndexPlace::Beside => {
+            let Location::Path(path) = &file.location else { return None };
+            return Some(appended(path.clone()));
+        }
+        IndexPlace::Cache if file.len < MIN_CACHED => return None,
+        IndexPlace::Cache => cache_folder()?.join("loader/index"),
+        IndexPlace::Folder(folder) => folder.clone(),
+    };
+    let name = format!("{:032x}-{}", location_hash(file), String::from_utf8_lossy(&kind));
+    Some(folder.join(appended(name.into())))
+}
+
+fn appended(mut name: OsString) -> PathBuf {
+    name.push(".index");
+    name.into()
+}
+
+fn cache_folder() -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))
+}
+
+fn location_hash(file: &DataFile) -> u128 {
+    match &file.location {
+        Location::Path(path) => {
+            let absolute = std::path::absolute(path).map_or_else(|_| path.clone(), PathBuf::into_os_string);
+            xxh3_128(absolute.as_encoded_bytes())
+        }
+        Location::Url(url) => xxh3_128(url.as_bytes()),
+    }
+}
+
+/// Returns the header words that an index of `file` must have.
+fn identity(kind: Kind, file: &DataFile) -> [u64; 5] {
+    [u64::from_ne_bytes(MAGIC), FORMAT, u64::from_ne_bytes(kind), file.len, xxh3_64(file.version.as_bytes())]
+}
+
+fn read(path: &Path, identity: &[u64; 5]) -> io::Result<Option<Vec<u64>>> {
+    // Opening a named pipe would wait for a writer without this flag.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    let mut header = [0_u64; HEADER_WORDS];
+    file.read_exact(bytemuck::cast_slice_mut(&mut header))?;
+    let [.., count, payload_hash, header_hash] = header;
+    let expected_len = count.checked_add(HEADER_WORDS as u64).and_then(|words| words.checked_mul(8));
+    if header[..5] != *identity
+        || header_hash != xxh3_64(bytemuck::cast_slice(&header[..7]))
+        || expected_len != Some(metadata.len())
+    {
+        return Ok(None);
+    }
+    let mut words: Vec<u64> = Vec::new();
+    words.try_reserve_exact(count as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    words.resize(count as usize, 0);
+    file.read_exact(bytemuck::cast_slice_mut(&mut words))?;
+    Ok((xxh3_64(bytemuck::cast_slice(&words)) == payload_hash).then_some(words))
+}
+
+fn write(path: &Path, identity: &[u64; 5], words: &[u64]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut header = [0_u64; HEADER_WORDS];
+    header[..5].copy_from_slice(identity);
+    header[5] = words.len() as u64;
+    header[6] = xxh3_64(bytemuck::cast_slice(words));
+    header[7] = xxh3_64(bytemuck::cast_slice(&header[..7]));
+    let mut file = File::create(path)?;
+    file.write_all(bytemuck::cast_slice(&header))?;
+    file.write_all(bytemuck::cast_slice(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: Kind = *b"a-test-1";
+
+    fn data_file(folder: &Path) -> DataFile {
+        let location = Location::from(folder.join("data.bin"));
+        DataFile { location, len: 1000, version: "modified at 1".to_owned() }
+    }
+
+    #[test]
+    fn an_index_is_found_only_for_its_file_content_and_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = data_file(folder.path());
+        for place in [IndexPlace::Beside, IndexPlace::Folder(folder.path().join("new/folder"))] {
+            assert_eq!(load(&place, KIND, &file), None);
+            store(&place, KIND, &file, &[1, 2, 3]);
+            assert_eq!(load(&place, KIND, &file), Some(vec![1, 2, 3]));
+            assert_eq!(load(&place, *b"a-test-2", &file), None, "another kind");
+            assert_eq!(load(&place, KIND, &DataFile { len: 1001, ..file.clone() }), None, "another size");
+            let version = "modified at 2".to_owned();
+            assert_eq!(load(&place, KIND, &DataFile { version, ..file.clone() }), None, "another time");
+            let location = Location::from(folder.path().join("other.bin"));
+            assert_eq!(load(&place, KIND, &DataFile { location, ..file.clone() }), None, "another name");
+            store(&place, KIND, &file, &[]);
+            assert_eq!(load(&place, KIND, &file), Some(vec![]), "replaced");
+        }
+        assert!(folder.path().join("data.bin.index").is_file());
+        let left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "temporary files are left: {left:?}");
+    }
+
+    #[test]
+    fn a_damaged_index_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = data_file(folder.path());
+        store(&IndexPlace::Beside, KIND, &file, &[1, 2, 3]);
+        let path = path_of(&IndexPlace::Beside, KIND, &file).unwrap();
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(whole.len(), 8 * (HEADER_WORDS + 3));
+        let found = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            load(&IndexPlace::Beside, KIND, &file)
+        };
+        for byte in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[byte] ^= 1 << (byte % 8);
+            assert_eq!(found(&damaged), None, "byte {byte}");
+            assert_eq!(found(&whole[..byte]), None, "cut after {byte} bytes");
+        }
+        assert_eq!(found(&[whole.as_slice(), &[0]].concat()), None, "a byte too many");
+        assert!(found(&whole).is_some());
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_no_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = data_file(folder.path());
+        // A file cannot be a folder, also for root.
+        fs::write(folder.path().join("file"), "").unwrap();
+        let inside_a_file = IndexPlace::Folder(folder.path().join("file/inside"));
+        store(&inside_a_file, KIND, &file, &[1]);
+        assert_eq!(load(&inside_a_file, KIND, &file), None);
+        // A folder or a named pipe in the place of the index.
+        fs::create_dir(folder.path().join("data.bin.index")).unwrap();
+        store(&IndexPlace::Beside, KIND, &file, &[1]);
+        assert_eq!(load(&IndexPlace::Beside, KIND, &file), None);
+        fs::remove_dir(folder.path().join("data.bin.index")).unwrap();
+        let pipe = folder.path().join("data.bin.index");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(load(&IndexPlace::Beside, KIND, &file), None);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a temporary file is left");
+    }
+
+    #[test]
+    fn small_files_have_no_index_in_the_cache() {
+        assert_eq!(path_of(&IndexPlace::Cache, KIND, &data_file(Path::new("/x"))), None);
+        assert_eq!(path_of(&IndexPlace::None, KIND, &data_file(Path::new("/x"))), None);
+    }
+}

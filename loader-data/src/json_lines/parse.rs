@@ -1,0 +1,115 @@
+//! From a line to a sample.
+
+use std::any::TypeId;
+
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::{
+    error::DataProblem,
+    record::{FieldOptions, Record},
+};
+
+/// Name of the format in errors.
+const FORMAT: &str = "JSON lines";
+
+/// Parses the bytes of a line as a row.
+pub(super) fn parse<R: DeserializeOwned + 'static>(
+    line: &[u8],
+    fields: &FieldOptions,
+) -> Result<R, DataProblem> {
+    if fields.is_default() {
+        return parse_as(line);
+    }
+    fields.apply(parse_as(line)?)?.into_row()
+}
+
+fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem> {
+    serde_json::from_slice(line).map_err(|error| {
+        let text = error.to_string();
+        // The library counts from the beginning of the bytes that it got, which is always in line 1.
+        let reason = text.replace(" at line 1 column ", " at column ");
+        let is_object = line.trim_ascii_start().first() == Some(&b'{');
+        match error.classify() {
+            Category::Data if is_object && TypeId::of::<R>() != TypeId::of::<Record>() => {
+                DataProblem::Record(reason)
+            }
+            Category::Data if !is_object => {
+                let reason = format!("the line is no object: {reason}");
+                DataProblem::Malformed { format: FORMAT, reason }
+            }
+            Category::Data | Category::Syntax | Category::Eof | Category::Io => {
+                DataProblem::Malformed { format: FORMAT, reason }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Row {
+        n: u8,
+    }
+
+    #[test]
+    fn what_is_no_row_is_a_typed_error() {
+        let all = FieldOptions::new();
+        let problem = |line: &[u8]| parse::<Row>(line, &all).map(|row| row.n).unwrap_err();
+        let malformed: [&[u8]; 12] = [
+            b"5",
+            b"null",
+            b"\"n\"",
+            b"[300]",
+            b"{",
+            b"{\"n\"",
+            b"{\"n\": 1",
+            b"{\"n\": 1}}",
+            b"{\"n\": NaN}",
+            b"{\"n\": \"\xff\"}",
+            b"\0",
+            b"{'n': 1}",
+        ];
+        for line in malformed {
+            let (text, problem) = (String::from_utf8_lossy(line), problem(line));
+            assert!(matches!(problem, DataProblem::Malformed { .. }), "{text}: {problem:?}");
+            let record = parse::<Record>(line, &all).unwrap_err();
+            assert!(matches!(record, DataProblem::Malformed { .. }), "{text} as a record: {record:?}");
+        }
+        for line in [r#"{"m": 1}"#, r#"{"n": null}"#, r#"{"n": 300}"#, r#"{"n": "1"}"#, r#"{"n": 1, "n": 2}"#]
+        {
+            let problem = problem(line.as_bytes());
+            assert!(matches!(problem, DataProblem::Record(_)), "{line}: {problem:?}");
+        }
+        assert_eq!(
+            problem(b"{\"n\": 1,}").to_string(),
+            "is not valid JSON lines: trailing comma at column 9"
+        );
+        // Nested so deep that a parser without a limit would overflow its stack.
+        let deep = [b"{\"n\": ".as_slice(), &b"[".repeat(1 << 20)].concat();
+        assert!(matches!(parse::<Record>(&deep, &all), Err(DataProblem::Malformed { .. })));
+        assert!(parse::<(u8, String)>(b"[1, \"a\"]", &all).is_ok(), "a row type that is an array");
+    }
+
+    #[test]
+    fn fields_are_selected_also_for_a_row_type() {
+        let fields = FieldOptions::new().select(["n"]);
+        assert_eq!(parse::<Row>(br#"{"n": 1, "m": 2}"#, &fields).unwrap().n, 1);
+        let missing = parse::<Row>(br#"{"m": 2}"#, &fields).unwrap_err();
+        assert!(matches!(missing, DataProblem::MissingField { .. }), "{missing:?}");
+        assert_eq!(parse::<Record>(br#"{"n": 1, "m": 2}"#, &fields).unwrap().len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_row_or_an_error(line in proptest::collection::vec(any::<u8>(), 0..40)) {
+            drop(parse::<Record>(&line, &FieldOptions::new()));
+            drop(parse::<Row>(&line, &FieldOptions::new().select(["n"])));
+        }
+    }
+}

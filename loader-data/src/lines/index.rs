@@ -1,0 +1,195 @@
+//! The index of the lines of files, in memory that all workers share.
+
+use std::{iter, ops::Range};
+
+use loader_core::{Element, Tensor, TensorError};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BlankLines,
+    scan::{Part, first_byte, scan},
+};
+use crate::{
+    error::{DataError, DataProblem, Result},
+    index::{self, IndexPlace, Kind, parallel},
+    source::Files,
+};
+
+/// Number of bytes that one thread reads at a time while the index is made.
+const PART_BYTES: u64 = 16 << 20;
+
+/// Number of words of a run of blank lines: rows before it, blank lines up to its end, offset of its beginning.
+const GAP_WORDS: usize = 3;
+
+/// Where the lines of files begin: 8 bytes for each line, and 24 bytes for each run of blank lines that are skipped.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct LineIndex {
+    /// For each line, the offset in its file.
+    starts: Tensor<u64>,
+    /// Runs of blank lines, shape `[runs, GAP_WORDS]`. Rows and blank lines are counted from the beginning of the file.
+    gaps: Tensor<u64>,
+    /// For each file, the index of its first line; then the number of lines.
+    first_lines: Tensor<u64>,
+    /// For each file, the number of its first run; then the number of runs.
+    first_gaps: Tensor<u64>,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Line {
+    /// Index of the line in all files.
+    pub(super) index: usize,
+    /// The file.
+    pub(super) file: usize,
+    /// Its bytes, with the line break.
+    pub(super) bytes: Range<u64>,
+}
+
+impl LineIndex {
+    /// Loads the stored indexes of `files`, and makes and stores those that are missing or stale.
+    pub(super) fn open(files: &Files, blank_lines: BlankLines, place: &IndexPlace) -> Result<Self> {
+        let kind: Kind = match blank_lines {
+            BlankLines::Skip => *b"rows---1",
+            BlankLines::Keep => *b"lines--1",
+        };
+        let mut words = parallel::map(files.len(), |number| {
+            let file = files.get(number);
+            Ok(index::load(place, kind, &file).filter(|words| FileIndex::parse(words, file.len).is_some()))
+        })?;
+        let mut parts = Vec::new();
+        for (number, _) in words.iter().enumerate().filter(|(_, words)| words.is_none()) {
+            let len = files.get(number).len;
+            let part = |start: u64| (number, start..start.saturating_add(PART_BYTES).min(len));
+            parts.extend((0..len).step_by(PART_BYTES as usize).map(part));
+        }
+        let scanned = parallel::map(parts.len(), |part| scan_part(files, &parts[part], blank_lines))?;
+        let mut scanned = iter::zip(parts, scanned).peekable();
+        for (number, words) in words.iter_mut().enumerate().filter(|(_, words)| words.is_none()) {
+            let of_file = iter::from_fn(|| scanned.next_if(|((file, _), _)| *file == number));
+            let made = joined(of_file.map(|(_, part)| part));
+            index::store(place, kind, &files.get(number), &made);
+            *words = Some(made);
+        }
+        Self::of_files(words.into_iter().flatten())
+            .map_err(|error| DataError::new("the index of lines", DataProblem::Memory(error.to_string())))
+    }
+
+    /// Copies the indexes of the files into tensors.
+    fn of_files(words: impl Iterator<Item = Vec<u64>>) -> Result<Self, TensorError> {
+        let words: Vec<_> = words.collect();
+        let (mut first_lines, mut first_gaps) = (vec![0], vec![0]);
+        for words in &words {
+            let file = FileIndex::of(words);
+            first_lines.push(last(&first_lines) + file.starts.len() as u64);
+            first_gaps.push(last(&first_gaps) + (file.gaps.len() / GAP_WORDS) as u64);
+        }
+        let mut starts = Tensor::zeros([last(&first_lines) as usize])?;
+        let mut gaps = Tensor::zeros([last(&first_gaps) as usize, GAP_WORDS])?;
+        let (mut free_starts, mut free_gaps) = (starts.as_mut_slice()?, gaps.as_mut_slice()?);
+        // Each index is dropped when it has been copied: together they may need much memory.
+        for words in words {
+            let file = FileIndex::of(&words);
+            free_starts = append(free_starts, file.starts);
+            free_gaps = append(free_gaps, file.gaps);
+        }
+        let prefix = |numbers: &[u64]| Tensor::from_slice(numbers, [numbers.len()]);
+        Ok(Self { starts, gaps, first_lines: prefix(&first_lines)?, first_gaps: prefix(&first_gaps)? })
+    }
+
+    /// Number of lines in all files.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Returns line `index`, or `None` if there is no such line.
+    pub(super) fn locate(&self, files: &Files, index: usize) -> Option<Line> {
+        let start = *self.starts.as_slice().get(index)?;
+        // The last file that begins at or before the line. A file without lines begins where the next one does.
+        let file =
+            self.first_lines.as_slice().partition_point(|&first| first <= index as u64).checked_sub(1)?;
+        let row = index as u64 - self.first_lines.as_slice()[file];
+        let gaps = self.gaps_of(file);
+        let gap = gaps.partition_point(|gap| gap[0] <= row);
+        let is_last = index as u64 + 1 == *self.first_lines.as_slice().get(file + 1)?;
+        let end = match gaps.get(gap) {
+            Some(gap) if gap[0] == row + 1 => gap[2],
+            _ if is_last => files.get(file).len,
+            _ => *self.starts.as_slice().get(index + 1)?,
+        };
+        Some(Line { index, file, bytes: start..end.max(start) })
+    }
+
+    /// Returns the number of `line` in its file, counted from 1, with the blank lines.
+    pub(super) fn number(&self, line: &Line) -> u64 {
+        let row = line.index as u64 - self.first_lines.as_slice()[line.file];
+        let gaps = self.gaps_of(line.file);
+        let blank = gaps.partition_point(|gap| gap[0] <= row).checked_sub(1).map_or(0, |gap| gaps[gap][1]);
+        row + blank + 1
+    }
+
+    fn gaps_of(&self, file: usize) -> &[[u64; GAP_WORDS]] {
+        let first = self.first_gaps.as_slice();
+        let gaps: &[[u64; GAP_WORDS]] = bytemuck::cast_slice(self.gaps.as_slice());
+        &gaps[first[file] as usize..first[file + 1] as usize]
+    }
+}
+
+/// The index of one file: the number of runs of blank lines, the runs, the starts of the lines.
+struct FileIndex<'a> {
+    gaps: &'a [u64],
+    starts: &'a [u64],
+}
+
+impl<'a> FileIndex<'a> {
+    /// Takes apart an index that was checked or made here.
+    fn of(words: &'a [u64]) -> Self {
+        let (gaps, starts) = words[1..].split_at(words[0] as usize * GAP_WORDS);
+        Self { gaps, starts }
+    }
+
+    /// Checks a stored index of a file with `len` bytes. Returns `None` if it cannot be one.
+    fn parse(words: &'a [u64], len: u64) -> Option<Self> {
+        let (&runs, rest) = words.split_first()?;
+        let gap_words = usize::try_from(runs).ok()?.checked_mul(GAP_WORDS)?;
+        let (gaps, starts) = rest.split_at_checked(gap_words)?;
+        let is_ascending = starts.is_sorted_by(|one, other| one < other);
+        let is_inside = starts.last().is_none_or(|&last| last < len);
+        let runs: &[[u64; GAP_WORDS]] = bytemuck::cast_slice(gaps);
+        let are_runs =
+            runs.is_sorted() && runs.iter().all(|&[row, _, start]| row <= starts.len() as u64 && start < len);
+        (is_ascending && is_inside && are_runs).then_some(Self { gaps, starts })
+    }
+}
+
+/// Finds the lines of one part of a file.
+fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), blank_lines: BlankLines) -> Result<Part> {
+    let blob = files.open(*file)?;
+    let reader = blob.reader(first_byte(range.start)..blob.len());
+    scan(reader, range.clone(), blank_lines).map_err(|error| blob.read_error(range.start, error))
+}
+
+/// Joins the parts of a file to its index.
+fn joined(parts: impl Iterator<Item = Part>) -> Vec<u64> {
+    let mut gaps = Vec::new();
+    let mut starts = Vec::new();
+    let mut blank = 0;
+    for part in parts {
+        for gap in part.gaps {
+            blank += gap.count;
+            gaps.extend([starts.len() as u64 + gap.row, blank, gap.start]);
+        }
+        starts.extend(part.starts);
+    }
+    [vec![(gaps.len() / GAP_WORDS) as u64], gaps, starts].concat()
+}
+
+fn last(numbers: &[u64]) -> u64 {
+    numbers.last().copied().unwrap_or(0)
+}
+
+/// Copies `items` to the beginning of `free` and returns the rest.
+fn append<'a, T: Element>(free: &'a mut [T], items: &[T]) -> &'a mut [T] {
+    let (place, rest) = free.split_at_mut(items.len());
+    place.copy_from_slice(items);
+    rest
+}

@@ -1,0 +1,153 @@
+//! Files that consist of lines: an index for random access, and a stream of blocks. The formats on top of them parse
+//! the lines.
+
+mod index;
+mod scan;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{DataError, DataProblem, Position, Result},
+    index::IndexPlace,
+    source::Files,
+};
+use index::{Line, LineIndex};
+
+/// Default of the max number of bytes of a line, 64 MiB.
+pub(crate) const MAX_LINE_BYTES: u64 = 64 << 20;
+
+/// Bytes that some programs write at the beginning of a text file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// `get_many` reads lines together that are in at most this many bytes...
+const MAX_READ: u64 = 1 << 20;
+
+/// ...and have at most this many bytes between them.
+const MAX_GAP: u64 = 4 << 10;
+
+/// Whether lines without content are samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum BlankLines {
+    /// Lines of only spaces, tabs and the like are not samples.
+    Skip,
+    Keep,
+}
+
+/// The lines of files, with random access.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Lines {
+    files: Files,
+    index: LineIndex,
+    max_line_bytes: u64,
+}
+
+impl Lines {
+    /// Lists the files and makes the index, or loads what is stored of it.
+    pub(crate) fn open<P: AsRef<Path>>(
+        patterns: impl IntoIterator<Item = P>,
+        extensions: &[&str],
+        blank_lines: BlankLines,
+        place: &IndexPlace,
+    ) -> Result<Self> {
+        let files = Files::list(patterns, extensions)?;
+        for file in (0..files.len()).map(|file| files.get(file)) {
+            let name = file.location.file_name();
+            if name.ends_with(".gz") || name.ends_with(".zst") {
+                let reason = "a compressed file has no random access; open it as a stream, or decompress it";
+                return Err(DataError::new(&file.location, DataProblem::Unsupported(reason.to_owned())));
+            }
+        }
+        let index = LineIndex::open(&files, blank_lines, place)?;
+        Ok(Self { files, index, max_line_bytes: MAX_LINE_BYTES })
+    }
+
+    pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {
+        self.max_line_bytes = bytes;
+    }
+
+    /// Number of lines.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Reads line `index` and returns what `parse` makes of it. The line has its line break.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such line, or it is too long, or cannot be read or parsed.
+    pub(crate) fn get<T>(&self, index: usize, parse: impl Fn(&[u8]) -> Result<T, DataProblem>) -> Result<T> {
+        let line = self.locate(index)?;
+        let bytes = self.files.open(line.file)?.read(line.bytes.clone())?;
+        parse(&bytes).map_err(|problem| self.error(&line, problem))
+    }
+
+    /// Reads the lines `indices`, as [`get`](Self::get) does. Lines that are near each other are read together.
+    pub(crate) fn get_many<T>(
+        &self,
+        indices: &[usize],
+        parse: impl Fn(&[u8]) -> Result<T, DataProblem>,
+    ) -> Result<Vec<T>> {
+        let mut wanted = Vec::with_capacity(indices.len());
+        for (place, &index) in indices.iter().enumerate() {
+            wanted.push((self.locate(index)?, place));
+        }
+        wanted.sort_unstable_by_key(|(line, _)| line.index);
+        let mut parsed: Vec<Option<T>> = indices.iter().map(|_| None).collect();
+        let mut rest = wanted.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let (run, after) = rest.split_at(together(rest));
+            let (start, end) = (first.bytes.start, run.last().map_or(0, |(line, _)| line.bytes.end));
+            let bytes = self.files.open(first.file)?.read(start..end)?;
+            for (line, place) in run {
+                let line_bytes = (line.bytes.start - start) as usize..(line.bytes.end - start) as usize;
+                let value = parse(&bytes[line_bytes]).map_err(|problem| self.error(line, problem))?;
+                parsed[*place] = Some(value);
+            }
+            rest = after;
+        }
+        Ok(parsed.into_iter().map(|value| value.expect("each place is in one run")).collect())
+    }
+
+    /// Finds line `index` and checks its length.
+    fn locate(&self, index: usize) -> Result<Line> {
+        let Some(line) = self.index.locate(&self.files, index) else {
+            let reason =
+                format!("there are {} lines, and line {index} (counted from 0) was asked for", self.len());
+            return Err(DataError::new(
+                "the index of lines",
+                DataProblem::Malformed { format: "an index", reason },
+            ));
+        };
+        let len = line.bytes.end - line.bytes.start;
+        if len > self.max_line_bytes {
+            return Err(self.error(&line, too_long(len, self.max_line_bytes)));
+        }
+        Ok(line)
+    }
+
+    fn error(&self, line: &Line, problem: DataProblem) -> DataError {
+        let position = Position::Line(self.index.number(line));
+        DataError::new(&self.files.get(line.file).location, problem).at(position)
+    }
+}
+
+/// Returns how many of `lines`, which are sorted, are read together.
+fn together(lines: &[(Line, usize)]) -> usize {
+    let Some((first, _)) = lines.first() else { return 0 };
+    let fits = |pair: &[(Line, usize)]| {
+        let (before, line) = (&pair[0].0, &pair[1].0);
+        line.file == first.file
+            && line.bytes.end - first.bytes.start <= MAX_READ
+            && line.bytes.start.saturating_sub(before.bytes.end) <= MAX_GAP
+    };
+    1 + lines.windows(2).take_while(|pair| fits(pair)).count()
+}
+
+fn too_long(len: u64, max: u64) -> DataProblem {
+    DataProblem::TooLarge { len, max, option: "max_line_bytes" }
+}
