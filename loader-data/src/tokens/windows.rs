@@ -66,7 +66,7 @@ impl Windows {
         let first = |problem| DataError::new(files.get(0).location, problem);
         check_dtype(dtype).map_err(first)?;
         for file in (0..files.len()).map(|file| files.get(file)) {
-            if file.len % dtype.size() as u64 != 0 {
+            if !file.len.is_multiple_of(dtype.size() as u64) {
                 let reason = format!("{} bytes are not a multiple of {}", file.len, dtype.size());
                 let format = "a file of tokens of the given dtype";
                 return Err(DataError::new(file.location, DataProblem::Malformed { format, reason }));
