@@ -1,6 +1,6 @@
 //! The error of data files.
 
-use std::{fmt, io};
+use std::{fmt, io, time::Duration};
 
 /// Why a data file, or a part of it, cannot be loaded.
 ///
@@ -85,6 +85,32 @@ pub enum DataProblem {
     /// The system or the server cannot read the file.
     #[error("cannot be read: {0}")]
     Unreadable(#[from] io::Error),
+    /// The server refuses the request: the credentials are missing, wrong, expired, or allow too little.
+    #[error("the server refuses access; check the credentials in the environment, and their permissions")]
+    PermissionDenied,
+    /// There are no credentials for the store in any of the standard places.
+    #[error(
+        "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or use ~/.aws/credentials, or set \
+         `skip_signature` for a public bucket"
+    )]
+    NoCredentials,
+    /// The server did not answer in time, with all retries.
+    #[error("no complete answer from the server within {after:.1?}; check the network, or raise `timeout`")]
+    Timeout {
+        /// How long it was waited.
+        after: Duration,
+    },
+    /// The server reports an error, and still does after all retries.
+    #[error(
+        "the server answers with status {status}; try again later, or check the URL, the endpoint and the region"
+    )]
+    Server {
+        /// The HTTP status, such as 503.
+        status: u16,
+    },
+    /// The client of a store cannot be made.
+    #[error("the store cannot be used: {0}")]
+    Store(String),
     /// The file is not the one that was there when the dataset was opened.
     #[error("has changed since the dataset was opened ({expected}, now {found}); open the dataset again")]
     Changed {

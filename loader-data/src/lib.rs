@@ -55,6 +55,8 @@ pub use index::IndexPlace;
 pub use json_lines::{JsonLines, JsonLinesOptions};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
+#[cfg(feature = "records")]
+pub use source::{CacheOptions, StoreOptions};
 #[cfg(feature = "tokens")]
 pub use tokens::{
     SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,

@@ -6,13 +6,20 @@ use std::{
     ops::Range,
     os::unix::fs::{FileExt, OpenOptionsExt},
     sync::Arc,
+    thread::{self, JoinHandle},
 };
+
+use bytes::Bytes;
 
 use super::{DataFile, Location};
 use crate::error::{DataError, DataProblem, Position, Result};
 
-/// Number of bytes that a [`BlobReader`] reads at once.
-const CHUNK: usize = 256 << 10;
+/// Number of bytes that a [`BlobReader`] reads at once from a local file.
+const CHUNK: u64 = 256 << 10;
+
+/// The same for a file on a server: of the first chunk, and at most. Each chunk is four times as large as the one
+/// before, so that a short read stays cheap.
+const REMOTE_CHUNKS: (u64, u64) = (512 << 10, 8 << 20);
 
 /// An open data file that is read at any position.
 ///
@@ -27,16 +34,18 @@ pub(crate) struct Blob {
 #[derive(Debug)]
 enum Inner {
     Local(File),
+    #[cfg(feature = "cloud")]
+    Remote(super::remote::Object),
 }
 
 impl Blob {
-    /// Opens `file`.
+    /// Opens `file`, which lies on the local file system.
     ///
     /// # Errors
     /// Returns an error if the file cannot be opened, or is not the one that was listed.
     pub(crate) fn open(file: DataFile) -> Result<Self> {
         let Location::Path(path) = &file.location else {
-            unreachable!("`Files::list` refuses URLs");
+            return Err(super::without_cloud(&file.location));
         };
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => DataError::new(&file.location, DataProblem::NotFound),
@@ -48,6 +57,12 @@ impl Blob {
         let metadata = open.metadata().map_err(failed)?;
         file.check_unchanged(&DataFile::of(file.location.clone(), &metadata)?)?;
         Ok(Self { file, inner: Inner::Local(open) })
+    }
+
+    /// Takes a file on a server.
+    #[cfg(feature = "cloud")]
+    pub(super) fn remote(object: super::remote::Object, file: DataFile) -> Self {
+        Self { file, inner: Inner::Remote(object) }
     }
 
     /// The file as it was listed.
@@ -65,11 +80,19 @@ impl Blob {
     /// # Errors
     /// Returns [`DataProblem::Truncated`] if the file ends before `bytes` is full.
     pub(crate) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        let Inner::Local(file) = &self.inner;
-        file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.error(offset, DataProblem::Truncated),
-            _ => self.error(offset, error),
-        })
+        match &self.inner {
+            Inner::Local(file) => file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => self.error(offset, DataProblem::Truncated),
+                _ => self.error(offset, error),
+            }),
+            #[cfg(feature = "cloud")]
+            Inner::Remote(_) => {
+                let end = offset.saturating_add(bytes.len() as u64);
+                let read = self.read_ranges(std::slice::from_ref(&(offset..end)))?;
+                bytes.copy_from_slice(&read[0]);
+                Ok(())
+            }
+        }
     }
 
     /// Returns the bytes of `range`.
@@ -77,12 +100,37 @@ impl Blob {
     /// # Errors
     /// As for [`read_exact_at`](Self::read_exact_at). The range is checked before memory is allocated for it.
     pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
-        if range.start > range.end || range.end > self.len() {
-            return Err(self.error(range.start, DataProblem::Truncated));
+        if self.is_remote() {
+            return self.read_ranges(std::slice::from_ref(&range)).map(|mut read| read.remove(0).into());
         }
+        self.check(&range)?;
         let mut bytes = vec![0; (range.end - range.start) as usize];
         self.read_exact_at(&mut bytes, range.start)?;
         Ok(bytes)
+    }
+
+    /// Returns the bytes of each range. From a server, it fetches ranges near each other with one request, and others
+    /// at the same time, so that one call for all rows of a batch costs much less than one call per row.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub(crate) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        ranges.iter().try_for_each(|range| self.check(range))?;
+        match &self.inner {
+            Inner::Local(_) => ranges.iter().map(|range| self.read(range.clone()).map(Bytes::from)).collect(),
+            #[cfg(feature = "cloud")]
+            Inner::Remote(object) => object.read(ranges).map_err(|problem| {
+                let offset = ranges.iter().map(|range| range.start).min().unwrap_or_default();
+                self.error(offset, problem)
+            }),
+        }
+    }
+
+    fn check(&self, range: &Range<u64>) -> Result<()> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(self.error(range.start, DataProblem::Truncated));
+        }
+        Ok(())
     }
 
     /// Returns a reader of `range`, for reading from its beginning to its end.
@@ -93,6 +141,16 @@ impl Blob {
             end: range.end.min(self.len()),
             chunk: Vec::new(),
             taken: 0,
+            max_chunk: if self.is_remote() { REMOTE_CHUNKS.0 } else { CHUNK },
+            ahead: None,
+        }
+    }
+
+    fn is_remote(&self) -> bool {
+        match &self.inner {
+            Inner::Local(_) => false,
+            #[cfg(feature = "cloud")]
+            Inner::Remote(_) => true,
         }
     }
 
@@ -113,7 +171,7 @@ impl Blob {
     }
 }
 
-/// Reads a range of a [`Blob`] in large chunks.
+/// Reads a range of a [`Blob`] in large chunks. From a server, it fetches the next chunk while the last one is used.
 #[derive(Debug)]
 pub(crate) struct BlobReader {
     blob: Arc<Blob>,
@@ -123,6 +181,10 @@ pub(crate) struct BlobReader {
     chunk: Vec<u8>,
     /// Number of bytes of the chunk that were consumed.
     taken: usize,
+    /// Max number of bytes of the next chunk.
+    max_chunk: u64,
+    /// The thread that fetches the next chunk.
+    ahead: Option<JoinHandle<Result<Vec<u8>>>>,
 }
 
 impl BlobReader {
@@ -130,17 +192,40 @@ impl BlobReader {
     pub(crate) fn position(&self) -> u64 {
         self.next - (self.chunk.len() - self.taken) as u64
     }
+
+    fn read_chunk(&mut self) -> Result<()> {
+        let end = self.end.min(self.next + self.max_chunk);
+        self.chunk = match self.ahead.take().map(JoinHandle::join) {
+            Some(Ok(read)) => read?,
+            // Without a thread, or if it has panicked, this thread reads.
+            _ if self.blob.is_remote() => self.blob.read(self.next..end)?,
+            _ => {
+                let mut chunk = std::mem::take(&mut self.chunk);
+                chunk.resize((end - self.next) as usize, 0);
+                self.blob.read_exact_at(&mut chunk, self.next)?;
+                chunk
+            }
+        };
+        self.next = end;
+        self.taken = 0;
+        if self.blob.is_remote() && self.next < self.end {
+            self.max_chunk = (self.max_chunk * 4).min(REMOTE_CHUNKS.1);
+            let (blob, range) = (Arc::clone(&self.blob), self.next..self.end.min(self.next + self.max_chunk));
+            let thread = thread::Builder::new().name("loader-ahead".to_owned());
+            self.ahead = thread.spawn(move || blob.read(range)).ok();
+        }
+        Ok(())
+    }
 }
 
 impl BufRead for BlobReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.taken == self.chunk.len() {
-            let len = (self.end - self.next).min(CHUNK as u64);
-            self.chunk.resize(len as usize, 0);
-            self.taken = self.chunk.len();
-            self.blob.read_exact_at(&mut self.chunk, self.next).map_err(io::Error::other)?;
-            self.next += len;
-            self.taken = 0;
+        if self.taken == self.chunk.len() && self.next < self.end {
+            let read = self.read_chunk();
+            if read.is_err() {
+                (self.chunk, self.taken) = (Vec::new(), 0);
+            }
+            read.map_err(io::Error::other)?;
         }
         Ok(&self.chunk[self.taken..])
     }

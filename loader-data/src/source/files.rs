@@ -12,7 +12,9 @@ use loader_core::SharedVec;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{Blob, Location, patterns};
+#[cfg(feature = "cloud")]
+use super::remote::Remote;
+use super::{Blob, Location, StoreOptions, patterns};
 use crate::error::{DataError, DataProblem, Result};
 
 /// Max number of files that one worker keeps open.
@@ -35,30 +37,51 @@ pub(crate) struct Files {
     list: SharedVec<DataFile>,
     /// Hash of the names and sizes, for the fingerprint.
     listing: u64,
+    store: StoreOptions,
+    /// The servers, from the first file that lies on one.
+    #[cfg(feature = "cloud")]
+    #[serde(skip)]
+    remote: Mutex<Option<Arc<Remote>>>,
     #[serde(skip)]
     open: Mutex<VecDeque<(usize, Arc<Blob>)>>,
 }
 
 impl Files {
-    /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder (all
-    /// files in it and in its sub-folders whose names end with one of `extensions`, ordered by path, bytewise), or a
-    /// name with braces and wildcards.
+    /// Lists files with the default options for servers. See [`list_with`](Self::list_with).
     ///
     /// # Errors
-    /// Returns an error if a pattern stands for no file, or a file is not a regular file or cannot be read.
+    /// As for [`list_with`](Self::list_with).
     pub(crate) fn list<P: AsRef<Path>>(
         patterns: impl IntoIterator<Item = P>,
         extensions: &[&str],
     ) -> Result<Self> {
+        Self::list_with(patterns, extensions, &StoreOptions::default())
+    }
+
+    /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder (all
+    /// files in it and in its sub-folders whose names end with one of `extensions`, ordered by path, bytewise), or a
+    /// name with braces and wildcards. It is a path or a URL; the URL of a folder ends with `/`.
+    ///
+    /// # Errors
+    /// Returns an error if a pattern stands for no file, or a file is not a regular file or cannot be read.
+    pub(crate) fn list_with<P: AsRef<Path>>(
+        patterns: impl IntoIterator<Item = P>,
+        extensions: &[&str],
+        store: &StoreOptions,
+    ) -> Result<Self> {
         let mut files = Vec::new();
+        #[cfg(feature = "cloud")]
+        let remote = Mutex::default();
         for pattern in patterns {
             let location = Location::new(pattern);
             match &location {
                 Location::Path(path) => list_paths(Path::new(path), extensions, &mut files)?,
-                Location::Url(_) => {
-                    let reason = "URLs need the feature `cloud` of loader-data";
-                    return Err(DataError::new(&location, DataProblem::Unsupported(reason.to_owned())));
-                }
+                #[cfg(feature = "cloud")]
+                Location::Url(url) => connect(&remote, store)
+                    .map_err(|problem| DataError::new(&location, problem))?
+                    .list(url, extensions, &mut files)?,
+                #[cfg(not(feature = "cloud"))]
+                Location::Url(_) => return Err(super::without_cloud(&location)),
             }
         }
         let mut listing = Xxh3::new();
@@ -68,7 +91,14 @@ impl Files {
         }
         let list = SharedVec::new(files)
             .map_err(|error| DataError::new("the list of files", DataProblem::Memory(error.to_string())))?;
-        Ok(Self { list, listing: listing.digest(), open: Mutex::default() })
+        Ok(Self {
+            list,
+            listing: listing.digest(),
+            store: store.clone(),
+            #[cfg(feature = "cloud")]
+            remote,
+            open: Mutex::default(),
+        })
     }
 
     /// Number of files.
@@ -98,10 +128,24 @@ impl Files {
             open.push_front(found);
             return Ok(blob);
         }
-        let blob = Arc::new(Blob::open(self.get(index))?);
+        let blob = Arc::new(self.open_new(self.get(index))?);
         open.truncate(MAX_OPEN - 1);
         open.push_front((index, Arc::clone(&blob)));
         Ok(blob)
+    }
+
+    fn open_new(&self, file: DataFile) -> Result<Blob> {
+        match &file.location {
+            Location::Path(_) => Blob::open(file),
+            #[cfg(feature = "cloud")]
+            Location::Url(url) => {
+                let remote = connect(&self.remote, &self.store)
+                    .map_err(|problem| DataError::new(&file.location, problem))?;
+                Ok(Blob::remote(remote.open(file.clone(), url)?, file))
+            }
+            #[cfg(not(feature = "cloud"))]
+            Location::Url(_) => Err(super::without_cloud(&file.location)),
+        }
     }
 
     /// Hash of the names (without folders) and sizes of all files. The contents are not part of it.
@@ -112,8 +156,25 @@ impl Files {
 
 impl Clone for Files {
     fn clone(&self) -> Self {
-        Self { list: self.list.clone(), listing: self.listing, open: Mutex::default() }
+        Self {
+            list: self.list.clone(),
+            listing: self.listing,
+            store: self.store.clone(),
+            #[cfg(feature = "cloud")]
+            remote: Mutex::new(self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            open: Mutex::default(),
+        }
     }
+}
+
+/// Returns the servers, which are prepared at the first call.
+#[cfg(feature = "cloud")]
+fn connect(remote: &Mutex<Option<Arc<Remote>>>, store: &StoreOptions) -> Result<Arc<Remote>, DataProblem> {
+    let mut remote = remote.lock().unwrap_or_else(PoisonError::into_inner);
+    if remote.is_none() {
+        *remote = Some(Arc::new(Remote::new(store)?));
+    }
+    Ok(Arc::clone(remote.as_ref().expect("it was just prepared")))
 }
 
 fn list_paths(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Result<()> {
@@ -202,8 +263,13 @@ impl DataFile {
         if (self.len, &self.version) == (now.len, &now.version) {
             return Ok(());
         }
-        let text = |file: &Self| format!("{} bytes, {}", file.len, file.version);
-        Err(DataError::new(&self.location, DataProblem::Changed { expected: text(self), found: text(now) }))
+        let problem = DataProblem::Changed { expected: self.text(), found: now.text() };
+        Err(DataError::new(&self.location, problem))
+    }
+
+    /// Size and version.
+    pub(super) fn text(&self) -> String {
+        format!("{} bytes, {}", self.len, self.version)
     }
 }
 

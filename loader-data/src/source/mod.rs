@@ -2,7 +2,10 @@
 
 mod blob;
 mod files;
+mod options;
 mod patterns;
+#[cfg(feature = "cloud")]
+mod remote;
 
 use std::{
     ffi::OsString,
@@ -14,9 +17,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub(crate) use blob::{Blob, BlobReader};
 pub(crate) use files::{DataFile, Files};
+pub use options::{CacheOptions, StoreOptions};
+
+use crate::error::{DataError, DataProblem};
 
 /// A path of the local file system, or a URL.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum Location {
     // Not `PathBuf`: serde refuses paths that are not Unicode.
     Path(OsString),
@@ -43,7 +49,10 @@ impl Location {
             Self::Path(path) => {
                 Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned()
             }
-            Self::Url(url) => url.rsplit('/').next().unwrap_or_default().to_owned(),
+            Self::Url(url) => {
+                let path = if is_http(url) { url.split('?').next().unwrap_or_default() } else { url };
+                path.rsplit('/').next().unwrap_or_default().to_owned()
+            }
         }
     }
 }
@@ -64,6 +73,19 @@ pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
     })
 }
 
+/// True if the URL is that of an HTTP server, where `?` begins a query.
+fn is_http(url: &str) -> bool {
+    url.starts_with("http://") || url.starts_with("https://")
+}
+
+/// The error about a URL in a program without object stores.
+fn without_cloud(location: &Location) -> DataError {
+    DataError::new(
+        location,
+        DataProblem::Unsupported("URLs need the feature `cloud` of loader-data".to_owned()),
+    )
+}
+
 fn is_scheme_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
@@ -78,16 +100,31 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "`{}`", path.display()),
-            // A user name and a password before the host are not shown.
-            Self::Url(url) => match url.split_once("://") {
-                Some((scheme, rest)) => {
-                    let host_end = rest.find('/').unwrap_or(rest.len());
-                    let host_start = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
-                    write!(f, "`{scheme}://{}`", &rest[host_start..])
-                }
-                None => write!(f, "`{url}`"),
-            },
+            Self::Url(url) => write!(f, "`{}`", shown(url)),
         }
+    }
+}
+
+impl fmt::Debug for Location {
+    /// As `Display`, which shows no credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Returns `url` without a user name and a password before the host, and without a query, which may be a signature.
+/// What Azure has before the host is a container.
+fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let host_end = rest.find('/').unwrap_or(rest.len());
+    let host_start = match rest[..host_end].rfind('@') {
+        Some(at) if !scheme.starts_with("abfs") => at + 1,
+        _ => 0,
+    };
+    let rest = &rest[host_start..];
+    match rest.split_once('?') {
+        Some((path, _)) if is_http(url) => format!("{scheme}://{path}?..."),
+        _ => format!("{scheme}://{rest}"),
     }
 }
 
@@ -102,5 +139,12 @@ mod tests {
         let url = Location::new("https://me:secret@host/a@b/c.tar");
         assert_eq!(url.to_string(), "`https://host/a@b/c.tar`");
         assert_eq!(url.file_name(), "c.tar");
+        let signed = Location::new("https://host/c.tar?X-Signature=secret/");
+        assert_eq!(
+            (signed.to_string().as_str(), signed.file_name().as_str()),
+            ("`https://host/c.tar?...`", "c.tar")
+        );
+        let azure = Location::new("abfss://container@account.dfs.core.windows.net/c?.tar");
+        assert_eq!(azure.to_string(), "`abfss://container@account.dfs.core.windows.net/c?.tar`");
     }
 }

@@ -1,0 +1,91 @@
+//! Options for files on servers. They exist without the feature `cloud` too, so that a config file has the same keys.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+/// How files are read from S3, Google Cloud Storage, Azure and HTTP servers.
+///
+/// The options have no credentials: each process reads these from its environment. `docs/data.md` lists the places.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use loader_data::StoreOptions;
+///
+/// let options: StoreOptions = serde_json::from_str(r#"{"endpoint": "https://minio:9000", "timeout": 20}"#)?;
+/// assert_eq!(options.timeout, Duration::from_secs(20));
+/// assert_eq!(options.max_retries, 10);
+/// assert!(serde_json::from_str::<StoreOptions>(r#"{"endpiont": "https://minio:9000"}"#).is_err());
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreOptions {
+    /// URL of the server, for a server that is compatible with S3 and is not Amazon's, such as
+    /// `https://minio.example.com:9000`. Also for Google Cloud Storage and Azure. Default: the provider's servers.
+    pub endpoint: Option<String>,
+    /// Region of the S3 bucket. Default: `AWS_REGION` or `AWS_DEFAULT_REGION`, otherwise `us-east-1`.
+    pub region: Option<String>,
+    /// Allows connections without encryption (`http://`). Default: false.
+    pub allow_http: bool,
+    /// Sends requests without credentials, for public buckets. Default: false.
+    pub skip_signature: bool,
+    /// Max time that a request may take with all its retries, in seconds. A request asks for at most 8 MiB. Default:
+    /// 60 s.
+    #[serde(with = "seconds")]
+    pub timeout: Duration,
+    /// Max number of retries of a request. Default: 10.
+    pub max_retries: usize,
+    /// Keeps what was read in a folder. Default: nothing is kept.
+    pub cache: Option<CacheOptions>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            region: None,
+            allow_http: false,
+            skip_signature: false,
+            timeout: Duration::from_secs(60),
+            max_retries: 10,
+            cache: None,
+        }
+    }
+}
+
+/// A folder on a local disk that keeps blocks of remote files. All processes of a machine may share it.
+///
+/// It keeps blocks of 8 MiB. A process that needs a byte fetches the block, unless a block with the right checksum is
+/// there; no two processes fetch the same block. When the folder is full, the blocks that were not read for the longest
+/// time are removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheOptions {
+    /// The folder. It is created if it does not exist, and must be used for nothing else.
+    pub folder: PathBuf,
+    /// Max number of bytes of all blocks. At least 8 MiB.
+    pub max_bytes: u64,
+}
+
+/// Durations in seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(duration.as_secs_f64())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(duration) if !duration.is_zero() => Ok(duration),
+            _ => Err(D::Error::custom(format!(
+                "`timeout` is {seconds}, which is not a positive number of seconds"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A file on a server.
+
+use std::{
+    cell::RefCell,
+    fmt,
+    future::Future,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, path::Path};
+
+use super::{
+    super::DataFile,
+    super::StoreOptions,
+    cache::Cache,
+    client::{LAST, Last},
+    io, problem, ranges,
+};
+use crate::error::DataProblem;
+
+/// Max number of requests that one read has under way.
+pub(super) const PARALLEL: usize = 8;
+
+/// Max time of an answer that is made of many requests.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
+
+/// A file on a server, of the version that was listed.
+#[derive(Clone)]
+pub(in super::super) struct Object {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) path: Path,
+    pub(super) file: DataFile,
+    pub(super) limits: Limits,
+    /// The endpoint and the URL, for the cache.
+    pub(super) identity: Arc<str>,
+    pub(super) cache: Option<Arc<Cache>>,
+}
+
+/// The limits of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) timeout: Duration,
+    max_retries: usize,
+}
+
+impl Limits {
+    pub(super) fn new(options: &StoreOptions) -> Self {
+        Self { timeout: options.timeout, max_retries: options.max_retries }
+    }
+
+    /// Waits for `work` until the deadline.
+    pub(super) async fn request<T>(
+        self,
+        work: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, DataProblem> {
+        let started = Instant::now();
+        let watched = async {
+            let answer = tokio::time::timeout(self.timeout, work).await;
+            LAST.with(|last| match (answer, &*last.borrow()) {
+                (Ok(answer), last) => {
+                    answer.map_err(|error| problem::of_request(&error, last, started.elapsed()))
+                }
+                (Err(_), last) => Err(problem::of_deadline(last, self.timeout)),
+            })
+        };
+        LAST.scope(RefCell::new(Last::Other), watched).await
+    }
+}
+
+/// Runs `work` on the thread for network I/O.
+pub(super) fn wait<T: Send + 'static>(
+    work: impl Future<Output = Result<T, DataProblem>> + Send + 'static,
+) -> Result<T, DataProblem> {
+    io::run(LONG, work).unwrap_or_else(|stopped| match stopped {
+        io::Stopped::TimedOut => Err(DataProblem::Timeout { after: LONG }),
+        io::Stopped::Failed(error) => Err(DataProblem::Unreadable(error)),
+    })
+}
+
+impl Object {
+    /// Returns the bytes of each range. Ranges near each other are fetched together; a request asks for at most
+    /// [`ranges::PIECE`] bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the file is no longer the one that was listed, or a request fails until its deadline.
+    pub(in super::super) fn read(&self, wanted: &[Range<u64>]) -> Result<Vec<Bytes>, DataProblem> {
+        if let Some(cache) = &self.cache {
+            return cache.read(self, wanted);
+        }
+        let pieces = ranges::pieces(wanted);
+        let fetched = self.fetch(pieces.clone())?;
+        Ok(wanted.iter().map(|range| ranges::cut(&pieces, &fetched, range)).collect())
+    }
+
+    /// Fetches `pieces`, several at a time.
+    pub(super) fn fetch(&self, pieces: Vec<Range<u64>>) -> Result<Vec<Bytes>, DataProblem> {
+        if pieces.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = |piece| {
+            let object = self.clone();
+            async move { object.fetch_piece(piece).await }.boxed()
+        };
+        let requests: Vec<_> = pieces.into_iter().map(request).collect();
+        wait(async move { stream::iter(requests).buffered(PARALLEL).try_collect().await })
+    }
+
+    async fn fetch_piece(&self, piece: Range<u64>) -> Result<Bytes, DataProblem> {
+        let len = piece.end - piece.start;
+        let (meta, bytes) = self.limits.request(self.get(piece)).await.map_err(|problem| match problem {
+            // The condition on the version does not hold, or the file is shorter.
+            DataProblem::Server { status: 412 } => self.changed("another version".to_owned()),
+            DataProblem::Server { status: 206 | 416 } => self.changed("fewer bytes".to_owned()),
+            other => other,
+        })?;
+        let now = DataFile::on_server(self.file.location.clone(), &meta);
+        if (now.len, &now.version) != (self.file.len, &self.file.version) {
+            return Err(self.changed(now.text()));
+        }
+        if bytes.len() as u64 != len {
+            return Err(DataProblem::Truncated);
+        }
+        Ok(bytes)
+    }
+
+    /// Sends the request, again if the body of the answer is cut.
+    async fn get(&self, piece: Range<u64>) -> object_store::Result<(ObjectMeta, Bytes)> {
+        let mut retries = 0;
+        loop {
+            let options = GetOptions {
+                range: Some(GetRange::Bounded(piece.clone())),
+                // A weak ETag matches nothing; what the answer says of its version is checked in any case.
+                if_match: self.file.etag().filter(|etag| !etag.starts_with("W/")).map(str::to_owned),
+                ..GetOptions::default()
+            };
+            let answer = async {
+                let answer = self.store.get_opts(&self.path, options).await?;
+                Ok((answer.meta.clone(), answer.bytes().await?))
+            };
+            match answer.await {
+                Err(error) if problem::is_cut_body(&error) && retries < self.limits.max_retries => {
+                    retries += 1;
+                    tokio::time::sleep(Duration::from_millis(100) * retries as u32).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn changed(&self, found: String) -> DataProblem {
+        DataProblem::Changed { expected: self.file.text(), found }
+    }
+}
+
+impl fmt::Debug for Object {
+    /// The store is not shown, because it has the credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Object").field("file", &self.file.location.to_string()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,99 @@
+//! What a failed request means to the user. The messages of object_store are not shown: they contain URLs with their
+//! queries, which may be signed, and answers of servers, which may repeat what was signed.
+
+use std::{io, time::Duration};
+
+use object_store::{
+    Error,
+    client::{HttpError, HttpErrorKind},
+};
+
+use super::client::Last;
+use crate::error::DataProblem;
+
+/// Prefixes of the environment variables that hold credentials.
+const SECRETS: [&str; 5] = ["AWS_", "GOOGLE_", "AZURE_", "IDENTITY_", "SERVICE_ACCOUNT"];
+
+/// Says what `error` is, after `waited`. `last` came of the last try.
+pub(super) fn of_request(error: &Error, last: &Last, waited: Duration) -> DataProblem {
+    let status = match last {
+        Last::Status(status) => Some(*status),
+        _ => None,
+    };
+    match (error, status) {
+        (Error::NotFound { .. }, _) | (_, Some(404 | 410)) => return DataProblem::NotFound,
+        (Error::PermissionDenied { .. } | Error::Unauthenticated { .. }, _) | (_, Some(401 | 403)) => {
+            return DataProblem::PermissionDenied;
+        }
+        (_, Some(status @ 300..)) => return DataProblem::Server { status },
+        (Error::NotSupported { .. } | Error::NotImplemented { .. }, _) => {
+            let text = "the server does not send parts of files; download the file, or use another server";
+            return DataProblem::Unsupported(text.to_owned());
+        }
+        _ => {}
+    }
+    let Some(http) = find::<HttpError>(error) else {
+        // The answer has not the range that was asked for.
+        if let Some(status) = status {
+            return DataProblem::Server { status };
+        }
+        return DataProblem::Store("the server sent an answer that cannot be understood".to_owned());
+    };
+    match http.kind() {
+        HttpErrorKind::Timeout => DataProblem::Timeout { after: waited },
+        HttpErrorKind::Connect => no_connection(&cause(http).unwrap_or_default()),
+        _ => {
+            let cause = cause(http).map_or_else(String::new, |cause| format!(": {cause}"));
+            let text = format!("the connection to the server was cut{cause}");
+            DataProblem::Unreadable(io::Error::new(io::ErrorKind::ConnectionAborted, text))
+        }
+    }
+}
+
+/// Says why a request has no answer at its deadline, `after` its beginning.
+pub(super) fn of_deadline(last: &Last, after: Duration) -> DataProblem {
+    match last {
+        Last::Status(status @ 300..) => DataProblem::Server { status: *status },
+        Last::NoConnection(cause) => no_connection(cause),
+        _ => DataProblem::Timeout { after },
+    }
+}
+
+fn no_connection(cause: &str) -> DataProblem {
+    let text = format!("there is no connection to the server ({cause}); check the URL and the endpoint");
+    DataProblem::Unreadable(io::Error::new(io::ErrorKind::NotConnected, text))
+}
+
+/// The system's reason for `error`.
+pub(super) fn cause(error: &HttpError) -> Option<String> {
+    find::<io::Error>(error).map(ToString::to_string)
+}
+
+/// True if a response began well and its body was cut. object_store goes on with such a body only if it has an ETag.
+pub(super) fn is_cut_body(error: &Error) -> bool {
+    matches!(error, Error::Generic { source, .. } if source.is::<HttpError>())
+}
+
+/// Says why a store cannot be made. The values of environment variables that may be secret are replaced.
+pub(super) fn of_options(error: &Error) -> DataProblem {
+    let mut text = error.to_string();
+    for (name, value) in std::env::vars_os() {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        if SECRETS.iter().any(|prefix| name.starts_with(prefix)) && value.len() >= 4 {
+            text = text.replace(&*value, "***");
+        }
+    }
+    DataProblem::Store(text)
+}
+
+/// Returns the first error of type `E` among the causes of `error`.
+fn find<'e, E: std::error::Error + 'static>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e E> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
+}

@@ -1,0 +1,265 @@
+//! Tests with a small server, whose answers go wrong.
+
+use std::{
+    env,
+    io::{BufRead, Read, Write},
+    net::TcpStream,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use object_store::{ObjectStoreExt, path::Path as ObjectPath};
+
+use super::{
+    super::{Files, StoreOptions},
+    address::Address,
+    object::wait,
+    stores::Stores,
+};
+use crate::error::{DataError, DataProblem};
+
+#[allow(unreachable_pub, reason = "tests/formats has this file too")]
+#[path = "../../../tests/formats/server.rs"]
+pub(super) mod server;
+
+use server::{Fault, Server};
+
+pub(super) fn options() -> StoreOptions {
+    StoreOptions {
+        allow_http: true,
+        skip_signature: true,
+        timeout: Duration::from_secs(2),
+        ..StoreOptions::default()
+    }
+}
+
+/// Bytes that differ everywhere.
+pub(super) fn content(len: usize) -> Vec<u8> {
+    (0..len as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+fn on_s3(server: &Server) -> StoreOptions {
+    StoreOptions { endpoint: Some(server.url("")), ..options() }
+}
+
+fn list(pattern: &str, options: &StoreOptions) -> Result<Vec<String>, DataError> {
+    let files = Files::list_with([pattern], &[".txt"], options)?;
+    Ok((0..files.len()).map(|file| files.get(file).location.to_string()).collect())
+}
+
+fn problem(pattern: &str, options: &StoreOptions) -> DataProblem {
+    list(pattern, options).unwrap_err().problem
+}
+
+#[test]
+fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
+    let server = Server::start();
+    for name in ["a.txt", "a 1%.txt", "b/c.txt", "b/.hidden.txt", "b/d/e.txt", "b/d/e.csv", "b.txt"] {
+        server.put(&format!("bucket/data/{name}"), name);
+    }
+    let options = on_s3(&server);
+    let names = |pattern: &str| {
+        let listed = list(&format!("s3://bucket/{pattern}"), &options).unwrap();
+        listed
+            .iter()
+            .map(|name| name.trim_matches('`')["s3://bucket/data/".len()..].to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names("data/"), ["a 1%.txt", "a.txt", "b.txt", "b/c.txt", "b/d/e.txt"]);
+    assert_eq!(names("data/*.txt"), ["a 1%.txt", "a.txt", "b.txt"]);
+    assert_eq!(names("data/b/**/*.*"), ["b/.hidden.txt", "b/c.txt", "b/d/e.csv", "b/d/e.txt"]);
+    assert_eq!(names("data/b/?.txt"), ["b/c.txt"]);
+    assert_eq!(names("data/{b,a}.txt"), ["b.txt", "a.txt"]);
+    assert_eq!(names("data/a 1%.txt"), ["a 1%.txt"]);
+    assert_eq!(names("data/b/d/e.csv"), ["b/d/e.csv"]);
+    assert_eq!(names("").len(), 5);
+
+    let files = Files::list_with(["s3://bucket/data/a 1%.txt"], &[], &options).unwrap();
+    assert_eq!(files.open(0).unwrap().read(0..8).unwrap(), b"a 1%.txt");
+    assert!(matches!(problem("s3://bucket/data/*.json", &options), DataProblem::NotFound));
+    assert!(matches!(problem("s3://bucket/data/{a,z}.txt", &options), DataProblem::NotFound));
+    assert!(matches!(problem("s3://bucket/none/", &options), DataProblem::NoFiles { .. }));
+}
+
+#[test]
+fn files_of_an_http_server_are_named_and_their_urls_are_taken_as_they_are() {
+    let server = Server::start();
+    for name in ["refs/x/part-8.txt", "refs/x/part-9.txt", "empty.txt"] {
+        server.put(name, if name == "empty.txt" { "" } else { name });
+    }
+    let url = server.url("refs%2Fx/part-{8..9}.txt?X-Signature=secret%2F");
+    let files = Files::list_with([&url], &[], &options()).unwrap();
+    assert_eq!(files.open(1).unwrap().read(0..17).unwrap(), b"refs/x/part-9.txt");
+    assert!(server.requests().iter().all(|request| request.target.ends_with(".txt?X-Signature=secret%2F")));
+    let empty = Files::list_with([server.url("empty.txt")], &[], &options()).unwrap();
+    assert_eq!(empty.open(0).unwrap().read(0..0).unwrap(), b"");
+    assert!(matches!(problem(&server.url("refs/*.txt"), &options()), DataProblem::Unsupported(_)));
+    assert!(matches!(problem(&server.url("refs/"), &options()), DataProblem::Unsupported(_)));
+    assert!(matches!(problem(&server.url("none"), &options()), DataProblem::NotFound));
+    server.fail([Fault::NoRanges]);
+    assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &options()), DataProblem::Unsupported(_)));
+    let encrypted = StoreOptions { allow_http: false, ..options() };
+    assert!(matches!(problem(&server.url("refs/x/part-8.txt"), &encrypted), DataProblem::Store(_)));
+}
+
+#[test]
+fn ranges_are_read_together_and_a_reader_reads_ahead() {
+    let server = Server::start();
+    let expected = content(20 << 20);
+    server.put("a.bin", expected.clone());
+    let files = Files::list_with([server.url("a.bin")], &[], &options()).unwrap();
+    let blob = files.open(0).unwrap();
+    server.requests();
+    let ranges = [5_000_000..5_000_100, 10..20, 12..12, 100_000..100_010, 15..30];
+    for (range, read) in ranges.iter().zip(blob.read_ranges(&ranges).unwrap()) {
+        assert_eq!(read, expected[range.start as usize..range.end as usize], "{range:?}");
+    }
+    assert_eq!(server.requests().len(), 2, "the ranges near the beginning are one request");
+    assert!(matches!(blob.read(0..(20 << 20) + 1).unwrap_err().problem, DataProblem::Truncated));
+
+    let mut reader = blob.reader(7..expected.len() as u64);
+    assert!(!reader.fill_buf().unwrap().is_empty());
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut requests = 0;
+    while requests < 2 && Instant::now() < deadline {
+        requests += server.requests().len();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(requests, 2, "the second chunk is fetched before it is asked for");
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert_eq!(reader.position(), expected.len() as u64);
+    assert!(read == expected[7..]);
+    assert!(server.requests().len() <= 4, "chunks grow to 8 MiB");
+}
+
+#[test]
+fn faults_are_retried_and_the_bytes_are_right() {
+    let server = Server::start();
+    let expected = content(300_000);
+    server.put("tagged.bin", expected.clone());
+    server.put_with("untagged.bin", expected.clone(), None, Some("Tue, 03 Nov 2026 10:00:00 GMT"));
+    server.put_with("weak.bin", expected.clone(), Some("W/\"1\""), None);
+    for name in ["tagged.bin", "untagged.bin", "weak.bin"] {
+        let files = Files::list_with([server.url(name)], &[], &options()).unwrap();
+        let blob = files.open(0).unwrap();
+        for faults in [
+            vec![Fault::Status(500), Fault::Status(503)],
+            vec![Fault::Cut(0)],
+            vec![Fault::Cut(100_000), Fault::Cut(50_000)],
+            vec![Fault::Stall],
+            vec![Fault::StallAfter(1000)],
+            vec![Fault::Slow(20)],
+        ] {
+            server.fail(faults.iter().copied());
+            server.requests();
+            let read = blob.read(0..300_000);
+            assert!(read.unwrap() == expected, "{name}, {faults:?}");
+            let expected = faults.len() + usize::from(!matches!(faults[0], Fault::Slow(_)));
+            assert_eq!(server.requests().len(), expected, "{name}, {faults:?}");
+        }
+    }
+}
+
+#[test]
+fn what_stays_wrong_is_a_typed_error_within_the_deadline() {
+    let server = Server::start();
+    server.put("a.bin", content(1000));
+    let short = StoreOptions { timeout: Duration::from_millis(400), ..options() };
+    let files = Files::list_with([server.url("a.bin?X-Signature=secret")], &[], &short).unwrap();
+    let blob = files.open(0).unwrap();
+    let read = |fault: Fault| {
+        server.fail([fault; 40]);
+        let started = Instant::now();
+        let error = blob.read(0..1000).unwrap_err();
+        // Much more than the deadline, because the machine may be busy.
+        assert!(started.elapsed() < Duration::from_secs(10), "{fault:?}: {error}");
+        assert!(!format!("{error} {error:?} {blob:?}").contains("secret"), "{error:?}");
+        server.recover();
+        error.problem
+    };
+    assert!(matches!(read(Fault::Status(503)), DataProblem::Server { status: 503 }));
+    assert!(matches!(read(Fault::Status(400)), DataProblem::Server { status: 400 }));
+    assert!(matches!(read(Fault::Status(403)), DataProblem::PermissionDenied));
+    assert!(matches!(read(Fault::Status(401)), DataProblem::PermissionDenied));
+    assert!(matches!(read(Fault::Stall), DataProblem::Timeout { .. }));
+    assert!(matches!(read(Fault::StallAfter(10)), DataProblem::Timeout { .. }));
+    let cut = read(Fault::Cut(10));
+    assert!(matches!(cut, DataProblem::Unreadable(_) | DataProblem::Timeout { .. }), "{cut}");
+    let refused = problem("http://127.0.0.1:1/a", &short);
+    assert!(matches!(refused, DataProblem::Unreadable(_)), "{refused}");
+}
+
+#[test]
+fn another_version_and_a_removed_file_are_errors() {
+    let server = Server::start();
+    let modified = |hour| format!("Tue, 03 Nov 2026 {hour}:00:00 GMT");
+    for (name, etags) in [
+        ("etag", [Some("\"1\""), Some("\"2\"")]),
+        ("weak", [Some("W/\"1\""), Some("W/\"2\"")]),
+        ("none", [None, None]),
+    ] {
+        server.put_with(name, "old content", etags[0], Some(&modified(10)));
+        let files = Files::list_with([server.url(name)], &[], &options()).unwrap();
+        let blob = files.open(0).unwrap();
+        assert_eq!(blob.read(4..11).unwrap(), b"content");
+        server.put_with(name, "new content", etags[1], Some(&modified(11)));
+        let changed = blob.read(4..11).unwrap_err();
+        assert!(matches!(changed.problem, DataProblem::Changed { .. }), "{name}: {changed}");
+        server.put_with(name, "short", etags[0], Some(&modified(10)));
+        let changed = blob.read(4..11).unwrap_err();
+        assert!(matches!(changed.problem, DataProblem::Changed { .. }), "{name}: {changed}");
+        server.remove(name);
+        assert!(matches!(blob.read(4..11).unwrap_err().problem, DataProblem::NotFound), "{name}");
+    }
+}
+
+/// Needs a server that is compatible with S3: `.ci/long cloud` starts one.
+#[test]
+#[ignore = "needs a server: .ci/long cloud"]
+fn on_a_real_s3_server() {
+    let endpoint = env::var("S3_TEST_ENDPOINT").expect("`.ci/long cloud` sets it");
+    let bucket = format!("loader-test-{}", std::process::id());
+    put_bucket(&endpoint, &bucket);
+    let options = StoreOptions { endpoint: Some(endpoint), skip_signature: false, ..options() };
+    let stores = Stores::new(options.clone()).unwrap();
+    let store = stores.get(&Address::parse(&format!("s3://{bucket}/")).unwrap()).unwrap();
+    let put = |key: &str, content: Vec<u8>| {
+        let (store, key) = (Arc::clone(&store), ObjectPath::parse(key).unwrap());
+        wait(async move { Ok(store.put(&key, content.into()).await.unwrap()) }).unwrap();
+    };
+    // A server lists at most a thousand files at once.
+    (0..1100).for_each(|number| put(&format!("many/{number:04}.txt"), vec![b'x']));
+    let large = content(9 << 20);
+    put("data/a 1%+ü.txt", large.clone());
+    put("data/b/c.txt", b"c".to_vec());
+    let names = |pattern: &str| list(&format!("s3://{bucket}/{pattern}"), &options).unwrap().len();
+    assert_eq!(
+        (names("many/"), names("many/1*.txt"), names("data/"), names("data/*.txt")),
+        (1100, 100, 2, 1)
+    );
+
+    let files = Files::list_with([format!("s3://{bucket}/data/*.txt")], &[], &options).unwrap();
+    let blob = files.open(0).unwrap();
+    let ranges = [5..9 << 20, 0..3, (8 << 20) - 1..(8 << 20) + 1];
+    for (range, read) in ranges.iter().zip(blob.read_ranges(&ranges).unwrap()) {
+        assert!(read == large[range.start as usize..range.end as usize], "{range:?}");
+    }
+    put("data/a 1%+ü.txt", vec![0; 9 << 20]);
+    let changed = blob.read(0..3).unwrap_err();
+    assert!(matches!(changed.problem, DataProblem::Changed { .. }), "{changed}");
+    assert!(matches!(problem(&format!("s3://{bucket}/none"), &options), DataProblem::NotFound));
+    assert!(matches!(problem("s3://no-such-bucket/*", &options), DataProblem::NotFound));
+}
+
+fn put_bucket(endpoint: &str, bucket: &str) {
+    let mut connection = TcpStream::connect(endpoint.strip_prefix("http://").unwrap()).unwrap();
+    write!(
+        connection,
+        "PUT /{bucket} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains(" 200 "), "{answer}");
+}
