@@ -16,7 +16,7 @@ use nix::{
 ///
 /// # Panics
 /// Panics if one of them differs or a batch fails.
-pub fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) -> Vec<B> {
+pub(crate) fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) -> Vec<B> {
     let (done, is_done) = mpsc::channel::<()>();
     thread::spawn(move || {
         if is_done.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {

@@ -56,9 +56,9 @@ fn a_sample_that_fails_loses_its_batch_only() {
                     assert_eq!(failure.chain, ["sample 7 panics"]);
                     if workers > 0 {
                         let backtrace = failure.backtrace.as_deref().unwrap();
-                        assert!(backtrace.contains("datasets.rs"), "{backtrace}");
+                        assert!(backtrace.contains("fault.rs"), "{backtrace}");
                         assert!(
-                            text.contains(": sample 7 panics (at ") && text.contains("datasets.rs:"),
+                            text.contains(": sample 7 panics (at ") && text.contains("fault.rs:"),
                             "{text}"
                         );
                     }

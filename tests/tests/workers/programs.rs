@@ -135,7 +135,7 @@ fn a_worker_program_started_by_hand_names_its_datasets() {
     let output = Command::new(WORKER).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("worker program") && text.contains("large, noise"), "{text}");
+    assert!(text.contains("only a loader can start it") && text.contains("large, noise"), "{text}");
 }
 
 // PyTorch: X23
