@@ -261,7 +261,7 @@ fn many_programs_open_a_dataset_at_once() {
 #[test]
 fn options_come_from_text() {
     let text = format!(
-        r#"{{"path": [{:?}], "fields": ["id"], "dtypes": {{"id": "uint8"}}, "index": {{"folder": "/nowhere"}}}}"#,
+        r#"{{"path": [{:?}], "fields": ["id"], "dtypes": {{"id": "uint8"}}, "index": {{"folder": "/proc/no-index"}}}}"#,
         fixture("pandas.jsonl")
     );
     let options: JsonLinesOptions = serde_json::from_str(&text).unwrap();
