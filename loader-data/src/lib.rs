@@ -38,6 +38,8 @@ mod lines;
 mod record;
 #[cfg(feature = "records")]
 mod source;
+#[cfg(feature = "json-lines")]
+mod text_lines;
 #[cfg(feature = "tokens")]
 mod tokens;
 
@@ -52,11 +54,15 @@ pub use image_folder::{
 #[cfg(feature = "json-lines")]
 pub use index::IndexPlace;
 #[cfg(feature = "json-lines")]
-pub use json_lines::{JsonLines, JsonLinesOptions};
+pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
+#[cfg(feature = "json-lines")]
+pub use lines::LineSnapshot;
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions};
+#[cfg(feature = "json-lines")]
+pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream};
 #[cfg(feature = "tokens")]
 pub use tokens::{
     SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,

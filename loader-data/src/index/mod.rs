@@ -1,7 +1,7 @@
 //! Indexes of data files: where their lines or members begin. An index is made once, in parallel, and stored.
 //!
-//! A stored index is only a cache: it is used if it was made from exactly this content of the data file, and made
-//! again otherwise.
+//! A stored index is only a cache: it is used if it was made from exactly this content of the data file, and
+//! made again otherwise.
 
 pub(crate) mod parallel;
 mod stored;
@@ -12,16 +12,17 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use stored::{Kind, load, store};
 
-/// Where the index of a data file is stored, so that the next program that opens the file need not read all of it.
+/// Where the index of a data file is stored, so that the next program that opens the file need not read all
+/// of it.
 ///
-/// A stored index is used only if the size and the time of the last modification of the data file are those of
-/// the file that it was made from. A damaged or foreign file in its place is replaced. If an index cannot be written,
-/// nothing fails: it is made again next time.
+/// A stored index is used only if the size and the time of the last modification of the data file are those
+/// of the file that it was made from. A damaged or foreign file in its place is replaced. If an index cannot
+/// be written, nothing fails: it is made again next time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IndexPlace {
-    /// In `loader/index` in the user's cache folder: `$XDG_CACHE_HOME`, or `~/.cache`. Files of less than 1 MiB get
-    /// no stored index: it takes as long to read as to make.
+    /// In `loader/index` in the user's cache folder: `$XDG_CACHE_HOME`, or `~/.cache`. Files of less than 1
+    /// MiB get no stored index: it takes as long to read as to make.
     #[default]
     Cache,
     /// Beside the data file, with `.index` appended to its name.

@@ -9,7 +9,8 @@ use std::{
 
 use crate::error::Result;
 
-/// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use cores.
+/// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use
+/// cores.
 ///
 /// # Errors
 /// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
@@ -35,8 +36,7 @@ pub(crate) fn map<T: Send>(count: usize, task: impl Fn(usize) -> Result<T> + Syn
     };
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(count);
     let mut results = thread::scope(|scope| {
-        let start =
-            |_| thread::Builder::new().name("loader-index".to_owned()).spawn_scoped(scope, &work).ok();
+        let start = |_| thread::Builder::new().name("loader-index".to_owned()).spawn_scoped(scope, work).ok();
         // If a thread cannot be started, the others do its work.
         let others: Vec<_> = (1..threads).map_while(start).collect();
         let mut results = work();

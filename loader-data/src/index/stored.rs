@@ -1,7 +1,7 @@
 //! The file of a stored index.
 //!
-//! It consists of 8 header words and the words of the index, each of 8 bytes in the byte order of the machine that
-//! wrote it. A machine with another byte order finds another magic number and makes an index of its own.
+//! It consists of 8 header words and the words of the index, each of 8 bytes in the byte order of the machine
+//! that wrote it. A machine with another byte order finds another magic number and makes an index of its own.
 
 use std::{
     env,
@@ -34,8 +34,8 @@ pub(crate) fn load(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<Ve
     read(&path_of(place, kind, file)?, &identity(kind, file)).ok()?
 }
 
-/// Stores the index of `file`. Readers see the old file or the whole new one. An error is ignored: the index is
-/// then made again next time.
+/// Stores the index of `file`. Readers see the old file or the whole new one. An error is ignored: the index
+/// is then made again next time.
 pub(crate) fn store(place: &IndexPlace, kind: Kind, file: &DataFile, words: &[u64]) {
     // Two threads of one process may store the index of one file; Relaxed: only the values must differ.
     static WRITTEN: AtomicU64 = AtomicU64::new(0);

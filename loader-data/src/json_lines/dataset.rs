@@ -5,31 +5,31 @@ use std::{marker::PhantomData, path::Path};
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EXTENSIONS, JsonLinesOptions, parse::parse};
+use super::{EXTENSIONS, JsonLinesOptions, JsonLinesStream, parse::parse};
 use crate::{
     error::DataError,
     lines::{BlankLines, Lines},
     record::{FieldOptions, Record},
 };
 
-/// The rows of JSON lines files, with random access: one JSON object per line. A sample is a [`Record`], or a type of
-/// your own that implements `Deserialize`, see [`rows`](Self::rows).
+/// The rows of JSON lines files, with random access: one JSON object per line. A sample is a [`Record`], or a
+/// type of your own that implements `Deserialize`, see [`rows`](Self::rows).
 ///
-/// Opening the files makes an index of where the lines begin: it reads all files once, on all cores, and stores the
-/// index for the next time (see [`IndexPlace`](crate::IndexPlace)). The index needs 8 bytes per line, in memory that
-/// all workers share. [`JsonLinesStream`](crate::JsonLinesStream) needs no index.
+/// Opening the files makes an index of where the lines begin: it reads all files once, on all cores, and
+/// stores the index for the next time (see [`IndexPlace`](crate::IndexPlace)). The index needs 8 bytes per
+/// line, in memory that all workers share. [`JsonLinesStream`](crate::JsonLinesStream) needs no index.
 ///
 /// # What it reads
-/// A line ends with `\n` or `\r\n`; the last line may have no end. Blank lines are skipped, and so is a byte order
-/// mark at the beginning of a file. The text is UTF-8. `NaN` and `Infinity`, which Python writes, are not JSON and are an
-/// error. In a record, integers are `i64` (`u64` above its range), other numbers `f64`, and arrays of numbers are
-/// tensors; [`fields`](Self::fields) selects fields and sets dtypes. If a name occurs twice in an object, a record has
-/// its last value.
+/// A line ends with `\n` or `\r\n`; the last line may have no end. Blank lines are skipped, and so is a byte
+/// order mark at the beginning of a file. The text is UTF-8. `NaN` and `Infinity`, which Python writes, are
+/// not JSON and are an error. In a record, integers are `i64` (`u64` above its range), other numbers `f64`,
+/// and arrays of numbers are tensors; [`fields`](Self::fields) selects fields and sets dtypes. If a name
+/// occurs twice in an object, a record has its last value.
 ///
 /// # Errors
-/// A sample fails with a [`DataError`] that names the file and the line if the line is no JSON object, does not fit
-/// the type of the row, or is longer than [`max_line_bytes`](Self::max_line_bytes), or if the file has changed since it
-/// was opened.
+/// A sample fails with a [`DataError`] that names the file and the line if the line is no JSON object, does
+/// not fit the type of the row, or is longer than [`max_line_bytes`](Self::max_line_bytes), or if the file
+/// has changed since it was opened.
 ///
 /// # Examples
 /// ```
@@ -55,13 +55,13 @@ pub struct JsonLines<R = Record> {
 }
 
 impl JsonLines<Record> {
-    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose names
-    /// end with `.jsonl`, `.ndjson` or `.json`, ordered by path), or a name with braces and wildcards, such as
-    /// `data/train-{00..31}.jsonl` or `data/*.jsonl`.
+    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose
+    /// names end with `.jsonl`, `.ndjson` or `.json`, ordered by path), or a name with braces and wildcards,
+    /// such as `data/train-{00..31}.jsonl` or `data/*.jsonl`.
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such file, or a file cannot be read. The content of the lines is not
-    /// checked.
+    /// Returns [`DataError`] if there is no such file, or a file cannot be read. The content of the lines is
+    /// not checked.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         JsonLinesOptions::new(pattern).open()
     }
@@ -112,16 +112,24 @@ impl<R> JsonLines<R> {
         JsonLines { lines: self.lines, fields: self.fields, row: PhantomData }
     }
 
-    /// Sets which fields a record has, and the dtypes of its numbers. Rows of a type of your own are then made from
-    /// the record, which is slower than parsing them directly.
+    /// Returns the same rows as a stream whose length is known.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::Memory`](crate::DataProblem::Memory) if memory runs out.
+    pub fn stream(&self) -> Result<JsonLinesStream<R>, DataError> {
+        Ok(JsonLinesStream::new(self.lines.stream()?, self.fields.clone()))
+    }
+
+    /// Sets which fields a record has, and the dtypes of its numbers. Rows of a type of your own are then
+    /// made from the record, which is slower than parsing them directly.
     #[must_use]
     pub fn fields(mut self, fields: FieldOptions) -> Self {
         self.fields = fields;
         self
     }
 
-    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB. A longer line fails before
-    /// it is read.
+    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB. A longer line
+    /// fails before it is read.
     #[must_use]
     pub fn max_line_bytes(mut self, bytes: u64) -> Self {
         self.lines.set_max_line_bytes(bytes);

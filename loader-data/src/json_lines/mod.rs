@@ -3,9 +3,14 @@
 mod dataset;
 mod options;
 mod parse;
+mod stream;
 
 pub use dataset::JsonLines;
 pub use options::JsonLinesOptions;
+pub use stream::JsonLinesStream;
 
 /// Extensions of the files that a folder of JSON lines stands for.
 const EXTENSIONS: [&str; 3] = [".jsonl", ".ndjson", ".json"];
+
+/// Further extensions of which a stream is made.
+const STREAM_EXTENSIONS: [&str; 3] = [".jsonl.gz", ".ndjson.gz", ".json.gz"];

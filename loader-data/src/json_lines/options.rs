@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::JsonLines;
+use super::{JsonLines, JsonLinesStream};
 use crate::{
     error::DataError,
     index::IndexPlace,
@@ -36,6 +36,8 @@ pub struct JsonLinesOptions {
     pub(super) index: IndexPlace,
     #[serde(default = "max_line_bytes")]
     pub(super) max_line_bytes: u64,
+    #[serde(default)]
+    pub(super) block_bytes: Option<u64>,
 }
 
 fn max_line_bytes() -> u64 {
@@ -55,6 +57,7 @@ impl JsonLinesOptions {
             fields: FieldOptions::new(),
             index: IndexPlace::default(),
             max_line_bytes: MAX_LINE_BYTES,
+            block_bytes: None,
         }
     }
 
@@ -79,12 +82,27 @@ impl JsonLinesOptions {
         self
     }
 
+    /// Sets the number of bytes of the blocks that a stream deals to its shards, see [`JsonLinesStream`].
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u64) -> Self {
+        self.block_bytes = Some(bytes);
+        self
+    }
+
     /// Opens the files for random access.
     ///
     /// # Errors
     /// As for [`JsonLines::open`].
     pub fn open(&self) -> Result<JsonLines<Record>, DataError> {
         JsonLines::from_options(self)
+    }
+
+    /// Opens the files as a stream.
+    ///
+    /// # Errors
+    /// As for [`JsonLinesStream::open`].
+    pub fn open_stream(&self) -> Result<JsonLinesStream<Record>, DataError> {
+        JsonLinesStream::from_options(self)
     }
 
     pub(super) fn patterns(&self) -> &[PathBuf] {

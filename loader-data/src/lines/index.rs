@@ -18,15 +18,18 @@ use crate::{
 /// Number of bytes that one thread reads at a time while the index is made.
 const PART_BYTES: u64 = 16 << 20;
 
-/// Number of words of a run of blank lines: rows before it, blank lines up to its end, offset of its beginning.
+/// Number of words of a run of blank lines: rows before it, blank lines up to its end, offset of its
+/// beginning.
 const GAP_WORDS: usize = 3;
 
-/// Where the lines of files begin: 8 bytes for each line, and 24 bytes for each run of blank lines that are skipped.
+/// Where the lines of files begin: 8 bytes for each line, and 24 bytes for each run of blank lines that are
+/// skipped.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LineIndex {
     /// For each line, the offset in its file.
     starts: Tensor<u64>,
-    /// Runs of blank lines, shape `[runs, GAP_WORDS]`. Rows and blank lines are counted from the beginning of the file.
+    /// Runs of blank lines, shape `[runs, GAP_WORDS]`. Rows and blank lines are counted from the beginning of
+    /// the file.
     gaps: Tensor<u64>,
     /// For each file, the index of its first line; then the number of lines.
     first_lines: Tensor<u64>,
@@ -104,7 +107,8 @@ impl LineIndex {
     /// Returns line `index`, or `None` if there is no such line.
     pub(super) fn locate(&self, files: &Files, index: usize) -> Option<Line> {
         let start = *self.starts.as_slice().get(index)?;
-        // The last file that begins at or before the line. A file without lines begins where the next one does.
+        // The last file that begins at or before the line. A file without lines begins where the next one
+        // does.
         let file =
             self.first_lines.as_slice().partition_point(|&first| first <= index as u64).checked_sub(1)?;
         let row = index as u64 - self.first_lines.as_slice()[file];

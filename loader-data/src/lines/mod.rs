@@ -1,8 +1,12 @@
-//! Files that consist of lines: an index for random access, and a stream of blocks. The formats on top of them parse
-//! the lines.
+//! Files that consist of lines: an index for random access, and a stream of blocks. The formats built on this
+//! module parse the lines.
 
+mod blocks;
+mod compressed;
 mod index;
+mod reader;
 mod scan;
+mod stream;
 
 use std::path::Path;
 
@@ -13,7 +17,11 @@ use crate::{
     index::IndexPlace,
     source::Files,
 };
+use compressed::Compression;
 use index::{Line, LineIndex};
+
+pub use stream::LineSnapshot;
+pub(crate) use stream::LineStream;
 
 /// Default of the max number of bytes of a line, 64 MiB.
 pub(crate) const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -40,6 +48,7 @@ pub(crate) enum BlankLines {
 pub(crate) struct Lines {
     files: Files,
     index: LineIndex,
+    blank_lines: BlankLines,
     max_line_bytes: u64,
 }
 
@@ -53,18 +62,23 @@ impl Lines {
     ) -> Result<Self> {
         let files = Files::list(patterns, extensions)?;
         for file in (0..files.len()).map(|file| files.get(file)) {
-            let name = file.location.file_name();
-            if name.ends_with(".gz") || name.ends_with(".zst") {
+            if Compression::of(&file).is_some() {
                 let reason = "a compressed file has no random access; open it as a stream, or decompress it";
                 return Err(DataError::new(&file.location, DataProblem::Unsupported(reason.to_owned())));
             }
         }
         let index = LineIndex::open(&files, blank_lines, place)?;
-        Ok(Self { files, index, max_line_bytes: MAX_LINE_BYTES })
+        Ok(Self { files, index, blank_lines, max_line_bytes: MAX_LINE_BYTES })
     }
 
     pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {
         self.max_line_bytes = bytes;
+    }
+
+    /// Returns the same lines as a stream.
+    pub(crate) fn stream(&self) -> Result<LineStream> {
+        let stream = LineStream::new(self.files.clone(), self.blank_lines, None)?;
+        Ok(stream.with_limits(self.max_line_bytes, Some(self.len())))
     }
 
     /// Number of lines.
@@ -86,7 +100,8 @@ impl Lines {
         parse(&bytes).map_err(|problem| self.error(&line, problem))
     }
 
-    /// Reads the lines `indices`, as [`get`](Self::get) does. Lines that are near each other are read together.
+    /// Reads the lines `indices`, as [`get`](Self::get) does. Lines that are near each other are read
+    /// together.
     pub(crate) fn get_many<T>(
         &self,
         indices: &[usize],

@@ -29,11 +29,11 @@ pub(super) struct Gap {
     pub(super) start: u64,
 }
 
-/// Finds the lines whose first byte is in `range` of a file. A line break is `\n`; the last line may have none. The
-/// byte order mark at the beginning of the file is no part of the first line.
+/// Finds the lines whose first byte is in `range` of a file. A line break is `\n`; the last line may have
+/// none. The byte order mark at the beginning of the file is no part of the first line.
 ///
-/// `reader` begins at [`first_byte`]. It is not read further than needed, which is at most to the first byte after the
-/// range that is not blank.
+/// `reader` begins at [`first_byte`]. It is not read further than needed, which is at most to the first byte
+/// after the range that is not blank.
 pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, blank_lines: BlankLines) -> io::Result<Part> {
     let may_be_blank = blank_lines == BlankLines::Skip;
     let mut part = Part::default();
@@ -79,8 +79,8 @@ pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, blank_lines: Bla
     Ok(part)
 }
 
-/// Returns where a reader of the lines that begin at `start` or later must begin: the byte before `start` tells whether
-/// a line begins there.
+/// Returns where a reader of the lines that begin at `start` or later must begin: the byte before `start`
+/// tells whether a line begins there.
 pub(super) fn first_byte(start: u64) -> u64 {
     start.saturating_sub(1)
 }

@@ -1,4 +1,4 @@
-//! JSON lines.
+//! JSON lines, and lines of text.
 
 use std::{
     fs,
@@ -7,10 +7,14 @@ use std::{
     thread,
 };
 
-use loader_core::{DType, DataLoader, Dataset, SampleContext};
-use loader_data::{
-    Column, DataError, DataProblem, FieldOptions, IndexPlace, JsonLines, JsonLinesOptions, Position, Record,
+use loader_core::{
+    DType, DataLoader, Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator,
 };
+use loader_data::{
+    Column, DataError, DataProblem, FieldOptions, IndexPlace, JsonLines, JsonLinesOptions, JsonLinesStream,
+    Position, Record, TextLines, TextLinesOptions, TextLinesStream,
+};
+use proptest::prelude::*;
 use serde::Deserialize;
 
 use crate::everywhere::same_everywhere;
@@ -43,7 +47,7 @@ fn written(id: u32) -> Row {
         score: id as f32 / 8.0,
         vector: [id as f32, id as f32 + 0.5],
         tokens: (0..(id % 4) as u16).collect(),
-        nested: Nested { even: id % 2 == 0, none: None },
+        nested: Nested { even: id.is_multiple_of(2), none: None },
     }
 }
 
@@ -272,4 +276,220 @@ fn options_come_from_text() {
     assert!(unknown.to_string().contains("unknown field `filds`"), "{unknown}");
     assert_ne!(rows.fingerprint(), JsonLines::open(fixture("pandas.jsonl")).unwrap().fingerprint());
     assert_ne!(rows.fingerprint(), JsonLines::open(fixture("json-0.jsonl")).unwrap().fingerprint());
+}
+
+/// The samples of all shards, one shard after the other.
+fn stream_all<D: IterableDataset>(dataset: &D, shards: usize) -> Vec<anyhow::Result<D::Sample>> {
+    let samples = |shard| {
+        dataset.iter(Shard::new(shard, shards), &mut SampleContext::new(0)).unwrap().collect::<Vec<_>>()
+    };
+    (0..shards).flat_map(samples).collect()
+}
+
+#[test]
+fn a_stream_has_each_row_once() {
+    for (pattern, block_bytes) in
+        [("json-*.jsonl", 1), ("json-*.jsonl", 100), ("json-*.jsonl", 1 << 20), ("pandas.jsonl.gz", 1)]
+    {
+        let options = JsonLinesOptions::new(fixture(pattern)).block_bytes(block_bytes);
+        let stream = options.open_stream().unwrap().rows::<Row>();
+        for shards in [1, 2, 7] {
+            let mut ids: Vec<_> =
+                stream_all(&stream, shards).into_iter().map(|row| row.unwrap().id).collect();
+            if shards == 1 {
+                assert!(ids.is_sorted(), "{pattern}, {block_bytes}: {ids:?}");
+            }
+            ids.sort_unstable();
+            assert!(ids.iter().copied().eq(0..48), "{pattern}, {block_bytes}, {shards} shards: {ids:?}");
+        }
+    }
+    let known = JsonLines::open(fixture("json-*.jsonl")).unwrap().stream().unwrap();
+    assert_eq!(
+        (known.len(), JsonLinesStream::open(fixture("json-*.jsonl")).unwrap().len()),
+        (Some(48), None)
+    );
+    let folder = JsonLinesStream::open_all([fixture("")]).unwrap();
+    assert_eq!(stream_all(&folder, 1).len(), 144, "a folder's compressed files are read too");
+}
+
+#[test]
+fn workers_deaths_and_resumes_do_not_change_a_stream() {
+    for pattern in ["json-*.jsonl", "pandas.jsonl*"] {
+        let stream = || {
+            let options = JsonLinesOptions::new(fixture(pattern)).block_bytes(300).fields(fields());
+            options.open_stream().unwrap()
+        };
+        let loader = |workers| DataLoader::stream(stream()).batch_size(5).shards(3).num_workers(workers);
+        same_everywhere(|workers| loader(workers).build().unwrap());
+        let batches = same_everywhere(|workers| loader(workers).snapshots().build().unwrap());
+        assert!(batches.iter().map(|batch| batch.tensor::<u32>("id").unwrap().len()).sum::<usize>() >= 48);
+    }
+    same_everywhere(|workers| {
+        let options = JsonLinesOptions::new(fixture("pandas.jsonl")).block_bytes(300);
+        let ids = options.open_stream().unwrap().rows::<Row>().map(|row, _cx| Ok(row.id)).shuffle_buffer(10);
+        DataLoader::stream(ids).snapshots().batch_size(4).shards(3).num_workers(workers).build().unwrap()
+    });
+}
+
+#[test]
+fn a_stream_continues_after_a_bad_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    fs::write(&path, "\u{feff}{\"a\": 1}\r\n\n[2]\n{\"a\": 123456789}\n {\"a\": 4}\n{\"a\"").unwrap();
+    let stream = JsonLinesStream::open(&path).unwrap().max_line_bytes(14);
+    let rows = stream_all(&stream, 1);
+    let text = |row: &anyhow::Result<Record>| match row {
+        Ok(row) => format!("{row:?}"),
+        Err(error) => error.downcast_ref::<DataError>().unwrap().position.to_string(),
+    };
+    let texts: Vec<_> = rows.iter().map(text).collect();
+    assert_eq!(
+        texts,
+        [r#"{"a": Number(1_int64)}"#, ", byte 14", ", byte 18", r#"{"a": Number(4_int64)}"#, ", byte 45"]
+    );
+    assert!(rows[2].as_ref().unwrap_err().to_string().contains("has 17 bytes (maximum: 14)"));
+    for position in 0..6 {
+        let mut cx = SampleContext::new(0);
+        let rest = stream.iter_at(Shard::new(0, 1), position, &mut cx).unwrap().unwrap();
+        assert!(rest.map(|row| text(&row)).eq(texts[(position as usize).min(5)..].iter().cloned()));
+    }
+}
+
+#[test]
+fn a_damaged_or_vanished_file_of_a_stream_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl.gz");
+    let whole = fs::read(fixture("pandas.jsonl.gz")).unwrap();
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        stream_all(&JsonLinesStream::open(&path).unwrap(), 1)
+    };
+    let problem = |rows: &[anyhow::Result<Record>]| {
+        let error = rows.last().unwrap().as_ref().unwrap_err().downcast_ref::<DataError>().unwrap();
+        assert!(error.file.contains("rows.jsonl.gz"));
+        format!("{:?}", error.problem)
+    };
+    for len in 1..whole.len() {
+        assert_eq!(problem(&read(&whole[..len])), "Truncated", "after {len} bytes");
+    }
+    let mut damaged = whole.clone();
+    damaged[whole.len() - 6] ^= 1;
+    assert!(problem(&read(&damaged)).contains("gzip"), "{}", problem(&read(&damaged)));
+    assert!(problem(&read(b"{\"a\": 12345}\n")).contains("gzip"));
+    assert!(read(b"").is_empty());
+
+    fs::write(folder.path().join("rows.zst"), "x").unwrap();
+    let zst = stream_all(&JsonLinesStream::open(folder.path().join("rows.zst")).unwrap(), 1);
+    assert!(zst[0].as_ref().unwrap_err().to_string().contains("is not supported"));
+
+    let plain = folder.path().join("rows.jsonl");
+    fs::write(&plain, "{\"a\": 1}\n".repeat(4000)).unwrap();
+    let stream = JsonLinesStream::open(&plain).unwrap();
+    let stream: JsonLinesStream = serde_json::from_str(&serde_json::to_string(&stream).unwrap()).unwrap();
+    fs::remove_file(&plain).unwrap();
+    let rows = stream_all(&stream, 2);
+    assert_eq!(rows.len(), 3, "an error for each block of 16 KiB");
+    assert!(rows.iter().all(Result::is_err));
+}
+
+#[test]
+fn a_snapshot_of_another_file_is_refused() {
+    let stream = JsonLinesStream::open(fixture("json-0.jsonl")).unwrap();
+    let from = |snapshot: &str, shard| {
+        let snapshot = serde_json::from_str(snapshot).unwrap();
+        let mut cx = SampleContext::new(0);
+        let items = stream.iter_from(shard, &mut cx, Some(snapshot));
+        items.map(Iterator::count).map_err(|error| error.to_string())
+    };
+    let one = Shard::new(0, 1);
+    assert_eq!(from(r#"{"block": 0, "offset": 0}"#, one), Ok(16));
+    assert_eq!(from(r#"{"block": 9, "offset": null}"#, one), Ok(0));
+    for invalid in [r#"{"block": 0, "offset": 18446744073709551615}"#, r#"{"block": 9, "offset": 3}"#] {
+        assert!(from(invalid, one).is_err(), "{invalid}");
+    }
+    let other = from(r#"{"block": 0, "offset": 0}"#, Shard::new(1, 2)).unwrap_err();
+    assert!(other.contains("which is not in shard 1 of 2"), "{other}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The index and the stream find the lines that a plain split finds.
+    #[test]
+    fn any_file_of_text_has_its_lines(
+        bytes in proptest::collection::vec(
+            prop_oneof![3 => Just(b'\n'), 1 => Just(b'\r'), 1 => Just(b' '), 3 => Just(b'a'), 1 => any::<u8>()], 0..80
+        ),
+        is_marked in any::<bool>(),
+        block_bytes in 1u64..30,
+        shards in 1usize..4,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        let mark: &[u8] = if is_marked { b"\xef\xbb\xbf" } else { b"" };
+        fs::write(&path, [mark, &bytes].concat()).unwrap();
+        // Bytes that begin with a mark themselves are rare, but possible.
+        let content = if is_marked { &bytes[..] } else { bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes) };
+        let mut expected: Vec<Option<String>> = content
+            .split_inclusive(|&byte| byte == b'\n')
+            .map(|line| {
+                let line = line.strip_suffix(b"\n").unwrap_or(line);
+                String::from_utf8(line.strip_suffix(b"\r").unwrap_or(line).to_vec()).ok()
+            })
+            .collect();
+        let options = TextLinesOptions::new(&path).block_bytes(block_bytes).index(IndexPlace::None);
+        let lines = options.open().unwrap();
+        let cx = &mut SampleContext::new(0);
+        let read: Vec<_> = (0..lines.len()).map(|index| lines.get(index, cx).ok()).collect();
+        prop_assert_eq!(&read, &expected);
+        if let Ok(many) = lines.get_many(&(0..lines.len()).rev().collect::<Vec<_>>(), cx) {
+            prop_assert!(many.into_iter().rev().map(Some).eq(expected.iter().cloned()));
+        }
+        let stream = options.open_stream().unwrap();
+        let mut streamed: Vec<_> = stream_all(&stream, shards).into_iter().map(Result::ok).collect();
+        if shards > 1 {
+            streamed.sort();
+            expected.sort();
+        }
+        prop_assert_eq!(&streamed, &expected);
+        // Resumed at each snapshot.
+        let shard = Shard::new(shards - 1, shards);
+        let mut items = stream.iter_from(shard, cx, None).unwrap();
+        let mut all: Vec<_> = stream.iter(shard, &mut SampleContext::new(0)).unwrap().map(Result::ok).collect();
+        loop {
+            let mut cx = SampleContext::new(0);
+            let rest = stream.iter_from(shard, &mut cx, Some(items.snapshot().unwrap())).unwrap();
+            prop_assert_eq!(rest.map(Result::ok).collect::<Vec<_>>(), all.clone());
+            if items.next().is_none() {
+                break;
+            }
+            all.remove(0);
+        }
+    }
+}
+
+#[test]
+fn lines_of_text_name_the_line_that_is_not_unicode() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.txt");
+    fs::write(&path, b"one\n\nth\xe9\n").unwrap();
+    let lines = TextLines::open(folder.path()).unwrap();
+    assert_eq!(lines.len(), 3);
+    let error = lines.get(2, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
+    assert_eq!(error.position, Position::Line(3));
+    assert!(matches!(error.problem, DataProblem::Malformed { format: "text", .. }));
+    let streamed = stream_all(&lines.stream().unwrap(), 1);
+    let error = streamed[2].as_ref().unwrap_err().downcast_ref::<DataError>().unwrap();
+    assert_eq!(error.position, Position::Offset(5));
+
+    let batches = same_everywhere(|workers| {
+        let lines = TextLines::open(fixture("json-*.jsonl")).unwrap();
+        DataLoader::builder(lines).batch_size(4).num_workers(workers).build().unwrap()
+    });
+    assert!(batches.iter().flatten().all(|line| line.starts_with('{') && line.ends_with('}')));
+    same_everywhere(|workers| {
+        let options = TextLinesOptions::new(fixture("json-*.jsonl")).block_bytes(300);
+        let lines: TextLinesStream = options.open_stream().unwrap();
+        DataLoader::stream(lines).snapshots().batch_size(4).shards(3).num_workers(workers).build().unwrap()
+    });
 }

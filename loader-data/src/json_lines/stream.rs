@@ -1,0 +1,164 @@
+//! The dataset [`JsonLinesStream`].
+
+use std::{marker::PhantomData, path::Path};
+
+use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{EXTENSIONS, JsonLinesOptions, STREAM_EXTENSIONS, parse::parse};
+use crate::{
+    error::DataError,
+    lines::{BlankLines, LineSnapshot, LineStream},
+    record::{FieldOptions, Record},
+};
+
+/// The rows of JSON lines files, read from the beginning to the end, without an index. Files that end with
+/// `.gz` are decompressed. A sample is that of [`JsonLines`](crate::JsonLines), which tells what is read.
+///
+/// # Shards
+/// The files are divided into blocks of equal size: by default 4 MiB, or less if all files together have less
+/// than 1 GiB, but at least 16 KiB. Block `i` belongs to shard `i % n`; a row belongs to the block that its
+/// first byte is in. A compressed file is one block. The order of the rows depends on the number of shards,
+/// so set [`shards`](loader_core::Builder::shards). To shuffle, use
+/// [`shuffle_buffer`](loader_core::IterableDataset::shuffle_buffer).
+///
+/// # Resuming
+/// With [`snapshots`](loader_core::Builder::snapshots), a resumed run continues at the byte after the last
+/// row. Without, it reads the shard from its beginning, but does not parse the rows before. A compressed file
+/// is always read from its beginning.
+///
+/// # Errors
+/// A row that cannot be parsed is an item that is an error, as for [`JsonLines`](crate::JsonLines), with its
+/// offset in the file instead of its line. If a file cannot be read, each of its blocks is one such item.
+///
+/// # Examples
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("reviews.jsonl");
+/// # std::fs::write(&path, "{\"text\": \"good\", \"stars\": 5}\n{\"text\": \"bad\", \"stars\": 1}\n")?;
+/// use loader_core::{DataLoader, IterableDataset};
+/// use loader_data::JsonLinesStream;
+///
+/// #[derive(serde::Deserialize)]
+/// struct Review {
+///     stars: u8,
+/// }
+///
+/// let reviews = JsonLinesStream::open(&path)?.rows::<Review>();
+/// let stars = reviews.map(|review, _cx| Ok(review.stars)).shuffle_buffer(1000);
+/// let loader = DataLoader::stream(stars).snapshots().shards(1).batch_size(2).build()?;
+/// let batch = loader.iter()?.next().unwrap()?;
+/// assert_eq!(batch.as_slice().iter().max(), Some(&5));
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct JsonLinesStream<R = Record> {
+    stream: LineStream,
+    fields: FieldOptions,
+    row: PhantomData<fn() -> R>,
+}
+
+impl JsonLinesStream<Record> {
+    /// Opens the files that `pattern` stands for, as [`JsonLines::open`](crate::JsonLines::open) does. Of a
+    /// folder, it also takes files whose names end with `.jsonl.gz`, `.ndjson.gz` or `.json.gz`. Reads none
+    /// of the files.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if there is no such file.
+    pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
+        JsonLinesOptions::new(pattern).open_stream()
+    }
+
+    /// Opens the files that `patterns` stand for, in this order, as [`open`](Self::open) does.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
+        JsonLinesOptions::new_all(patterns).open_stream()
+    }
+
+    /// Opens what `options` say. The option `index` has no effect.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_options(options: &JsonLinesOptions) -> Result<Self, DataError> {
+        let extensions = [EXTENSIONS.as_slice(), &STREAM_EXTENSIONS].concat();
+        let mut stream =
+            LineStream::open(options.patterns(), &extensions, BlankLines::Skip, options.block_bytes)?;
+        stream.set_max_line_bytes(options.max_line_bytes);
+        Ok(Self::new(stream, options.fields.clone()))
+    }
+}
+
+impl<R> JsonLinesStream<R> {
+    pub(super) fn new(stream: LineStream, fields: FieldOptions) -> Self {
+        Self { stream, fields, row: PhantomData }
+    }
+
+    /// Returns rows of type `T`, as [`JsonLines::rows`](crate::JsonLines::rows) does.
+    #[must_use]
+    pub fn rows<T: DeserializeOwned + Send + 'static>(self) -> JsonLinesStream<T> {
+        JsonLinesStream::new(self.stream, self.fields)
+    }
+
+    /// Sets the fields of a record, as [`JsonLines::fields`](crate::JsonLines::fields) does.
+    #[must_use]
+    pub fn fields(mut self, fields: FieldOptions) -> Self {
+        self.fields = fields;
+        self
+    }
+
+    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+    #[must_use]
+    pub fn max_line_bytes(mut self, bytes: u64) -> Self {
+        self.stream.set_max_line_bytes(bytes);
+        self
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> IterableDataset for JsonLinesStream<R> {
+    type Sample = R;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
+        self.stream.samples(shard, None, |line| parse(line, &self.fields))
+    }
+
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
+        let samples = self.stream.samples(shard, None, |line| parse(line, &self.fields))?;
+        Ok(Some(samples.skip_lines(position)))
+    }
+
+    /// Returns the number of rows if the stream was made by [`JsonLines::stream`](crate::JsonLines::stream).
+    fn len(&self) -> Option<usize> {
+        self.stream.len()
+    }
+
+    /// Returns a hash of the names (without folders) and sizes of the files, the size of the blocks, and the
+    /// options of the fields.
+    fn fingerprint(&self) -> String {
+        format!("json_lines_stream({}{})", self.stream.fingerprint(), self.fields.fingerprint())
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for JsonLinesStream<R> {
+    type Snapshot = LineSnapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<LineSnapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = LineSnapshot> + Send> {
+        self.stream.samples(shard, snapshot, |line| parse(line, &self.fields))
+    }
+}

@@ -1,0 +1,264 @@
+//! The lines of files, read from the beginning to the end.
+
+use std::{io, marker::PhantomData, path::Path};
+
+use anyhow::ensure;
+use loader_core::{Shard, SnapshotIterator};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    BYTE_ORDER_MARK, BlankLines, MAX_LINE_BYTES,
+    blocks::{Block, Blocks},
+    compressed::Compression,
+    reader::LineReader,
+    scan::first_byte,
+    too_long,
+};
+use crate::{
+    error::{DataError, DataProblem, Position, Result},
+    source::{Blob, Files},
+};
+
+/// The lines of files in shards of blocks: block `i` belongs to shard `i % n`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LineStream {
+    files: Files,
+    blocks: Blocks,
+    blank_lines: BlankLines,
+    max_line_bytes: u64,
+    /// Number of lines in all files, if they have been counted.
+    len: Option<usize>,
+}
+
+/// Where a shard of a stream of lines continues: a block, and an offset in its file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineSnapshot {
+    /// The block that is read, or is read next.
+    block: u64,
+    /// Offset of the next line in the file, after decompression; `None` at the beginning of the block.
+    offset: Option<u64>,
+}
+
+impl LineStream {
+    /// Lists the files. Reads none of them.
+    pub(crate) fn open<P: AsRef<Path>>(
+        patterns: impl IntoIterator<Item = P>,
+        extensions: &[&str],
+        blank_lines: BlankLines,
+        block_bytes: Option<u64>,
+    ) -> Result<Self> {
+        Self::new(Files::list(patterns, extensions)?, blank_lines, block_bytes)
+    }
+
+    pub(super) fn new(files: Files, blank_lines: BlankLines, block_bytes: Option<u64>) -> Result<Self> {
+        let is_whole = |file: usize| Compression::of(&files.get(file)).is_some();
+        let blocks = Blocks::new(&files, block_bytes, is_whole)
+            .map_err(|error| DataError::new("the list of blocks", DataProblem::Memory(error.to_string())))?;
+        Ok(Self { files, blocks, blank_lines, max_line_bytes: MAX_LINE_BYTES, len: None })
+    }
+
+    pub(super) fn with_limits(self, max_line_bytes: u64, len: Option<usize>) -> Self {
+        Self { max_line_bytes, len, ..self }
+    }
+
+    pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {
+        self.max_line_bytes = bytes;
+    }
+
+    /// Number of lines, if it is known.
+    pub(crate) fn len(&self) -> Option<usize> {
+        self.len
+    }
+
+    /// Text that identifies the files and how they are divided.
+    pub(crate) fn fingerprint(&self) -> String {
+        format!("#{:016x} in blocks of {}", self.files.listing(), self.blocks.block_bytes())
+    }
+
+    /// Returns what `parse` makes of the lines of `shard` after `snapshot`.
+    ///
+    /// # Errors
+    /// Returns an error if the snapshot is not of this shard, or its file cannot be read.
+    pub(crate) fn samples<T, F: Fn(&[u8]) -> Result<T, DataProblem>>(
+        &self,
+        shard: Shard,
+        snapshot: Option<LineSnapshot>,
+        parse: F,
+    ) -> anyhow::Result<Samples<'_, T, F>> {
+        Ok(Samples { lines: self.lines(shard, snapshot)?, parse, sample: PhantomData })
+    }
+
+    fn lines(&self, shard: Shard, snapshot: Option<LineSnapshot>) -> anyhow::Result<LineIter<'_>> {
+        let (index, count) = (shard.index() as u64, shard.count() as u64);
+        let start = snapshot.unwrap_or(LineSnapshot { block: index, offset: None });
+        ensure!(
+            start.block % count == index,
+            "the snapshot is at block {}, which is not in shard {index} of {count}",
+            start.block
+        );
+        let mut lines =
+            LineIter { stream: self, step: count, block: start.block, open: None, line: Vec::new() };
+        if let Some(offset) = start.offset {
+            lines.open = Some(self.open_block(start.block, Some(offset))?);
+        }
+        Ok(lines)
+    }
+
+    /// Opens a block at its first line, or at `offset`.
+    fn open_block(&self, number: u64, offset: Option<u64>) -> Result<OpenBlock> {
+        let Some(block) = self.blocks.get(number, &self.files) else {
+            let reason = format!("there is no block {number}");
+            return Err(DataError::new(
+                "the files",
+                DataProblem::Malformed { format: "a snapshot of them", reason },
+            ));
+        };
+        let blob = self.files.open(block.file)?;
+        if let Some(compression) = Compression::of(blob.file()) {
+            let mut reader = LineReader::new(compression.reader(&blob)?, 0);
+            reader.skip_to(offset.unwrap_or(0)).map_err(|error| read_error(&blob, 0, error))?;
+            return Ok(OpenBlock { block, reader, end: u64::MAX });
+        }
+        let start = offset.unwrap_or_else(|| first_byte(block.bytes.start));
+        if start > blob.len() {
+            return Err(blob.error(start, DataProblem::Truncated));
+        }
+        let mut reader = LineReader::new(blob.reader(start..blob.len()), start);
+        if offset.is_none() && block.bytes.start > 0 {
+            // The rest of the line that begins before the block, or the line break before the block.
+            reader.skip_line(block.bytes.end).map_err(|error| read_error(&blob, start, error))?;
+        }
+        let end = block.bytes.end;
+        Ok(OpenBlock { block, reader, end })
+    }
+}
+
+/// A block that is being read.
+struct OpenBlock {
+    block: Block,
+    reader: LineReader,
+    /// Lines that begin here or later belong to another block.
+    end: u64,
+}
+
+/// What a function makes of the lines of a shard.
+pub(crate) struct Samples<'a, T, F> {
+    lines: LineIter<'a>,
+    parse: F,
+    sample: PhantomData<fn() -> T>,
+}
+
+impl<T, F> Samples<'_, T, F> {
+    /// Skips `count` lines without parsing them. Lines that cannot be read count.
+    pub(crate) fn skip_lines(mut self, count: u64) -> Self {
+        for _ in 0..count {
+            if self.lines.next_with(|_| Ok(())).is_none() {
+                break;
+            }
+        }
+        self
+    }
+}
+
+impl<T, F: Fn(&[u8]) -> Result<T, DataProblem>> Iterator for Samples<'_, T, F> {
+    type Item = anyhow::Result<T>;
+
+    fn next(&mut self) -> Option<anyhow::Result<T>> {
+        Some(self.lines.next_with(&self.parse)?.map_err(Into::into))
+    }
+}
+
+impl<T, F: Fn(&[u8]) -> Result<T, DataProblem>> SnapshotIterator for Samples<'_, T, F> {
+    type Snapshot = LineSnapshot;
+
+    fn snapshot(&self) -> anyhow::Result<LineSnapshot> {
+        let offset = self.lines.open.as_ref().map(|open| open.reader.position());
+        Ok(LineSnapshot { block: self.lines.block, offset })
+    }
+}
+
+/// The lines of a shard.
+struct LineIter<'a> {
+    stream: &'a LineStream,
+    /// Number of shards.
+    step: u64,
+    /// The block that is open, or is opened next.
+    block: u64,
+    open: Option<OpenBlock>,
+    line: Vec<u8>,
+}
+
+impl LineIter<'_> {
+    /// Reads the next line, with its line break, and returns what `parse` makes of it.
+    ///
+    /// A line that is too long or cannot be parsed is an error, and the line after it follows. After an error
+    /// of reading, the next block follows.
+    fn next_with<T>(&mut self, parse: impl FnOnce(&[u8]) -> Result<T, DataProblem>) -> Option<Result<T>> {
+        let found = self.read_line().transpose()?;
+        Some(found.and_then(|line| {
+            let max = self.stream.max_line_bytes;
+            let parsed =
+                if line.len > max { Err(too_long(line.len, max)) } else { parse(&self.line[line.skipped..]) };
+            parsed.map_err(|problem| {
+                let location = self.stream.files.get(line.file).location;
+                DataError::new(location, problem).at(Position::Offset(line.start))
+            })
+        }))
+    }
+
+    /// Reads the next line that is a sample into `self.line`.
+    fn read_line(&mut self) -> Result<Option<FoundLine>> {
+        loop {
+            let Some(open) = &mut self.open else {
+                if self.block >= self.stream.blocks.len() {
+                    return Ok(None);
+                }
+                let opened = self.stream.open_block(self.block, None);
+                self.open = Some(opened.inspect_err(|_| self.block += self.step)?);
+                continue;
+            };
+            let start = open.reader.position();
+            // The byte order mark does not count.
+            let (max, mark) = (self.stream.max_line_bytes, BYTE_ORDER_MARK.len() as u64);
+            let max = if start == 0 { max.saturating_add(mark) } else { max };
+            let read = if start < open.end { open.reader.read_line(&mut self.line, max) } else { Ok(0) };
+            let file = open.block.file;
+            if !matches!(read, Ok(1..)) {
+                self.open = None;
+                self.block += self.step;
+            }
+            let len = match read {
+                Ok(0) => continue,
+                Ok(len) => len,
+                Err(error) => return Err(read_error(&*self.stream.files.open(file)?, start, error)),
+            };
+            let skipped = if start == 0 && self.line.starts_with(BYTE_ORDER_MARK) { mark } else { 0 };
+            let is_only_mark = len == skipped;
+            let is_blank = len <= max && self.line[skipped as usize..].trim_ascii().is_empty();
+            let is_skipped = is_only_mark || is_blank && self.stream.blank_lines == BlankLines::Skip;
+            if !is_skipped {
+                return Ok(Some(FoundLine { file, start, len: len - skipped, skipped: skipped as usize }));
+            }
+        }
+    }
+}
+
+/// A line that was read.
+struct FoundLine {
+    file: usize,
+    /// Offset in the file.
+    start: u64,
+    /// Number of bytes, with the line break.
+    len: u64,
+    /// Number of bytes of the byte order mark before it.
+    skipped: usize,
+}
+
+/// Returns the error of reading at `position`, which is counted after decompression.
+fn read_error(blob: &Blob, position: u64, error: io::Error) -> DataError {
+    if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) {
+        let problem = DataProblem::Malformed { format: "gzip", reason: error.to_string() };
+        return blob.error(position, problem);
+    }
+    blob.read_error(position, error)
+}

@@ -1,0 +1,196 @@
+//! The datasets [`TextLines`] and [`TextLinesStream`].
+
+use std::path::Path;
+
+use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use serde::{Deserialize, Serialize};
+
+use super::{EXTENSIONS, STREAM_EXTENSIONS, TextLinesOptions, text};
+use crate::{
+    error::DataError,
+    lines::{BlankLines, LineSnapshot, LineStream, Lines},
+};
+
+/// The lines of text files, with random access. A sample is a `String` without the line break; a batch is a
+/// `Vec<String>`.
+///
+/// Blank lines are samples too, so that the lines of two files can be paired. A line ends with `\n` or
+/// `\r\n`; the last line may have no end. The text must be UTF-8; a byte order mark at the beginning of a
+/// file is skipped. Opening the files makes an index, as [`JsonLines`](crate::JsonLines) does.
+///
+/// # Errors
+/// A sample fails with a [`DataError`] that names the file and the line if the line is not UTF-8, or longer
+/// than [`max_line_bytes`](Self::max_line_bytes), or if the file has changed since it was opened.
+///
+/// # Examples
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("poem.txt");
+/// # std::fs::write(&path, "one\n\nthree")?;
+/// use loader_core::DataLoader;
+/// use loader_data::TextLines;
+///
+/// let loader = DataLoader::builder(TextLines::open(&path)?).batch_size(3).build()?;
+/// assert_eq!(loader.iter()?.next().unwrap()?, ["one", "", "three"]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TextLines {
+    lines: Lines,
+}
+
+impl TextLines {
+    /// Opens the files that `pattern` stands for: a file, a folder (all files in it and its sub-folders whose
+    /// names end with `.txt`, ordered by path), or a name with braces and wildcards.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if there is no such file, or a file cannot be read. The text is not checked.
+    pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
+        TextLinesOptions::new(pattern).open()
+    }
+
+    /// Opens the files that `patterns` stand for, in this order.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
+        TextLinesOptions::new_all(patterns).open()
+    }
+
+    /// Opens what `options` say.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_options(options: &TextLinesOptions) -> Result<Self, DataError> {
+        let lines = Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Keep, &options.index)?;
+        Ok(Self { lines }.max_line_bytes(options.max_line_bytes))
+    }
+
+    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+    #[must_use]
+    pub fn max_line_bytes(mut self, bytes: u64) -> Self {
+        self.lines.set_max_line_bytes(bytes);
+        self
+    }
+
+    /// Returns the same lines as a stream whose length is known.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::Memory`](crate::DataProblem::Memory) if memory runs out.
+    pub fn stream(&self) -> Result<TextLinesStream, DataError> {
+        Ok(TextLinesStream { stream: self.lines.stream()? })
+    }
+}
+
+impl Dataset for TextLines {
+    type Sample = String;
+
+    fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<String> {
+        Ok(self.lines.get(index, text)?)
+    }
+
+    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<String>> {
+        Ok(self.lines.get_many(indices, text)?)
+    }
+
+    /// Returns a hash of the names (without folders) and sizes of the files.
+    fn fingerprint(&self) -> String {
+        format!("text_lines(#{:016x})", self.lines.files().listing())
+    }
+}
+
+/// The lines of text files, read from the beginning to the end, without an index. A sample is that of
+/// [`TextLines`].
+///
+/// Files that end with `.gz` are decompressed. Shards, resuming and errors are those of
+/// [`JsonLinesStream`](crate::JsonLinesStream).
+///
+/// # Examples
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("poem.txt");
+/// # std::fs::write(&path, "one\n\nthree")?;
+/// use loader_core::{DataLoader, IterableDataset};
+/// use loader_data::TextLinesStream;
+///
+/// let lines = TextLinesStream::open(&path)?.filter(|line, _cx| Ok(!line.is_empty()));
+/// let loader = DataLoader::stream(lines).snapshots().shards(1).batch_size(3).build()?;
+/// assert_eq!(loader.iter()?.next().unwrap()?, ["one", "three"]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TextLinesStream {
+    stream: LineStream,
+}
+
+impl TextLinesStream {
+    /// Opens the files that `pattern` stands for, as [`TextLines::open`] does. Of a folder, it also takes
+    /// files whose names end with `.txt.gz`. Reads none of the files.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if there is no such file.
+    pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
+        TextLinesOptions::new(pattern).open_stream()
+    }
+
+    /// Opens what `options` say. The option `index` has no effect.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn from_options(options: &TextLinesOptions) -> Result<Self, DataError> {
+        let extensions = [EXTENSIONS, STREAM_EXTENSIONS].concat();
+        let mut stream =
+            LineStream::open(options.patterns(), &extensions, BlankLines::Keep, options.block_bytes)?;
+        stream.set_max_line_bytes(options.max_line_bytes);
+        Ok(Self { stream })
+    }
+}
+
+impl IterableDataset for TextLinesStream {
+    type Sample = String;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<String>> + Send> {
+        self.stream.samples(shard, None, text)
+    }
+
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<String>> + Send>> {
+        Ok(Some(self.stream.samples(shard, None, text)?.skip_lines(position)))
+    }
+
+    /// Returns the number of lines if the stream was made by [`TextLines::stream`].
+    fn len(&self) -> Option<usize> {
+        self.stream.len()
+    }
+
+    /// Returns a hash of the names (without folders) and sizes of the files, and the size of the blocks.
+    fn fingerprint(&self) -> String {
+        format!("text_lines_stream({})", self.stream.fingerprint())
+    }
+}
+
+impl SnapshotDataset for TextLinesStream {
+    type Snapshot = LineSnapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<LineSnapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<String>, Snapshot = LineSnapshot> + Send>
+    {
+        self.stream.samples(shard, snapshot, text)
+    }
+}

@@ -1,0 +1,95 @@
+//! Options of lines of text.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{TextLines, TextLinesStream};
+use crate::{error::DataError, index::IndexPlace, lines::MAX_LINE_BYTES, source::one_or_many};
+
+/// What to read as lines of text, for example from a config file.
+///
+/// # Examples
+/// ```
+/// use loader_data::TextLinesOptions;
+///
+/// let options: TextLinesOptions = serde_json::from_str(r#"{"path": "books/*.txt", "index": "beside"}"#)?;
+/// assert_eq!(options.open().unwrap_err().to_string(), "`books/*.txt`: no such file; check the path");
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextLinesOptions {
+    /// A file, a folder or a pattern, or a list of them.
+    #[serde(deserialize_with = "one_or_many")]
+    path: Vec<PathBuf>,
+    #[serde(default)]
+    pub(super) index: IndexPlace,
+    #[serde(default = "max_line_bytes")]
+    pub(super) max_line_bytes: u64,
+    #[serde(default)]
+    pub(super) block_bytes: Option<u64>,
+}
+
+fn max_line_bytes() -> u64 {
+    MAX_LINE_BYTES
+}
+
+impl TextLinesOptions {
+    /// Returns the default options for the files that `pattern` stands for, see [`TextLines::open`].
+    pub fn new(pattern: impl AsRef<Path>) -> Self {
+        Self::new_all([pattern])
+    }
+
+    /// Returns the default options for the files that `patterns` stand for, in this order.
+    pub fn new_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
+        Self {
+            path: patterns.into_iter().map(|pattern| pattern.as_ref().to_owned()).collect(),
+            index: IndexPlace::default(),
+            max_line_bytes: MAX_LINE_BYTES,
+            block_bytes: None,
+        }
+    }
+
+    /// Sets where the index is stored; by default in the user's cache folder.
+    #[must_use]
+    pub fn index(mut self, place: IndexPlace) -> Self {
+        self.index = place;
+        self
+    }
+
+    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+    #[must_use]
+    pub fn max_line_bytes(mut self, bytes: u64) -> Self {
+        self.max_line_bytes = bytes;
+        self
+    }
+
+    /// Sets the number of bytes of the blocks that a stream deals to its shards, see
+    /// [`JsonLinesStream`](crate::JsonLinesStream).
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u64) -> Self {
+        self.block_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens the files for random access.
+    ///
+    /// # Errors
+    /// As for [`TextLines::open`].
+    pub fn open(&self) -> Result<TextLines, DataError> {
+        TextLines::from_options(self)
+    }
+
+    /// Opens the files as a stream.
+    ///
+    /// # Errors
+    /// As for [`TextLinesStream::open`].
+    pub fn open_stream(&self) -> Result<TextLinesStream, DataError> {
+        TextLinesStream::from_options(self)
+    }
+
+    pub(super) fn patterns(&self) -> &[PathBuf] {
+        &self.path
+    }
+}
