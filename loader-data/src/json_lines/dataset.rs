@@ -79,7 +79,8 @@ impl JsonLines<Record> {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_options(options: &JsonLinesOptions) -> Result<Self, DataError> {
-        let mut lines = Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Skip, &options.index)?;
+        let mut lines =
+            Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Skip, &options.index, &options.store)?;
         lines.set_max_line_bytes(options.max_line_bytes);
         Ok(Self { lines, fields: options.fields.clone(), row: PhantomData })
     }

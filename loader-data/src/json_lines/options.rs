@@ -10,7 +10,7 @@ use crate::{
     index::IndexPlace,
     lines::MAX_LINE_BYTES,
     record::{FieldOptions, Record},
-    source::one_or_many,
+    source::{StoreOptions, one_or_many},
 };
 
 /// What to read as JSON lines, for example from a config file.
@@ -38,6 +38,8 @@ pub struct JsonLinesOptions {
     pub(super) max_line_bytes: u64,
     #[serde(default)]
     pub(super) block_bytes: Option<u64>,
+    #[serde(default)]
+    pub(super) store: StoreOptions,
 }
 
 fn max_line_bytes() -> u64 {
@@ -58,6 +60,7 @@ impl JsonLinesOptions {
             index: IndexPlace::default(),
             max_line_bytes: MAX_LINE_BYTES,
             block_bytes: None,
+            store: StoreOptions::default(),
         }
     }
 
@@ -86,6 +89,13 @@ impl JsonLinesOptions {
     #[must_use]
     pub fn block_bytes(mut self, bytes: u64) -> Self {
         self.block_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets how files are read from servers.
+    #[must_use]
+    pub fn store(mut self, store: StoreOptions) -> Self {
+        self.store = store;
         self
     }
 

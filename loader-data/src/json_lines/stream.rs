@@ -84,8 +84,13 @@ impl JsonLinesStream<Record> {
     /// As for [`open`](Self::open).
     pub fn from_options(options: &JsonLinesOptions) -> Result<Self, DataError> {
         let extensions = [EXTENSIONS.as_slice(), &STREAM_EXTENSIONS].concat();
-        let mut stream =
-            LineStream::open(options.patterns(), &extensions, BlankLines::Skip, options.block_bytes)?;
+        let mut stream = LineStream::open(
+            options.patterns(),
+            &extensions,
+            BlankLines::Skip,
+            options.block_bytes,
+            &options.store,
+        )?;
         stream.set_max_line_bytes(options.max_line_bytes);
         Ok(Self::new(stream, options.fields.clone()))
     }

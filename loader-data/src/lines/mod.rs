@@ -8,14 +8,14 @@ mod reader;
 mod scan;
 mod stream;
 
-use std::path::Path;
+use std::{iter, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     index::IndexPlace,
-    source::Files,
+    source::{Files, StoreOptions},
 };
 use compressed::Compression;
 use index::{Line, LineIndex};
@@ -59,8 +59,9 @@ impl Lines {
         extensions: &[&str],
         blank_lines: BlankLines,
         place: &IndexPlace,
+        store: &StoreOptions,
     ) -> Result<Self> {
-        let files = Files::list(patterns, extensions)?;
+        let files = Files::list_with(patterns, extensions, store)?;
         for file in (0..files.len()).map(|file| files.get(file)) {
             if Compression::of(&file).is_some() {
                 let reason = "a compressed file has no random access; open it as a stream, or decompress it";
@@ -113,17 +114,19 @@ impl Lines {
         }
         wanted.sort_unstable_by_key(|(line, _)| line.index);
         let mut parsed: Vec<Option<T>> = indices.iter().map(|_| None).collect();
-        let mut rest = wanted.as_slice();
-        while let Some((first, _)) = rest.first() {
-            let (run, after) = rest.split_at(together(rest));
-            let (start, end) = (first.bytes.start, run.last().map_or(0, |(line, _)| line.bytes.end));
-            let bytes = self.files.open(first.file)?.read(start..end)?;
-            for (line, place) in run {
-                let line_bytes = (line.bytes.start - start) as usize..(line.bytes.end - start) as usize;
-                let value = parse(&bytes[line_bytes]).map_err(|problem| self.error(line, problem))?;
-                parsed[*place] = Some(value);
+        for of_file in wanted.chunk_by(|(one, _), (other, _)| one.file == other.file) {
+            let runs = runs(of_file);
+            let range = |run: &&[(Line, usize)]| run[0].0.bytes.start..run[run.len() - 1].0.bytes.end;
+            let ranges: Vec<_> = runs.iter().map(range).collect();
+            let blob = self.files.open(of_file[0].0.file)?;
+            for (run, bytes) in iter::zip(runs, blob.read_ranges(&ranges)?) {
+                let start = run[0].0.bytes.start;
+                for (line, place) in run {
+                    let line_bytes = (line.bytes.start - start) as usize..(line.bytes.end - start) as usize;
+                    let value = parse(&bytes[line_bytes]).map_err(|problem| self.error(line, problem))?;
+                    parsed[*place] = Some(value);
+                }
             }
-            rest = after;
         }
         Ok(parsed.into_iter().map(|value| value.expect("each place is in one run")).collect())
     }
@@ -151,16 +154,20 @@ impl Lines {
     }
 }
 
-/// Returns how many of `lines`, which are sorted, are read together.
-fn together(lines: &[(Line, usize)]) -> usize {
-    let Some((first, _)) = lines.first() else { return 0 };
-    let fits = |pair: &[(Line, usize)]| {
-        let (before, line) = (&pair[0].0, &pair[1].0);
-        line.file == first.file
-            && line.bytes.end - first.bytes.start <= MAX_READ
-            && line.bytes.start.saturating_sub(before.bytes.end) <= MAX_GAP
-    };
-    1 + lines.windows(2).take_while(|pair| fits(pair)).count()
+/// Splits `lines` of one file, which are sorted, into runs that are read together.
+fn runs(mut lines: &[(Line, usize)]) -> Vec<&[(Line, usize)]> {
+    let mut runs = Vec::new();
+    while let Some((first, _)) = lines.first() {
+        let fits = |pair: &[(Line, usize)]| {
+            let (before, line) = (&pair[0].0.bytes, &pair[1].0.bytes);
+            line.end - first.bytes.start <= MAX_READ && line.start.saturating_sub(before.end) <= MAX_GAP
+        };
+        let len = 1 + lines.windows(2).take_while(|pair| fits(pair)).count();
+        let (run, rest) = lines.split_at(len);
+        runs.push(run);
+        lines = rest;
+    }
+    runs
 }
 
 fn too_long(len: u64, max: u64) -> DataProblem {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    source::{Blob, Files},
+    source::{Blob, Files, StoreOptions},
 };
 
 /// The lines of files in shards of blocks: block `i` belongs to shard `i % n`.
@@ -46,8 +46,9 @@ impl LineStream {
         extensions: &[&str],
         blank_lines: BlankLines,
         block_bytes: Option<u64>,
+        store: &StoreOptions,
     ) -> Result<Self> {
-        Self::new(Files::list(patterns, extensions)?, blank_lines, block_bytes)
+        Self::new(Files::list_with(patterns, extensions, store)?, blank_lines, block_bytes)
     }
 
     pub(super) fn new(files: Files, blank_lines: BlankLines, block_bytes: Option<u64>) -> Result<Self> {

@@ -62,7 +62,8 @@ impl TextLines {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_options(options: &TextLinesOptions) -> Result<Self, DataError> {
-        let lines = Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Keep, &options.index)?;
+        let lines =
+            Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Keep, &options.index, &options.store)?;
         Ok(Self { lines }.max_line_bytes(options.max_line_bytes))
     }
 
@@ -143,8 +144,13 @@ impl TextLinesStream {
     /// As for [`open`](Self::open).
     pub fn from_options(options: &TextLinesOptions) -> Result<Self, DataError> {
         let extensions = [EXTENSIONS, STREAM_EXTENSIONS].concat();
-        let mut stream =
-            LineStream::open(options.patterns(), &extensions, BlankLines::Keep, options.block_bytes)?;
+        let mut stream = LineStream::open(
+            options.patterns(),
+            &extensions,
+            BlankLines::Keep,
+            options.block_bytes,
+            &options.store,
+        )?;
         stream.set_max_line_bytes(options.max_line_bytes);
         Ok(Self { stream })
     }

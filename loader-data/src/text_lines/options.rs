@@ -5,7 +5,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{TextLines, TextLinesStream};
-use crate::{error::DataError, index::IndexPlace, lines::MAX_LINE_BYTES, source::one_or_many};
+use crate::{
+    error::DataError,
+    index::IndexPlace,
+    lines::MAX_LINE_BYTES,
+    source::{StoreOptions, one_or_many},
+};
 
 /// What to read as lines of text, for example from a config file.
 ///
@@ -29,6 +34,8 @@ pub struct TextLinesOptions {
     pub(super) max_line_bytes: u64,
     #[serde(default)]
     pub(super) block_bytes: Option<u64>,
+    #[serde(default)]
+    pub(super) store: StoreOptions,
 }
 
 fn max_line_bytes() -> u64 {
@@ -48,6 +55,7 @@ impl TextLinesOptions {
             index: IndexPlace::default(),
             max_line_bytes: MAX_LINE_BYTES,
             block_bytes: None,
+            store: StoreOptions::default(),
         }
     }
 
@@ -70,6 +78,13 @@ impl TextLinesOptions {
     #[must_use]
     pub fn block_bytes(mut self, bytes: u64) -> Self {
         self.block_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets how files are read from servers.
+    #[must_use]
+    pub fn store(mut self, store: StoreOptions) -> Self {
+        self.store = store;
         self
     }
 
