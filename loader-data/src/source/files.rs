@@ -47,7 +47,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Lists files with the default options for servers. See [`list_with`](Self::list_with).
+    /// Lists files with the options for servers of the scope that this thread is in. See [`list_with`](Self::list_with).
     ///
     /// # Errors
     /// As for [`list_with`](Self::list_with).
@@ -55,7 +55,7 @@ impl Files {
         patterns: impl IntoIterator<Item = P>,
         extensions: &[&str],
     ) -> Result<Self> {
-        Self::list_with(patterns, extensions, &StoreOptions::default())
+        Self::list_with(patterns, extensions, &StoreOptions::current())
     }
 
     /// Lists the files that `patterns` stand for, in the order of the patterns. A pattern is a file, a folder (all

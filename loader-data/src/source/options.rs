@@ -1,6 +1,6 @@
 //! Options for files on servers. They exist without the feature `cloud` too, so that a config file has the same keys.
 
-use std::{path::PathBuf, time::Duration};
+use std::{cell::RefCell, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 /// assert!(serde_json::from_str::<StoreOptions>(r#"{"endpiont": "https://minio:9000"}"#).is_err());
 /// # anyhow::Ok(())
 /// ```
+///
+/// Every format takes them through [`scope`](Self::scope).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
@@ -52,6 +54,46 @@ impl Default for StoreOptions {
             max_retries: 10,
             cache: None,
         }
+    }
+}
+
+thread_local! {
+    /// The options of the scope that this thread is in.
+    static SCOPE: RefCell<StoreOptions> = RefCell::default();
+}
+
+impl StoreOptions {
+    /// Calls `open`, which opens datasets in this thread. These datasets keep the options, also in workers.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # #[cfg(feature = "tokens")] {
+    /// use loader_core::DType;
+    /// use loader_data::{StoreOptions, Tokens};
+    ///
+    /// let options = StoreOptions { region: Some("eu-west-1".to_owned()), ..StoreOptions::default() };
+    /// let open = || Tokens::<i64>::open("s3://corpus/train-{000..099}.bin", DType::U16, 1025);
+    /// let tokens = options.scope(open)?;
+    /// # }
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn scope<R>(&self, open: impl FnOnce() -> R) -> R {
+        /// Restores the options when it is dropped, also after a panic.
+        struct Restore(StoreOptions);
+
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                SCOPE.set(std::mem::take(&mut self.0));
+            }
+        }
+
+        let _restore = Restore(SCOPE.replace(self.clone()));
+        open()
+    }
+
+    /// Returns the options of the scope that this thread is in, otherwise the default.
+    pub(super) fn current() -> Self {
+        SCOPE.with_borrow(Self::clone)
     }
 }
 

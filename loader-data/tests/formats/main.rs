@@ -3,6 +3,11 @@
 
 mod everywhere;
 mod json_lines;
+#[cfg(feature = "cloud")]
+#[allow(dead_code, reason = "the unit tests use all of it")]
+mod server;
+#[cfg(feature = "cloud")]
+mod store;
 mod tokens;
 
 loader_worker::init_before_main!();
