@@ -159,6 +159,16 @@ pub enum DataProblem {
     /// The type of the sample refuses the record: a missing field, a wrong type.
     #[error("the record does not fit the type of the sample: {0}")]
     Record(String),
+    /// A sample of an archive has the same field twice.
+    #[error("the sample has the field `{field}` twice; names must differ, also in lower case")]
+    DuplicateField {
+        /// The field.
+        field: String,
+    },
+    /// An image cannot be decoded.
+    #[cfg(feature = "image-folder")]
+    #[error("{0}")]
+    Image(#[from] crate::ImageProblem),
     /// A part of the file is larger than the limit, which keeps a damaged file from taking all memory.
     #[error("has {len} bytes (maximum: {max}); raise `{option}` if that is right")]
     TooLarge {

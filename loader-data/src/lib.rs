@@ -28,7 +28,7 @@
 mod error;
 #[cfg(feature = "image-folder")]
 mod image_folder;
-#[cfg(feature = "json-lines")]
+#[cfg(any(feature = "json-lines", feature = "tar"))]
 mod index;
 #[cfg(feature = "json-lines")]
 mod json_lines;
@@ -38,6 +38,8 @@ mod lines;
 mod record;
 #[cfg(feature = "records")]
 mod source;
+#[cfg(feature = "tar")]
+mod tar_shards;
 #[cfg(feature = "json-lines")]
 mod text_lines;
 #[cfg(feature = "tokens")]
@@ -51,7 +53,7 @@ pub use image_folder::{
     ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE, Pixel,
     Step, Transform, TransformError,
 };
-#[cfg(feature = "json-lines")]
+#[cfg(any(feature = "json-lines", feature = "tar"))]
 pub use index::IndexPlace;
 #[cfg(feature = "json-lines")]
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
@@ -61,6 +63,8 @@ pub use lines::LineSnapshot;
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]
 pub use source::{CacheOptions, StoreOptions};
+#[cfg(feature = "tar")]
+pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
 #[cfg(feature = "json-lines")]
 pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream};
 #[cfg(feature = "tokens")]

@@ -8,6 +8,7 @@ mod json_lines;
 mod server;
 #[cfg(feature = "cloud")]
 mod store;
+mod tar_shards;
 mod tokens;
 
 loader_worker::init_before_main!();

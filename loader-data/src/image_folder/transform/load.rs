@@ -73,6 +73,34 @@ impl Transform {
         self.load_up_to(MAX_FILE_BYTES, path.as_ref(), rng)
     }
 
+    /// Decodes the content of an image file that is in memory, for example a field of a sample from a tar archive, and
+    /// transforms it. Returns a tensor of shape `[3, height, width]`, as [`load`](Self::load) does.
+    ///
+    /// # Errors
+    /// Returns [`ImageProblem`].
+    ///
+    /// # Panics
+    /// As for [`load`](Self::load).
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::SampleContext;
+    /// use loader_data::Transform;
+    ///
+    /// let file = std::fs::read("photos/table/coffee.jpg")?;
+    /// let image = Transform::new().resize(100).decode::<u8>(&file, SampleContext::new(7).rng())?;
+    /// assert_eq!(image.shape(), [3, 100, 150]);
+    /// # anyhow::Ok(())
+    /// ```
+    pub fn decode<P: Pixel>(&self, file: &[u8], rng: &mut impl Rng) -> Result<Tensor<P>, ImageProblem> {
+        SCRATCH.with_borrow_mut(|Scratch { canvas, .. }| {
+            let start = &file[..file.len().min(decode::START)];
+            let image = decode::recognise(start).and_then(|()| self.load_with(file, canvas, rng));
+            canvas.release(MAX_KEPT);
+            image
+        })
+    }
+
     /// As [`load`](Self::load), for a file of at most `max` bytes.
     pub(in super::super) fn load_up_to<P: Pixel>(
         &self,

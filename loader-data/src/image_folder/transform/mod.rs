@@ -168,7 +168,7 @@ impl Transform {
     }
 
     /// Checks like [`validate`](Self::validate), and fails if the steps do not allow pixels of type `P`.
-    pub(super) fn validate_for<P: Pixel>(&self) -> Result<(), TransformError> {
+    pub(crate) fn validate_for<P: Pixel>(&self) -> Result<(), TransformError> {
         self.validate()?;
         if self.normalisation().is_some() && !P::CAN_BE_NORMALISED {
             return Err(TransformError::NormaliseBytes);

@@ -1,0 +1,187 @@
+//! Decodes the members of a sample to a record.
+
+use std::str;
+
+use rand::rngs::ChaCha8Rng;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+#[cfg(feature = "image-folder")]
+use super::images::Images;
+use super::{KEY, URL, samples::RawSample};
+use crate::{
+    error::{DataError, DataProblem, Position, Result},
+    record::{FieldOptions, Record, Value},
+    source::Location,
+};
+
+/// What becomes of the members of a sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Decoding {
+    pub(super) fields: FieldOptions,
+    /// New names, and for each the fields of which the first that exists gets it.
+    pub(super) renamed: Vec<(String, Vec<String>)>,
+    /// False if every field stays bytes.
+    pub(super) by_extension: bool,
+    #[cfg(feature = "image-folder")]
+    pub(super) images: Option<Images>,
+}
+
+impl Default for Decoding {
+    fn default() -> Self {
+        Self {
+            fields: FieldOptions::new(),
+            renamed: Vec::new(),
+            by_extension: true,
+            #[cfg(feature = "image-folder")]
+            images: None,
+        }
+    }
+}
+
+impl Decoding {
+    /// True if the record has a field that is made from the field `name` of the archive.
+    pub(super) fn is_wanted(&self, name: &str) -> bool {
+        let Some(selected) = self.fields.selected() else { return true };
+        let is_selected = |name: &str| selected.iter().any(|field| field == name);
+        let mut renamed = self.renamed.iter().filter(|(_, names)| names.iter().any(|field| field == name));
+        is_selected(name) || renamed.any(|(new_name, _)| is_selected(new_name))
+    }
+
+    /// Decodes `sample`, which is from the file at `location`.
+    pub(super) fn row<R: DeserializeOwned + 'static>(
+        &self,
+        sample: RawSample,
+        location: &Location,
+        rng: &mut ChaCha8Rng,
+    ) -> Result<R> {
+        let error = |member: String, problem| DataError::new(location, problem).at(Position::Member(member));
+        let mut record = Record::new();
+        record.set(KEY, sample.key.as_str());
+        record.set(URL, location.to_string().trim_matches('`'));
+        let names = self.names(&sample).map_err(|problem| error(sample.key.clone(), problem))?;
+        for ((field, data), name) in sample.fields.into_iter().zip(names) {
+            if self.fields.selected().is_some_and(|selected| !selected.contains(&name)) {
+                continue;
+            }
+            let value = self.value(&field, data, rng);
+            record.set(name, value.map_err(|problem| error(format!("{}.{field}", sample.key), problem))?);
+        }
+        let row = self.fields.apply(record).and_then(Record::into_row);
+        row.map_err(|problem| error(sample.key, problem))
+    }
+
+    /// Returns the names of the fields in the record.
+    fn names(&self, sample: &RawSample) -> Result<Vec<String>, DataProblem> {
+        let mut names: Vec<String> = sample.fields.iter().map(|(field, _)| field.clone()).collect();
+        for (new_name, alternatives) in &self.renamed {
+            let find = |name: &String| sample.fields.iter().position(|(field, _)| field == name);
+            let Some(place) = alternatives.iter().find_map(find) else { continue };
+            if names[place] != *new_name && (names.contains(new_name) || [KEY, URL].contains(&&**new_name)) {
+                return Err(DataProblem::DuplicateField { field: new_name.clone() });
+            }
+            names[place].clone_from(new_name);
+        }
+        Ok(names)
+    }
+
+    fn value(&self, field: &str, data: Vec<u8>, rng: &mut ChaCha8Rng) -> Result<Value, DataProblem> {
+        let extension = field.rsplit('.').next().unwrap_or(field);
+        #[cfg(feature = "image-folder")]
+        if let Some(images) = &self.images
+            && ["jpg", "jpeg", "png"].contains(&extension)
+        {
+            return images.decode(&data, rng);
+        }
+        let _ = rng;
+        if self.by_extension { by_extension(extension, data) } else { Ok(data.into()) }
+    }
+
+    /// Checks what may come from a config.
+    pub(super) fn validate(&self) -> Result<(), DataProblem> {
+        #[cfg(feature = "image-folder")]
+        if let Some(Err(error)) = self.images.as_ref().map(Images::validate) {
+            return Err(DataProblem::InvalidOption { option: "images", reason: error.to_string() });
+        }
+        Ok(())
+    }
+
+    /// Text for the fingerprint of a dataset.
+    pub(super) fn fingerprint(&self) -> String {
+        if *self == Self::default() { String::new() } else { format!(", {self:?}") }
+    }
+}
+
+/// Decodes what webdataset's basic handlers decode, except what needs Python or a format of its own.
+fn by_extension(extension: &str, data: Vec<u8>) -> Result<Value, DataProblem> {
+    let malformed =
+        |format, reason: &dyn ToString| DataProblem::Malformed { format, reason: reason.to_string() };
+    Ok(match extension {
+        "txt" | "text" | "transcript" => {
+            String::from_utf8(data).map_err(|error| malformed("UTF-8", &error.utf8_error()))?.into()
+        }
+        "cls" | "cls2" | "index" | "inx" | "id" => {
+            let text = str::from_utf8(&data).map_err(|error| malformed("UTF-8", &error))?;
+            text.trim().parse::<i64>().map_err(|error| malformed("an integer of 64 bits", &error))?.into()
+        }
+        "json" | "jsn" => serde_json::from_slice(&data).map_err(|error| malformed("JSON", &error))?,
+        _ => data.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    fn record(decoding: &Decoding, fields: &[(&str, &[u8])]) -> Result<Record> {
+        let fields = fields.iter().map(|(name, data)| ((*name).to_owned(), data.to_vec())).collect();
+        let sample = RawSample { start: 0, key: "a/1".to_owned(), fields };
+        decoding.row(sample, &Location::new("a.tar"), &mut ChaCha8Rng::seed_from_u64(0))
+    }
+
+    #[test]
+    fn the_extension_decides_what_a_member_becomes() {
+        let fields: [(&str, &[u8]); 6] = [
+            ("txt", "ä".as_bytes()),
+            ("cls", b" -7\n"),
+            ("meta.json", br#"{"size": [3, 4], "tag": null}"#),
+            ("npy", b"\x93NUMPY"),
+            ("jpg", b"\xff\xd8"),
+            ("", b""),
+        ];
+        let found = record(&Decoding::default(), &fields).unwrap();
+        assert_eq!(found.get("__key__"), Some(&"a/1".into()));
+        assert_eq!(found.get("__url__"), Some(&"a.tar".into()));
+        assert_eq!(found.get("txt"), Some(&"ä".into()));
+        assert_eq!(found.get("cls"), Some(&(-7i64).into()));
+        assert!(matches!(found.get("meta.json"), Some(Value::Record(meta)) if meta.len() == 2));
+        assert_eq!(found.get("npy"), Some(&b"\x93NUMPY".to_vec().into()));
+        assert_eq!(found.get(""), Some(&Vec::<u8>::new().into()));
+
+        let raw = Decoding { by_extension: false, ..Decoding::default() };
+        assert_eq!(record(&raw, &fields).unwrap().get("cls"), Some(&b" -7\n".to_vec().into()));
+
+        for (field, data) in [("cls", &b"7.0"[..]), ("x.txt", b"\xff"), ("json", b"{"), ("id", b"\xff")] {
+            let error = record(&Decoding::default(), &[(field, data)]).unwrap_err();
+            assert_eq!(error.position, Position::Member(format!("a/1.{field}")));
+            assert!(matches!(error.problem, DataProblem::Malformed { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_first_alternative_is_renamed() {
+        let alternatives = ["png", "jpg"].map(str::to_owned).to_vec();
+        let renamed = vec![("image".to_owned(), alternatives)];
+        let decoding =
+            Decoding { renamed, fields: FieldOptions::new().select(["image"]), ..Decoding::default() };
+        let image =
+            |fields: &[(&str, &[u8])]| record(&decoding, fields).map(|found| found.get("image").cloned());
+        assert_eq!(image(&[("jpg", b"1"), ("png", b"2")]).unwrap(), Some(b"2".to_vec().into()));
+        assert_eq!(image(&[("jpg", b"1")]).unwrap(), Some(b"1".to_vec().into()));
+        let twice = image(&[("jpg", b"1"), ("image", b"2")]).unwrap_err();
+        assert!(matches!(twice.problem, DataProblem::DuplicateField { field } if field == "image"));
+        assert!(matches!(image(&[]).unwrap_err().problem, DataProblem::MissingField { .. }));
+        assert!(decoding.is_wanted("jpg") && decoding.is_wanted("image") && !decoding.is_wanted("cls"));
+    }
+}

@@ -1,0 +1,254 @@
+//! The bytes of an archive, decompressed if necessary.
+
+use std::{
+    error::Error,
+    io::{self, BufRead, Read},
+    ops::Range,
+    sync::Arc,
+};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::zstd::Zstd;
+use crate::{
+    error::{DataError, DataProblem, Result},
+    source::{Blob, BlobReader},
+};
+
+/// Size of the blocks that an archive consists of.
+pub(super) const BLOCK: u64 = 512;
+
+/// Max number of bytes of an archive that is not compressed that are read ahead.
+pub(super) const CHUNK: usize = 256 << 10;
+
+/// Number of bytes at the beginning of a file that identify its compression.
+const START: usize = 512;
+
+/// Reads the bytes of an archive from a position on.
+#[derive(Debug)]
+pub(super) struct Input {
+    source: Source,
+    /// Offset in the archive (after decompression) of the byte that is read next.
+    position: u64,
+    /// True if the end of the archive was read.
+    has_ended: bool,
+    /// Number of bytes that may still be read.
+    budget: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    Plain(Plain),
+    Gzip(Box<MultiGzDecoder<BlobReader>>),
+    Zstd(Box<Zstd<BlobReader>>),
+}
+
+impl Input {
+    /// Opens an archive at the beginning. The first bytes decide whether it is compressed.
+    pub(super) fn open(blob: &Arc<Blob>) -> Result<Self> {
+        let start = blob.read(0..blob.len().min(START as u64))?;
+        let name = blob.file().location.file_name().to_ascii_lowercase();
+        let compression = Compression::of(&start, &name).map_err(|problem| blob.error(0, problem))?;
+        let reader = blob.reader(0..blob.len());
+        Ok(Self::new(match compression {
+            Compression::None => Source::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
+            Compression::Gzip => Source::Gzip(Box::new(MultiGzDecoder::new(reader))),
+            Compression::Zstd => Source::Zstd(Box::new(Zstd::new(reader))),
+        }))
+    }
+
+    /// Reads a range of an archive that is not compressed, up to `ahead` bytes at a time. Offsets are those of the
+    /// whole archive.
+    pub(super) fn part(blob: &Arc<Blob>, range: Range<u64>, ahead: usize) -> Self {
+        let position = range.start;
+        Self { position, ..Self::new(Source::Plain(Plain::new(blob, range, ahead))) }
+    }
+
+    fn new(source: Source) -> Self {
+        Self { source, position: 0, has_ended: false, budget: u64::MAX }
+    }
+
+    pub(super) fn is_compressed(&self) -> bool {
+        !matches!(self.source, Source::Plain(_))
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Number of bytes that follow, if it is known.
+    pub(super) fn remaining(&self) -> Option<u64> {
+        match &self.source {
+            Source::Plain(plain) => Some(plain.end.saturating_sub(self.position)),
+            Source::Gzip(_) | Source::Zstd(_) => None,
+        }
+    }
+
+    /// Moves on to `position`, without reading what is between if the archive is not compressed.
+    pub(super) fn skip_to(&mut self, position: u64) -> io::Result<()> {
+        if let Source::Plain(plain) = &self.source {
+            self.has_ended = position > plain.end;
+            self.position = position;
+            return if self.has_ended { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) };
+        }
+        let mut buffer = vec![0; 32 << 10];
+        while self.position < position {
+            let len = (position - self.position).min(buffer.len() as u64);
+            self.read_exact(&mut buffer[..len as usize])?;
+        }
+        Ok(())
+    }
+
+    /// Calls `read`, which may read `budget` bytes.
+    pub(super) fn limited<T>(&mut self, budget: u64, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.budget = budget;
+        let result = read(self);
+        self.budget = u64::MAX;
+        result
+    }
+
+    /// Returns what an error means that a reader of this input has returned.
+    pub(super) fn problem(&self, error: io::Error) -> DataProblem {
+        let error = match error.downcast::<DataError>() {
+            Ok(error) => return error.problem,
+            Err(error) => error,
+        };
+        if self.has_ended || error.kind() == io::ErrorKind::UnexpectedEof {
+            return DataProblem::Truncated;
+        }
+        // Errors of the system have a code; those of the decoders and of the crate `tar` have a text.
+        if error.raw_os_error().is_some() {
+            return DataProblem::Unreadable(error);
+        }
+        let format = match self.source {
+            Source::Plain(_) => "tar",
+            Source::Gzip(_) => "tar in gzip",
+            Source::Zstd(_) => "tar in Zstandard",
+        };
+        DataProblem::Malformed { format, reason: error.to_string() }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let len = usize::try_from(self.budget).map_or(bytes.len(), |budget| bytes.len().min(budget));
+        if len < bytes.len() && len == 0 {
+            return Err(io::Error::other("the headers of one member have more than 1 MiB"));
+        }
+        let bytes = &mut bytes[..len];
+        let len = match &mut self.source {
+            Source::Plain(plain) => plain.read(bytes, self.position)?,
+            Source::Gzip(reader) => reader.read(bytes)?,
+            Source::Zstd(reader) => reader.read(bytes)?,
+        };
+        self.has_ended = len == 0 && !bytes.is_empty();
+        self.position += len as u64;
+        self.budget -= len as u64;
+        Ok(len)
+    }
+}
+
+/// A range of a file, read ahead in chunks.
+#[derive(Debug)]
+struct Plain {
+    blob: Arc<Blob>,
+    end: u64,
+    /// Max number of bytes that are read ahead.
+    ahead: usize,
+    chunk: Vec<u8>,
+    /// Offset of the chunk in the file.
+    chunk_start: u64,
+}
+
+impl Plain {
+    fn new(blob: &Arc<Blob>, range: Range<u64>, ahead: usize) -> Self {
+        let end = range.end.min(blob.len());
+        Self { blob: Arc::clone(blob), end, ahead, chunk: Vec::new(), chunk_start: range.start }
+    }
+
+    /// Reads up to `bytes.len()` bytes at `position`; 0 bytes at the end.
+    fn read(&mut self, bytes: &mut [u8], position: u64) -> io::Result<usize> {
+        let len = self.end.saturating_sub(position).min(bytes.len() as u64) as usize;
+        let bytes = &mut bytes[..len];
+        let mut offset = position.checked_sub(self.chunk_start);
+        if offset.is_none_or(|offset| offset >= self.chunk.len() as u64) {
+            if len >= self.ahead {
+                self.blob.read_exact_at(bytes, position).map_err(io::Error::other)?;
+                return Ok(len);
+            }
+            let chunk = (self.end.saturating_sub(position)).min(self.ahead as u64) as usize;
+            self.chunk.resize(chunk, 0);
+            self.chunk_start = position;
+            offset = Some(0);
+            let read = self.blob.read_exact_at(&mut self.chunk, position);
+            read.map_err(|error| {
+                self.chunk.clear();
+                io::Error::other(error)
+            })?;
+        }
+        let chunk = &self.chunk[offset.unwrap_or_default() as usize..];
+        let len = len.min(chunk.len());
+        bytes[..len].copy_from_slice(&chunk[..len]);
+        Ok(len)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Compression {
+    None,
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// Recognises the compression of a file by its first bytes.
+    fn of(start: &[u8], name: &str) -> Result<Self, DataProblem> {
+        let unsupported = |what| {
+            DataProblem::Unsupported(format!(
+                "the file is {what}; decompress it, or compress it with gzip or Zstandard"
+            ))
+        };
+        match start {
+            [] => return Err(DataProblem::Truncated),
+            [0x1f, 0x8b, ..] => return Ok(Self::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => return Ok(Self::Zstd),
+            [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', ..] => return Err(unsupported("in bzip2")),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => return Err(unsupported("in xz")),
+            [0x04, 0x22, 0x4d, 0x18, ..] => return Err(unsupported("in LZ4")),
+            [b'P', b'K', 3, 4, ..] => {
+                return Err(DataProblem::Unsupported(
+                    "the file is a zip archive; pack it again with tar".to_owned(),
+                ));
+            }
+            _ => {}
+        }
+        let is_tar = start.get(257..262) == Some(b"ustar") || start.iter().all(|&byte| byte == 0);
+        let format = match name {
+            _ if is_tar => return Ok(Self::None),
+            _ if name.ends_with(".gz") || name.ends_with(".tgz") => "gzip",
+            _ if name.ends_with(".zst") => "Zstandard",
+            _ => return Ok(Self::None),
+        };
+        let reason = "the first bytes are those of another format".to_owned();
+        Err(DataProblem::Malformed { format, reason })
+    }
+}
+
+/// Finds an I/O error among the causes of `error`.
+pub(super) fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
+    std::iter::successors(Some(error), |error| (*error).source()).find_map(|error| error.downcast_ref())
+}
+
+/// Skips `count` bytes of `reader`.
+pub(super) fn discard(reader: &mut impl BufRead, mut count: u64) -> io::Result<()> {
+    while count > 0 {
+        let available = reader.fill_buf()?.len() as u64;
+        if available == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let taken = available.min(count);
+        reader.consume(taken as usize);
+        count -= taken;
+    }
+    Ok(())
+}

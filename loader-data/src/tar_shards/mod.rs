@@ -1,0 +1,32 @@
+//! tar archives in WebDataset's layout.
+//!
+//! `input` reads the bytes of an archive and decompresses them, `members` its members, `samples` groups them by the
+//! rules of `name`, and `decoding` makes records of them.
+
+mod dataset;
+mod decoding;
+#[cfg(feature = "image-folder")]
+mod images;
+mod indexed;
+mod input;
+mod members;
+mod name;
+mod options;
+mod samples;
+mod stream;
+mod zstd;
+
+pub use dataset::TarShards;
+pub use indexed::IndexedTar;
+pub use options::TarOptions;
+pub use stream::TarPosition;
+
+/// Extensions of the files that are read from a folder.
+const EXTENSIONS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
+
+/// Fields that each sample has: its key, and the file that it is from.
+const KEY: &str = "__key__";
+const URL: &str = "__url__";
+
+/// Default of the max number of bytes of a sample: 1 GiB.
+const MAX_SAMPLE_BYTES: u64 = 1 << 30;

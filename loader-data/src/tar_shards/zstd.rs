@@ -1,0 +1,77 @@
+//! Decompresses Zstandard: any number of frames, with their checksums.
+
+use std::{
+    fmt,
+    io::{self, BufRead, Read},
+};
+
+use ruzstd::decoding::{
+    BlockDecodingStrategy, FrameDecoder,
+    errors::{FrameDecoderError, ReadFrameHeaderError},
+};
+
+use super::input::{discard, io_cause};
+
+/// Number of bytes that are decompressed at a time: the max size of a block.
+const STEP: usize = 128 << 10;
+
+/// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB; `zstd --ultra
+/// --long=31` writes larger ones.
+pub(super) struct Zstd<R> {
+    source: R,
+    decoder: FrameDecoder,
+}
+
+impl<R: BufRead> Zstd<R> {
+    pub(super) fn new(source: R) -> Self {
+        Self { source, decoder: FrameDecoder::new() }
+    }
+
+    /// Begins the next frame. Returns false if there is none.
+    fn next_frame(&mut self) -> io::Result<bool> {
+        if let Some(stored) = self.decoder.get_checksum_from_data()
+            && self.decoder.get_calculated_checksum() != Some(stored)
+        {
+            return Err(io::Error::other("the checksum of a frame does not match its content"));
+        }
+        loop {
+            if self.source.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => discard(&mut self.source, length.into())?,
+                Err(error) => return Err(io_error(error)),
+            }
+        }
+    }
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        while !bytes.is_empty() && self.decoder.can_collect() == 0 {
+            if !self.decoder.is_finished() {
+                let step = BlockDecodingStrategy::UptoBytes(STEP);
+                self.decoder.decode_blocks(&mut self.source, step).map_err(io_error)?;
+            } else if !self.next_frame()? {
+                return Ok(0);
+            }
+        }
+        self.decoder.read(bytes)
+    }
+}
+
+/// Keeps the kind of an I/O error below, such as the unexpected end of the file.
+fn io_error(error: FrameDecoderError) -> io::Error {
+    let kind = io_cause(&error).map_or(io::ErrorKind::Other, io::Error::kind);
+    io::Error::new(kind, error)
+}
+
+impl<R> fmt::Debug for Zstd<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Zstd").finish_non_exhaustive()
+    }
+}
