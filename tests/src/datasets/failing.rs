@@ -95,7 +95,7 @@ impl Dataset for Many {
     }
 }
 
-/// [`Noise`], but a sample fails as often as it has [tokens](put_tokens).
+/// [`Noise`], but a sample fails as often as it has [tokens](super::put_tokens).
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Flaky {
     /// Number of samples.
