@@ -170,7 +170,7 @@ pub mod prelude {
 // on another version.
 pub use rand;
 
-/// What `loader-worker` uses of this crate. It may change in any release.
+/// What `loader-worker` and `loader-data` use of this crate. It may change in any release.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::{
@@ -180,6 +180,7 @@ pub mod internal {
         },
         launch::{note_init, types},
         panic::{record_backtraces, to_failure},
+        random::{below, shuffle},
     };
 }
 

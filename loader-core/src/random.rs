@@ -84,7 +84,7 @@ pub(crate) fn base_seed(epoch: Epoch, draws: u64) -> u64 {
 }
 
 /// Draws a uniform number below `bound`, which must not be 0, with Lemire's unbiased method.
-pub(crate) fn below(generator: &mut impl Rng, bound: u64) -> u64 {
+pub fn below(generator: &mut impl Rng, bound: u64) -> u64 {
     let mut wide = u128::from(generator.next_u64()) * u128::from(bound);
     if (wide as u64) < bound {
         let threshold = bound.wrapping_neg() % bound;
@@ -102,7 +102,7 @@ pub(crate) fn uniform(generator: &mut impl Rng) -> f64 {
 }
 
 /// Shuffles in place with Fisher-Yates, from the front: item `i` is final after step `i`.
-pub(crate) fn shuffle<T>(generator: &mut impl Rng, items: &mut [T]) {
+pub fn shuffle<T>(generator: &mut impl Rng, items: &mut [T]) {
     let len = items.len();
     for place in 0..len.saturating_sub(1) {
         let other = place + below(generator, (len - place) as u64) as usize;

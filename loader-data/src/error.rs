@@ -13,8 +13,7 @@ pub struct DataError {
     pub file: String,
     /// Where in the file.
     pub position: Position,
-    /// What is wrong.
-    #[source]
+    /// What is wrong. It is part of the text of this error, and therefore not its source as well.
     pub problem: DataProblem,
 }
 

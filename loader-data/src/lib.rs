@@ -34,6 +34,8 @@ mod index;
 mod json_lines;
 #[cfg(feature = "json-lines")]
 mod lines;
+#[cfg(feature = "parquet")]
+mod parquet;
 #[cfg(feature = "records")]
 mod record;
 #[cfg(feature = "records")]
@@ -59,6 +61,8 @@ pub use index::IndexPlace;
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
 #[cfg(feature = "json-lines")]
 pub use lines::LineSnapshot;
+#[cfg(feature = "parquet")]
+pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]

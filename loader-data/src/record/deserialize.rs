@@ -147,7 +147,7 @@ impl Items {
 }
 
 /// Stacks tensors of one dtype and shape. Returns `None` if `list` is anything else.
-pub(super) fn stacked(list: &[Value]) -> Option<AnyTensor> {
+pub(crate) fn stacked(list: &[Value]) -> Option<AnyTensor> {
     let mut stack = AnyStack::new(list.len());
     for item in list {
         let Value::Tensor(tensor) = item else { return None };

@@ -72,6 +72,12 @@ impl FieldOptions {
         self.fields.is_none() && self.dtypes.is_empty() && self.pad.is_empty()
     }
 
+    /// Returns the same options for records that have only the selected fields, in order.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn for_selected(&self) -> Self {
+        Self { fields: None, ..self.clone() }
+    }
+
     /// Text for the fingerprint of a dataset.
     pub(crate) fn fingerprint(&self) -> String {
         if self.is_default() { String::new() } else { format!(", {self:?}") }

@@ -18,6 +18,9 @@ pub use collate::{Column, ColumnError, Columns, RecordStack};
 pub use fields::FieldOptions;
 pub use value::{Scalar, Value};
 
+#[cfg(feature = "parquet")]
+pub(crate) use deserialize::stacked;
+
 use crate::error::DataProblem;
 
 /// One row of a file: named values, in the order of the file.
@@ -50,6 +53,12 @@ impl Record {
     /// Creates a record without fields.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates a record from fields whose names differ.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn from_fields(fields: Vec<(Arc<str>, Value)>) -> Self {
+        Self { fields }
     }
 
     /// Number of fields.

@@ -3,6 +3,7 @@
 
 mod everywhere;
 mod json_lines;
+mod parquet;
 #[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod server;

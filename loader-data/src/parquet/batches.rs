@@ -1,0 +1,180 @@
+//! Decodes the rows of a row group.
+
+use std::sync::Arc;
+
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
+
+use super::{
+    cells::Cells,
+    footer::{OpenFile, column_ranges},
+    source::Source,
+};
+use crate::{
+    error::{DataProblem, Result},
+    record::{Record, Value},
+};
+
+/// Max number of rows that are decoded at once.
+const MAX_ROWS: usize = 8192;
+/// Number of bytes that are decoded at once, at least one row.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The rows of a row group that are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Selection<'a> {
+    /// All rows from this one on.
+    From(usize),
+    /// These rows, in ascending order.
+    Rows(&'a [usize]),
+}
+
+/// Reads rows of a row group, some thousand at once.
+pub(super) struct Batches {
+    source: Source,
+    file: Arc<OpenFile>,
+    reader: ParquetRecordBatchReader,
+}
+
+impl Batches {
+    /// Starts to read row group `group` of `file`.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read or the row group is invalid.
+    pub(super) fn new(file: &Arc<OpenFile>, group: usize, selection: Selection<'_>) -> Result<Self> {
+        let metadata = file.row_group(group);
+        let mut source = Source::of_group(Arc::clone(&file.blob), group);
+        let ranges = column_ranges(metadata, &file.mask, file.blob.len());
+        let ranges = ranges.map_err(|reason| source.malformed(reason))?;
+        let rows = usize::try_from(metadata.num_rows()).unwrap_or(0);
+        // With an index of the pages, only the pages that are needed are read.
+        if !(matches!(selection, Selection::Rows(_)) && file.has_pages(group)) {
+            source.read_ahead(&ranges)?;
+        }
+        let bytes = decoded_bytes(file, group);
+        let rows_at_once = (MAX_BYTES.saturating_mul(rows as u64) / bytes.max(1)).clamp(1, MAX_ROWS as u64);
+        let input = source.clone();
+        let reader = source.guard(|| {
+            let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
+                .with_row_groups(vec![group])
+                .with_projection(file.mask.clone())
+                .with_batch_size(rows_at_once as usize);
+            match selection {
+                Selection::From(0) => builder,
+                Selection::From(first) => builder.with_offset(first),
+                Selection::Rows(wanted) => {
+                    let ranges = wanted.iter().map(|&row| row..row + 1);
+                    builder.with_row_selection(RowSelection::from_consecutive_ranges(ranges, rows))
+                }
+            }
+            .build()
+        })?;
+        Ok(Self { source, file: Arc::clone(file), reader })
+    }
+
+    /// Decodes the next rows; `None` at the end.
+    pub(super) fn next(&mut self) -> Option<Result<Batch>> {
+        let Self { source, file, reader } = self;
+        let decoded = source.guard(|| match reader.next() {
+            Some(Ok(batch)) => {
+                let column = |&at: &usize| Cells::new(batch.column(at)).map_err(unsupported);
+                let columns = file.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
+                Ok(Some(Batch {
+                    columns,
+                    rows: batch.num_rows(),
+                    bytes: batch.get_array_memory_size() as u64,
+                }))
+            }
+            Some(Err(error)) => Err(error.to_string()),
+            None => Ok(None),
+        });
+        decoded.transpose()
+    }
+}
+
+fn unsupported(data_type: String) -> String {
+    format!("a column has the unexpected type {data_type}")
+}
+
+/// Returns the number of bytes of the selected columns of a row group before compression, as the file says.
+pub(super) fn decoded_bytes(file: &OpenFile, group: usize) -> u64 {
+    let columns = file.row_group(group).columns().iter().enumerate();
+    let columns = columns.filter(|(leaf, _)| file.mask.leaf_included(*leaf));
+    columns
+        .map(|(_, column)| u64::try_from(column.uncompressed_size()).unwrap_or(0))
+        .fold(0, u64::saturating_add)
+}
+
+/// Some decoded rows.
+#[derive(Debug)]
+pub(super) struct Batch {
+    columns: Vec<Cells>,
+    rows: usize,
+    /// Number of bytes in memory.
+    bytes: u64,
+}
+
+impl Batch {
+    pub(super) fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns row `row` with columns of the given names.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::Memory`] if there is no memory for a tensor.
+    pub(super) fn record(&self, names: &[Arc<str>], row: usize) -> Result<Record, DataProblem> {
+        let field = |(name, cells): (&Arc<str>, &Cells)| Ok((Arc::clone(name), cells.value(row)?));
+        let fields: Result<Vec<(Arc<str>, Value)>, DataProblem> =
+            names.iter().zip(&self.columns).map(field).collect();
+        fields.map(Record::from_fields)
+    }
+}
+
+/// Decoded rows that stay in memory.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    batches: Vec<Batch>,
+    /// Number of rows up to the end of each batch.
+    ends: Vec<usize>,
+    /// Number of bytes in memory.
+    pub(super) bytes: u64,
+}
+
+impl Decoded {
+    /// Decodes all rows of `batches`, of which there must be `rows`.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be decoded. `Ok(Err(bytes))` says that they need more than `limit` bytes: at
+    /// least `bytes`.
+    pub(super) fn read(mut batches: Batches, rows: usize, limit: u64) -> Result<Result<Self, u64>> {
+        let mut decoded = Self { batches: Vec::new(), ends: Vec::new(), bytes: 0 };
+        while let Some(batch) = batches.next() {
+            let batch = batch?;
+            decoded.bytes = decoded.bytes.saturating_add(batch.bytes);
+            if decoded.bytes > limit {
+                return Ok(Err(decoded.bytes));
+            }
+            decoded.ends.push(decoded.len() + batch.len());
+            decoded.batches.push(batch);
+        }
+        match decoded.len() == rows {
+            true => Ok(Ok(decoded)),
+            false => Err(batches.source.malformed(wrong_rows(decoded.len(), rows))),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Returns the batch that has row `row`, and the index of the row in it.
+    pub(super) fn locate(&self, row: usize) -> (&Batch, usize) {
+        let batch = self.ends.partition_point(|&end| end <= row);
+        (&self.batches[batch], row - batch.checked_sub(1).map_or(0, |before| self.ends[before]))
+    }
+}
+
+/// Returns the problem of a row group that ends too early.
+pub(super) fn wrong_rows(found: usize, expected: usize) -> String {
+    format!("a row group has {found} rows where its footer says {expected}")
+}

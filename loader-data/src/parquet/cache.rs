@@ -1,0 +1,122 @@
+//! Random access to the rows of row groups, with a cache of decoded row groups.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    batches::{Batch, Batches, Decoded, Selection},
+    source::malformed,
+    table::{Group, Table},
+};
+use crate::error::{DataError, Result};
+
+/// Row groups of which at least this share of the rows is wanted are decoded as a whole: one in 4.
+const WHOLE: usize = 4;
+
+/// Decoded row groups, those used last first.
+///
+/// A row group is decoded as a whole if it was read before and would still be in the cache. Random rows of data that
+/// is larger than the cache would otherwise decode a whole row group for each row.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    decoded: VecDeque<(usize, Arc<Decoded>)>,
+    /// Row groups of which rows were read, and their sizes: as many as the cache could hold.
+    seen: VecDeque<(usize, u64)>,
+    /// Row groups that are larger than the cache when they are decoded.
+    too_large: Vec<usize>,
+}
+
+/// Decoded rows of a row group.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// All rows.
+    All(Arc<Decoded>),
+    /// Only the rows that were asked for, in this order.
+    Some(Vec<Batch>),
+}
+
+impl Cache {
+    /// Reads the given rows of row group `index`, in ascending order, each once. The cache holds at most `limit`
+    /// bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the rows cannot be read.
+    pub(super) fn read(&mut self, table: &Table, index: usize, rows: &[usize], limit: u64) -> Result<Found> {
+        if let Some(at) = self.decoded.iter().position(|(group, _)| *group == index) {
+            let found = self.decoded.remove(at).expect("`position` has found it");
+            let decoded = Arc::clone(&found.1);
+            self.decoded.push_front(found);
+            return Ok(Found::All(decoded));
+        }
+        let group = table.group(index);
+        let was_seen = self.note(index, group.bytes, limit);
+        let is_worth_it = was_seen || rows.len() >= group.rows.div_ceil(WHOLE);
+        if is_worth_it && group.bytes <= limit && !self.too_large.contains(&index) {
+            match Decoded::read(table.read(group, Selection::From(0))?, group.rows, limit)? {
+                Ok(decoded) => return Ok(Found::All(self.keep(index, decoded, limit))),
+                Err(_) => self.too_large.push(index),
+            }
+        }
+        read_rows(table, group, rows).map(Found::Some)
+    }
+
+    /// Notes that the row group is read. Returns whether it would still be in the cache if all row groups were kept
+    /// that were read before.
+    fn note(&mut self, index: usize, bytes: u64, limit: u64) -> bool {
+        let at = self.seen.iter().position(|(group, _)| *group == index);
+        at.and_then(|at| self.seen.remove(at));
+        self.seen.push_front((index, bytes));
+        while self.seen.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add) > limit {
+            self.seen.pop_back();
+        }
+        at.is_some()
+    }
+
+    fn keep(&mut self, index: usize, decoded: Decoded, limit: u64) -> Arc<Decoded> {
+        let decoded = Arc::new(decoded);
+        self.decoded.push_front((index, Arc::clone(&decoded)));
+        while self.bytes() > limit {
+            self.decoded.pop_back();
+        }
+        decoded
+    }
+
+    /// Number of bytes of the decoded row groups.
+    pub(super) fn bytes(&self) -> u64 {
+        self.decoded.iter().map(|(_, decoded)| decoded.bytes).sum()
+    }
+}
+
+fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Batch>> {
+    let mut batches: Batches = table.read(group, Selection::Rows(rows))?;
+    let mut read = Vec::new();
+    while let Some(batch) = batches.next() {
+        read.push(batch?);
+    }
+    let count: usize = read.iter().map(Batch::len).sum();
+    if count != rows.len() {
+        let problem = malformed(format!("a row group has {count} of {} rows that were read", rows.len()));
+        return Err(DataError::new(table.files.get(group.file).location, problem));
+    }
+    Ok(read)
+}
+
+impl Found {
+    /// Returns the batch that has row `row`, which is number `number` of the rows that were asked for, and the index
+    /// of the row in the batch.
+    pub(super) fn locate(&self, row: usize, mut number: usize) -> (&Batch, usize) {
+        match self {
+            Self::All(decoded) => decoded.locate(row),
+            Self::Some(batches) => {
+                let holds = |batch: &&Batch| match number.checked_sub(batch.len()) {
+                    Some(rest) => {
+                        number = rest;
+                        false
+                    }
+                    None => true,
+                };
+                let batch = batches.iter().find(holds).expect("`read_rows` has checked the number of rows");
+                (batch, number)
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The footer of a Parquet file: its schema, and where its row groups are.
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
+use parquet::{
+    arrow::{
+        ProjectionMask,
+        arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions},
+    },
+    file::metadata::{
+        ColumnChunkMask, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
+        ParquetStatisticsPolicy, RowGroupMetaData,
+    },
+};
+
+use super::source::{Source, malformed};
+use crate::{
+    error::{DataError, DataProblem, Position, Result},
+    source::Blob,
+};
+
+/// Number of bytes at the end of a file that are read first. Most footers fit.
+const TAIL: u64 = 64 << 10;
+const MAGIC: &[u8; 4] = b"PAR1";
+const MAGIC_ENCRYPTED: &[u8; 4] = b"PARE";
+/// Length of the footer (4 bytes) and the magic number.
+const TRAILER: u64 = 8;
+
+/// Reads the metadata of the file. Statistics of columns are left out.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is not valid Parquet.
+pub(super) fn read_metadata(blob: &Arc<Blob>) -> Result<ParquetMetaData> {
+    let footer = read_footer(blob)?;
+    let options = ParquetMetaDataOptions::new()
+        .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
+    Source::new(Arc::clone(blob))
+        .guard(|| ParquetMetaDataReader::decode_metadata_with_options(&footer, Some(&options)))
+}
+
+fn read_footer(blob: &Blob) -> Result<Vec<u8>> {
+    let failed = |problem| DataError::new(&blob.file().location, problem);
+    let len = blob.len();
+    if len < MAGIC.len() as u64 + TRAILER {
+        let reason =
+            if len == 0 { "the file is empty".to_owned() } else { format!("it has only {len} bytes") };
+        return Err(failed(malformed(reason)));
+    }
+    let mut tail = blob.read(len.saturating_sub(TAIL)..len)?;
+    let trailer = tail.split_off(tail.len() - TRAILER as usize);
+    let (size, magic) = trailer.split_at(4);
+    if magic == MAGIC_ENCRYPTED {
+        return Err(failed(DataProblem::Unsupported("its footer is encrypted".to_owned())));
+    }
+    if magic != MAGIC {
+        // A file that begins as Parquet has lost its end.
+        let problem = match blob.read(0..4)? == MAGIC {
+            true => DataProblem::Truncated,
+            false => malformed("it does not begin and end with `PAR1`"),
+        };
+        return Err(failed(problem));
+    }
+    let size = u64::from(u32::from_le_bytes(size.try_into().expect("it has 4 bytes")));
+    let end = len - TRAILER;
+    let Some(start) = end.checked_sub(size).filter(|&start| start >= MAGIC.len() as u64) else {
+        let problem = malformed(format!("its footer of {size} bytes is longer than the file"));
+        return Err(failed(problem).at(Position::Offset(end)));
+    };
+    if size as usize <= tail.len() {
+        return Ok(tail.split_off(tail.len() - size as usize));
+    }
+    blob.read(start..end)
+}
+
+/// A file whose columns can be read.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    pub(super) blob: Arc<Blob>,
+    pub(super) metadata: ArrowReaderMetadata,
+    pub(super) mask: ProjectionMask,
+    /// For each column of a record, its index among the columns that the library returns.
+    pub(super) order: Vec<usize>,
+}
+
+impl OpenFile {
+    /// Reads the footer of a file whose columns have been checked. With `with_pages`, reads also the index of its
+    /// pages, if it has one.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read or is not valid Parquet.
+    pub(super) fn open(blob: Arc<Blob>, columns: &[String], with_pages: bool) -> Result<Self> {
+        let metadata = read_metadata(&blob)?;
+        let schema = arrow_schema(&blob, &metadata)?;
+        let source = Source::new(Arc::clone(&blob));
+        let mut roots = Vec::with_capacity(columns.len());
+        for name in columns {
+            let missing = || source.malformed(format!("it has no column `{name}` any more"));
+            roots.push(schema.fields().iter().position(|field| field.name() == name).ok_or_else(missing)?);
+        }
+        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots.iter().copied());
+        let metadata = if with_pages { read_pages(&source, metadata, &mask)? } else { metadata };
+        let options = ArrowReaderOptions::new().with_schema(Arc::new(plain_schema(&schema)));
+        let metadata = source.guard(|| ArrowReaderMetadata::try_new(Arc::new(metadata), options))?;
+        let mut sorted = roots.clone();
+        sorted.sort_unstable();
+        let order =
+            roots.iter().map(|root| sorted.binary_search(root).expect("it has the same items")).collect();
+        Ok(Self { blob, metadata, mask, order })
+    }
+
+    pub(super) fn row_group(&self, group: usize) -> &RowGroupMetaData {
+        self.metadata.metadata().row_group(group)
+    }
+
+    /// True if the index of the group's pages was read.
+    pub(super) fn has_pages(&self, group: usize) -> bool {
+        let Some(pages) = self.metadata.metadata().page_index() else { return false };
+        let columns = self.row_group(group).num_columns();
+        (0..columns)
+            .filter(|&leaf| self.mask.leaf_included(leaf))
+            .all(|leaf| pages.offset_index(group, leaf).is_some())
+    }
+}
+
+/// Reads the index of the pages of the columns in `mask`.
+fn read_pages(source: &Source, metadata: ParquetMetaData, mask: &ProjectionMask) -> Result<ParquetMetaData> {
+    source.guard(|| {
+        let columns = ColumnChunkMask::from_projection(mask, metadata.file_metadata().schema_descr());
+        let mut reader = ParquetMetaDataReader::new_with_metadata(metadata)
+            .with_offset_index_policy(PageIndexPolicy::Optional)
+            .with_offset_index_mask(columns);
+        reader.read_page_indexes(source)?;
+        reader.finish()
+    })
+}
+
+/// Returns the schema of the file.
+///
+/// # Errors
+/// Returns an error if the schema is invalid.
+pub(super) fn arrow_schema(blob: &Arc<Blob>, metadata: &ParquetMetaData) -> Result<Schema> {
+    Source::new(Arc::clone(blob)).guard(|| {
+        let metadata = ArrowReaderMetadata::try_new(Arc::new(metadata.clone()), ArrowReaderOptions::new())?;
+        Ok::<_, parquet::errors::ParquetError>(metadata.schema().as_ref().clone())
+    })
+}
+
+/// Returns the range of each selected column of a row group.
+///
+/// # Errors
+/// Returns the reason if a range is not inside the file, which has `len` bytes.
+pub(super) fn column_ranges(
+    group: &RowGroupMetaData,
+    mask: &ProjectionMask,
+    len: u64,
+) -> Result<Vec<Range<u64>>, String> {
+    let columns = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+    let range = |(_, column): (usize, &parquet::file::metadata::ColumnChunkMetaData)| {
+        let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+        let start = u64::try_from(start).ok();
+        let end = start.and_then(|start| start.checked_add(u64::try_from(column.compressed_size()).ok()?));
+        match (start, end.filter(|&end| end <= len)) {
+            _ if column.file_path().is_some_and(|path| !path.is_empty()) => {
+                Err(format!("column `{}` is in another file", column.column_path().string()))
+            }
+            (Some(start), Some(end)) => Ok(start..end),
+            _ => Err(format!("column `{}` is not inside the file", column.column_path().string())),
+        }
+    };
+    columns.map(range).collect()
+}
+
+/// Returns the schema with one type for each kind of text, bytes and list, and without dictionaries.
+fn plain_schema(schema: &Schema) -> Schema {
+    Schema::new_with_metadata(
+        schema.fields().iter().map(plain_field).collect::<Fields>(),
+        schema.metadata().clone(),
+    )
+}
+
+fn plain_field(field: &FieldRef) -> FieldRef {
+    let plain: Field = field.as_ref().clone();
+    Arc::new(plain.with_data_type(plain_type(field.data_type())))
+}
+
+fn plain_type(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => plain_type(values),
+        DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
+        DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item) => DataType::List(plain_field(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(plain_field(item), *len),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(plain_field).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(plain_field(entries), *sorted),
+        other => other.clone(),
+    }
+}

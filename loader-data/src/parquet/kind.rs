@@ -1,0 +1,110 @@
+//! The types of columns.
+
+use std::fmt;
+
+use arrow_schema::{DataType, Schema};
+use loader_core::DType;
+use serde::{Deserialize, Serialize};
+
+/// What the values of a column are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    Null,
+    Bool,
+    Number(DType),
+    /// A number with decimals, which is read as an `f64`.
+    Decimal,
+    Text,
+    Bytes,
+    List(Box<Self>),
+    FixedList(Box<Self>, usize),
+    Record(Vec<(String, Self)>),
+}
+
+impl Kind {
+    /// Returns the kind of the values of type `data_type`.
+    ///
+    /// # Errors
+    /// Returns the type that is not supported: `data_type`, or that of a part of it.
+    pub(super) fn of(data_type: &DataType) -> Result<Self, String> {
+        Ok(match data_type {
+            DataType::Null => Self::Null,
+            DataType::Boolean => Self::Bool,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Text,
+            DataType::Binary
+            | DataType::LargeBinary
+            | DataType::BinaryView
+            | DataType::FixedSizeBinary(_) => Self::Bytes,
+            DataType::Decimal32(..)
+            | DataType::Decimal64(..)
+            | DataType::Decimal128(..)
+            | DataType::Decimal256(..) => Self::Decimal,
+            DataType::Dictionary(_, values) => Self::of(values)?,
+            DataType::List(item)
+            | DataType::LargeList(item)
+            | DataType::ListView(item)
+            | DataType::LargeListView(item)
+            | DataType::Map(item, _) => Self::List(Self::of(item.data_type())?.into()),
+            DataType::FixedSizeList(item, len) => {
+                let len = usize::try_from(*len).map_err(|_| data_type.to_string())?;
+                Self::FixedList(Self::of(item.data_type())?.into(), len)
+            }
+            DataType::Struct(fields) => {
+                let fields =
+                    fields.iter().map(|field| Ok((field.name().clone(), Self::of(field.data_type())?)));
+                Self::Record(fields.collect::<Result<_, String>>()?)
+            }
+            other => Self::Number(number_type(other).ok_or_else(|| other.to_string())?),
+        })
+    }
+}
+
+/// Returns the dtype of the numbers that a column of type `data_type` has: also dates, times and durations, as in
+/// the file.
+pub(super) fn number_type(data_type: &DataType) -> Option<DType> {
+    Some(match data_type {
+        DataType::Int8 => DType::I8,
+        DataType::Int16 => DType::I16,
+        DataType::Int32 | DataType::Date32 | DataType::Time32(_) => DType::I32,
+        DataType::Int64
+        | DataType::Date64
+        | DataType::Time64(_)
+        | DataType::Timestamp(..)
+        | DataType::Duration(_) => DType::I64,
+        DataType::UInt8 => DType::U8,
+        DataType::UInt16 => DType::U16,
+        DataType::UInt32 => DType::U32,
+        DataType::UInt64 => DType::U64,
+        DataType::Float16 => DType::F16,
+        DataType::Float32 => DType::F32,
+        DataType::Float64 => DType::F64,
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool => f.write_str("bool"),
+            Self::Number(dtype) => dtype.fmt(f),
+            Self::Decimal => f.write_str("decimal"),
+            Self::Text => f.write_str("text"),
+            Self::Bytes => f.write_str("bytes"),
+            Self::List(item) => write!(f, "list of {item}"),
+            Self::FixedList(item, len) => write!(f, "list of {len} {item}"),
+            Self::Record(fields) => {
+                f.write_str("{")?;
+                for (number, (name, kind)) in fields.iter().enumerate() {
+                    write!(f, "{}{name}: {kind}", if number == 0 { "" } else { ", " })?;
+                }
+                f.write_str("}")
+            }
+        }
+    }
+}
+
+/// Returns the columns of `schema`.
+pub(super) fn columns_of(schema: &Schema) -> Vec<(String, Result<Kind, String>)> {
+    schema.fields().iter().map(|field| (field.name().clone(), Kind::of(field.data_type()))).collect()
+}

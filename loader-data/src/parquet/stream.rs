@@ -1,0 +1,367 @@
+//! The dataset [`ParquetStream`].
+
+use std::{collections::VecDeque, marker::PhantomData};
+
+use loader_core::{
+    IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, internal::shuffle,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    ParquetOptions,
+    batches::{Batch, Batches, Decoded, Selection, wrong_rows},
+    blocks::{Drawn, Draws},
+    source::malformed,
+    table::{Group, Samples, Table},
+};
+use crate::{
+    error::{DataError, DataProblem, Result},
+    record::Record,
+};
+
+/// Max number of bytes of decoded row groups that a shuffled shard keeps, if nothing else is said.
+pub(super) const BLOCK_BYTES: u64 = 1 << 30;
+
+/// The rows of Parquet files in order, read row group by row group. Created by
+/// [`Parquet::stream`](super::Parquet::stream).
+///
+/// Row group `i` of all files belongs to shard `i % n` of `n`, so there should be at least as many row groups as
+/// shards. The shards have unequal numbers of rows if the row groups have, and so do the ranks of a distributed
+/// run; stop all ranks at the same step.
+///
+/// A resumed run, and a worker that replaces a dead one, opens the row group that it needs, and skips rows in it
+/// without returning them.
+///
+/// # Memory
+/// A shard that is being read needs at most 64 MiB for compressed columns, and about 64 MiB for decoded rows (more
+/// if a single row is larger). With [`shuffle_blocks`](Self::shuffle_blocks) it keeps whole row groups, of at most
+/// [`block_bytes`](Self::block_bytes).
+///
+/// # Errors
+/// A row that does not fit the type of the sample is an error of this sample. If a row group is damaged, the rows from
+/// the damage to the end of the group are errors, each of which names its row.
+///
+/// # Examples
+/// ```
+/// use loader_core::DataLoader;
+/// use loader_data::Parquet;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/parquet");
+/// # std::env::set_current_dir(folder)?;
+/// // Each shard draws rows at random among two open row groups.
+/// let rows = Parquet::open("train-*.parquet")?.stream().shuffle_blocks(2)?;
+/// let loader = DataLoader::stream(rows).shards(2).batch_size(8).build()?;
+/// for batch in loader.epoch(3)? {
+///     assert_eq!(batch?.tensor::<f32>("x")?.shape()[1], 3);
+/// }
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct ParquetStream<R = Record> {
+    table: Table,
+    /// Number of open row groups of a shard, if the rows are shuffled.
+    open: Option<usize>,
+    block_bytes: u64,
+    row: PhantomData<fn() -> R>,
+}
+
+impl ParquetStream<Record> {
+    /// Opens what `options` say. [`ParquetOptions::cache_bytes`] is for [`Parquet`](super::Parquet).
+    ///
+    /// # Errors
+    /// As for [`Parquet::open`](super::Parquet::open) and [`shuffle_blocks`](Self::shuffle_blocks).
+    pub fn from_options(options: &ParquetOptions) -> Result<Self, DataError> {
+        let stream =
+            Self::new(Table::open(options.patterns(), &options.fields)?).block_bytes(options.block_bytes);
+        match options.shuffle_blocks {
+            Some(open) => stream.shuffle_blocks(open.get()),
+            None => Ok(stream),
+        }
+    }
+}
+
+impl<R> ParquetStream<R> {
+    pub(super) fn new(table: Table) -> Self {
+        Self { table, open: None, block_bytes: BLOCK_BYTES, row: PhantomData }
+    }
+
+    /// Returns rows of type `T`, see [`Parquet::rows`](super::Parquet::rows).
+    #[must_use]
+    pub fn rows<T: DeserializeOwned + Send + 'static>(self) -> ParquetStream<T> {
+        let Self { table, open, block_bytes, row: _ } = self;
+        ParquetStream { table, open, block_bytes, row: PhantomData }
+    }
+
+    /// Sets the max number of bytes of decoded row groups that each shard keeps with
+    /// [`shuffle_blocks`](Self::shuffle_blocks), which must be called after this method. The default is 1 GiB. A
+    /// worker keeps as much for each of its shards: with 8 shards and 4 workers, twice.
+    #[must_use]
+    pub fn block_bytes(self, bytes: u64) -> Self {
+        Self { block_bytes: bytes, ..self }
+    }
+
+    /// Shuffles the rows: in each epoch the row groups are permuted and dealt to the shards, and each shard keeps
+    /// `open` of its row groups decoded and draws the next row at random among all their remaining rows. When a row
+    /// group has no rows left, the next one is opened. Each row group is decoded once in an epoch, whatever the number
+    /// of workers.
+    ///
+    /// The order depends only on the seed, the epoch, the number of shards and the sizes of the row groups. A resumed
+    /// run draws again up to its position, about 20 million rows per second, and decodes only the row groups that
+    /// are open there.
+    ///
+    /// Rows of one row group stay within a window of about `open` row groups. More groups mix better and need more
+    /// memory.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::TooLarge`] if the `open` largest row groups together have more than
+    /// [`block_bytes`](Self::block_bytes) bytes before compression. If decoded rows need more memory than that, the
+    /// samples of the row group fail with this error.
+    ///
+    /// # Panics
+    /// Panics if `open` is 0.
+    pub fn shuffle_blocks(self, open: usize) -> Result<Self, DataError> {
+        assert!(open > 0, "at least 1 row group must be open");
+        let mut sizes: Vec<u64> = (0..self.table.len()).map(|group| self.table.group(group).bytes).collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        let len = sizes.iter().take(open).copied().fold(0, u64::saturating_add);
+        if len > self.block_bytes {
+            let what = format!("{} open row groups", open.min(sizes.len()));
+            return Err(DataError::new(what, too_large(len, self.block_bytes)));
+        }
+        Ok(Self { open: Some(open), ..self })
+    }
+
+    /// Returns the rows of `shard` after the first `position` rows.
+    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Stream<'_, R> {
+        let groups = 0..self.table.len();
+        let order = match self.open {
+            None => {
+                let mut later: VecDeque<(usize, usize)> = shard.of(groups).map(|group| (group, 0)).collect();
+                skip(&self.table, &mut later, position);
+                Order::Groups { later, current: None }
+            }
+            Some(open) => {
+                let mut groups: Vec<usize> = groups.collect();
+                shuffle(&mut cx.epoch_rng(), &mut groups);
+                let sizes = shard.of(groups).map(|group| (group, self.table.group(group).rows));
+                let mut draws = Draws::new(cx.rng(), open, sizes);
+                (0..position).try_for_each(|_| draws.next().map(drop));
+                Order::Blocks { draws, decoded: Vec::new(), limit: self.block_bytes }
+            }
+        };
+        Stream { table: &self.table, samples: self.table.samples(), position, order, row: PhantomData }
+    }
+}
+
+/// Skips the first `count` rows of `groups`, which have the first row to be read.
+fn skip(table: &Table, groups: &mut VecDeque<(usize, usize)>, mut count: u64) {
+    while let Some((group, first)) = groups.front_mut() {
+        let rows = table.group(*group).rows as u64;
+        if count < rows {
+            *first = count as usize;
+            return;
+        }
+        count -= rows;
+        groups.pop_front();
+    }
+}
+
+fn too_large(len: u64, max: u64) -> DataProblem {
+    DataProblem::TooLarge { len, max, option: "block_bytes" }
+}
+
+impl<R: DeserializeOwned + Send + 'static> IterableDataset for ParquetStream<R> {
+    type Sample = R;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
+        Ok(self.at(shard, 0, cx))
+    }
+
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
+        Ok(Some(self.at(shard, position, cx)))
+    }
+
+    fn len(&self) -> Option<usize> {
+        Some(self.table.rows)
+    }
+
+    fn fingerprint(&self) -> String {
+        let order = self.open.map_or_else(String::new, |open| format!(", blocks of {open}"));
+        format!("parquet_stream({}{order})", self.table.fingerprint())
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for ParquetStream<R> {
+    /// Number of rows of the shard that were read.
+    type Snapshot = u64;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+        snapshot: Option<u64>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = u64> + Send> {
+        Ok(self.at(shard, snapshot.unwrap_or(0), cx))
+    }
+}
+
+/// The rows of a shard.
+struct Stream<'a, R> {
+    table: &'a Table,
+    samples: Samples<'a>,
+    position: u64,
+    order: Order,
+    row: PhantomData<fn() -> R>,
+}
+
+enum Order {
+    /// Row group by row group.
+    Groups {
+        /// The next row groups, each with its first row to be read.
+        later: VecDeque<(usize, usize)>,
+        current: Option<Current>,
+    },
+    /// At random among a few open row groups.
+    Blocks {
+        draws: Draws,
+        /// The row groups of which rows were drawn, or why they cannot be decoded.
+        decoded: Vec<(usize, Result<Decoded, String>)>,
+        limit: u64,
+    },
+}
+
+/// A row group that is read in order.
+struct Current {
+    group: Group,
+    /// The next row.
+    row: usize,
+    /// `None` before the first row is read.
+    batches: Option<Batches>,
+    batch: Option<Batch>,
+    /// Index of the next row in `batch`.
+    at: usize,
+    /// Why the remaining rows cannot be read.
+    failed: Option<String>,
+}
+
+impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
+    type Item = anyhow::Result<R>;
+
+    fn next(&mut self) -> Option<anyhow::Result<R>> {
+        let Self { table, samples, .. } = self;
+        let sample = match &mut self.order {
+            Order::Groups { later, current } => loop {
+                if let Some(current) = current
+                    && current.row < current.group.rows
+                {
+                    break current.next(table, samples);
+                }
+                let (index, row) = later.pop_front()?;
+                let group = table.group(index);
+                *current = Some(Current { group, row, batches: None, batch: None, at: 0, failed: None });
+            },
+            Order::Blocks { draws, decoded, limit } => {
+                let drawn = draws.next()?;
+                let sample = draw(table, samples, decoded, drawn, *limit);
+                if drawn.is_last {
+                    decoded.retain(|(group, _)| *group != drawn.group);
+                }
+                sample
+            }
+        };
+        self.position += 1;
+        Some(sample.map_err(anyhow::Error::from))
+    }
+}
+
+impl<R: DeserializeOwned + 'static> SnapshotIterator for Stream<'_, R> {
+    type Snapshot = u64;
+
+    fn snapshot(&self) -> anyhow::Result<u64> {
+        Ok(self.position)
+    }
+}
+
+impl Current {
+    /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in a
+    /// damaged row group.
+    fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples<'_>) -> Result<R> {
+        let row = self.row;
+        self.row += 1;
+        if let Some(reason) = &self.failed {
+            return Err(table.error(self.group, row, malformed(reason)));
+        }
+        while self.batch.as_ref().is_none_or(|batch| self.at == batch.len()) {
+            match self.next_batch(table, row) {
+                Ok(batch) => (self.batch, self.at) = (Some(batch), 0),
+                Err(error) => {
+                    self.failed = Some(error.problem.to_string());
+                    self.batch = None;
+                    return Err(table.error(self.group, row, error.problem));
+                }
+            }
+        }
+        let batch = self.batch.as_ref().expect("the loop has set it");
+        self.at += 1;
+        samples.sample(batch, self.at - 1, self.group, row)
+    }
+
+    fn next_batch(&mut self, table: &Table, row: usize) -> Result<Batch> {
+        let batches = match &mut self.batches {
+            Some(batches) => batches,
+            batches @ None => batches.insert(table.read(self.group, Selection::From(row))?),
+        };
+        let ended = || table.error(self.group, row, malformed(wrong_rows(row, self.group.rows)));
+        batches.next().unwrap_or_else(|| Err(ended()))
+    }
+}
+
+/// Returns the row that was drawn, and decodes its row group if it is the first one.
+fn draw<R: DeserializeOwned + 'static>(
+    table: &Table,
+    samples: &Samples<'_>,
+    decoded: &mut Vec<(usize, Result<Decoded, String>)>,
+    drawn: Drawn,
+    limit: u64,
+) -> Result<R> {
+    let group = table.group(drawn.group);
+    let place = match decoded.iter().position(|(group, _)| *group == drawn.group) {
+        Some(place) => place,
+        None => {
+            let used: u64 =
+                decoded.iter().filter_map(|(_, decoded)| decoded.as_ref().ok()).map(|it| it.bytes).sum();
+            let batches = table.read(group, Selection::From(0));
+            let read = batches.and_then(|batches| {
+                let read = Decoded::read(batches, group.rows, limit.saturating_sub(used))?;
+                read.map_err(|bytes| {
+                    table.error(group, drawn.row, too_large(used.saturating_add(bytes), limit))
+                })
+            });
+            match read {
+                Ok(read) => decoded.push((drawn.group, Ok(read))),
+                Err(error) => {
+                    decoded.push((drawn.group, Err(error.problem.to_string())));
+                    return Err(table.error(group, drawn.row, error.problem));
+                }
+            }
+            decoded.len() - 1
+        }
+    };
+    match &decoded[place].1 {
+        Ok(rows) => {
+            let (batch, at) = rows.locate(drawn.row);
+            samples.sample(batch, at, group, drawn.row)
+        }
+        Err(reason) => Err(table.error(group, drawn.row, malformed(reason))),
+    }
+}

@@ -1,0 +1,367 @@
+//! The row groups of all files, as the footers list them.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use loader_core::Tensor;
+use parquet::arrow::ProjectionMask;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    EXTENSIONS,
+    batches::{Batch, Batches, Selection},
+    footer::{OpenFile, arrow_schema, column_ranges, read_metadata},
+    kind::{Kind, columns_of},
+    source::malformed,
+};
+use crate::{
+    error::{DataError, DataProblem, Position, Result},
+    record::FieldOptions,
+    source::Files,
+};
+
+/// Max number of footers that are read at the same time. Reading waits more than it computes.
+const THREADS: usize = 16;
+
+/// Max number of files whose footers a worker keeps.
+const MAX_FOOTERS: usize = 64;
+
+/// A row group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) file: usize,
+    /// Number of the row group in its file.
+    pub(super) number: usize,
+    /// Index of its first row in its file.
+    pub(super) first_in_file: u64,
+    /// Index of its first row among the rows of all files.
+    pub(super) first: u64,
+    pub(super) rows: usize,
+    /// Number of bytes of the selected columns before compression, as the file says.
+    pub(super) bytes: u64,
+}
+
+/// Number of words that a row group has in the table.
+const WORDS: usize = 6;
+
+/// The files of a dataset with their row groups. The list of row groups is in shared memory. Each worker reads the
+/// footer of a file again when it first reads the file, in one read: a footer is a tree of small allocations, which
+/// processes cannot share, and parsing it costs more than reading it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Table {
+    pub(super) files: Files,
+    /// Shape `[row groups, WORDS]`. Row groups without rows are left out.
+    groups: Tensor<u64>,
+    pub(super) rows: usize,
+    /// The columns that are read, in the order of the record.
+    columns: Vec<(String, Kind)>,
+    pub(super) fields: FieldOptions,
+    #[serde(skip)]
+    open: Mutex<Opened>,
+}
+
+#[derive(Debug, Default)]
+struct Opened {
+    /// The names of the columns; empty before the first use.
+    names: Arc<[Arc<str>]>,
+    /// The options that are applied to each record.
+    fields: Option<Arc<FieldOptions>>,
+    /// The files used last, with the index of the file; the flag tells whether the index of the pages was read.
+    files: VecDeque<((usize, bool), Arc<OpenFile>)>,
+}
+
+impl Clone for Table {
+    fn clone(&self) -> Self {
+        Self {
+            files: self.files.clone(),
+            groups: self.groups.clone(),
+            rows: self.rows,
+            columns: self.columns.clone(),
+            fields: self.fields.clone(),
+            open: Mutex::default(),
+        }
+    }
+}
+
+impl Table {
+    /// Lists the files that `patterns` stand for, and reads their footers.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read, is not valid Parquet, or has other columns than the first one.
+    pub(super) fn open<P: AsRef<Path>>(
+        patterns: impl IntoIterator<Item = P>,
+        fields: &FieldOptions,
+    ) -> Result<Self> {
+        Self::of_files(Files::list(patterns, &EXTENSIONS)?, fields)
+    }
+
+    fn of_files(files: Files, fields: &FieldOptions) -> Result<Self> {
+        let first = Footer::read(&files, 0, None, fields)?;
+        let columns = first.columns.clone();
+        let mut footers = vec![first];
+        footers.extend(read_footers(&files, &columns, fields)?);
+
+        let (mut words, mut rows) = (Vec::new(), 0u64);
+        for (file, footer) in footers.iter().enumerate() {
+            let mut first_in_file = 0;
+            for (number, group) in footer.groups.iter().enumerate().filter(|(_, group)| group.rows > 0) {
+                words.extend([file as u64, number as u64, first_in_file, rows, group.rows, group.bytes]);
+                first_in_file += group.rows;
+                rows += group.rows;
+            }
+        }
+        let memory = |error: &dyn ToString| {
+            DataError::new("the list of row groups", DataProblem::Memory(error.to_string()))
+        };
+        let count = words.len() / WORDS;
+        let groups = Tensor::from_vec(words, [count, WORDS]).map_err(|error| memory(&error))?;
+        let rows = usize::try_from(rows).map_err(|error| memory(&error))?;
+        Ok(Self { files, groups, rows, columns, fields: fields.clone(), open: Mutex::default() })
+    }
+
+    /// Returns the same files with other options.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open): the footers are read again if the columns change.
+    pub(super) fn with_fields(self, fields: FieldOptions) -> Result<Self> {
+        if fields.selected() == self.fields.selected() {
+            return Ok(Self { fields, open: Mutex::default(), ..self });
+        }
+        Self::of_files(self.files, &fields)
+    }
+
+    /// Number of row groups.
+    pub(super) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    pub(super) fn group(&self, index: usize) -> Group {
+        let row = self.groups.row(index);
+        Group {
+            file: row[0] as usize,
+            number: row[1] as usize,
+            first_in_file: row[2],
+            first: row[3],
+            rows: row[4] as usize,
+            bytes: row[5],
+        }
+    }
+
+    /// Returns the index of the row group that has row `row` of all rows.
+    pub(super) fn group_of(&self, row: usize) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.group(middle).first <= row as u64 {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low.saturating_sub(1)
+    }
+
+    /// Starts to read a row group.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or has changed since it was opened.
+    pub(super) fn read(&self, group: Group, selection: Selection<'_>) -> Result<Batches> {
+        let file = self.file(group.file, matches!(selection, Selection::Rows(_)))?;
+        Batches::new(&file, group.number, selection)
+    }
+
+    /// Returns file `index`, and opens it if it is not open.
+    fn file(&self, index: usize, with_pages: bool) -> Result<Arc<OpenFile>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = open.files.iter().position(|(key, _)| *key == (index, with_pages)) {
+            let found = open.files.remove(at).expect("`position` has found it");
+            let file = Arc::clone(&found.1);
+            open.files.push_front(found);
+            return Ok(file);
+        }
+        let columns: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
+        let file = Arc::new(OpenFile::open(self.files.open(index)?, &columns, with_pages)?);
+        open.files.truncate(MAX_FOOTERS - 1);
+        open.files.push_front(((index, with_pages), Arc::clone(&file)));
+        Ok(file)
+    }
+
+    /// Returns what turns decoded rows into samples.
+    pub(super) fn samples(&self) -> Samples<'_> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.names.is_empty() {
+            open.names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
+        }
+        let fields = open.fields.get_or_insert_with(|| Arc::new(self.fields.for_selected()));
+        let fields = Arc::clone(fields);
+        Samples { table: self, names: Arc::clone(&open.names), fields }
+    }
+
+    /// Text for the fingerprint: which rows there are, and which columns.
+    pub(super) fn fingerprint(&self) -> String {
+        let groups = self.len();
+        format!(
+            "#{:016x}, {} rows in {groups} groups{}",
+            self.files.listing(),
+            self.rows,
+            self.fields.fingerprint()
+        )
+    }
+
+    /// Returns the columns and their types.
+    pub(super) fn columns(&self) -> &[(String, Kind)] {
+        &self.columns
+    }
+}
+
+/// Turns decoded rows into samples.
+#[derive(Debug, Clone)]
+pub(super) struct Samples<'a> {
+    table: &'a Table,
+    names: Arc<[Arc<str>]>,
+    fields: Arc<FieldOptions>,
+}
+
+impl Samples<'_> {
+    /// Returns row `at` of `batch`, which is row `row` of `group`.
+    ///
+    /// # Errors
+    /// Returns an error if the options or the type of the sample refuse the row.
+    pub(super) fn sample<R>(&self, batch: &Batch, at: usize, group: Group, row: usize) -> Result<R>
+    where
+        R: DeserializeOwned + 'static,
+    {
+        let record = batch.record(&self.names, at).and_then(|record| self.fields.apply(record));
+        record.and_then(|record| record.into_row()).map_err(|problem| self.table.error(group, row, problem))
+    }
+}
+
+impl Table {
+    /// Returns an error about row `row` of `group`.
+    pub(super) fn error(&self, group: Group, row: usize, problem: impl Into<DataProblem>) -> DataError {
+        let position = Position::Row(group.first_in_file + row as u64);
+        DataError::new(self.files.get(group.file).location, problem).at(position)
+    }
+}
+
+/// What the footer of a file says.
+struct Footer {
+    columns: Vec<(String, Kind)>,
+    groups: Vec<GroupSize>,
+}
+
+struct GroupSize {
+    rows: u64,
+    bytes: u64,
+}
+
+impl Footer {
+    /// Reads the footer of file `index`. Its columns must be `expected`, if given.
+    fn read(
+        files: &Files,
+        index: usize,
+        expected: Option<&[(String, Kind)]>,
+        fields: &FieldOptions,
+    ) -> Result<Self> {
+        let blob = files.open(index)?;
+        let failed = |problem| DataError::new(&blob.file().location, problem);
+        let metadata = read_metadata(&blob)?;
+        let schema = columns_of(&arrow_schema(&blob, &metadata)?);
+        let columns = selected(&schema, fields).map_err(failed)?;
+        if let Some(expected) = expected {
+            check_same(&columns, expected).map_err(failed)?;
+        }
+        let roots = columns.iter().filter_map(|(name, _)| schema.iter().position(|(other, _)| other == name));
+        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots);
+        let groups = metadata.row_groups().iter().enumerate().map(|(number, group)| {
+            let invalid = |reason: String| failed(malformed(format!("row group {number}: {reason}")));
+            column_ranges(group, &mask, blob.len()).map_err(invalid)?;
+            // So many rows that an index of them takes 4 bytes.
+            let rows = u32::try_from(group.num_rows());
+            let rows = rows.map_err(|_| invalid(format!("it has {} rows", group.num_rows())))?;
+            let columns = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+            let sizes = columns.map(|(_, column)| u64::try_from(column.uncompressed_size()).unwrap_or(0));
+            Ok(GroupSize { rows: rows.into(), bytes: sizes.fold(0, u64::saturating_add) })
+        });
+        Ok(Self { columns, groups: groups.collect::<Result<_>>()? })
+    }
+}
+
+/// Returns the columns of `schema` that `fields` select.
+fn selected(
+    schema: &[(String, Result<Kind, String>)],
+    fields: &FieldOptions,
+) -> Result<Vec<(String, Kind)>, DataProblem> {
+    let available = || schema.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+    let find = |name: &String| {
+        let mut found = schema.iter().filter(|(column, _)| column == name);
+        let missing = || DataProblem::MissingField { field: name.clone(), available: available() };
+        let (_, kind) = found.next().ok_or_else(missing)?;
+        if found.next().is_some() {
+            return Err(malformed(format!("it has two columns with the name `{name}`")));
+        }
+        match kind {
+            Ok(kind) => Ok((name.clone(), kind.clone())),
+            Err(data_type) => Err(DataProblem::Unsupported(format!(
+                "column `{name}` has the type {data_type}; select other columns"
+            ))),
+        }
+    };
+    match fields.selected() {
+        Some(names) => names.iter().map(find).collect(),
+        None => schema.iter().map(|(name, _)| find(name)).collect(),
+    }
+}
+
+/// Checks that a file has the columns of the first file, in any order.
+fn check_same(columns: &[(String, Kind)], expected: &[(String, Kind)]) -> Result<(), DataProblem> {
+    for (name, kind) in expected {
+        let Some((_, found)) = columns.iter().find(|(column, _)| column == name) else {
+            let available = columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(DataProblem::MissingField { field: name.clone(), available });
+        };
+        if found != kind {
+            let (expected, found) = (format!("{kind}, as in the first file"), found.to_string());
+            return Err(DataProblem::WrongType { field: name.clone(), expected, found });
+        }
+    }
+    match columns.iter().find(|(name, _)| expected.iter().all(|(other, _)| other != name)) {
+        Some((name, _)) => Err(malformed(format!(
+            "it has a column `{name}` that the first file does not have; select the columns that all files have"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Reads the footers of all files but the first one.
+fn read_footers(files: &Files, columns: &[(String, Kind)], fields: &FieldOptions) -> Result<Vec<Footer>> {
+    let next = AtomicUsize::new(1);
+    let read = || {
+        let mut footers = Vec::new();
+        loop {
+            // Relaxed: only the number itself is shared.
+            let file = next.fetch_add(1, Ordering::Relaxed);
+            if file >= files.len() {
+                return footers;
+            }
+            footers.push((file, Footer::read(files, file, Some(columns), fields)));
+        }
+    };
+    let mut footers = thread::scope(|scope| {
+        // The last reader is this thread.
+        let readers: Vec<_> = (2..files.len().min(THREADS)).map(|_| scope.spawn(read)).collect();
+        let mut footers = read();
+        for reader in readers {
+            footers.extend(reader.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload)));
+        }
+        footers
+    });
+    footers.sort_by_key(|(file, _)| *file);
+    footers.into_iter().map(|(_, footer)| footer).collect()
+}

@@ -1,0 +1,161 @@
+//! Types of columns, compressions, and rows of the user's own types.
+
+use std::fs;
+
+use loader_core::{DType, DataLoader, Dataset, IterableDataset, SampleContext, Shard, Tensor};
+use loader_data::{Column, DataProblem, FieldOptions, Parquet, ParquetOptions};
+use serde_json::Value as Json;
+
+use super::{fixture, json, open, rows};
+
+/// The rows of `types.parquet`, as pyarrow returns them.
+fn expected() -> Vec<Json> {
+    let text = fs::read_to_string(fixture("types.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The columns of the files that have one compression each.
+const SOME: [&str; 5] = ["i64", "text", "list", "fixed_list", "dictionary"];
+
+#[test]
+fn each_type_reads_as_pyarrow_wrote_it() {
+    let dataset = open("types.parquet");
+    let expected = expected();
+    assert_eq!((dataset.len(), dataset.row_groups()), (expected.len(), 2));
+    for (row, (found, expected)) in
+        rows(&dataset, &(0..40).collect::<Vec<_>>()).iter().zip(&expected).enumerate()
+    {
+        for (name, value) in expected.as_object().unwrap() {
+            assert_eq!(&found[name], value, "row {row}, column {name}");
+        }
+    }
+    let stream = dataset.stream();
+    let mut cx = SampleContext::new(0);
+    let read = stream.iter(Shard::new(0, 1), &mut cx).unwrap().map(|row| json(row.unwrap()));
+    assert!(read.eq(expected));
+}
+
+#[test]
+fn columns_have_the_types_of_the_file() {
+    let types = open("types.parquet").columns();
+    let of = |name: &str| types.iter().find(|(column, _)| column == name).unwrap().1.as_str();
+    let expected = [
+        ("i8", "int8"),
+        ("u64", "uint64"),
+        ("f16", "float16"),
+        ("bool", "bool"),
+        ("large_text", "text"),
+        ("text_view", "text"),
+        ("fixed_bytes", "bytes"),
+        ("date", "int32"),
+        ("stamp_s", "int64"),
+        ("time_ms", "int32"),
+        ("decimal", "decimal"),
+        ("dictionary", "text"),
+        ("list", "list of float32"),
+        ("fixed_list", "list of 3 float32"),
+        ("grid", "list of list of 2 int32"),
+        ("record", "{bytes: bytes, path: text}"),
+        ("map", "list of {key: text, value: int32}"),
+        ("null", "null"),
+    ];
+    for (name, kind) in expected {
+        assert_eq!(of(name), kind, "{name}");
+    }
+    // A list of lists of a fixed length is a tensor of rank 2.
+    let row = open("types.parquet").get(5, &mut SampleContext::new(0)).unwrap();
+    let loader_data::Value::Tensor(grid) = row.get("grid").unwrap() else { panic!("{row:?}") };
+    assert_eq!((grid.dtype(), grid.shape()), (DType::I32, [2, 2].as_slice()));
+}
+
+#[test]
+fn each_compression_reads_alike_with_and_without_an_index_of_pages() {
+    let expected = expected();
+    let some = |row: usize| -> Json {
+        SOME.iter().map(|&name| (name.to_owned(), expected[row][name].clone())).collect()
+    };
+    // Rows of all row groups, not in order, and one of them twice.
+    let wanted = [39, 0, 17, 16, 15, 17, 31, 32, 5, 6, 7];
+    let names = ["none", "snappy", "gzip", "zstd", "lz4", "brotli", "no-arrow-schema"];
+    for name in names.map(|name| format!("{name}.parquet")) {
+        // Without a cache, only the wanted rows are read.
+        for cache in [0, 1 << 20] {
+            let dataset = open(&name).cache_bytes(cache);
+            for _ in 0..3 {
+                assert_eq!(rows(&dataset, &wanted), wanted.map(some), "{name}");
+                assert_eq!(rows(&dataset, &[38]), [some(38)], "{name}");
+            }
+            let all: Vec<usize> = (0..40).collect();
+            assert!(rows(&dataset, &all).into_iter().eq(all.into_iter().map(some)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_type_of_the_user_gets_its_fields_by_name() {
+    #[derive(serde::Deserialize)]
+    struct Row {
+        label: u32,
+        x: Tensor<f32>,
+        text: String,
+    }
+
+    let dataset = open("train-*.parquet").rows::<Row>();
+    assert_eq!(dataset.len(), 60);
+    // The second file has its columns in another order.
+    for label in [0, 36, 37, 59] {
+        let row = dataset.get(label, &mut SampleContext::new(0)).unwrap();
+        assert_eq!((row.label, row.text), (label as u32, format!("row {label}")));
+        assert_eq!(row.x.as_slice(), [0.0, 0.25, 0.5].map(|more| label as f32 + more));
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    struct Wrong {
+        #[expect(dead_code)]
+        text: u8,
+    }
+
+    let wrong = open("train-*.parquet").rows::<Wrong>();
+    let error = wrong.get(40, &mut SampleContext::new(0)).unwrap_err().to_string();
+    assert!(error.contains("train-00001-of-00002.parquet`, row 3: "), "{error}");
+}
+
+#[test]
+fn columns_are_selected_converted_and_padded() {
+    let fields = FieldOptions::new().select(["list", "i8"]).dtype("i8", DType::F32).pad("list", -1.0);
+    let options = ParquetOptions::new(fixture("types.parquet")).fields(fields.clone());
+    let loader = DataLoader::builder(options.open().unwrap()).batch_size(3).build().unwrap();
+    let batch = loader.iter().unwrap().next().unwrap().unwrap();
+    let names: Vec<_> = batch.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["list", "i8"]);
+    assert_eq!(batch.tensor::<f32>("i8").unwrap().as_slice(), [-5.0, -4.0, -3.0]);
+    let Column::Padded { values, lengths } = &batch["list"] else { panic!("{:?}", batch["list"]) };
+    assert_eq!((values.shape(), lengths.as_slice()), ([3, 2].as_slice(), [0, 1, 2].as_slice()));
+
+    let later = open("types.parquet").fields(fields).unwrap();
+    assert_eq!(later.columns().len(), 2);
+    assert_eq!(later.fingerprint(), options.open().unwrap().fingerprint());
+    let missing = open("types.parquet").fields(FieldOptions::new().select(["i8", "label"])).unwrap_err();
+    assert!(matches!(missing.problem, DataProblem::MissingField { field, .. } if field == "label"));
+}
+
+#[test]
+fn options_are_read_from_a_config() {
+    let path = fixture("train-*.parquet");
+    let text = serde_json::json!({
+        "path": [path], "fields": ["label"], "dtypes": {"label": "uint8"}, "shuffle_blocks": 2, "block_bytes": 100_000,
+    });
+    let options: ParquetOptions = serde_json::from_value(text).unwrap();
+    assert_eq!(
+        Parquet::from_options(&options).unwrap().columns(),
+        [("label".to_owned(), "int64".to_owned())]
+    );
+    let loader = DataLoader::stream(options.open_stream().unwrap()).shards(1).batch_size(60).build().unwrap();
+    let batch = loader.iter().unwrap().next().unwrap().unwrap();
+    let mut labels = batch.tensor::<u8>("label").unwrap().as_slice().to_vec();
+    assert!(!labels.is_sorted());
+    labels.sort_unstable();
+    assert!(labels.into_iter().eq(0..60));
+    let wrong = serde_json::from_str::<ParquetOptions>(r#"{"path": "a", "shuffle": 2}"#).unwrap_err();
+    assert!(wrong.to_string().contains("unknown field"), "{wrong}");
+}
