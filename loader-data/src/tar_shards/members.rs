@@ -103,7 +103,7 @@ impl Members {
         let start = self.next;
         let error = |members: &Self, error| members.blob.error(start, members.input.problem(error));
         self.input.skip_to(start).map_err(|problem| error(self, problem))?;
-        let headers = self.input.limited(MAX_HEADERS, |input| Headers::read(input));
+        let headers = self.input.limited(MAX_HEADERS, Headers::read);
         let Some(headers) = headers.map_err(|problem| error(self, problem))? else {
             let found = self.check_end(start).map_err(|problem| error(self, problem))?;
             return found.map_or(Ok(None), |problem| Err(self.blob.error(start, problem)));
