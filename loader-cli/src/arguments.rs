@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
-    dataset::{Pixels, TransformName},
+    dataset::{DatasetSection, Pixels, TransformName},
     options::LoaderArguments,
     stop::Stop,
 };
@@ -28,7 +28,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// Folder with one sub-folder of JPEG and PNG images per class, or a config (a .toml file)
+    /// Folder with one sub-folder of JPEG and PNG images per class, a config (a .toml file), or data files (.jsonl,
+    /// .parquet, .tar; a pattern such as 'train-{000..099}.tar' too)
     pub(crate) target: PathBuf,
 
     #[command(flatten)]
@@ -112,6 +113,31 @@ impl Arguments {
 impl RunArguments {
     pub(crate) fn progress_interval(&self) -> Duration {
         self.progress_every
+    }
+
+    /// Puts the options about images into `dataset`.
+    pub(crate) fn apply_to(&self, dataset: &mut DatasetSection) -> Result<(), Stop> {
+        let &Self { transform, size, pixels, max_file_bytes, .. } = self;
+        match dataset {
+            DatasetSection::Images(images) => {
+                images.transform = transform.or(images.transform);
+                images.size = size.or(images.size);
+                images.pixels = pixels.or(images.pixels);
+                images.max_file_bytes = max_file_bytes.or(images.max_file_bytes);
+            }
+            #[cfg(feature = "formats")]
+            DatasetSection::Records(config) => {
+                if transform.is_some() || size.is_some() || pixels.is_some() || max_file_bytes.is_some() {
+                    let message = format!(
+                        "--transform, --size, --pixels and --max-file-bytes are for image folders, and the dataset is of \
+                         kind `{}`; leave them out",
+                        config.kind()
+                    );
+                    return Err(Stop::InvalidArguments(message));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

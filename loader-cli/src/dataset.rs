@@ -1,6 +1,6 @@
 //! The `[dataset]` section of a config, and the dataset that it describes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use loader_data::{ImageFolder, MAX_FILE_BYTES, Step, Transform};
@@ -11,16 +11,10 @@ use crate::stop::Stop;
 /// Default width and height of the transformed images, in pixels.
 const DEFAULT_SIZE: u32 = 224;
 
-/// The section as it was read from a config or from the command line.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct DatasetSection {
+/// The name of a format. `kind` is read before the other keys, which depend on it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct KindOnly {
     pub(crate) kind: Kind,
-    pub(crate) path: PathBuf,
-    pub(crate) transform: Option<TransformName>,
-    pub(crate) size: Option<u32>,
-    pub(crate) pixels: Option<Pixels>,
-    pub(crate) max_file_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +22,48 @@ pub(crate) struct DatasetSection {
 pub(crate) enum Kind {
     /// JPEG and PNG files with one sub-folder per class.
     ImageFolder,
+    JsonLines,
+    JsonLinesStream,
+    Parquet,
+    ParquetStream,
+    Tar,
+    IndexedTar,
+    Tokens,
+}
+
+impl Kind {
+    /// Returns the kind of the files that `target`, a path or a pattern, names; `None` if its extension is that of no
+    /// format.
+    pub(crate) fn of_files(target: &Path) -> Option<Self> {
+        let name = target.file_name()?.to_str()?.to_ascii_lowercase();
+        let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
+        match () {
+            () if ends(&[".jsonl", ".ndjson"]) => Some(Self::JsonLines),
+            () if ends(&[".parquet"]) => Some(Self::Parquet),
+            () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst"]) => Some(Self::Tar),
+            () => None,
+        }
+    }
+}
+
+/// The section as it was read from a config or from the command line.
+#[derive(Debug, Clone)]
+pub(crate) enum DatasetSection {
+    Images(ImageSection),
+    #[cfg(feature = "formats")]
+    Records(loader_data::RecordConfig),
+}
+
+/// The section of an image folder.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ImageSection {
+    pub(crate) kind: Kind,
+    pub(crate) path: PathBuf,
+    pub(crate) transform: Option<TransformName>,
+    pub(crate) size: Option<u32>,
+    pub(crate) pixels: Option<Pixels>,
+    pub(crate) max_file_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -52,7 +88,16 @@ pub(crate) enum Pixels {
 
 /// The section with all defaults filled in.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct ResolvedDataset {
+#[serde(untagged)]
+pub(crate) enum ResolvedDataset {
+    Images(ResolvedImages),
+    #[cfg(feature = "formats")]
+    Records(loader_data::RecordConfig),
+}
+
+/// The section of an image folder with all defaults filled in.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ResolvedImages {
     kind: Kind,
     #[serde(serialize_with = "as_text")]
     path: PathBuf,
@@ -63,16 +108,18 @@ pub(crate) struct ResolvedDataset {
     max_file_bytes: u64,
 }
 
-/// An open image folder, for either type of pixels.
+/// An open dataset.
 #[derive(Debug)]
-pub(crate) enum Images {
+pub(crate) enum Opened {
     F32(ImageFolder<f32>),
     U8(ImageFolder<u8>),
+    #[cfg(feature = "formats")]
+    Records(loader_data::Records),
 }
 
-impl DatasetSection {
+impl ImageSection {
     /// Creates the section for the images in the folder at `path`, with defaults for everything else.
-    pub(crate) fn image_folder(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self {
             kind: Kind::ImageFolder,
             path,
@@ -83,7 +130,7 @@ impl DatasetSection {
         }
     }
 
-    pub(crate) fn resolved(self) -> Result<ResolvedDataset, Stop> {
+    fn resolved(self) -> Result<ResolvedImages, Stop> {
         let Self { kind, path, transform, size, pixels, max_file_bytes } = self;
         let transform = transform.unwrap_or(TransformName::Train);
         let size = match transform {
@@ -97,21 +144,40 @@ impl DatasetSection {
         };
         let pixels = pixels.unwrap_or(Pixels::F32);
         let max_file_bytes = max_file_bytes.unwrap_or(MAX_FILE_BYTES);
-        Ok(ResolvedDataset { kind, path, transform, size, pixels, max_file_bytes })
+        Ok(ResolvedImages { kind, path, transform, size, pixels, max_file_bytes })
+    }
+}
+
+impl DatasetSection {
+    pub(crate) fn resolved(self) -> Result<ResolvedDataset, Stop> {
+        Ok(match self {
+            Self::Images(section) => ResolvedDataset::Images(section.resolved()?),
+            #[cfg(feature = "formats")]
+            Self::Records(config) => ResolvedDataset::Records(config),
+        })
     }
 }
 
 impl ResolvedDataset {
-    pub(crate) fn open(&self) -> Result<Images, Stop> {
-        let Kind::ImageFolder = self.kind;
+    pub(crate) fn open(&self) -> Result<Opened, Stop> {
+        match self {
+            Self::Images(images) => images.open(),
+            #[cfg(feature = "formats")]
+            Self::Records(config) => Ok(Opened::Records(config.open()?)),
+        }
+    }
+}
+
+impl ResolvedImages {
+    fn open(&self) -> Result<Opened, Stop> {
         Ok(match self.pixels {
             Pixels::F32 => {
                 let images = ImageFolder::open(&self.path)?.max_file_bytes(self.max_file_bytes);
-                Images::F32(images.transform(self.steps())?)
+                Opened::F32(images.transform(self.steps())?)
             }
             Pixels::U8 => {
                 let images = ImageFolder::open_u8(&self.path)?.max_file_bytes(self.max_file_bytes);
-                Images::U8(images.transform(self.steps())?)
+                Opened::U8(images.transform(self.steps())?)
             }
         })
     }
@@ -134,6 +200,6 @@ impl ResolvedDataset {
 }
 
 /// Serialises a path as text. Bytes that are not Unicode are replaced, because JSON must be Unicode.
-fn as_text<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }

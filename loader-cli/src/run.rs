@@ -7,7 +7,7 @@ use loader_core::{
 };
 
 use crate::{
-    arguments::RunArguments, dataset::Images, events::Event, interrupt::Interrupt, reporter::Reporter,
+    arguments::RunArguments, dataset::Opened, events::Event, interrupt::Interrupt, reporter::Reporter,
     settings::Settings, stop::Stop, workers::Workers,
 };
 
@@ -18,14 +18,20 @@ pub(crate) fn run(
     interrupt: Interrupt,
 ) -> Result<u64, Stop> {
     let Settings { dataset, loader } = Settings::new(arguments)?;
-    let images = dataset.open()?;
+    let opened = dataset.open()?;
     let settings = Settings { dataset, loader: loader.clone().resolved() };
     let workers = Workers::default();
     let run = Run { arguments, settings, reporter, interrupt, workers, restarts: 0 };
     // The stock worker program, which LOADER_WORKER may name, knows the datasets by these names.
-    match images {
-        Images::F32(images) => run.load(images, loader, "image-folder"),
-        Images::U8(images) => run.load(images, loader, "image-folder-u8"),
+    match opened {
+        Opened::F32(images) => run.load(images, loader, "image-folder"),
+        Opened::U8(images) => run.load(images, loader, "image-folder-u8"),
+        #[cfg(feature = "formats")]
+        Opened::Records(loader_data::Records::Map(records)) => run.load(records, loader, "records"),
+        #[cfg(feature = "formats")]
+        Opened::Records(loader_data::Records::Stream(records)) => {
+            run.load_stream(records, loader, "record-stream")
+        }
     }
 }
 
@@ -55,6 +61,24 @@ impl Run<'_> {
             builder =
                 builder.sampler(draws.expect("the dataset is not empty, and `--samples` is at least 1"));
         }
+        let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
+        self.load_epochs(&loader)
+    }
+
+    /// Loads an iterable dataset.
+    #[cfg(feature = "formats")]
+    fn load_stream<D: loader_core::SnapshotDataset<Sample: Sample>>(
+        self,
+        dataset: D,
+        options: LoaderOptions,
+        name: &str,
+    ) -> Result<u64, Stop> {
+        if self.arguments.samples.is_some() {
+            let message =
+                "--samples draws samples by their index, which a stream does not have; leave it out";
+            return Err(Stop::InvalidArguments(message.to_owned()));
+        }
+        let builder = DataLoader::stream(dataset).snapshots().options(options).registered(name);
         let loader = builder.on_warning(self.workers.listener(self.reporter.screen())).build()?;
         self.load_epochs(&loader)
     }

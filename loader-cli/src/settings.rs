@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     arguments::RunArguments,
-    dataset::{DatasetSection, ResolvedDataset},
+    dataset::{DatasetSection, ImageSection, Kind, KindOnly, ResolvedDataset},
     stop::Stop,
 };
 
@@ -21,10 +21,7 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
         let (mut dataset, loader) = read_target(&arguments.target)?;
-        dataset.transform = arguments.transform.or(dataset.transform);
-        dataset.size = arguments.size.or(dataset.size);
-        dataset.pixels = arguments.pixels.or(dataset.pixels);
-        dataset.max_file_bytes = arguments.max_file_bytes.or(dataset.max_file_bytes);
+        arguments.apply_to(&mut dataset)?;
         let mut loader = arguments.loader.options.clone().over(LoaderOptions::from_env()?).over(loader);
         if arguments.samples.is_some() {
             // `--samples` draws samples in random order, so `shuffle` has no effect.
@@ -39,21 +36,79 @@ impl Settings {
     }
 }
 
-/// Reads the config at `target`. If `target` is a folder, returns settings for the images in it.
+/// Reads the config at `target`. If `target` is a folder, returns settings for the images in it; if it is the name of
+/// other data files, or a pattern for such names, settings for them.
 fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
+    if !is_config && let Some(kind) = Kind::of_files(target).filter(|_| !target.is_dir()) {
+        return records::of_files(kind, target).map(|dataset| (dataset, LoaderOptions::default()));
+    }
     if target.is_dir() || (!is_config && !target.exists()) {
         // If the folder is missing, opening the dataset returns the error.
-        return Ok((DatasetSection::image_folder(target.to_owned()), LoaderOptions::default()));
+        let images = ImageSection::new(target.to_owned());
+        return Ok((DatasetSection::Images(images), LoaderOptions::default()));
     }
     if !is_config {
-        let message = format!("`{}` is neither a folder nor a config (a .toml file)", target.display());
+        let message = format!(
+            "`{}` is neither a folder nor a config (a .toml file) nor a data file (.jsonl, .parquet, .tar)",
+            target.display()
+        );
         return Err(Stop::InvalidArguments(message));
     }
-    let Config { mut dataset, loader, .. } = Config::load_as::<DatasetSection>(target)?;
-    // The path is relative to the config, so that both can be moved together and used from any directory.
-    if let Some(folder) = target.parent() {
-        dataset.path = folder.join(&dataset.path);
+    // Paths are relative to the config, so that both can be moved together and used from any directory.
+    let folder = target.parent().unwrap_or(Path::new(""));
+    match Config::load_as::<KindOnly>(target)?.dataset.kind {
+        Kind::ImageFolder => {
+            let Config { mut dataset, loader, .. } = Config::load_as::<ImageSection>(target)?;
+            dataset.path = folder.join(&dataset.path);
+            Ok((DatasetSection::Images(dataset), loader))
+        }
+        kind => records::of_config(kind, target, folder),
     }
-    Ok((dataset, loader))
+}
+
+/// Datasets of records, if they are built in.
+#[cfg(feature = "formats")]
+mod records {
+    use loader_data::RecordConfig;
+
+    use super::{Config, DatasetSection, Kind, LoaderOptions, Path, Stop};
+
+    pub(super) fn of_files(kind: Kind, target: &Path) -> Result<DatasetSection, Stop> {
+        Ok(DatasetSection::Records(match kind {
+            Kind::Parquet => RecordConfig::Parquet(loader_data::ParquetOptions::new(target)),
+            Kind::Tar => RecordConfig::Tar(loader_data::TarOptions::new(target)),
+            _ => RecordConfig::JsonLines(loader_data::JsonLinesOptions::new(target)),
+        }))
+    }
+
+    pub(super) fn of_config(
+        _kind: Kind,
+        target: &Path,
+        folder: &Path,
+    ) -> Result<(DatasetSection, LoaderOptions), Stop> {
+        let Config { mut dataset, loader, .. } = Config::load_as::<RecordConfig>(target)?;
+        dataset.relative_to(folder);
+        Ok((DatasetSection::Records(dataset), loader))
+    }
+}
+
+/// Datasets of records need the feature `formats`.
+#[cfg(not(feature = "formats"))]
+mod records {
+    use super::{DatasetSection, Kind, LoaderOptions, Path, Stop};
+
+    pub(super) fn of_files(kind: Kind, _target: &Path) -> Result<DatasetSection, Stop> {
+        Err(Stop::InvalidArguments(format!(
+            "this `loader` was built without {kind:?}; build it with `--features formats`"
+        )))
+    }
+
+    pub(super) fn of_config(
+        kind: Kind,
+        target: &Path,
+        _folder: &Path,
+    ) -> Result<(DatasetSection, LoaderOptions), Stop> {
+        of_files(kind, target).map(|dataset| (dataset, LoaderOptions::default()))
+    }
 }

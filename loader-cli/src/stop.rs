@@ -13,6 +13,8 @@ pub(crate) enum Stop {
     InvalidArguments(String),
     InvalidConfig(ConfigError),
     DatasetNotOpened(ImageFolderError),
+    #[cfg(feature = "formats")]
+    DataNotOpened(loader_data::DataError),
     InvalidTransform(TransformError),
     /// The loader could not be built, or no workers started.
     Loader(Error),
@@ -38,6 +40,8 @@ impl Stop {
             | Self::InvalidConfig(_)
             | Self::DatasetNotOpened(_)
             | Self::InvalidTransform(_) => WRONG_REQUEST,
+            #[cfg(feature = "formats")]
+            Self::DataNotOpened(_) => WRONG_REQUEST,
             Self::Loader(
                 Error::InvalidOption { .. }
                 | Error::ConflictingOptions { .. }
@@ -58,6 +62,8 @@ impl Stop {
             Self::InvalidArguments(message) => ("InvalidArguments", message.clone()),
             Self::InvalidConfig(error) => ("InvalidConfig", error.to_string()),
             Self::DatasetNotOpened(error) => ("DatasetNotOpened", error.to_string()),
+            #[cfg(feature = "formats")]
+            Self::DataNotOpened(error) => ("DatasetNotOpened", error.to_string()),
             Self::InvalidTransform(error) => ("InvalidTransform", error.to_string()),
             Self::Loader(error) => (error.kind(), error.to_string()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
@@ -84,6 +90,13 @@ impl From<ConfigError> for Stop {
 impl From<ImageFolderError> for Stop {
     fn from(error: ImageFolderError) -> Self {
         Self::DatasetNotOpened(error)
+    }
+}
+
+#[cfg(feature = "formats")]
+impl From<loader_data::DataError> for Stop {
+    fn from(error: loader_data::DataError) -> Self {
+        Self::DataNotOpened(error)
     }
 }
 

@@ -4,6 +4,8 @@ mod failures;
 mod interrupt;
 mod killed;
 mod plan;
+#[cfg(feature = "formats")]
+mod records;
 mod run;
 mod support;
 mod terminal;

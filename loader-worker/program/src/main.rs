@@ -8,8 +8,17 @@ use loader_data::ImageFolder;
 use loader_worker::Registry;
 
 fn main() -> ExitCode {
-    Registry::new()
+    let registry = Registry::new()
         .register::<ImageFolder<f32>>("image-folder")
-        .register::<ImageFolder<u8>>("image-folder-u8")
-        .serve()
+        .register::<ImageFolder<u8>>("image-folder-u8");
+    #[cfg(feature = "formats")]
+    let registry = {
+        use loader_core::{collate::DefaultCollate, kind};
+        use loader_data::{RecordDataset, RecordStream};
+
+        type Stream = kind::Iterable<kind::Snapshots<RecordStream>>;
+        let registry = registry.register::<RecordDataset>("records");
+        registry.register_kind::<Stream, DefaultCollate, kind::NoWorkerInit>("record-stream")
+    };
+    registry.serve()
 }

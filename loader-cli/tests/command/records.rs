@@ -1,0 +1,67 @@
+//! `loader run` with data files and with configs of other kinds than image folders.
+
+use std::{fs, path::Path};
+
+use serde_json::json;
+
+use crate::support::{Finished, run};
+
+/// Writes 40 lines of JSON and a config with the keys `keys` beside them. Returns the folder.
+fn folder(kind: &str, keys: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let lines: String = (0..40).map(|number| format!("{{\"x\": {number}, \"text\": \"line {number}\"}}\n")).collect();
+    fs::write(folder.path().join("train.jsonl"), lines).unwrap();
+    let config = format!("[dataset]\nkind = \"{kind}\"\npath = \"train.jsonl\"\n{keys}[loader]\nbatch_size = 4\n");
+    fs::write(folder.path().join("run.toml"), config).unwrap();
+    folder
+}
+
+fn run_json(target: &Path, arguments: &[&str]) -> Finished {
+    run(&[&["run", target.to_str().unwrap(), "--json", "--digest"], arguments].concat())
+}
+
+fn digest(target: &Path, arguments: &[&str]) -> String {
+    let finished = run_json(target, arguments);
+    finished.assert_status(0);
+    let epoch = &finished.named("epoch")[0];
+    assert_eq!((&epoch["batches"], &epoch["samples"]), (&json!(10), &json!(40)));
+    epoch["content_digest"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn records_do_not_depend_on_the_number_of_workers() {
+    let map = folder("json-lines", "index = \"none\"\n");
+    let stream = folder("json-lines-stream", "fields = [\"x\"]\n");
+    let file = map.path().join("train.jsonl");
+    let (map, stream) = (map.path().join("run.toml"), stream.path().join("run.toml"));
+
+    let shuffled = digest(&map, &["--shuffle", "--num-workers", "0"]);
+    assert_eq!(digest(&map, &["--shuffle", "--num-workers", "3"]), shuffled);
+    let in_order = digest(&map, &["--num-workers", "2"]);
+    assert_ne!(in_order, shuffled);
+    assert_eq!(digest(&file, &["--batch-size", "4"]), in_order, "the same file without a config");
+
+    let streamed = digest(&stream, &["--shards", "2"]);
+    assert_eq!(digest(&stream, &["--shards", "2", "--num-workers", "3"]), streamed);
+    assert_ne!(streamed, in_order, "one field instead of two");
+}
+
+#[test]
+fn wrong_configs_of_records_are_refused() {
+    let refusal = |kind: &str, keys: &str, arguments: &[&str]| {
+        let folder = folder(kind, keys);
+        let finished = run_json(&folder.path().join("run.toml"), arguments);
+        finished.assert_status(2);
+        finished.named("error")[0]["message"].as_str().unwrap().to_owned()
+    };
+    let kind = refusal("json-line", "", &[]);
+    assert!(kind.contains("line 2: `kind` in [dataset]: unknown value `json-line`; did you mean `json-lines`?"), "{kind}");
+    let key = refusal("json-lines", "field = [\"x\"]\n", &[]);
+    assert!(key.contains("unknown key `field`"), "{key}");
+    let size = refusal("json-lines", "", &["--size", "48"]);
+    assert!(size.contains("--size") && size.contains("`json-lines`"), "{size}");
+    let samples = refusal("json-lines-stream", "", &["--samples", "5"]);
+    assert!(samples.contains("--samples"), "{samples}");
+    let shuffle = refusal("json-lines-stream", "", &["--shuffle"]);
+    assert!(shuffle.contains("shuffle"), "{shuffle}");
+}
