@@ -162,6 +162,36 @@ macro_rules! formats {
             }
         }
 
+        /// The records of a shard, of any format.
+        enum Opened<$($stream),*> {
+            $($stream($stream),)*
+        }
+
+        impl<$($stream: Iterator<Item = anyhow::Result<Record>>),*> Iterator for Opened<$($stream),*> {
+            type Item = anyhow::Result<Record>;
+
+            fn next(&mut self) -> Option<Self::Item> {
+                match self {
+                    $(Self::$stream(records) => records.next(),)*
+                }
+            }
+        }
+
+        impl<$(
+            $stream: SnapshotIterator<
+                    Item = anyhow::Result<Record>,
+                    Snapshot = <$dataset as SnapshotDataset>::Snapshot,
+                >
+        ),*> SnapshotIterator for Opened<$($stream),*> {
+            type Snapshot = RecordSnapshot;
+
+            fn snapshot(&self) -> anyhow::Result<RecordSnapshot> {
+                match self {
+                    $(Self::$stream(records) => records.snapshot().map(RecordSnapshot::$stream),)*
+                }
+            }
+        }
+
         impl SnapshotDataset for RecordStream {
             type Snapshot = RecordSnapshot;
 
@@ -180,8 +210,7 @@ macro_rules! formats {
                             Some(RecordSnapshot::$stream(snapshot)) => Some(snapshot),
                             Some(_) => anyhow::bail!("the state is of a stream of another format"),
                         };
-                        let records = dataset.iter_from(shard, cx, snapshot)?;
-                        Opened(Box::new(Wrapped { records, wrap: RecordSnapshot::$stream }))
+                        Opened::$stream(dataset.iter_from(shard, cx, snapshot)?)
                     }
                 )*})
             }
@@ -214,51 +243,10 @@ fn start_at(paths: &mut [PathBuf], folder: &Path) {
 
 /// What a [`RecordConfig`] describes.
 #[derive(Debug)]
-#[non_exhaustive]
+#[allow(clippy::large_enum_variant)] // there is one of it
 pub enum Records {
     /// Random access.
     Map(RecordDataset),
     /// Reading in order.
     Stream(RecordStream),
-}
-
-/// The records of a shard, of any format.
-struct Opened<'a>(Box<dyn SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = RecordSnapshot> + Send + 'a>);
-
-impl Iterator for Opened<'_> {
-    type Item = anyhow::Result<Record>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.next()
-    }
-}
-
-impl SnapshotIterator for Opened<'_> {
-    type Snapshot = RecordSnapshot;
-
-    fn snapshot(&self) -> anyhow::Result<RecordSnapshot> {
-        self.0.snapshot()
-    }
-}
-
-/// The records of a shard of one format.
-struct Wrapped<I: SnapshotIterator> {
-    records: I,
-    wrap: fn(I::Snapshot) -> RecordSnapshot,
-}
-
-impl<I: SnapshotIterator> Iterator for Wrapped<I> {
-    type Item = I::Item;
-
-    fn next(&mut self) -> Option<I::Item> {
-        self.records.next()
-    }
-}
-
-impl<I: SnapshotIterator> SnapshotIterator for Wrapped<I> {
-    type Snapshot = RecordSnapshot;
-
-    fn snapshot(&self) -> anyhow::Result<RecordSnapshot> {
-        self.records.snapshot().map(self.wrap)
-    }
 }

@@ -24,6 +24,8 @@
 //! # anyhow::Ok(())
 //! ```
 
+#[cfg(feature = "formats")]
+mod config;
 #[cfg(feature = "records")]
 mod error;
 #[cfg(feature = "image-folder")]
@@ -47,6 +49,8 @@ mod text_lines;
 #[cfg(feature = "tokens")]
 mod tokens;
 
+#[cfg(feature = "formats")]
+pub use config::{RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
 

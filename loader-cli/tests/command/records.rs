@@ -9,9 +9,11 @@ use crate::support::{Finished, run};
 /// Writes 40 lines of JSON and a config with the keys `keys` beside them. Returns the folder.
 fn folder(kind: &str, keys: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let lines: String = (0..40).map(|number| format!("{{\"x\": {number}, \"text\": \"line {number}\"}}\n")).collect();
+    let lines: String =
+        (0..40).map(|number| format!("{{\"x\": {number}, \"text\": \"line {number}\"}}\n")).collect();
     fs::write(folder.path().join("train.jsonl"), lines).unwrap();
-    let config = format!("[dataset]\nkind = \"{kind}\"\npath = \"train.jsonl\"\n{keys}[loader]\nbatch_size = 4\n");
+    let config =
+        format!("[dataset]\nkind = \"{kind}\"\npath = \"train.jsonl\"\n{keys}[loader]\nbatch_size = 4\n");
     fs::write(folder.path().join("run.toml"), config).unwrap();
     folder
 }
@@ -55,7 +57,10 @@ fn wrong_configs_of_records_are_refused() {
         finished.named("error")[0]["message"].as_str().unwrap().to_owned()
     };
     let kind = refusal("json-line", "", &[]);
-    assert!(kind.contains("line 2: `kind` in [dataset]: unknown value `json-line`; did you mean `json-lines`?"), "{kind}");
+    assert!(
+        kind.contains("line 2: `kind` in [dataset]: unknown value `json-line`; did you mean `json-lines`?"),
+        "{kind}"
+    );
     let key = refusal("json-lines", "field = [\"x\"]\n", &[]);
     assert!(key.contains("unknown key `field`"), "{key}");
     let size = refusal("json-lines", "", &["--size", "48"]);

@@ -118,4 +118,9 @@ impl JsonLinesOptions {
     pub(super) fn patterns(&self) -> &[PathBuf] {
         &self.path
     }
+
+    #[cfg(feature = "formats")]
+    pub(crate) fn path_mut(&mut self) -> &mut [PathBuf] {
+        &mut self.path
+    }
 }

@@ -110,4 +110,9 @@ impl ParquetOptions {
     pub(super) fn patterns(&self) -> &[PathBuf] {
         &self.path
     }
+
+    #[cfg(feature = "formats")]
+    pub(crate) fn path_mut(&mut self) -> &mut [PathBuf] {
+        &mut self.path
+    }
 }

@@ -187,6 +187,32 @@ pub(crate) struct BlobReader {
     ahead: Option<JoinHandle<Result<Vec<u8>>>>,
 }
 
+impl BlobReader {
+    fn read_chunk(&mut self) -> Result<()> {
+        let end = self.end.min(self.next + self.max_chunk);
+        self.chunk = match self.ahead.take().map(JoinHandle::join) {
+            Some(Ok(read)) => read?,
+            // Without a thread, or if it has panicked, this thread reads.
+            _ if self.blob.is_remote() => self.blob.read(self.next..end)?,
+            _ => {
+                let mut chunk = std::mem::take(&mut self.chunk);
+                chunk.resize((end - self.next) as usize, 0);
+                self.blob.read_exact_at(&mut chunk, self.next)?;
+                chunk
+            }
+        };
+        self.next = end;
+        self.taken = 0;
+        if self.blob.is_remote() && self.next < self.end {
+            self.max_chunk = (self.max_chunk * 4).min(REMOTE_CHUNKS.1);
+            let (blob, range) = (Arc::clone(&self.blob), self.next..self.end.min(self.next + self.max_chunk));
+            let thread = thread::Builder::new().name("loader-ahead".to_owned());
+            self.ahead = thread.spawn(move || blob.read(range)).ok();
+        }
+        Ok(())
+    }
+}
+
 impl BufRead for BlobReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.taken == self.chunk.len() && self.next < self.end {

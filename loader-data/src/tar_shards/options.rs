@@ -101,6 +101,11 @@ impl TarOptions {
         &self.path
     }
 
+    #[cfg(feature = "formats")]
+    pub(crate) fn path_mut(&mut self) -> &mut [PathBuf] {
+        &mut self.path
+    }
+
     pub(super) fn decoding(&self) -> Decoding {
         Decoding {
             fields: self.fields.clone(),

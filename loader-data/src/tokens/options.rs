@@ -96,6 +96,11 @@ impl TokensOptions {
         TokenRecords::from_options(self)
     }
 
+    #[cfg(feature = "formats")]
+    pub(crate) fn path_mut(&mut self) -> &mut [PathBuf] {
+        &mut self.path
+    }
+
     /// Returns an error if options are missing or contradict each other.
     pub(super) fn check(&self) -> Result<(), DataProblem> {
         let is_raw = self.format == TokenFormat::Raw;

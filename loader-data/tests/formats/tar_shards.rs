@@ -273,7 +273,7 @@ fn indexed_samples_are_those_of_the_stream_and_the_same_everywhere() {
     let shards =
         TarShards::open_all(["shard-*.tar", "gnu.tar", "pax.tar", "ustar.tar"].map(fixture)).unwrap();
     let streamed: Vec<_> = all(&shards).into_iter().map(Result::unwrap).collect();
-    let indexed = shards.clone().indexed().unwrap();
+    let indexed = shards.indexed().unwrap();
     assert_eq!(indexed.len(), streamed.len());
     for index in (0..indexed.len()).rev() {
         assert_eq!(indexed.get(index, &mut SampleContext::new(0)).unwrap(), streamed[index]);
@@ -305,8 +305,7 @@ fn an_index_needs_whole_archives_that_are_not_compressed() {
     fs::write(&path, &bytes).unwrap();
     let indexed = TarShards::open(&path).unwrap().indexed().unwrap();
     fs::write(&path, &bytes[..30_720]).unwrap();
-    let error =
-        indexed.clone().get(7, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
+    let error = indexed.get(7, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
     assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
 }
 

@@ -128,7 +128,6 @@ fn ranges_are_read_together_and_a_reader_reads_ahead() {
     assert_eq!(requests, 2, "the second chunk is fetched before it is asked for");
     let mut read = Vec::new();
     reader.read_to_end(&mut read).unwrap();
-    assert_eq!(reader.position(), expected.len() as u64);
     assert!(read == expected[7..]);
     assert!(server.requests().len() <= 4, "chunks grow to 8 MiB");
 }
