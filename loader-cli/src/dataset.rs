@@ -51,7 +51,7 @@ impl Kind {
 pub(crate) enum DatasetSection {
     Images(ImageSection),
     #[cfg(feature = "formats")]
-    Records(loader_data::RecordConfig),
+    Records(Box<loader_data::RecordConfig>),
 }
 
 /// The section of an image folder.
@@ -92,7 +92,7 @@ pub(crate) enum Pixels {
 pub(crate) enum ResolvedDataset {
     Images(ResolvedImages),
     #[cfg(feature = "formats")]
-    Records(loader_data::RecordConfig),
+    Records(Box<loader_data::RecordConfig>),
 }
 
 /// The section of an image folder with all defaults filled in.
@@ -114,7 +114,7 @@ pub(crate) enum Opened {
     F32(ImageFolder<f32>),
     U8(ImageFolder<u8>),
     #[cfg(feature = "formats")]
-    Records(loader_data::Records),
+    Records(Box<loader_data::Records>),
 }
 
 impl ImageSection {
@@ -163,7 +163,7 @@ impl ResolvedDataset {
         match self {
             Self::Images(images) => images.open(),
             #[cfg(feature = "formats")]
-            Self::Records(config) => Ok(Opened::Records(config.open()?)),
+            Self::Records(config) => Ok(Opened::Records(Box::new(config.open()?))),
         }
     }
 }

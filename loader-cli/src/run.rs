@@ -27,11 +27,10 @@ pub(crate) fn run(
         Opened::F32(images) => run.load(images, loader, "image-folder"),
         Opened::U8(images) => run.load(images, loader, "image-folder-u8"),
         #[cfg(feature = "formats")]
-        Opened::Records(loader_data::Records::Map(records)) => run.load(records, loader, "records"),
-        #[cfg(feature = "formats")]
-        Opened::Records(loader_data::Records::Stream(records)) => {
-            run.load_stream(records, loader, "record-stream")
-        }
+        Opened::Records(records) => match *records {
+            loader_data::Records::Map(records) => run.load(records, loader, "records"),
+            loader_data::Records::Stream(records) => run.load_stream(records, loader, "record-stream"),
+        },
     }
 }
 

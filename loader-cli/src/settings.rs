@@ -75,11 +75,11 @@ mod records {
     use super::{Config, DatasetSection, Kind, LoaderOptions, Path, Stop};
 
     pub(super) fn of_files(kind: Kind, target: &Path) -> Result<DatasetSection, Stop> {
-        Ok(DatasetSection::Records(match kind {
+        Ok(DatasetSection::Records(Box::new(match kind {
             Kind::Parquet => RecordConfig::Parquet(loader_data::ParquetOptions::new(target)),
             Kind::Tar => RecordConfig::Tar(loader_data::TarOptions::new(target)),
             _ => RecordConfig::JsonLines(loader_data::JsonLinesOptions::new(target)),
-        }))
+        })))
     }
 
     pub(super) fn of_config(
@@ -89,7 +89,7 @@ mod records {
     ) -> Result<(DatasetSection, LoaderOptions), Stop> {
         let Config { mut dataset, loader, .. } = Config::load_as::<RecordConfig>(target)?;
         dataset.relative_to(folder);
-        Ok((DatasetSection::Records(dataset), loader))
+        Ok((DatasetSection::Records(Box::new(dataset)), loader))
     }
 }
 

@@ -243,7 +243,6 @@ fn start_at(paths: &mut [PathBuf], folder: &Path) {
 
 /// What a [`RecordConfig`] describes.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // there is one of it
 pub enum Records {
     /// Random access.
     Map(RecordDataset),
