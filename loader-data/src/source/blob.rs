@@ -146,7 +146,7 @@ impl Blob {
         }
     }
 
-    fn is_remote(&self) -> bool {
+    pub(crate) fn is_remote(&self) -> bool {
         match &self.inner {
             Inner::Local(_) => false,
             #[cfg(feature = "cloud")]

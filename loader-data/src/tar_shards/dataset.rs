@@ -20,7 +20,7 @@ use crate::{
     error::DataError,
     index::IndexPlace,
     record::{FieldOptions, Record},
-    source::Files,
+    source::{Files, StoreOptions},
 };
 
 /// Samples from tar archives in WebDataset's layout, read from the beginning to the end. A sample is a [`Record`], or a
@@ -114,8 +114,14 @@ impl TarShards<Record> {
     pub fn from_options(options: &TarOptions) -> Result<Self, DataError> {
         let decoding = options.decoding();
         decoding.validate().map_err(|problem| DataError::new("the options", problem))?;
+        // By default the options are those of the scope, see `StoreOptions::scope`.
+        let files = if options.store == StoreOptions::default() {
+            Files::list(options.patterns(), &EXTENSIONS)?
+        } else {
+            Files::list_with(options.patterns(), &EXTENSIONS, &options.store)?
+        };
         let shards = Self {
-            files: Files::list(options.patterns(), &EXTENSIONS)?,
+            files,
             decoding,
             end: End::Marker,
             max_sample_bytes: options.max_sample_bytes,

@@ -21,6 +21,9 @@ pub(super) const BLOCK: u64 = 512;
 /// Max number of bytes of an archive that is not compressed that are read ahead.
 pub(super) const CHUNK: usize = 256 << 10;
 
+/// Max number of bytes of a file on a server that are read and dropped, because a new request takes longer.
+const MAX_DISCARDED: u64 = 4 << 20;
+
 /// Number of bytes at the beginning of a file that identify its compression.
 const START: usize = 512;
 
@@ -39,6 +42,8 @@ pub(super) struct Input {
 #[derive(Debug)]
 enum Source {
     Plain(Plain),
+    /// A file on a server, which is read ahead in chunks that grow.
+    Remote(BlobReader, Arc<Blob>),
     Gzip(Box<MultiGzDecoder<BlobReader>>),
     Zstd(Box<Zstd<BlobReader>>),
 }
@@ -51,6 +56,7 @@ impl Input {
         let compression = Compression::of(&start, &name).map_err(|problem| blob.error(0, problem))?;
         let reader = blob.reader(0..blob.len());
         Ok(Self::new(match compression {
+            Compression::None if blob.is_remote() => Source::Remote(reader, Arc::clone(blob)),
             Compression::None => Source::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
             Compression::Gzip => Source::Gzip(Box::new(MultiGzDecoder::new(reader))),
             Compression::Zstd => Source::Zstd(Box::new(Zstd::new(reader))),
@@ -69,7 +75,7 @@ impl Input {
     }
 
     pub(super) fn is_compressed(&self) -> bool {
-        !matches!(self.source, Source::Plain(_))
+        matches!(self.source, Source::Gzip(_) | Source::Zstd(_))
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -80,16 +86,30 @@ impl Input {
     pub(super) fn remaining(&self) -> Option<u64> {
         match &self.source {
             Source::Plain(plain) => Some(plain.end.saturating_sub(self.position)),
+            Source::Remote(_, blob) => Some(blob.len().saturating_sub(self.position)),
             Source::Gzip(_) | Source::Zstd(_) => None,
         }
     }
 
     /// Moves on to `position`, without reading what is between if the archive is not compressed.
     pub(super) fn skip_to(&mut self, position: u64) -> io::Result<()> {
-        if let Source::Plain(plain) = &self.source {
-            self.has_ended = position > plain.end;
-            self.position = position;
-            return if self.has_ended { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) };
+        if let Some(remaining) = self.remaining() {
+            self.has_ended = position.saturating_sub(self.position) > remaining;
+            if self.has_ended {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        match &mut self.source {
+            Source::Plain(_) => {
+                self.position = position;
+                return Ok(());
+            }
+            Source::Remote(reader, blob) if position.saturating_sub(self.position) > MAX_DISCARDED => {
+                *reader = blob.reader(position..blob.len());
+                self.position = position;
+                return Ok(());
+            }
+            _ => {}
         }
         let mut buffer = vec![0; 32 << 10];
         while self.position < position {
@@ -121,7 +141,7 @@ impl Input {
             return DataProblem::Unreadable(error);
         }
         let format = match self.source {
-            Source::Plain(_) => "tar",
+            Source::Plain(_) | Source::Remote(..) => "tar",
             Source::Gzip(_) => "tar in gzip",
             Source::Zstd(_) => "tar in Zstandard",
         };
@@ -138,6 +158,7 @@ impl Read for Input {
         let bytes = &mut bytes[..len];
         let len = match &mut self.source {
             Source::Plain(plain) => plain.read(bytes, self.position)?,
+            Source::Remote(reader, _) => reader.read(bytes)?,
             Source::Gzip(reader) => reader.read(bytes)?,
             Source::Zstd(reader) => reader.read(bytes)?,
         };

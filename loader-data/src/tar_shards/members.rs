@@ -82,11 +82,14 @@ impl Members {
     /// # Errors
     /// Returns an error if it is compressed: what is between the headers could not be skipped.
     pub(super) fn headers(blob: &Arc<Blob>, end: End) -> Result<Self> {
-        if Input::open(blob)?.is_compressed() {
+        let input = Input::open(blob)?;
+        if input.is_compressed() {
             let advice = "random access needs an archive that is not compressed; decompress it, or read it as a stream";
             return Err(blob.error(0, DataProblem::Unsupported(advice.to_owned())).at(Position::File));
         }
-        let input = Input::part(blob, 0..blob.len(), HEADERS_AHEAD);
+        let part = || Input::part(blob, 0..blob.len(), HEADERS_AHEAD);
+        // From a server, reading everything is faster than one request per member.
+        let input = if blob.is_remote() { input } else { part() };
         Ok(Self { blob: Arc::clone(blob), input, next: 0, end })
     }
 

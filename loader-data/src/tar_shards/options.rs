@@ -14,7 +14,7 @@ use crate::{
     error::DataError,
     index::IndexPlace,
     record::{FieldOptions, Record},
-    source::one_or_many,
+    source::{StoreOptions, one_or_many},
 };
 
 /// What to read as tar shards, for example from a config file. The options are those of [`TarShards`].
@@ -55,6 +55,8 @@ pub struct TarOptions {
     pub(super) shuffle_files: bool,
     #[serde(default)]
     pub(super) allow_missing_end: bool,
+    #[serde(default)]
+    pub(super) store: StoreOptions,
     #[serde(default = "default_max_sample_bytes")]
     pub(super) max_sample_bytes: u64,
 }
@@ -85,8 +87,16 @@ impl TarOptions {
             index: IndexPlace::default(),
             shuffle_files: false,
             allow_missing_end: false,
+            store: StoreOptions::default(),
             max_sample_bytes: MAX_SAMPLE_BYTES,
         }
+    }
+
+    /// Sets how files on servers are read.
+    #[must_use]
+    pub fn store(mut self, store: StoreOptions) -> Self {
+        self.store = store;
+        self
     }
 
     /// Opens the files.

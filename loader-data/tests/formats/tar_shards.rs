@@ -329,3 +329,44 @@ fn an_index_is_stored_beside_the_archive_and_made_again_for_another() {
     assert_eq!(keys(&indexed()), ["train/0008", "train/0009"]);
     assert_ne!(fs::read(folder.path().join("a.tar.index")).unwrap(), stored);
 }
+
+#[cfg(feature = "cloud")]
+#[test]
+fn archives_on_a_server_are_read_like_files() {
+    let server = crate::server::Server::start();
+    let timeout = std::time::Duration::from_secs(5);
+    let store = loader_data::StoreOptions { allow_http: true, timeout, ..Default::default() };
+    // More than what is fetched at once, and than what is read only to be dropped.
+    let mut large = tar::Builder::new(Vec::new());
+    for (name, len) in [("a.bin", 1_000_000), ("b.bin", 9_000_000), ("b.cls", 1), ("c.cls", 1)] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(len);
+        large.append_data(&mut header, name, &*vec![b'1'; len as usize]).unwrap();
+    }
+    server.put("large.tar", large.into_inner().unwrap());
+    for name in ["shard-0.tar", "gnu.tar.gz", "pax.tar"] {
+        server.put(name, fs::read(fixture(name)).unwrap());
+    }
+    let open = |name: &str| TarOptions::new(server.url(name)).store(store.clone()).open().unwrap();
+    let indexed = |shards: TarShards| -> Vec<Record> {
+        let indexed = shards.indexed().unwrap();
+        (0..indexed.len()).map(|index| indexed.get(index, &mut SampleContext::new(0)).unwrap()).collect()
+    };
+    for name in ["shard-0.tar", "gnu.tar.gz", "pax.tar"] {
+        let remote: Vec<_> = all(&open(name)).into_iter().map(Result::unwrap).collect();
+        let mut without_url = remote.clone();
+        without_url.iter_mut().for_each(|sample| sample.set("__url__", fixture(name).to_str().unwrap()));
+        assert_eq!(without_url, read(name), "{name}");
+        if name.ends_with(".tar") {
+            assert_eq!(indexed(open(name)), remote, "{name}");
+        }
+    }
+    let classes = || open("large.tar").fields(FieldOptions::new().select(["__key__", "cls"]));
+    let keys: Vec<_> = all(&classes())
+        .into_iter()
+        .map(|sample| sample.map_or_else(|e| e.to_string(), |s| text(&s, "__key__").to_owned()))
+        .collect();
+    assert!(keys[0].contains("no field `cls`") && keys[1..] == ["b", "c"], "{keys:?}");
+    let bytes: Vec<_> = indexed(open("large.tar")).iter().map(Record::len).collect();
+    assert_eq!(bytes, [3, 4, 3]);
+}
