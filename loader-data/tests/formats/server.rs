@@ -13,7 +13,7 @@ use std::{
 
 /// What goes wrong with one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The answer is this status.
     Status(u16),
     /// No answer until the client leaves.
@@ -30,12 +30,12 @@ pub enum Fault {
 
 /// A request that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
-    pub method: String,
+pub(crate) struct Request {
+    pub(crate) method: String,
     /// The path, with the query.
-    pub target: String,
-    pub range: Option<Range<usize>>,
-    pub if_match: Option<String>,
+    pub(crate) target: String,
+    pub(crate) range: Option<Range<usize>>,
+    pub(crate) if_match: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,13 +56,13 @@ struct State {
 
 /// The server. It ends with the test program.
 #[derive(Debug, Clone)]
-pub struct Server {
+pub(crate) struct Server {
     address: String,
     state: Arc<Mutex<State>>,
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Self { address: listener.local_addr().unwrap().to_string(), state: Arc::default() };
         let serving = server.clone();
@@ -81,12 +81,12 @@ impl Server {
     }
 
     /// The URL of `path` on this server.
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}/{path}", self.address)
     }
 
     /// Puts an object with an ETag that depends on its content.
-    pub fn put(&self, path: &str, content: impl Into<Vec<u8>>) {
+    pub(crate) fn put(&self, path: &str, content: impl Into<Vec<u8>>) {
         let content = content.into();
         let etag = format!(
             "\"{:x}\"",
@@ -97,7 +97,7 @@ impl Server {
         self.put_with(path, content, Some(&etag), Some("Tue, 03 Nov 2026 10:00:00 GMT"));
     }
 
-    pub fn put_with(
+    pub(crate) fn put_with(
         &self,
         path: &str,
         content: impl Into<Vec<u8>>,
@@ -112,31 +112,31 @@ impl Server {
         self.state().objects.insert(path.to_owned(), object);
     }
 
-    pub fn remove(&self, path: &str) {
+    pub(crate) fn remove(&self, path: &str) {
         self.state().objects.remove(path);
     }
 
     /// The next answers go wrong, one after the other.
-    pub fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
+    pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state().faults.extend(faults);
     }
 
     /// No further answer goes wrong.
-    pub fn recover(&self) {
+    pub(crate) fn recover(&self) {
         self.state().faults.clear();
     }
 
-    pub fn set_latency(&self, latency: Duration) {
+    pub(crate) fn set_latency(&self, latency: Duration) {
         self.state().latency = latency;
     }
 
     /// Number of requests since the last call of [`requests`](Self::requests).
-    pub fn seen(&self) -> usize {
+    pub(crate) fn seen(&self) -> usize {
         self.state().requests.len()
     }
 
     /// Returns the requests since the last call.
-    pub fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.state().requests)
     }
 

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use loader_core::{DType, DataLoader, Dataset, Tensor, collate::Batch};
+use loader_core::{DType, DataLoader, Dataset, Tensor};
 use loader_data::{CacheOptions, StoreOptions, Tokens};
 use nix::{
     sys::signal::{Signal, kill},
