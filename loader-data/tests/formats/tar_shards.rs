@@ -304,9 +304,12 @@ fn an_index_needs_whole_archives_that_are_not_compressed() {
 
     fs::write(&path, &bytes).unwrap();
     let indexed = TarShards::open(&path).unwrap().indexed().unwrap();
+    // The file is still open in `indexed`, but not in its clone.
+    let clone = indexed.clone();
     fs::write(&path, &bytes[..30_720]).unwrap();
-    let error = indexed.get(7, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
+    let error = clone.get(7, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
     assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
+    drop(indexed);
 }
 
 #[test]

@@ -130,11 +130,13 @@ fn a_file_that_changes_fails_the_rows_that_are_read_later() {
     let path = folder.path().join("a.parquet");
     fs::copy(fixture("train-00000-of-00002.parquet"), &path).unwrap();
     let dataset = Parquet::open(&path).unwrap();
+    // The file is still open in `dataset`, but not in its clone.
+    let clone = dataset.clone();
     fs::copy(fixture("train-00001-of-00002.parquet"), &path).unwrap();
-    // A dataset opens its files when it first reads them.
-    let error = dataset.get(0, &mut SampleContext::new(0)).unwrap_err();
+    let error = clone.get(0, &mut SampleContext::new(0)).unwrap_err();
     let error = error.downcast_ref::<DataError>().unwrap();
     assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
+    drop(dataset);
 }
 
 /// Writes a copy of `types.parquet` whose first row group is damaged: pages have checksums there.
