@@ -89,8 +89,7 @@ impl Parquet<Record> {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn from_options(options: &ParquetOptions) -> Result<Self, DataError> {
-        let table = Table::open(options.patterns(), &options.fields)?;
-        Ok(Self::new(table, options.cache_bytes))
+        Ok(Self::new(options.open_table()?, options.cache_bytes))
     }
 }
 

@@ -7,11 +7,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Parquet, ParquetStream, dataset::CACHE_BYTES, stream::BLOCK_BYTES};
+use super::{EXTENSIONS, Parquet, ParquetStream, dataset::CACHE_BYTES, stream::BLOCK_BYTES, table::Table};
 use crate::{
     error::DataError,
     record::{FieldOptions, Record},
-    source::one_or_many,
+    source::{Files, StoreOptions, one_or_many},
 };
 
 /// What to read from Parquet files, for example from a config file.
@@ -40,6 +40,8 @@ pub struct ParquetOptions {
     pub(super) block_bytes: u64,
     #[serde(default)]
     pub(super) shuffle_blocks: Option<NonZeroUsize>,
+    #[serde(default)]
+    pub(super) store: StoreOptions,
 }
 
 fn cache_bytes() -> u64 {
@@ -64,6 +66,7 @@ impl ParquetOptions {
             cache_bytes: CACHE_BYTES,
             block_bytes: BLOCK_BYTES,
             shuffle_blocks: None,
+            store: StoreOptions::default(),
         }
     }
 
@@ -91,6 +94,12 @@ impl ParquetOptions {
         Self { shuffle_blocks: Some(open), ..self }
     }
 
+    /// Sets how files on servers are read.
+    #[must_use]
+    pub fn store(self, store: StoreOptions) -> Self {
+        Self { store, ..self }
+    }
+
     /// Opens the files for random access.
     ///
     /// # Errors
@@ -107,8 +116,14 @@ impl ParquetOptions {
         ParquetStream::from_options(self)
     }
 
-    pub(super) fn patterns(&self) -> &[PathBuf] {
-        &self.path
+    pub(super) fn open_table(&self) -> Result<Table, DataError> {
+        // By default the options are those of the scope, see `StoreOptions::scope`.
+        let files = if self.store == StoreOptions::default() {
+            Files::list(&self.path, &EXTENSIONS)?
+        } else {
+            Files::list_with(&self.path, &EXTENSIONS, &self.store)?
+        };
+        Table::open(files, self.fields.clone())
     }
 
     #[cfg(feature = "formats")]

@@ -72,8 +72,7 @@ impl ParquetStream<Record> {
     /// # Errors
     /// As for [`Parquet::open`](super::Parquet::open) and [`shuffle_blocks`](Self::shuffle_blocks).
     pub fn from_options(options: &ParquetOptions) -> Result<Self, DataError> {
-        let stream =
-            Self::new(Table::open(options.patterns(), &options.fields)?).block_bytes(options.block_bytes);
+        let stream = Self::new(options.open_table()?).block_bytes(options.block_bytes);
         match options.shuffle_blocks {
             Some(open) => stream.shuffle_blocks(open.get()),
             None => Ok(stream),

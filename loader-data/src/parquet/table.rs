@@ -2,7 +2,6 @@
 
 use std::{
     collections::VecDeque,
-    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -15,7 +14,6 @@ use parquet::arrow::ProjectionMask;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    EXTENSIONS,
     batches::{Batch, Batches, Selection},
     footer::{OpenFile, arrow_schema, column_ranges, read_metadata},
     kind::{Kind, columns_of},
@@ -91,22 +89,15 @@ impl Clone for Table {
 }
 
 impl Table {
-    /// Lists the files that `patterns` stand for, and reads their footers.
+    /// Reads the footers of `files`.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, is not valid Parquet, or has other columns than the first one.
-    pub(super) fn open<P: AsRef<Path>>(
-        patterns: impl IntoIterator<Item = P>,
-        fields: &FieldOptions,
-    ) -> Result<Self> {
-        Self::of_files(Files::list(patterns, &EXTENSIONS)?, fields)
-    }
-
-    fn of_files(files: Files, fields: &FieldOptions) -> Result<Self> {
-        let first = Footer::read(&files, 0, None, fields)?;
+    pub(super) fn open(files: Files, fields: FieldOptions) -> Result<Self> {
+        let first = Footer::read(&files, 0, None, &fields)?;
         let columns = first.columns.clone();
         let mut footers = vec![first];
-        footers.extend(read_footers(&files, &columns, fields)?);
+        footers.extend(read_footers(&files, &columns, &fields)?);
 
         let (mut words, mut rows) = (Vec::new(), 0u64);
         for (file, footer) in footers.iter().enumerate() {
@@ -123,7 +114,7 @@ impl Table {
         let count = words.len() / WORDS;
         let groups = Tensor::from_vec(words, [count, WORDS]).map_err(|error| memory(&error))?;
         let rows = usize::try_from(rows).map_err(|error| memory(&error))?;
-        Ok(Self { files, groups, rows, columns, fields: fields.clone(), open: Mutex::default() })
+        Ok(Self { files, groups, rows, columns, fields, open: Mutex::default() })
     }
 
     /// Returns the same files with other options.
@@ -134,7 +125,7 @@ impl Table {
         if fields.selected() == self.fields.selected() {
             return Ok(Self { fields, open: Mutex::default(), ..self });
         }
-        Self::of_files(self.files, &fields)
+        Self::open(self.files, fields)
     }
 
     /// Number of row groups.
