@@ -27,7 +27,7 @@ pub(super) const CACHE_BYTES: u64 = 64 << 20;
 /// # Random rows are slow
 /// Parquet is made for reading whole columns: to reach one row, the reader decompresses at least one page of each
 /// column, and without an index of the pages (`write_page_index=True` in pyarrow) reads the whole columns of the row
-/// group. A batch of random rows costs from tens to hundreds of microseconds a row. Use
+/// group. A batch of random rows costs hundreds of microseconds a row. Use
 /// [`stream`](Self::stream) with [`shuffle_blocks`](ParquetStream::shuffle_blocks) for training in random order, or
 /// convert the data once to a format with cheap access by index. Random access is fine for data that fits into
 /// [`cache_bytes`](Self::cache_bytes), and for looking at single rows.

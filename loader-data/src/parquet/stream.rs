@@ -106,8 +106,7 @@ impl<R> ParquetStream<R> {
     /// of workers.
     ///
     /// The order depends only on the seed, the epoch, the number of shards and the sizes of the row groups. A resumed
-    /// run draws again up to its position, about 20 million rows per second, and decodes only the row groups that
-    /// are open there.
+    /// run draws again up to its position without reading, and decodes only the row groups that are open there.
     ///
     /// Rows of one row group stay within a window of about `open` row groups. More groups mix better and need more
     /// memory.
