@@ -72,6 +72,7 @@ pub mod function;
 mod iter;
 mod launch;
 mod loader;
+pub mod mix;
 mod options;
 mod panic;
 mod pinning;
@@ -93,9 +94,9 @@ pub use batch_info::BatchInfo;
 pub use builder::Builder;
 pub use context::{SampleContext, Shard, WorkerInfo};
 pub use dataset::{
-    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, Filter, InterleaveDataset, IterableDataset,
-    Map, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take,
-    TensorDataset, Tensors,
+    ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, Filter, InterleaveDataset,
+    IterableDataset, Map, MixDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset,
+    SubsetError, Take, TensorDataset, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Error, UserFailure};

@@ -31,6 +31,8 @@ pub(crate) enum Purpose {
     Replacement = 7,
     /// What all shards of an epoch have in common.
     Epoch = 8,
+    /// The order of mixed datasets.
+    Mix = 9,
 }
 
 /// Returns the key of the generators with one purpose in one epoch.

@@ -85,3 +85,8 @@ pub use tokens::{
 #[cfg(all(doctest, feature = "formats"))]
 #[doc = include_str!("../../docs/data.md")]
 struct Data;
+
+/// The programs in the guide to streams for language models must run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/language-models.md")]
+struct LanguageModels;

@@ -9,10 +9,12 @@ mod interleave;
 mod iterable;
 pub(crate) mod many;
 mod map;
+mod mix;
 mod nested;
 mod shuffle_buffer;
 mod snapshot;
 mod stack;
+mod stream;
 mod subset;
 mod take;
 mod tensors;
@@ -38,10 +40,12 @@ pub use filter::Filter;
 pub use interleave::InterleaveDataset;
 pub use iterable::IterableDataset;
 pub use map::Map;
+pub use mix::MixDataset;
 pub(crate) use nested::NotOpened;
 pub use shuffle_buffer::ShuffleBuffer;
 pub use snapshot::{SnapshotDataset, SnapshotIterator};
 pub use stack::StackDataset;
+pub use stream::DatasetStream;
 pub use subset::{Subset, SubsetError};
 pub use take::Take;
 pub use tensors::{TensorDataset, Tensors};
@@ -213,6 +217,26 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         D: Dataset<Sample = Self::Sample>,
     {
         Concat::new(self, other)
+    }
+
+    /// Reads the dataset as a stream, so that it can be mixed with streams or packed. Each shard reads every
+    /// `count`-th sample, and a resumed run opens the stream at its position. [`get_many`](Self::get_many) is not
+    /// used. The generator of a sample differs from that in a map-style loader.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let rows = TensorDataset::new(Tensor::<i64>::from_vec((0..6).collect(), [6])?)?;
+    /// let loader = DataLoader::stream(rows.into_stream()).shards(2).batch_size(3).build()?;
+    /// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [0, 2, 4]);
+    /// # anyhow::Ok(())
+    /// ```
+    fn into_stream(self) -> DatasetStream<Self>
+    where
+        Self: Sized,
+    {
+        DatasetStream::new(self)
     }
 
     /// Splits the dataset at random into parts of `counts[0]`, `counts[1]`, ... samples: PyTorch's

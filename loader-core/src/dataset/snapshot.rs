@@ -114,7 +114,13 @@ mod tests {
     use rand::RngExt;
 
     use super::*;
-    use crate::dataset::{InterleaveDataset, NotOpened, testing::Stream};
+    use crate::{
+        dataset::{
+            Dataset, InterleaveDataset, MixDataset, NotOpened,
+            testing::{Plain, Stream},
+        },
+        mix::{Exhausted, Mix, MixRule},
+    };
 
     /// Formats an item, so that items that are errors can be compared too.
     fn text<S: Debug>(item: anyhow::Result<S>) -> String {
@@ -200,6 +206,30 @@ mod tests {
             check(&InterleaveDataset::new([stream(), missing(), other()], outer).shuffle_buffer(size), shard, 1)?;
             let nested = InterleaveDataset::new([other().chain(missing()), stream().chain(other())], outer);
             check(&nested.chain(stream()).take(limit), shard, 1)?;
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn a_resumed_mix_gives_the_remaining_items(
+            (one, two, bad) in (1u64..30, 1u64..30, prop_oneof![Just(None), (2u64..9).prop_map(Some)]),
+            rule in prop_oneof![Just(MixRule::Even), Just(MixRule::ErrorDriven), Just(MixRule::Random)],
+            exhausted in prop_oneof![Just(Exhausted::Stop), Just(Exhausted::Repeat), Just(Exhausted::Drop)],
+            (at, samples) in (0u64..20, prop::option::of(1u64..60)),
+            (index, shards) in prop_oneof![Just((0usize, 1usize)), Just((1, 2))],
+        ) {
+            let shard = Shard::new(index, shards);
+            let mut mix = Mix::new([2.0, 1.0, 0.5]).unwrap().rule(rule).exhausted(exhausted);
+            mix = mix.change(1, at, [1.0, 0.0, 1.0]).unwrap().change(1, at + 7, [0.3, 0.3, 0.4]).unwrap();
+            if let Some(samples) = samples {
+                mix = mix.num_samples(samples).unwrap();
+            }
+            let stream = |count, bad| Stream { count: count + shards as u64, bad, is_missing: false }.shuffle_buffer(3);
+            let streams = [stream(one, bad), stream(two, None), stream(4, None)];
+            check(&MixDataset::new(streams, mix).unwrap().shuffle_buffer(2), shard, 1)?;
+            check(&Plain { first: 0, len: one as usize }.into_stream().shuffle(true), shard, 2)?;
         }
     }
 

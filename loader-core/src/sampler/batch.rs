@@ -54,8 +54,8 @@ impl<S: Sampler> FixedBatches<S> {
 }
 
 impl<S: Sampler> BatchSampler for FixedBatches<S> {
-    fn len(&self, _epoch: Epoch) -> usize {
-        let samples = self.sampler.len();
+    fn len(&self, epoch: Epoch) -> usize {
+        let samples = self.sampler.len_of(epoch);
         if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size) }
     }
 

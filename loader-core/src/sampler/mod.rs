@@ -10,6 +10,7 @@
 //! | `DistributedSampler(data, num_replicas, rank, shuffle, drop_last=..)` | [`DistributedSampler::new(len, world_size, rank)?`](DistributedSampler::new)`.shuffle(..).drop_last(..)` |
 //! | `BatchSampler(sampler, batch_size, drop_last)` | [`FixedBatches::new(sampler, batch_size, drop_last)`](FixedBatches::new) |
 //! | a list of indices or of batches | `Vec<usize>`, `Vec<Vec<usize>>` |
+//! | Megatron's blends, `interleave_datasets` of Hugging Face | [`MixSampler::new(lens, mix)?`](MixSampler::new) |
 //! | `random_split(data, lengths)` | [`random_split_by_counts`], [`random_split_by_fractions`]; for datasets [`Dataset::random_split_by_counts`](crate::Dataset::random_split_by_counts) |
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
 //!
@@ -34,6 +35,7 @@ mod batch;
 mod distributed;
 mod error;
 mod list;
+mod mix;
 mod permutation;
 mod places;
 mod random;
@@ -56,6 +58,8 @@ use batch::cut_into_batches;
 pub use batch::{BatchSampler, FixedBatches};
 pub use distributed::DistributedSampler;
 pub use error::SamplerError;
+pub use mix::MixSampler;
+pub(crate) use permutation::Permutations;
 pub use random::RandomSampler;
 pub use sequential::SequentialSampler;
 pub use split::{SplitError, random_split_by_counts, random_split_by_fractions};
@@ -117,6 +121,12 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     /// Number of indices in an epoch.
     fn len(&self) -> usize;
 
+    /// Number of indices in `epoch`, for a sampler whose epochs differ in length; [`len`](Self::len) by default.
+    fn len_of(&self, epoch: Epoch) -> usize {
+        let _ = epoch;
+        self.len()
+    }
+
     /// True if an epoch has no indices.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -155,6 +165,10 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
 impl<S: Sampler + ?Sized> Sampler for Box<S> {
     fn len(&self) -> usize {
         (**self).len()
+    }
+
+    fn len_of(&self, epoch: Epoch) -> usize {
+        (**self).len_of(epoch)
     }
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {

@@ -31,7 +31,7 @@ const MIN_KEYED_LEN: usize = 1 << 16;
 
 /// The permutations of an epoch, one after the other. All have the same length.
 #[derive(Debug)]
-pub(super) enum Permutations {
+pub(crate) enum Permutations {
     /// Permutations that are shuffled in memory: those shorter than [`MIN_KEYED_LEN`], and those in PyTorch's
     /// order.
     Table(Table),
@@ -58,10 +58,16 @@ impl Permutations {
         }
     }
 
+    /// Creates permutations of the numbers below `len` in the native order, keyed by `seed`.
+    pub(crate) fn keyed(len: usize, seed: u64) -> Self {
+        let epoch = Epoch::new(seed, 0);
+        Self::new(len, epoch, || Source::of_epoch(epoch))
+    }
+
     /// Returns the number at position `place`, counted over all permutations. `place` must not be in an
     /// earlier permutation than in the last call.
     #[inline]
-    pub(super) fn at(&mut self, place: usize) -> usize {
+    pub(crate) fn at(&mut self, place: usize) -> usize {
         match self {
             Self::Table(table) => table.at(place),
             Self::Keyed { epoch, start, permutation } => {
@@ -79,7 +85,7 @@ impl Permutations {
 
 /// Permutations that are shuffled in memory.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     indices: Vec<usize>,
     /// Position at which the current permutation begins, counted over all permutations.
     start: usize,
@@ -107,7 +113,7 @@ impl Table {
 
 /// A permutation of the numbers below `len`, computed by a Feistel network.
 #[derive(Debug)]
-pub(super) struct Feistel<const ROUNDS: usize = 6> {
+pub(crate) struct Feistel<const ROUNDS: usize = 6> {
     len: u64,
     /// Number of bits of the low half, at least 1.
     low_bits: u32,

@@ -1,5 +1,6 @@
 //! States, and epochs that are resumed from them.
 
+mod language_models;
 mod mismatches;
 mod resumed;
 mod states;

@@ -1,0 +1,296 @@
+//! Iterable datasets mixed by weight.
+
+use anyhow::{Context, anyhow, ensure};
+use loader_ipc::codec;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    IterableDataset, Shard, SnapshotDataset, SnapshotIterator,
+    nested::{Nested, NotOpened, open_later},
+    with_len,
+};
+use crate::{
+    context::SampleContext,
+    mix::{Blend, Mix, MixError, Next, Progress},
+};
+
+/// Iterable datasets of one type that are mixed by weight in each shard. The module [`mix`](crate::mix)
+/// describes the weights, the rules, and what follows when a dataset has no samples left.
+///
+/// An item that is an error counts as a sample of its dataset. A dataset that begins again
+/// ([`Exhausted::Repeat`](crate::mix::Exhausted::Repeat)) draws other random numbers than before, so its shuffle
+/// buffers and random transforms differ. If it has no samples in a shard, the shard ends with an error: give
+/// each dataset at least as many files as there are shards.
+///
+/// # Examples
+/// ```
+/// use loader_core::{MixDataset, mix::{Exhausted, Mix}, prelude::*};
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Numbers(std::ops::Range<u64>);
+/// # impl IterableDataset for Numbers {
+/// #     type Sample = u64;
+/// #     fn iter(&self, shard: Shard, _cx: &mut SampleContext) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+/// #         Ok(shard.of(self.0.clone()).map(Ok))
+/// #     }
+/// # }
+/// let mix = Mix::new([2.0, 1.0])?.exhausted(Exhausted::Drop);
+/// let mixed = MixDataset::new([Numbers(0..4), Numbers(10..14)], mix)?;
+/// let loader = DataLoader::stream(mixed).batch_size(8).build()?;
+/// assert_eq!(loader.iter()?.next().unwrap()?.as_slice(), [0, 10, 1, 2, 11, 3, 12, 13]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound(serialize = "D: Serialize", deserialize = "D: Deserialize<'de>"))]
+pub struct MixDataset<D> {
+    streams: Vec<D>,
+    mix: Mix,
+}
+
+impl<D: IterableDataset> MixDataset<D> {
+    /// Mixes `streams`. All of them are open at the same time in each shard.
+    ///
+    /// # Errors
+    /// Returns [`MixError::WrongCount`] if there is not one weight for each dataset, and
+    /// [`MixError::EmptyDataset`] if a dataset is known to have no samples.
+    pub fn new(streams: impl IntoIterator<Item = D>, mix: Mix) -> Result<Self, MixError> {
+        let streams: Vec<D> = streams.into_iter().collect();
+        mix.check_count(streams.len())?;
+        match streams.iter().position(D::is_empty) {
+            Some(dataset) => Err(MixError::EmptyDataset { dataset }),
+            None => Ok(Self { streams, mix }),
+        }
+    }
+
+    /// Returns the context of pass `pass` over a stream.
+    fn context(&self, own: &SampleContext, stream: usize, pass: usize, shard: Shard) -> SampleContext {
+        let lane = pass * self.streams.len() + stream;
+        own.for_lane(lane, lane, shard)
+    }
+
+    fn blend(&self, shard: Shard, cx: &SampleContext, progress: Option<Progress>) -> Blend {
+        let (mix, epoch, rng) = (self.mix.clone(), cx.epoch(), cx.buffer_rng(self.layers()));
+        match progress {
+            None => Blend::new(mix, epoch, shard, rng),
+            Some(progress) => Blend::resume(mix, epoch, shard, rng, progress),
+        }
+    }
+}
+
+impl<D: IterableDataset> IterableDataset for MixDataset<D> {
+    type Sample = D::Sample;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<D::Sample>> + Send> {
+        let own = cx.for_layer(self.layers());
+        let open = move |stream, pass| {
+            open_later(&self.streams[stream], shard, self.context(&own, stream, pass, shard))
+        };
+        Ok(MixIter::new(self.blend(shard, cx, None), self.streams.len(), open))
+    }
+
+    fn len(&self) -> Option<usize> {
+        self.mix.known_len(self.streams.iter().map(D::len))
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.streams.iter_mut().try_for_each(|stream| stream.setup(cx))
+    }
+
+    fn fingerprint(&self) -> String {
+        let streams = self.streams.iter().map(|stream| with_len(&stream.fingerprint(), stream.len()));
+        format!("mix({}, {})", self.mix.fingerprint(), streams.collect::<Vec<_>>().join(", "))
+    }
+
+    fn layers(&self) -> u8 {
+        self.streams.iter().map(D::layers).max().unwrap_or(0).wrapping_add(1)
+    }
+}
+
+/// Snapshot of a [`MixDataset`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MixSnapshot {
+    progress: Progress,
+    /// For each stream the number of the pass over it, and its encoded snapshot; `None` stands for the beginning
+    /// of the pass, and for a stream that has ended.
+    lanes: Vec<(usize, Option<Vec<u8>>)>,
+}
+
+impl<D: SnapshotDataset> SnapshotDataset for MixDataset<D> {
+    type Snapshot = MixSnapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+        snapshot: Option<MixSnapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<D::Sample>, Snapshot = MixSnapshot> + Send>
+    {
+        let own = cx.for_layer(self.layers());
+        let nested = move |stream: usize, pass, snapshot| {
+            Nested::new(&self.streams[stream], shard, self.context(&own, stream, pass, shard), snapshot)
+        };
+        let mut lanes = Vec::new();
+        let mut progress = None;
+        if let Some(snapshot) = snapshot {
+            let is_valid = snapshot.lanes.len() == self.streams.len()
+                && snapshot.progress.taken.len() == self.streams.len();
+            ensure!(is_valid, "the snapshot of the mix is of another number of datasets");
+            progress = Some(snapshot.progress);
+            for (stream, (pass, bytes)) in snapshot.lanes.into_iter().enumerate() {
+                let Some(bytes) = bytes else {
+                    lanes.push(Lane { pass, ..Lane::default() });
+                    continue;
+                };
+                let inner = codec::decode(&bytes).context("reading the snapshot of a mixed stream")?;
+                let mut items = nested(stream, pass, Some(inner));
+                // Opened here instead of at its first item: an error then means that the shard could not be
+                // opened, and the shard keeps its position.
+                items.open()?;
+                lanes.push(Lane { pass, items: Some(items), has_samples: true, snapshot: Some(bytes) });
+            }
+        }
+        let open = move |stream, pass| nested(stream, pass, None);
+        let iter = MixIter::new(self.blend(shard, cx, progress), self.streams.len(), open);
+        Ok(if lanes.is_empty() { iter } else { MixIter { lanes, ..iter } })
+    }
+}
+
+/// Iterator over the samples of mixed streams.
+struct MixIter<L, F> {
+    blend: Blend,
+    lanes: Vec<Lane<L>>,
+    /// Opens a stream at its beginning, for a pass.
+    open: F,
+}
+
+/// A stream in a mix.
+struct Lane<L> {
+    /// Number of times that the stream has been read to its end.
+    pass: usize,
+    /// `None` before the first sample of the pass, and after the last one if the stream does not begin again.
+    items: Option<L>,
+    /// True if the pass has given a sample.
+    has_samples: bool,
+    /// The snapshot at which the stream was resumed; `None` after it has given an item.
+    snapshot: Option<Vec<u8>>,
+}
+
+impl<L> Default for Lane<L> {
+    fn default() -> Self {
+        Self { pass: 0, items: None, has_samples: false, snapshot: None }
+    }
+}
+
+impl<L, F> MixIter<L, F> {
+    fn new(blend: Blend, streams: usize, open: F) -> Self {
+        Self { blend, lanes: (0..streams).map(|_| Lane::default()).collect(), open }
+    }
+}
+
+impl<S, L: Iterator<Item = anyhow::Result<S>>, F: Fn(usize, usize) -> L> Iterator for MixIter<L, F> {
+    type Item = L::Item;
+
+    fn next(&mut self) -> Option<L::Item> {
+        loop {
+            let stream = self.blend.choose()?;
+            let lane = &mut self.lanes[stream];
+            if let Some(item) = lane.items.get_or_insert_with(|| (self.open)(stream, lane.pass)).next() {
+                (lane.snapshot, lane.has_samples) = (None, true);
+                self.blend.commit(stream);
+                return Some(item);
+            }
+            let next = self.blend.exhausted(stream);
+            if next == Next::Again && !lane.has_samples {
+                let error = anyhow!(
+                    "dataset {stream} of the mix has no samples in this shard to repeat; use fewer shards"
+                );
+                self.blend.end();
+                return Some(Err(error.context(NotOpened)));
+            }
+            *lane = Lane { pass: lane.pass + 1, ..Lane::default() };
+            if next == Next::End {
+                return None;
+            }
+        }
+    }
+}
+
+impl<S, L, F> SnapshotIterator for MixIter<L, F>
+where
+    L: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
+    F: Fn(usize, usize) -> L,
+{
+    type Snapshot = MixSnapshot;
+
+    fn snapshot(&self) -> anyhow::Result<MixSnapshot> {
+        let write = |lane: &Lane<L>| {
+            let snapshot = match (&lane.snapshot, &lane.items) {
+                (Some(bytes), _) => Some(bytes.clone()),
+                (None, Some(items)) => Some(codec::encode(&items.snapshot()?)?),
+                (None, None) => None,
+            };
+            Ok((lane.pass, snapshot))
+        };
+        let lanes = self.lanes.iter().map(write).collect::<anyhow::Result<_>>()?;
+        Ok(MixSnapshot { progress: self.blend.progress(), lanes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{dataset::testing::Stream, mix::Exhausted};
+
+    fn stream(count: u64) -> Stream {
+        Stream { count, bad: None, is_missing: false }
+    }
+
+    fn samples(mix: &MixDataset<Stream>, shard: Shard) -> Vec<anyhow::Result<(u64, u64)>> {
+        mix.iter(shard, &mut SampleContext::for_shard(None, 5, 0, shard)).unwrap().collect()
+    }
+
+    #[test]
+    fn a_stream_that_begins_again_draws_other_numbers() {
+        let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(Exhausted::Repeat);
+        let mixed = MixDataset::new([stream(2), stream(4)], mix).unwrap();
+        let samples: Vec<_> = samples(&mixed, Shard::new(0, 1)).into_iter().map(Result::unwrap).collect();
+        assert!(samples.iter().map(|(number, _)| *number).eq([0, 0, 1, 1, 0, 2, 1, 3, 0]));
+        let mut noise: Vec<u64> = samples.iter().map(|(_, noise)| *noise).collect();
+        noise.sort_unstable();
+        noise.dedup();
+        assert_eq!(noise.len(), 9);
+    }
+
+    #[test]
+    fn changes_and_numbers_of_samples_are_shared_among_shards() {
+        let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(Exhausted::Repeat).num_samples(25).unwrap();
+        let mix = mix.change(0, 12, [0.0, 1.0]).unwrap();
+        let mixed = MixDataset::new([stream(30), stream(30)], mix).unwrap();
+        assert_eq!(mixed.len(), Some(25));
+        for (index, len) in [(0, 9), (1, 8), (2, 8)] {
+            let shard = Shard::new(index, 3);
+            let numbers: Vec<u64> = samples(&mixed, shard).into_iter().map(|item| item.unwrap().0).collect();
+            assert_eq!(numbers.len(), len);
+            // Two samples of each stream, then the rest of the second one.
+            let place = index as u64;
+            assert_eq!(numbers[..6], [place, place, place + 3, place + 3, place + 6, place + 9]);
+        }
+    }
+
+    #[test]
+    fn a_shard_without_samples_to_repeat_is_an_error() {
+        let mix = Mix::new([1.0, 1.0]).unwrap().exhausted(Exhausted::Repeat);
+        let mixed = MixDataset::new([stream(9), stream(1)], mix).unwrap();
+        let items = samples(&mixed, Shard::new(1, 2)).into_iter().take(2).collect::<Vec<_>>();
+        let error = items[1].as_ref().unwrap_err();
+        assert!(
+            error.is::<NotOpened>() && format!("{error:#}").contains("dataset 1 of the mix"),
+            "{error:#}"
+        );
+        let error = MixDataset::new([stream(9), stream(0)], Mix::new([1.0, 1.0]).unwrap()).unwrap_err();
+        assert_eq!(error, MixError::EmptyDataset { dataset: 1 });
+    }
+}

@@ -1,0 +1,98 @@
+//! Mixed datasets of tokens: the same with any number of workers, with workers that are
+//! killed, and when an epoch is resumed.
+
+use loader_core::{
+    ConcatDataset, Error, IterableDataset, MixDataset,
+    collate::{Batch, Ragged},
+    mix::{Exhausted, Mix, MixRule},
+    prelude::{DataLoader, Dataset, Digest, SampleContext},
+    sampler::MixSampler,
+};
+use loader_tests::{Watchdog, digest, everywhere, processes::try_signal};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::resumed::saved;
+
+/// Documents of 0 to 36 tokens.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Documents {
+    first: usize,
+    len: usize,
+}
+
+impl Documents {
+    fn tokens(&self, index: usize) -> usize {
+        (self.first + index) * 7 % 37
+    }
+}
+
+impl Dataset for Documents {
+    type Sample = Ragged<Vec<i64>>;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
+        Ok(Ragged::new(vec![(self.first + index) as i64; self.tokens(index)]))
+    }
+}
+
+const MEMBERS: [Documents; 2] = [Documents { first: 1, len: 60 }, Documents { first: 1001, len: 25 }];
+
+/// Checks the loader that `build` makes for a number of workers, and returns the batches of epoch 1.
+fn check<B: Batch>(build: impl Fn(usize) -> Result<DataLoader<B>, Error>) -> Vec<B> {
+    let _watchdog = Watchdog::start();
+    let batches = everywhere(&build);
+    assert!(batches.len() >= 8, "{} batches show little", batches.len());
+    let expected = digest(build(0).unwrap().epoch(1).unwrap()).unwrap();
+    for (before, after) in [(0, 3), (3, 1), (3, 0)] {
+        let (mut digest, mut first) = (Digest::new(), build(before).unwrap().epoch(1).unwrap());
+        for number in 0..4 {
+            if let Some(&pid) = first.worker_pids().get(number) {
+                try_signal(pid, Signal::SIGKILL);
+            }
+            let batch = first.next().unwrap().unwrap();
+            digest.add(&first.last_batch().expect("a batch was returned").indices, &batch);
+        }
+        let state = saved(&first.state());
+        first.by_ref().for_each(drop);
+        assert!(before == 0 || first.report().restarts > 0, "no worker was replaced");
+        let mut rest = build(after).unwrap().resume(&state).unwrap();
+        while let Some(batch) = rest.next() {
+            digest.add(&rest.last_batch().expect("a batch was returned").indices, &batch.unwrap());
+        }
+        assert_eq!((digest.order(), digest.content()), expected, "resumed with {after} instead of {before}");
+    }
+    batches
+}
+
+#[test]
+fn mixed_map_style_datasets() {
+    for rule in [MixRule::Even, MixRule::ErrorDriven, MixRule::Random] {
+        check(|workers| {
+            let mix = Mix::new([0.7, 0.3]).unwrap().rule(rule).exhausted(Exhausted::Repeat);
+            let sampler =
+                MixSampler::of(&MEMBERS, mix.change(1, 9, [0.2, 0.8]).unwrap()).unwrap().shuffle(true);
+            let loader = DataLoader::builder(ConcatDataset::new(MEMBERS).unwrap()).sampler(sampler);
+            loader.batch_size(4).seed(3).num_workers(workers).build()
+        });
+    }
+}
+
+#[test]
+fn mixed_streams() {
+    for (rule, exhausted) in [
+        (MixRule::Even, Exhausted::Repeat),
+        (MixRule::ErrorDriven, Exhausted::Drop),
+        (MixRule::Random, Exhausted::Drop),
+    ] {
+        check(|workers| {
+            let mix = Mix::new([3.0, 1.0]).unwrap().rule(rule).exhausted(exhausted);
+            let streams = MEMBERS.map(|member| member.into_stream().shuffle(true).shuffle_buffer(5));
+            let mixed = MixDataset::new(streams, mix).unwrap();
+            DataLoader::stream(mixed).shards(3).snapshots().batch_size(4).seed(3).num_workers(workers).build()
+        });
+    }
+}
