@@ -74,6 +74,7 @@ mod launch;
 mod loader;
 pub mod mix;
 mod options;
+pub mod pack;
 mod panic;
 mod pinning;
 mod plan;
@@ -95,8 +96,8 @@ pub use builder::Builder;
 pub use context::{SampleContext, Shard, WorkerInfo};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, Filter, InterleaveDataset,
-    IterableDataset, Map, MixDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator, StackDataset, Subset,
-    SubsetError, Take, TensorDataset, Tensors,
+    IterableDataset, Map, MixDataset, PackedDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator,
+    StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Error, UserFailure};

@@ -9,10 +9,11 @@ use std::iter;
 use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{ChainDataset, Filter, InterleaveDataset, Map, ShuffleBuffer, Take};
+use super::{ChainDataset, Filter, InterleaveDataset, Map, PackedDataset, ShuffleBuffer, Take};
 use crate::{
     context::{SampleContext, Shard},
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
+    pack::{PackError, Packing, TokenSequence},
 };
 
 /// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. Use it for logs,
@@ -295,5 +296,38 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         Self: Sized,
     {
         ShuffleBuffer::new(self, size)
+    }
+
+    /// Packs documents, which are sequences of tokens, into windows of one length, in each shard. Empty documents
+    /// are left out. A batch is a [`PackedBatch`](crate::pack::PackedBatch): tokens, positions and segments of
+    /// shape `[B, window]`, and `cu_seqlens`. The module [`pack`](crate::pack) describes the methods.
+    ///
+    /// # Errors
+    /// Returns a [`PackError`] if the window or `look_ahead` is 0, or if the type of the tokens cannot hold the
+    /// positions in a window or the padding token.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{pack::{PackMethod, Packing}, prelude::*};
+    ///
+    /// let rows = TensorDataset::new(Tensor::<i64>::from_vec((0..6).collect(), [6])?)?;
+    /// // Documents of 1, 2, 3, 4, 5 and 6 tokens.
+    /// let documents = rows.map(|row, _cx| Ok(vec![row[0]; row[0] as usize + 1])).into_stream();
+    /// let packed = documents.pack(Packing::new(7).method(PackMethod::BestFit).pad(-1))?;
+    /// let loader = DataLoader::stream(packed).batch_size(3).build()?;
+    /// let batch = loader.iter()?.next().unwrap()?;
+    /// assert_eq!(batch.tokens.row(0), [0, 5, 5, 5, 5, 5, 5]);
+    /// assert_eq!(batch.positions.row(0), [0, 0, 1, 2, 3, 4, 5]);
+    /// assert_eq!(batch.segments.row(1), [1, 1, 2, 2, 2, 2, 2]);
+    /// assert_eq!(batch.cu_seqlens.values.row(2), [0, 3, 7]);
+    /// assert_eq!(batch.fill().ratio(), 1.0);
+    /// # anyhow::Ok(())
+    /// ```
+    fn pack(self, packing: Packing) -> Result<PackedDataset<Self>, PackError>
+    where
+        Self: Sized,
+        Self::Sample: TokenSequence,
+    {
+        PackedDataset::new(self, packing)
     }
 }

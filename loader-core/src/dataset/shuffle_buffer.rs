@@ -30,6 +30,13 @@ impl<D> ShuffleBuffer<D> {
         assert!(size > 0, "the size of a shuffle buffer must be at least 1");
         Self { dataset, size }
     }
+
+    /// Number of items between two marks of the stream. More marks cost more snapshots; fewer marks cost more items
+    /// that a resumed stream reads again. With this interval the distance to the mark adds at most a quarter of the
+    /// buffer.
+    fn interval(&self) -> u64 {
+        self.size.div_ceil(4) as u64
+    }
 }
 
 impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
@@ -102,9 +109,9 @@ impl<D: SnapshotDataset> SnapshotDataset for ShuffleBuffer<D> {
             inner.map(codec::decode).transpose().context("reading the snapshot of the buffer's stream")?;
         let items = self.dataset.iter_from(shard, cx, inner)?;
         let Some(snapshot) = snapshot else {
-            return Ok(BufferIter { buffer, reader: Reader::new(items, self.size, 0, None) });
+            return Ok(BufferIter { buffer, reader: Reader::new(items, self.interval(), 0, None) });
         };
-        let mut reader = Reader::new(items, self.size, snapshot.start, snapshot.inner);
+        let mut reader = Reader::new(items, self.interval(), snapshot.start, snapshot.inner);
         buffer.held = reader.read_again(snapshot.read, &snapshot.held)?;
         buffer.rng.set_word_pos(snapshot.drawn.into());
         Ok(BufferIter { buffer, reader })
@@ -152,7 +159,7 @@ impl<T> Buffer<T> {
 }
 
 /// Reads a stream, and sets marks from which the stream can be read again.
-struct Reader<I> {
+pub(super) struct Reader<I> {
     items: I,
     has_ended: bool,
     /// Number of items read.
@@ -177,19 +184,16 @@ impl<S, I> Reader<I>
 where
     I: SnapshotIterator<Item = anyhow::Result<S>, Snapshot: Serialize>,
 {
-    /// Creates a reader for a buffer of `size` samples. `items` is the stream without its first `read` items,
-    /// and `inner` is the snapshot from which it was opened.
-    fn new(items: I, size: usize, read: u64, inner: Option<Vec<u8>>) -> Self {
-        // More marks cost more snapshots; fewer marks cost more items that a resumed stream reads again. With
-        // this interval the distance to the mark adds at most a quarter of the buffer.
-        let interval = size.div_ceil(4) as u64;
+    /// Creates a reader that sets a mark every `interval` items. `items` is the stream without its first `read`
+    /// items, and `inner` is the snapshot from which it was opened.
+    pub(super) fn new(items: I, interval: u64, read: u64, inner: Option<Vec<u8>>) -> Self {
         let marks = VecDeque::from([Mark { read, inner }]);
         Self { items, has_ended: false, read, marks, interval, next_mark: read.saturating_add(interval) }
     }
 
     /// Returns the next item: a sample with its position. `oldest` returns the position of the oldest sample
     /// that is still needed.
-    fn next(&mut self, oldest: impl FnOnce() -> Option<u64>) -> Option<anyhow::Result<(u64, S)>> {
+    pub(super) fn next(&mut self, oldest: impl FnOnce() -> Option<u64>) -> Option<anyhow::Result<(u64, S)>> {
         if self.has_ended {
             return None;
         }
@@ -223,6 +227,36 @@ where
         self.marks.partition_point(|mark| mark.read <= oldest).saturating_sub(1)
     }
 
+    /// Reads the items up to position `end` again, and passes each to `visit` with its position.
+    pub(super) fn repeat(
+        &mut self,
+        end: u64,
+        oldest: Option<u64>,
+        mut visit: impl FnMut(u64, anyhow::Result<S>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        while self.read < end {
+            let position = self.read;
+            let item = self.next(|| oldest).with_context(|| {
+                format!(
+                    "the stream ended after {position} items, but had {end} or more when the snapshot was taken; the \
+                     data must not change between two runs"
+                )
+            })?;
+            match item.with_context(|| format!("reading item {position} of the stream again")) {
+                Err(error) if error.is::<NotOpened>() => return Err(error),
+                item => visit(position, item.map(|(_, sample)| sample))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of items read, and the mark from which item `oldest` can be read again: the number of
+    /// items before it, and its snapshot.
+    pub(super) fn place(&self, oldest: Option<u64>) -> (u64, u64, Option<&[u8]>) {
+        let Mark { read, inner } = &self.marks[self.start_for(oldest)];
+        (self.read, *read, inner.as_deref())
+    }
+
     /// Reads the items from the first mark to position `end` again. Returns the samples at `positions`, in
     /// this order. `positions` are counted from the first mark.
     fn read_again(&mut self, end: u64, positions: &[u32]) -> anyhow::Result<Vec<(u64, S)>> {
@@ -236,23 +270,16 @@ where
         let oldest = wanted.first().map(|(position, _)| *position);
         let mut wanted = wanted.into_iter().peekable();
         let mut found: Vec<(usize, (u64, S))> = Vec::new();
-        while self.read < end {
-            let position = self.read;
-            let item = self.next(|| oldest).with_context(|| {
-                format!(
-                    "the stream ended after {position} items, but had {end} or more when the snapshot was taken; the \
-                     data must not change between two runs"
-                )
-            })?;
+        self.repeat(end, oldest, |position, item| {
             let index = wanted.next_if(|(next, _)| *next == position).map(|(_, index)| index);
-            let item = item.with_context(|| format!("reading item {position} of the shuffle buffer again"));
             match (item, index) {
-                (Ok(sample), Some(index)) => found.push((index, sample)),
-                (Err(error), index) if index.is_some() || error.is::<NotOpened>() => return Err(error),
+                (Ok(sample), Some(index)) => found.push((index, (position, sample))),
+                (Err(error), Some(_)) => return Err(error),
                 // The user has this sample, or has received this error when the item was first read.
                 _ => {}
             }
-        }
+            Ok(())
+        })?;
         ensure!(found.len() == positions.len(), "the snapshot of the shuffle buffer is invalid");
         found.sort_unstable_by_key(|(index, _)| *index);
         Ok(found.into_iter().map(|(_, sample)| sample).collect())
@@ -291,14 +318,14 @@ where
 
     fn snapshot(&self) -> anyhow::Result<BufferSnapshot> {
         let Self { buffer, reader } = self;
-        let Mark { read: start, inner } = &reader.marks[reader.start_for(oldest_position(&buffer.held))];
+        let (read, start, inner) = reader.place(oldest_position(&buffer.held));
         let position = |(position, _): &(u64, S)| u32::try_from(position - start);
         let held: Result<Vec<u32>, _> = buffer.held.iter().map(position).collect();
         Ok(BufferSnapshot {
             drawn: u64::try_from(buffer.rng.get_word_pos())?,
-            read: reader.read,
-            start: *start,
-            inner: inner.clone(),
+            read,
+            start,
+            inner: inner.map(<[u8]>::to_vec),
             held: held
                 .map_err(|_| anyhow!("a sample has been in the shuffle buffer for more than 2^32 items"))?,
         })

@@ -120,6 +120,7 @@ mod tests {
             testing::{Plain, Stream},
         },
         mix::{Exhausted, Mix, MixRule},
+        pack::{LongDocuments, PackError, PackMethod, Packing},
     };
 
     /// Formats an item, so that items that are errors can be compared too.
@@ -231,6 +232,84 @@ mod tests {
             check(&MixDataset::new(streams, mix).unwrap().shuffle_buffer(2), shard, 1)?;
             check(&Plain { first: 0, len: one as usize }.into_stream().shuffle(true), shard, 2)?;
         }
+    }
+
+    fn document(number: u64) -> Vec<i64> {
+        vec![number as i64 + 1; (number * 7 % 15) as usize]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn a_resumed_packed_stream_gives_the_remaining_windows(
+            (count, window, look_ahead) in (0u64..40, 1usize..12, 1usize..9),
+            method in prop_oneof![Just(PackMethod::Concatenate), Just(PackMethod::FirstFit), Just(PackMethod::BestFit)],
+            long in prop_oneof![Just(LongDocuments::Error), Just(LongDocuments::Split), Just(LongDocuments::Truncate)],
+            (bad, drop_last) in (prop_oneof![Just(None), (2u64..9).prop_map(Some)], any::<bool>()),
+            (index, shards) in prop_oneof![Just((0usize, 1usize)), Just((1, 2))],
+        ) {
+            let shard = Shard::new(index, shards);
+            let numbers = || Stream { count, bad, is_missing: false }.shuffle_buffer(3);
+            let packing = Packing::new(window).method(method).look_ahead(look_ahead).long_documents(long).drop_last(drop_last);
+            let packed = IterableDataset::map(numbers(), |(number, _), _cx| Ok(document(number))).pack(packing).unwrap();
+            check(&packed, shard, 2)?;
+
+            // No token is lost or doubled.
+            let context = || SampleContext::for_shard(None, 7, 1, shard);
+            let (numbers, mut cx) = (numbers(), context());
+            let read = numbers.iter(shard, &mut cx).unwrap().flatten().map(|(number, _)| document(number));
+            let mut expected: Vec<i64> = read.flat_map(|document| match (method, long) {
+                (PackMethod::Concatenate, _) | (_, LongDocuments::Split) => document,
+                (_, LongDocuments::Truncate) => document.into_iter().take(window).collect(),
+                (_, LongDocuments::Error) => Some(document).filter(|document| document.len() <= window).unwrap_or_default(),
+            }).collect();
+            let windows: Vec<_> = packed.iter(shard, &mut context()).unwrap().flatten().collect();
+            let mut found: Vec<i64> = Vec::new();
+            for packed in &windows {
+                let end = *packed.cu_seqlens.last().unwrap() as usize;
+                prop_assert!(end > 0 && end <= window);
+                found.extend(&packed.tokens.as_slice()[..end]);
+                for (segment, ends) in (1..).zip(packed.cu_seqlens.windows(2)) {
+                    let range = ends[0] as usize..ends[1] as usize;
+                    prop_assert!(packed.positions.as_slice()[range.clone()].iter().copied().eq(0..range.len() as i64));
+                    prop_assert!(packed.segments.as_slice()[range.clone()].iter().all(|&other| other == segment));
+                    prop_assert!(packed.tokens.as_slice()[range.clone()].iter().all(|&token| token == packed.tokens.as_slice()[range.start]));
+                }
+                for tensor in [&packed.tokens, &packed.positions, &packed.segments] {
+                    prop_assert!(tensor.as_slice()[end..].iter().all(|&number| number == 0));
+                }
+            }
+            if method == PackMethod::Concatenate {
+                if drop_last {
+                    expected.truncate(expected.len() / window * window);
+                }
+                prop_assert_eq!(windows.len(), expected.len().div_ceil(window));
+            } else {
+                expected.sort_unstable();
+                found.sort_unstable();
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn invalid_packings_and_long_documents_are_typed_errors() {
+        let documents = || {
+            IterableDataset::map(Stream { count: 3, bad: None, is_missing: false }, |_, _cx| {
+                Ok(vec![7u16; 9])
+            })
+        };
+        let pack = |packing| documents().pack(packing).map(|_| ());
+        assert_eq!(pack(Packing::new(0)), Err(PackError::InvalidWindow { window: 0 }));
+        assert_eq!(pack(Packing::new(65_536)), Err(PackError::InvalidWindow { window: 65_536 }));
+        assert_eq!(pack(Packing::new(4).pad(-1)), Err(PackError::InvalidPad { pad: -1 }));
+        assert_eq!(pack(Packing::new(4).look_ahead(0)), Err(PackError::NoLookAhead));
+        let packed = documents().pack(Packing::new(8).method(PackMethod::BestFit)).unwrap();
+        let shard = Shard::new(0, 1);
+        let items: Vec<_> = packed.iter(shard, &mut SampleContext::new(0)).unwrap().collect();
+        let errors = items.into_iter().map(|item| item.unwrap_err().downcast::<PackError>().unwrap());
+        assert!(errors.eq(vec![PackError::TooLong { tokens: 9, window: 8 }; 3]));
     }
 
     #[test]

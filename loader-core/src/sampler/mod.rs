@@ -10,6 +10,7 @@
 //! | `DistributedSampler(data, num_replicas, rank, shuffle, drop_last=..)` | [`DistributedSampler::new(len, world_size, rank)?`](DistributedSampler::new)`.shuffle(..).drop_last(..)` |
 //! | `BatchSampler(sampler, batch_size, drop_last)` | [`FixedBatches::new(sampler, batch_size, drop_last)`](FixedBatches::new) |
 //! | a list of indices or of batches | `Vec<usize>`, `Vec<Vec<usize>>` |
+//! | fairseq's `max_tokens`, tf.data's `bucket_by_sequence_length` | [`LengthBatches::new(lens, max_tokens)?`](LengthBatches::new) |
 //! | Megatron's blends, `interleave_datasets` of Hugging Face | [`MixSampler::new(lens, mix)?`](MixSampler::new) |
 //! | `random_split(data, lengths)` | [`random_split_by_counts`], [`random_split_by_fractions`]; for datasets [`Dataset::random_split_by_counts`](crate::Dataset::random_split_by_counts) |
 //! | any iterable | a [`Sampler`] or [`BatchSampler`] of your own |
@@ -34,6 +35,7 @@
 mod batch;
 mod distributed;
 mod error;
+mod length;
 mod list;
 mod mix;
 mod permutation;
@@ -58,6 +60,7 @@ use batch::cut_into_batches;
 pub use batch::{BatchSampler, FixedBatches};
 pub use distributed::DistributedSampler;
 pub use error::SamplerError;
+pub use length::{LengthBatches, LengthError};
 pub use mix::MixSampler;
 pub(crate) use permutation::Permutations;
 pub use random::RandomSampler;

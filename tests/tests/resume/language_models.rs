@@ -1,12 +1,13 @@
-//! Mixed datasets of tokens: the same with any number of workers, with workers that are
+//! Mixed, packed and bucketed datasets of tokens: the same with any number of workers, with workers that are
 //! killed, and when an epoch is resumed.
 
 use loader_core::{
     ConcatDataset, Error, IterableDataset, MixDataset,
     collate::{Batch, Ragged},
     mix::{Exhausted, Mix, MixRule},
+    pack::{LongDocuments, PackMethod, Packing},
     prelude::{DataLoader, Dataset, Digest, SampleContext},
-    sampler::MixSampler,
+    sampler::{LengthBatches, MixSampler},
 };
 use loader_tests::{Watchdog, digest, everywhere, processes::try_signal};
 use nix::sys::signal::Signal;
@@ -95,4 +96,39 @@ fn mixed_streams() {
             DataLoader::stream(mixed).shards(3).snapshots().batch_size(4).seed(3).num_workers(workers).build()
         });
     }
+}
+
+#[test]
+fn packed_documents() {
+    let [documents, _] = MEMBERS;
+    let tokens: usize = (0..documents.len).map(|index| documents.tokens(index)).sum();
+    for method in [PackMethod::Concatenate, PackMethod::FirstFit, PackMethod::BestFit] {
+        let batches = check(|workers| {
+            let packing = Packing::new(16).method(method).look_ahead(7).long_documents(LongDocuments::Split);
+            let packed = documents.clone().into_stream().shuffle(true).pack(packing).unwrap();
+            DataLoader::stream(packed)
+                .shards(3)
+                .snapshots()
+                .batch_size(2)
+                .seed(3)
+                .num_workers(workers)
+                .build()
+        });
+        assert_eq!((batches[0].tokens.shape(), batches[0].segments.shape()), (&[2, 16][..], &[2, 16][..]));
+        assert_eq!(
+            batches.iter().map(|batch| batch.fill()).sum::<loader_core::pack::Fill>().tokens,
+            tokens as u64
+        );
+    }
+}
+
+#[test]
+fn batches_of_similar_length() {
+    let [documents, _] = MEMBERS;
+    let batches = check(|workers| {
+        let lens = (0..documents.len).map(|index| documents.tokens(index));
+        let sampler = LengthBatches::new(lens, 100).unwrap().max_samples(8).unwrap();
+        DataLoader::builder(documents.clone()).batch_sampler(sampler).seed(3).num_workers(workers).build()
+    });
+    assert!(batches.iter().all(|batch| batch.values.as_slice().len() <= 100));
 }
