@@ -142,8 +142,8 @@ pub enum Exhausted {
 /// let mix = Mix::new([3.0, 1.0])?.exhausted(Exhausted::Repeat).num_samples(10)?.change(1, 6, [1.0, 1.0])?;
 /// let sampler = MixSampler::new([100, 50], mix)?;
 /// let order = |epoch| sampler.indices(Epoch::new(0, epoch)).collect::<Vec<_>>();
-/// assert_eq!(order(0), [0, 1, 100, 2, 3, 4, 101, 5, 6, 7]);
-/// assert_eq!(order(1), [0, 1, 100, 2, 3, 4, 5, 101, 6, 102]);
+/// assert_eq!(order(0), [0, 100, 1, 2, 3, 101, 4, 5, 6, 102]);
+/// assert_eq!(order(1), [0, 100, 1, 2, 3, 101, 4, 102, 5, 103]);
 /// # Ok::<(), loader_core::mix::MixError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

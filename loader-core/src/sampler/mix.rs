@@ -21,7 +21,10 @@ use crate::{
 /// ```
 /// use loader_core::{mix::{Exhausted, Mix}, prelude::*, sampler::MixSampler};
 ///
-/// let rows = |first: i64, len: i64| TensorDataset::new(Tensor::from_vec((first..first + len).collect(), [len as usize])?);
+/// let rows = |first: i64, len: usize| {
+///     let numbers = Tensor::from_vec((first..first + len as i64).collect(), [len])?;
+///     anyhow::Ok(TensorDataset::new(numbers)?)
+/// };
 /// let datasets = [rows(0, 100)?, rows(1000, 8)?]; // web text and code
 /// // 75 % web text; code is read again and again, in another order each time.
 /// let mix = Mix::new([0.75, 0.25])?.exhausted(Exhausted::Repeat);
@@ -350,7 +353,7 @@ mod tests {
             if let Some(samples) = samples {
                 mix = mix.num_samples(samples).unwrap();
             }
-            let sampler = MixSampler::new(lens.clone(), mix).unwrap().shuffle(shuffle);
+            let sampler = MixSampler::new(lens, mix).unwrap().shuffle(shuffle);
             let epoch = Epoch::new(5, epoch);
             let whole: Vec<usize> = sampler.indices(epoch).collect();
             prop_assert_eq!(whole.len(), sampler.len_of(epoch));
