@@ -14,7 +14,7 @@ import threading
 import time
 
 import torch
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from workloads import (
     IMAGE,
@@ -29,6 +29,7 @@ from workloads import (
     Repeated,
     Sticky,
     alive,
+    files,
     next_checksum,
     pages,
     repeated_sample,
@@ -108,6 +109,52 @@ def torchvision():
 
 
 PIPELINES = {"pillow": pillow, "torchvision": torchvision}
+
+
+class ParquetRows(IterableDataset):
+    """Rows that pyarrow decodes many at a time. Its columns become tensors or arrays at once, so that Python only takes a row
+    of each; `to_pylist` would make Python numbers of them. With `whole_batches`, Python takes no rows at all."""
+
+    def __init__(self, path, whole_batches):
+        self.path, self.whole_batches = path, whole_batches
+
+    def __iter__(self):
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(self.path) as file:
+            for rows in file.iter_batches(batch_size=self.whole_batches or 65_536):
+                x = torch.from_numpy(rows["x"].flatten().to_numpy().reshape(len(rows), -1))
+                weights, labels = rows["weight"].to_numpy(), rows["label"].to_numpy()
+                if self.whole_batches:
+                    yield x, torch.from_numpy(weights), torch.from_numpy(labels)
+                else:
+                    yield from zip(x.unbind(), weights, labels.tolist())
+
+
+class JsonRows(IterableDataset):
+    """Rows of JSON lines, parsed by Python's own library."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        with open(self.path) as file:
+            for line in file:
+                row = json.loads(line)
+                yield torch.tensor(row["tokens"]), row["label"], row["text"]
+
+
+def parquet(peer, options):
+    if options.whole_batches:
+        # A record batch of pyarrow does not end with a row group, so these are the batches of all sides.
+        rows = ParquetRows(options.file, options.batch_size)
+        files(peer, options, DataLoader(rows, batch_size=None, num_workers=options.workers))
+    else:
+        files(peer, options, peer.open(ParquetRows(options.file, None), options, False))
+
+
+def json_lines(peer, options):
+    files(peer, options, peer.open(JsonRows(options.file), options, False))
 
 
 def minor_faults(pid):
@@ -339,6 +386,8 @@ PyTorch.further_workloads = {
     "resume": resume,
     "killed": killed,
     "shutdown": shutdown_with_fault,
+    "parquet": parquet,
+    "json-lines": json_lines,
 }
 
 

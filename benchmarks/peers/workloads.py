@@ -31,8 +31,11 @@ RATIO = (3 / 4, 4 / 3)
 DEFAULT_BATCHES = {"overhead": 2000, "memory": 400, "stragglers": 200, "steady": 80, "killed": 200}
 DEFAULT_BANDWIDTH_BATCHES = {"image": 60, "row": 1000, "short-row": 2000}
 MAX_TOKEN_BATCHES = 1000
-DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16, "killed": 4}
+DEFAULT_BATCH_SIZE = {"tokens": 16, "stragglers": 16, "killed": 4, "parquet": 256, "json-lines": 256, "tar": 256}
 CHECKED = {"overhead": 64, "bandwidth": 3, "tokens": 16, "stragglers": 4}
+CHECKED_OF_FILES = 16
+# The columns of a batch of each format.
+COLUMNS = {"parquet": ["x", "weight", "label"], "json-lines": ["tokens", "label", "text"], "tar": ["f32", "cls"]}
 NOT_APPLICABLE = 3
 
 
@@ -325,9 +328,12 @@ class Peer:
         parser.add_argument("--fault", choices=["none", "stuck", "stopped", "killed", "blocked"], default="none")
         parser.add_argument("--file")
         parser.add_argument("--folder")
+        parser.add_argument("--records", action="store_true", help="only this loader has two types of rows")
+        parser.add_argument("--whole-batches", action="store_true")
+        parser.add_argument("--streaming", action="store_true")
         parser.add_argument("--pipeline", choices=["pillow", "torchvision"], default="torchvision")
         options = parser.parse_args()
-        for workload, needed in (("tokens", "file"), ("images", "folder")):
+        for workload, needed in (("tokens", "file"), ("images", "folder"), *((name, "file") for name in COLUMNS)):
             if options.workload == workload and getattr(options, needed) is None:
                 parser.error(f"{workload} needs --{needed}")
         if options.batch_size is None:
@@ -402,6 +408,35 @@ def epochs(peer, options, loader, look):
         per_batch.append((steady[-1] - steady[0]) / (len(steady) - 1) / 1e3)
         gaps += [(late - early) / 1e3 for early, late in zip(steady, steady[1:])]
     return per_batch, gaps, cpu_microseconds() - cpu
+
+
+def files(peer, options, loader):
+    """Measures a loader over a file. A batch is a dict or a sequence of the columns in `COLUMNS`."""
+    checksum, seen = 0, []
+    for number, batch in enumerate(loader):
+        if number == CHECKED_OF_FILES:
+            break
+        if isinstance(batch, dict):
+            batch = [batch[name] for name in COLUMNS[options.workload]]
+        seen = []
+        for column in batch:
+            if isinstance(column[0], str):
+                shape, dtype, column = [len(column)], "text", numpy.frombuffer("".join(column).encode(), numpy.uint8)
+            else:
+                column = numpy.asarray(column)
+                shape, dtype = list(column.shape), str(column.dtype)
+            checksum = next_checksum(checksum, column)
+            seen.append([shape, dtype])
+    check = {"batches": CHECKED_OF_FILES, "columns": seen, "checksum": f"{checksum:016x}"}
+    per_batch, gaps, cpu = epochs(peer, options, loader, lambda batch: 0.0)
+    peer.line(
+        options,
+        batches=options.batches,
+        us_per_batch=spread(per_batch),
+        p99_us=sorted(gaps)[(len(gaps) - 1) * 99 // 100],
+        cpu_us_per_batch=cpu / (options.batches * options.epochs),
+        check=check,
+    )
 
 
 def verify(peer, options, dataset):

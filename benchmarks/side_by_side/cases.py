@@ -7,6 +7,17 @@ OURS = "ours"
 STANDARD = "pytorch"
 LARGE_BATCH = "batches of 38.5 MB of f32"
 MEMCPY = f"{LARGE_BATCH}, memcpy without a loader"
+ROWS = 256  # rows per batch of each format but tokens, on every side
+# The file of each format, and the number of batches in it.
+FILES = {
+    "parquet": ("rows.parquet", 500),
+    "json-lines": ("rows.jsonl", 200),
+    "tar": ("samples.tar", 80),
+    "tokens": ("tokens.u16", 1000),
+}
+IMAGE_SIDES = (OURS, "torchvision", "pillow", "grain", "tf.data", "spdl", "dataloader-rs")
+PARQUET_SIDES = (OURS, STANDARD, "pytorch-batches", "hf")
+JSON_SIDES = (OURS, STANDARD, "hf")
 SLOW_BATCH_SIZE = 16  # default of `stragglers`, on every side
 
 
@@ -75,6 +86,7 @@ def plan() -> Iterator[Case]:
     yield from overhead()
     yield from bandwidth()
     yield from tokens()
+    yield from formats()
     yield from images()
     yield from start()
     yield from memory()
@@ -150,6 +162,34 @@ def tokens() -> Iterator[Case]:
         yield Case("tokens", options, [row], peers=["--epochs", "2"], needs="tokens")
 
 
+def formats() -> Iterator[Case]:
+    yield from of_format("parquet", f"{ROWS} rows of Parquet", PARQUET_SIDES)
+    yield from of_format("json-lines", f"{ROWS} rows of JSON lines", JSON_SIDES)
+    yield from of_format("json-lines", f"{ROWS} rows of JSON lines as records", (OURS, STANDARD), ["--records"])
+    yield from of_format("tar", f"{ROWS} samples of a tar archive", (OURS, "webdataset"))
+    yield from of_format("token-files", "16 x 2048 tokens, shuffled", (OURS, STANDARD), ["--shuffle"], "tokens")
+
+
+def of_format(
+    workload: str, title: str, sides: tuple[str, ...], further: list[str] | None = None, command: str | None = None
+) -> Iterator[Case]:
+    """Returns the cases of one format: without and with a worker, and the library that decodes it, alone."""
+    command = command or workload
+    file, batches = FILES[command]
+    options = ["--file", f".data/{file}", "--batches", str(batches), *(further or [])]
+    alone = f"{title}, the decoder alone"
+    ours, peers = ["--epochs", "10"], ["--epochs", "3" if command == "tokens" else "1"]
+    for workers in (0, 1):
+        rows = [
+            Row(f"batches of {title}, {count(workers)}", "us", median_of("us_per_batch"), bound=alone),
+            Row(f"processor time, {title}, {count(workers)}", "us", lambda line: line["cpu_us_per_batch"]),
+        ]
+        with_workers = ["--workers", str(workers), *options]
+        yield Case(workload, with_workers, rows, command, ours, peers, sides, needs=command)
+    decoder = Row(alone, "us", median_of("us_per_batch"), compare=False)
+    yield Case(workload, [*options, "--decoder"], [decoder], command, ours, sides=(OURS,), needs=command)
+
+
 def images() -> Iterator[Case]:
     rate = median_of("images_per_second")
     for workers in (0, 1, 2):
@@ -158,7 +198,7 @@ def images() -> Iterator[Case]:
         row = Row(title, "", rate, more_is_better=True, overview=overview, plot=plot)
         processor = Row(f"processor time per image, {count(workers)}", "ms", lambda line: line["cpu_ms_per_image"])
         options = ["--workers", str(workers), "--folder", ".data/images", "--batches", "20", "--epochs", "1"]
-        sides = (OURS, "torchvision", "pillow") if workers == 0 else None
+        sides = (OURS, "torchvision", "pillow") if workers == 0 else IMAGE_SIDES
         yield Case("images", options, [row, processor], sides=sides, needs="images")
 
 

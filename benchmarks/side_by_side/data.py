@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 
+from side_by_side.cases import FILES, ROWS
 from side_by_side.sides import HERE, last_line
 
 DATA = HERE / ".data"
@@ -19,7 +20,10 @@ def make(what: str, python: pathlib.Path) -> str | None:
     if what == "tokens":
         make_tokens()
         return None
-    return make_images(python)
+    if what == "images":
+        return make_with(python, IMAGES, "photos.py", [IMAGES])
+    file, batches = FILES[what]
+    return make_with(python, DATA / file, "formats.py", [what, DATA / file, str(batches * ROWS)])
 
 
 def make_tokens() -> None:
@@ -29,13 +33,15 @@ def make_tokens() -> None:
         unfinished.rename(TOKENS)
 
 
-def make_images(python: pathlib.Path) -> str | None:
-    if IMAGES.exists():
+def make_with(python: pathlib.Path, path: pathlib.Path, script: str, arguments: list) -> str | None:
+    """Makes the data with a script, if `path` does not exist. It runs in the Python of the peers, which has Pillow, NumPy
+    and pyarrow."""
+    if path.exists():
         return None
-    print("making 2,000 photographs", file=sys.stderr)
-    # The Python of the peers has Pillow.
+    print(f"making {path}", file=sys.stderr)
     try:
-        made = subprocess.run([python, HERE / "side_by_side/photos.py", IMAGES], stderr=subprocess.PIPE, text=True)
+        command = [python, HERE / "side_by_side" / script, *arguments]
+        made = subprocess.run(command, stderr=subprocess.PIPE, text=True)
     except OSError as error:
         return str(error)
     return last_line(made.stderr) if made.returncode != 0 else None

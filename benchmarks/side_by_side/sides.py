@@ -22,13 +22,11 @@ class Side:
     command: list[str] = dataclasses.field(default_factory=list)
     options: list[str] = dataclasses.field(default_factory=list)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
-    images: bool | None = None  # True: takes part in `images` only; False: in all workloads except `images`
+    general: bool = True  # False: takes part only in cases that name it
     counted: str | None = None  # the program that counts allocations
 
     def takes_part(self, case: Case) -> bool:
-        if case.sides is not None:
-            return self.name in case.sides
-        return self.images is None or self.images == (case.workload == "images")
+        return self.general if case.sides is None else self.name in case.sides
 
     def of(self, case: Case) -> list[str]:
         """Returns the command for a case."""
@@ -47,12 +45,12 @@ class PythonPeer:
     modules: list[str]
     packages: list[str]
     options: list[str] = dataclasses.field(default_factory=list)
-    images: bool | None = None
+    general: bool = True
 
 
 # PyTorch does not decode images itself: one side uses torchvision, another one Pillow.
 PYTHON_PEERS = [
-    PythonPeer("pytorch", "PyTorch", "peers/pytorch.py", ["torch", "numpy"], ["torch"], images=False),
+    PythonPeer("pytorch", "PyTorch", "peers/pytorch.py", ["torch", "numpy"], ["torch"]),
     PythonPeer(
         "torchvision",
         "PyTorch + torchvision",
@@ -60,7 +58,7 @@ PYTHON_PEERS = [
         ["torch", "torchvision"],
         ["torchvision"],
         ["--pipeline", "torchvision"],
-        images=True,
+        general=False,
     ),
     PythonPeer(
         "pillow",
@@ -69,8 +67,19 @@ PYTHON_PEERS = [
         ["torch", "torchvision", "PIL"],
         ["pillow"],
         ["--pipeline", "pillow"],
-        images=True,
+        general=False,
     ),
+    PythonPeer(
+        "pytorch-batches",
+        "PyTorch, whole batches",
+        "peers/pytorch.py",
+        ["torch", "pyarrow"],
+        ["pyarrow"],
+        ["--whole-batches"],
+        general=False,
+    ),
+    PythonPeer("hf", "HF datasets", "peers/hf_datasets.py", ["datasets", "torch"], ["datasets"], general=False),
+    PythonPeer("webdataset", "webdataset", "peers/webdataset_loader.py", ["webdataset"], ["webdataset"], general=False),
     PythonPeer("grain", "Grain", "peers/grain_loader.py", ["grain"], ["grain"]),
     PythonPeer("tf.data", "tf.data", "peers/tf_data.py", ["tensorflow"], ["tensorflow-cpu"]),
     PythonPeer("spdl", "SPDL", "peers/spdl_loader.py", ["spdl.pipeline"], ["spdl"]),
@@ -78,7 +87,7 @@ PYTHON_PEERS = [
 # In the order of the tables.
 TITLES = {OURS: "this loader"} | {peer.name: peer.title for peer in PYTHON_PEERS} | {"dataloader-rs": "dataloader-rs"}
 # Each list is installed by a separate call, so that a peer without a build for this machine does not stop the others.
-INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
+INSTALLED = [["torch==2.15.0", "torchvision", "torchdata", "pillow", "numpy"], ["pyarrow", "datasets", "webdataset"], ["grain"], ["tensorflow-cpu"], ["spdl"]]
 
 
 def install() -> None:
@@ -91,7 +100,8 @@ def install() -> None:
 
 def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str, str]]:
     """Returns the sides that can take part in the cases, this loader first, and the reasons why other sides cannot."""
-    wanted = {name for case in cases for name in (TITLES if case.sides is None else case.sides)}
+    general = {"dataloader-rs"} | {peer.name for peer in PYTHON_PEERS if peer.general}
+    wanted = {name for case in cases for name in (general if case.sides is None else case.sides)}
     sides, missing = [ours()], {}
     for peer in PYTHON_PEERS:
         if peer.name not in wanted:
@@ -113,8 +123,10 @@ class Missing(Exception):
 
 
 def ours() -> Side:
-    built = build(["--package", "loader-benchmarks"])
-    return Side(OURS, TITLES[OURS], [built["loader-bench"]], counted=built["loader-bench-counted"])
+    names = ["loader-bench", "loader-bench-counted"]
+    bins = [option for name in names for option in ("--bin", name)]
+    built = build(["--package", "loader-benchmarks", "--features", "formats", *bins])
+    return Side(OURS, TITLES[OURS], [built[names[0]]], counted=built[names[1]])
 
 
 def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
@@ -132,7 +144,7 @@ def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
     # Suppresses PyTorch's warning about more workers than processors, which is intended here.
     command = [str(python), "-W", "ignore", peer.script]
     versions = json.loads(found.stdout.splitlines()[-1])
-    return Side(peer.name, peer.title, command, peer.options, versions, peer.images)
+    return Side(peer.name, peer.title, command, peer.options, versions, peer.general)
 
 
 def rust_side() -> Side:

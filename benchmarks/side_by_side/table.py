@@ -10,6 +10,10 @@ HEADINGS = {
     "overhead": "Small batches",
     "bandwidth": "Large batches",
     "tokens": "Tokens from a file",
+    "parquet": "Parquet",
+    "json-lines": "JSON lines",
+    "tar": "tar archives",
+    "token-files": "Token files",
     "images": "Photographs",
     "start": "Start",
     "memory": "Memory",
@@ -66,7 +70,8 @@ def cell(row: dict, name: str, medians: dict[str, float]) -> str:
     if name == OURS:
         text += f" ({number(figures['min'])}–{number(figures['max'])})"
         if row.get("bound") in medians:
-            text += f", {medians[row['bound']] / figures['median']:.0%} of the speed of memcpy"
+            alone = "memcpy" if "memcpy" in row["bound"] else "the decoder alone"
+            text += f", {medians[row['bound']] / figures['median']:.0%} of the speed of {alone}"
     elif name in row.get("ratio", {}):
         text += f" ({number(row['ratio'][name]['median'])} x)"
     return text

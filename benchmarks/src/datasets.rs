@@ -1,14 +1,7 @@
 //! The datasets, as a user would write them. The peers have the same datasets with the same values.
 
-use std::{
-    fs::File,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::{fs::File, path::PathBuf, thread, time::Duration};
 
-use anyhow::Context;
 use loader_core::{Element, prelude::*};
 use nix::sys::signal::SigSet;
 use serde::{Deserialize, Serialize};
@@ -139,54 +132,6 @@ impl Dataset for Rows {
 
     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<f32>> {
         Ok(self.array.row(index).to_vec())
-    }
-}
-
-/// A dataset of consecutive tokens in a file of 16-bit numbers. Each process opens the file and reads each
-/// sample when it is needed.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Tokens {
-    path: PathBuf,
-    count: usize,
-    #[serde(skip)]
-    file: Option<File>,
-}
-
-impl Tokens {
-    /// Number of tokens in a sample.
-    const LENGTH: usize = 2048;
-    const BYTES: usize = Self::LENGTH * size_of::<u16>();
-
-    /// Creates a dataset of the first `count` samples of the file.
-    pub(crate) fn new(path: PathBuf, count: usize) -> Self {
-        Self { path, count, file: None }
-    }
-
-    /// Returns the number of samples in the file.
-    pub(crate) fn available(path: &Path) -> anyhow::Result<usize> {
-        let metadata = path.metadata().with_context(|| format!("{}", path.display()))?;
-        Ok(metadata.len() as usize / Self::BYTES)
-    }
-}
-
-impl Dataset for Tokens {
-    type Sample = Vec<i64>;
-
-    fn len(&self) -> usize {
-        self.count
-    }
-
-    fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.file = Some(File::open(&self.path)?);
-        Ok(())
-    }
-
-    fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<Vec<i64>> {
-        let file = self.file.as_ref().context("the file is opened in `setup`")?;
-        let mut bytes = [0; Self::BYTES];
-        file.read_exact_at(&mut bytes, (index * Self::BYTES) as u64)?;
-        let (words, _) = bytes.as_chunks();
-        Ok(words.iter().map(|&word| i64::from(u16::from_le_bytes(word))).collect())
     }
 }
 

@@ -7,6 +7,8 @@
 
 mod bandwidth;
 mod datasets;
+#[cfg(feature = "formats")]
+mod formats;
 mod images;
 mod killed;
 mod memcpy;
@@ -20,6 +22,7 @@ mod steady;
 mod stragglers;
 mod system;
 mod throughput;
+#[cfg(feature = "formats")]
 mod tokens;
 
 use clap::Parser;
@@ -35,7 +38,10 @@ pub fn run() -> anyhow::Result<()> {
         Workload::Overhead => overhead::run(&options),
         Workload::Bandwidth => bandwidth::run(&options),
         Workload::Memcpy => memcpy::run(&options),
+        #[cfg(feature = "formats")]
         Workload::Tokens => tokens::run(&options),
+        #[cfg(feature = "formats")]
+        Workload::Parquet | Workload::JsonLines | Workload::Tar => formats::run(&options),
         Workload::Images => images::run(&options),
         Workload::Start => start::run(&options),
         Workload::Memory => memory::run(&options),

@@ -14,7 +14,8 @@ pub(crate) struct Options {
     /// Number of worker processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Number of samples per batch. Default: 16 for `tokens` and `stragglers`, 4 for `killed`, otherwise 64.
+    /// Number of samples per batch. Default: 16 for `tokens` and `stragglers`, 4 for `killed`, 256 for `parquet`,
+    /// `json-lines` and `tar`, otherwise 64.
     #[arg(long)]
     batch_size: Option<usize>,
     /// Number of batches per epoch. Each workload has its own default.
@@ -44,9 +45,15 @@ pub(crate) struct Options {
     /// What is wrong with one worker when the iterator of `shutdown` is dropped.
     #[arg(long, value_enum, default_value_t = Fault::None)]
     pub(crate) fault: Fault,
-    /// The file for `tokens`: 16-bit numbers, little-endian.
-    #[arg(long, required_if_eq("workload", "tokens"))]
+    /// The file for `tokens` (16-bit numbers, little-endian), `parquet`, `json-lines` and `tar`.
+    #[arg(long)]
     pub(crate) file: Option<PathBuf>,
+    /// Measure the library that decodes the file alone, without the loader.
+    #[arg(long)]
+    pub(crate) decoder: bool,
+    /// In `json-lines`, read records, whose fields are known only when the program runs.
+    #[arg(long)]
+    pub(crate) records: bool,
     /// The image folder for `images`.
     #[arg(long, required_if_eq("workload", "images"))]
     pub(crate) folder: Option<PathBuf>,
@@ -56,7 +63,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Workload {
     /// Time per batch of 64 integers: the cost of a batch with almost no content.
     Overhead,
@@ -65,7 +72,17 @@ pub(crate) enum Workload {
     /// Time of the same copy without a loader.
     Memcpy,
     /// Time per batch of samples of 2048 tokens from a file of 16-bit numbers.
+    #[cfg(feature = "formats")]
     Tokens,
+    /// Time per batch of rows of a Parquet file.
+    #[cfg(feature = "formats")]
+    Parquet,
+    /// Time per batch of rows of a file of JSON lines.
+    #[cfg(feature = "formats")]
+    JsonLines,
+    /// Time per batch of samples of a tar archive in WebDataset's layout.
+    #[cfg(feature = "formats")]
+    Tar,
     /// Speed of JPEG files that are decoded, cropped, resized, flipped and normalised.
     Images,
     /// Time from `iter()` to the first batch.
@@ -154,7 +171,11 @@ impl Options {
     /// Returns the number of samples per batch.
     pub(crate) fn batch_size(&self) -> usize {
         let default = match self.workload {
-            Workload::Tokens | Workload::Stragglers => 16,
+            #[cfg(feature = "formats")]
+            Workload::Tokens => 16,
+            #[cfg(feature = "formats")]
+            Workload::Parquet | Workload::JsonLines | Workload::Tar => 256,
+            Workload::Stragglers => 16,
             Workload::Killed => 4,
             _ => 64,
         };

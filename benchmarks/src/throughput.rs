@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use anyhow::ensure;
-use loader_core::{DType, DataLoader, Dataset, Element, Sample, Tensor};
+use loader_core::{DType, DataLoader, Dataset, Element, Sample, Tensor, collate::Batch};
 use serde::Serialize;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 pub(crate) const WARM_UP_DIVISOR: usize = 5;
 
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct Line<'a, C> {
     loader: &'static str,
     options: &'a Options,
     batches: usize,
@@ -30,7 +30,7 @@ struct Line<'a> {
     main_cpu_us_per_batch: f64,
     /// The same for all workers together; `None` if a worker had ended by then.
     worker_cpu_us_per_batch: Option<f64>,
-    check: Check,
+    check: &'a C,
 }
 
 /// The results on which all sides must agree.
@@ -61,6 +61,18 @@ where
     let check = check(options, open(checked * options.batch_size())?, bits)?;
     let loader =
         DataLoader::builder(open(batches * options.batch_size())?).options(options.loader()).build()?;
+    time(options, &loader, batches, look, &check)
+}
+
+/// Measures epochs of `batches` batches of `loader` and prints a line with `check`. `look` reads a batch in place of
+/// the training step.
+pub(crate) fn time<B: Batch>(
+    options: &Options,
+    loader: &DataLoader<B>,
+    batches: usize,
+    look: impl Fn(&B) -> f64,
+    check: &impl Serialize,
+) -> anyhow::Result<()> {
     let warm_up = batches / WARM_UP_DIVISOR;
     ensure!(batches > warm_up + 1, "{batches} batches are too few");
     // Processor time is not measured in the last fifth, because workers end while the last batches are read.

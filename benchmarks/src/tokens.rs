@@ -1,30 +1,56 @@
-//! `tokens`: the cost of batches of 16 x 2048 tokens, which are read from a file of 16-bit numbers.
+//! `tokens`: the cost of batches of 16 x 2048 tokens, which are read from a file of 16-bit numbers; and, with
+//! `--decoder`, the cost of reading and widening them without a loader.
+
+use std::{fs::File, hint::black_box, os::unix::fs::FileExt, path::Path};
 
 use anyhow::{Context, ensure};
+use loader_core::{DType, Dataset, Subset};
+use loader_data::Tokens;
 
 use crate::{
-    datasets::Tokens,
+    formats,
     options::Options,
     throughput::{self, ends},
 };
 
+/// Number of tokens in a sample.
+const LENGTH: usize = 2048;
+const BYTES: usize = LENGTH * size_of::<u16>();
 /// Number of batches in the checksum.
 const CHECKED: usize = 16;
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let path = options.file.as_deref().context("--file is missing")?;
-    let available = Tokens::available(path)?;
-    let batches = options.batches.unwrap_or(available / options.batch_size());
-    let wanted = batches.max(CHECKED) * options.batch_size();
-    ensure!(wanted <= available, "{} has {available} samples, {wanted} are needed", path.display());
     // A worker need not start in the current folder of this process.
-    let path = std::path::absolute(path)?;
+    let path = std::path::absolute(options.file.as_deref().context("--file is missing")?)?;
+    if options.decoder {
+        return formats::decoder(options, || decode(options, &path));
+    }
+    let tokens = Tokens::<i64>::open(&path, DType::U16, LENGTH)?.stride(LENGTH)?;
+    let batches = options.batches.unwrap_or(tokens.len() / options.batch_size());
+    let wanted = batches.max(CHECKED) * options.batch_size();
+    ensure!(wanted <= tokens.len(), "{} has {} samples, {wanted} are needed", path.display(), tokens.len());
     throughput::measure(
         options,
         batches,
         CHECKED,
-        |count| Ok(Tokens::new(path.clone(), count)),
+        |count| Ok(Subset::new(tokens.clone(), 0..count)?),
         |batch| ends(batch).map(|token| token as f64).sum(),
         i64::cast_unsigned,
     )
+}
+
+/// Reads and widens the samples of an epoch, one after the other.
+fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
+    let file = File::open(path)?;
+    let samples = options.batches.context("--batches is missing")? * options.batch_size();
+    let (mut bytes, mut tokens) = ([0; BYTES], [0; LENGTH]);
+    for index in 0..samples {
+        file.read_exact_at(&mut bytes, (index * BYTES) as u64)?;
+        let (words, _) = bytes.as_chunks();
+        for (token, &word) in tokens.iter_mut().zip(words) {
+            *token = i64::from(u16::from_le_bytes(word));
+        }
+        black_box(&tokens);
+    }
+    Ok(samples)
 }

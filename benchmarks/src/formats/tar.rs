@@ -1,0 +1,47 @@
+//! Samples of a tar archive in WebDataset's layout: the member `f32`, the bytes of 1024 numbers; and `cls`, a label.
+
+use std::{
+    fs::File,
+    hint::black_box,
+    io::{BufReader, Read},
+    path::Path,
+};
+
+use anyhow::Context;
+use loader_core::{AnyTensor, DType, DataLoader, IterableDataset};
+use loader_data::{Columns, FieldOptions, TarShards, Value};
+
+use super::Column;
+use crate::options::Options;
+
+/// Number of members of a sample.
+const MEMBERS: usize = 2;
+
+pub(super) fn loader(options: &Options, path: &Path) -> anyhow::Result<DataLoader<Columns>> {
+    let shards = TarShards::open(path)?.fields(FieldOptions::new().select(["f32", "cls"]));
+    let samples = shards.map(|mut sample, _cx| {
+        if let Some(Value::Bytes(bytes)) = sample.get("f32") {
+            let numbers = AnyTensor::from_bytes(DType::F32, [bytes.len() / size_of::<f32>()], bytes)?;
+            sample.set("f32", numbers);
+        }
+        Ok(sample)
+    });
+    Ok(DataLoader::stream(samples).options(options.loader()).shards(1).build()?)
+}
+
+pub(super) fn columns(batch: &Columns) -> anyhow::Result<Vec<Column>> {
+    Ok(vec![Column::of_f32(&batch.tensor("f32")?), Column::of(&batch.tensor("cls")?, i64::cast_unsigned)])
+}
+
+/// Reads all members.
+pub(super) fn decode(path: &Path) -> anyhow::Result<usize> {
+    let mut archive = tar::Archive::new(BufReader::with_capacity(1 << 20, File::open(path)?));
+    let (mut data, mut members) = (Vec::new(), 0);
+    for entry in archive.entries().context("the file is no archive")? {
+        data.clear();
+        entry?.read_to_end(&mut data)?;
+        black_box(&data);
+        members += 1;
+    }
+    Ok(members / MEMBERS)
+}
