@@ -102,7 +102,7 @@ def find(python: pathlib.Path, cases: list[Case]) -> tuple[list[Side], dict[str,
     """Returns the sides that can take part in the cases, this loader first, and the reasons why other sides cannot."""
     general = {"dataloader-rs"} | {peer.name for peer in PYTHON_PEERS if peer.general}
     wanted = {name for case in cases for name in (general if case.sides is None else case.sides)}
-    sides, missing = [ours()], {}
+    sides, missing = [ours(cases)], {}
     for peer in PYTHON_PEERS:
         if peer.name not in wanted:
             continue
@@ -122,11 +122,11 @@ class Missing(Exception):
     """Why a peer cannot take part."""
 
 
-def ours() -> Side:
-    names = ["loader-bench", "loader-bench-counted"]
+def ours(cases: list[Case]) -> Side:
+    names = ["loader-bench", "loader-bench-counted"] if any(case.counted for case in cases) else ["loader-bench"]
     bins = [option for name in names for option in ("--bin", name)]
     built = build(["--package", "loader-benchmarks", "--features", "formats", *bins])
-    return Side(OURS, TITLES[OURS], [built[names[0]]], counted=built[names[1]])
+    return Side(OURS, TITLES[OURS], [built["loader-bench"]], counted=built.get("loader-bench-counted"))
 
 
 def python_side(python: pathlib.Path, peer: PythonPeer) -> Side:
