@@ -220,6 +220,7 @@ macro_rules! formats {
 
 formats! {
     maps: {
+        "arrays" Arrays(crate::ArraysOptions) -> crate::Arrays<Record>;
         "json-lines" JsonLines(crate::JsonLinesOptions) -> crate::JsonLines<Record>;
         "parquet" Parquet(crate::ParquetOptions) -> crate::Parquet<Record>;
         "indexed-tar" IndexedTar(crate::TarOptions) -> crate::IndexedTar<Record>;
@@ -233,7 +234,7 @@ formats! {
 }
 
 /// Lets the relative paths among `paths` start at `folder`. URLs stay as they are.
-fn start_at(paths: &mut [PathBuf], folder: &Path) {
+fn start_at<'a>(paths: impl IntoIterator<Item = &'a mut PathBuf>, folder: &Path) {
     for path in paths {
         if matches!(Location::new(&*path), Location::Path(_)) {
             *path = folder.join(&*path);

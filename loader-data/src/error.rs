@@ -147,6 +147,20 @@ pub enum DataProblem {
         /// The type of the field.
         found: String,
     },
+    /// The arrays of two fields have different numbers of rows.
+    #[error(
+        "field `{field}` has {rows} rows, but field `{other}` has {other_rows}; select fields with the same number"
+    )]
+    UnequalRows {
+        /// A field.
+        field: String,
+        /// Its number of rows.
+        rows: usize,
+        /// The field that it is compared with.
+        other: String,
+        /// Number of rows of that field.
+        other_rows: usize,
+    },
     /// A field is null, but a tensor cannot hold nulls.
     #[error(
         "field `{field}` is null, and a tensor cannot hold nulls; fill it, drop the row, or use `Option`"

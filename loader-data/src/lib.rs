@@ -24,6 +24,8 @@
 //! # anyhow::Ok(())
 //! ```
 
+#[cfg(feature = "arrays")]
+mod arrays;
 #[cfg(feature = "formats")]
 mod config;
 #[cfg(feature = "records")]
@@ -49,6 +51,8 @@ mod text_lines;
 #[cfg(feature = "tokens")]
 mod tokens;
 
+#[cfg(feature = "arrays")]
+pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
 #[cfg(feature = "formats")]
 pub use config::{RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records};
 #[cfg(feature = "records")]

@@ -56,7 +56,7 @@ impl Record {
     }
 
     /// Creates a record from fields whose names differ.
-    #[cfg(feature = "parquet")]
+    #[cfg(any(feature = "arrays", feature = "parquet"))]
     pub(crate) fn from_fields(fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { fields }
     }

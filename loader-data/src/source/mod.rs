@@ -58,7 +58,13 @@ impl Location {
 }
 
 /// Deserialises the patterns of an options struct: one, or a list of them.
-#[cfg(any(feature = "json-lines", feature = "parquet", feature = "tar", feature = "tokens"))]
+#[cfg(any(
+    feature = "arrays",
+    feature = "json-lines",
+    feature = "parquet",
+    feature = "tar",
+    feature = "tokens"
+))]
 pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

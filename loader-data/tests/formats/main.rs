@@ -1,6 +1,7 @@
 //! Tests of the file formats with real files and real workers. The files under `fixtures` were written by other
 //! tools; `fixtures/README.md` says how.
 
+mod arrays;
 mod everywhere;
 mod json_lines;
 mod parquet;

@@ -1,0 +1,78 @@
+//! An array as the header of a file describes it.
+
+use std::io::Read;
+
+use loader_core::{DType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::error::DataProblem;
+
+/// Max number of bytes into which deflate unpacks one byte. A header that claims more is damaged.
+const MAX_DEFLATE_RATIO: u64 = 1032;
+
+/// An array in a file.
+#[derive(Debug)]
+pub(super) struct Array {
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    /// Type of the elements; an error if tensors do not have it. The array is then only refused if it is asked for.
+    pub(super) element: Result<ElementType, DataProblem>,
+    pub(super) elements: Elements,
+}
+
+/// Type of the elements of an array, and their byte order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ElementType {
+    pub(super) dtype: DType,
+    pub(super) is_big_endian: bool,
+}
+
+impl ElementType {
+    pub(super) fn little_endian(dtype: DType) -> Self {
+        Self { dtype, is_big_endian: false }
+    }
+}
+
+/// Where the elements of an array are.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) enum Elements {
+    /// In the file, row after row.
+    File {
+        /// Offset of the first row.
+        offset: u64,
+        /// Number of bytes from the start of a row to the start of the next; `None` if nothing lies between rows.
+        stride: Option<u64>,
+    },
+    /// In memory that all workers share, because they are compressed in the file.
+    Memory(Tensor<u8>),
+}
+
+impl Elements {
+    pub(super) fn at(offset: u64) -> Self {
+        Self::File { offset, stride: None }
+    }
+
+    /// Reads `len` bytes from `reader`, which unpacks `packed` bytes.
+    pub(super) fn unpack(mut reader: impl Read, len: u64, packed: u64) -> Result<Self, DataProblem> {
+        if len > packed.saturating_mul(MAX_DEFLATE_RATIO) {
+            return Err(DataProblem::Truncated);
+        }
+        let memory = |error: loader_core::TensorError| DataProblem::Memory(error.to_string());
+        let mut bytes = Tensor::<u8>::zeros([len as usize]).map_err(memory)?;
+        reader.read_exact(bytes.as_mut_slice().map_err(memory)?)?;
+        // Reading up to the end also checks the checksum.
+        if reader.read(&mut [0])? != 0 {
+            return Err(DataProblem::Malformed {
+                format: "compressed array",
+                reason: "there are bytes after the last element".to_owned(),
+            });
+        }
+        Ok(Self::Memory(bytes))
+    }
+}
+
+/// Returns the number of bytes of the elements, or an error if it is larger than any file.
+pub(super) fn bytes_of(shape: &[usize], dtype: DType) -> Result<u64, DataProblem> {
+    let product = shape.iter().try_fold(dtype.size(), |product, &size| product.checked_mul(size));
+    product.map(|bytes| bytes as u64).ok_or(DataProblem::Truncated)
+}
