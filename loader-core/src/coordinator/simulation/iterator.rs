@@ -23,6 +23,8 @@ use crate::{coordinator::supply::Wanted, error::Error, state::Position};
 /// Maximum simulated time that a call of `next` may take. A stopped worker is replaced after 10 seconds, and
 /// an iterator without memory waits 5 seconds for others.
 const MAX_WAIT: Duration = Duration::from_secs(600);
+/// Maximum time from the moment when main must act to the moment when it acts.
+const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Maximum time for the workers to begin another epoch.
 const RESUME_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -72,6 +74,8 @@ pub(super) struct Iteration {
     /// When main wakes up if no report comes.
     wake: Instant,
     then_check_exits: bool,
+    /// When main last acted in this call of `next`, once it checks the workers.
+    watched_at: Option<Instant>,
 }
 
 impl Iteration {
@@ -100,6 +104,7 @@ impl Iteration {
             since: now,
             wake: now,
             then_check_exits: false,
+            watched_at: None,
         }
     }
 
@@ -107,6 +112,7 @@ impl Iteration {
     pub(super) fn start_next(&mut self, user: ThreadId) {
         self.since = self.shared.now();
         self.wake = self.since;
+        self.watched_at = None;
         self.coordinator.slots().set_user(user);
         self.coordinator.start_wait(self.since);
     }
@@ -134,14 +140,30 @@ impl Iteration {
         if let Err(error) = self.receive() {
             return Some(self.failed(error));
         }
-        match self.coordinator.poll(now, &mut self.workers) {
+        let next = self.coordinator.poll(now, &mut self.workers);
+        self.check_sample_timeout(now);
+        match next {
             Err(error) => Some(self.failed(error)),
             Ok(Next::End) => Some(Returned::End),
             Ok(Next::Return) => Some(self.take()),
             Ok(Next::Receive { until, then_check_exits }) => {
                 (self.wake, self.then_check_exits) = (until, then_check_exits);
+                self.watched_at = then_check_exits.then_some(now);
                 None
             }
+        }
+    }
+
+    /// Checks that no worker has been in one sample for longer than `sample_timeout`, while main waited. Main
+    /// checks the workers four times in that time, so a worker may stay half of it longer.
+    fn check_sample_timeout(&mut self, now: Instant) {
+        let patience = self.coordinator.options.sample_timeout;
+        let Some((patience, before)) = patience.zip(self.watched_at) else { return };
+        let max = patience * 3 / 2 + MAX_DELAY;
+        for (number, worker) in self.workers.all.iter_mut().enumerate() {
+            worker.watched += now.saturating_duration_since(worker.since.max(before));
+            let is_late = worker.is_in_sample() && worker.watched > max;
+            assert!(!is_late, "worker {number} is in one sample for longer than {max:?}");
         }
     }
 

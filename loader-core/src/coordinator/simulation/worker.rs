@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use loader_ipc::{
@@ -57,6 +57,8 @@ pub(super) struct Worker {
     pub(super) state: (WorkerState, u64, u64),
     /// When the worker entered `state`.
     pub(super) since: Instant,
+    /// Time since then in which main has waited and checked the workers.
+    pub(super) watched: Duration,
     pub(super) batches: u64,
     inbox: Inbox,
     activity: Activity,
@@ -153,6 +155,7 @@ impl Worker {
             used: BTreeSet::new(),
             state: (WorkerState::Starting, 0, 0),
             since: now,
+            watched: Duration::ZERO,
             batches: 0,
             inbox: Inbox::default(),
             activity: Activity::Starting,
@@ -177,6 +180,11 @@ impl Worker {
 
     pub(super) fn is_hung(&self) -> bool {
         matches!(self.activity, Activity::Hung)
+    }
+
+    /// True if the process runs and user code loads a sample.
+    pub(super) fn is_in_sample(&self) -> bool {
+        self.ended.is_none() && matches!(self.state.0, WorkerState::Fetching | WorkerState::FetchingMany)
     }
 
     /// Returns a task that main has sent and the worker has not read.
@@ -233,7 +241,7 @@ impl Worker {
     }
 
     fn enter(&mut self, state: WorkerState, task: u64, sample: u64, env: &Environment<'_>) {
-        (self.state, self.since) = ((state, task, sample), env.shared.now());
+        (self.state, self.since, self.watched) = ((state, task, sample), env.shared.now(), Duration::ZERO);
     }
 
     /// Ends the process.
