@@ -288,7 +288,8 @@ impl Setup {
         let Trouble { sample_timeout, timeout, max_worker_deaths, hedges, .. } = self.trouble;
         WorkerOptions {
             workers: rng.random_range(1..=MAX_WORKERS),
-            prefetch_factor: rng.random_range(1..4),
+            // With 20, one worker gets more tasks than main sends at once.
+            prefetch_factor: [1, 2, 3, 20][rng.random_range(0..4)],
             in_order: self.in_order,
             timeout,
             warn_after: rng.random::<bool>().then_some(Duration::from_millis(500)),
