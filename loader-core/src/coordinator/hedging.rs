@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
-use loader_ipc::{frame::Lease, violation::ProtocolViolation};
+use loader_ipc::violation::ProtocolViolation;
 
-use super::{Coordinator, Phase, attempts::Attempt, crew::Crew, deaths::Cause, leasing::Vacate};
+use super::{
+    Coordinator, Phase, attempts::Attempt, crew::Crew, deaths::Cause, leasing::Vacate, reports::Answer,
+};
 use crate::error::Error;
 
 /// A batch is late if the user has waited for it for this many times the mean time of a batch.
@@ -66,17 +68,15 @@ impl Coordinator {
             && self.roster.takes_moved_tasks(worker, crew)
     }
 
-    /// Decides whether a worker's result counts. If not, its lease has come back. If so, the schedule knows
-    /// the worker and the lease as those of the task.
+    /// Decides whether a worker's answer counts. If so, the schedule knows the worker and the lease as those
+    /// of the task. If not, the caller discards it.
     pub(super) fn wins(
         &mut self,
-        worker: usize,
-        task: u64,
-        lease: Lease,
-        held: bool,
+        answer: Answer,
         has_failed: bool,
         crew: &mut impl Crew,
     ) -> Result<bool, Error> {
+        let Answer { worker, task, lease, .. } = answer;
         if self.attempts.is_empty() {
             return Ok(true);
         }
@@ -84,8 +84,6 @@ impl Coordinator {
         let lost = self.attempts.take_lost(worker, task, lease);
         // A second attempt that fails proves nothing: the first one continues.
         if lost.is_some() || (second.is_some() && has_failed) {
-            self.leasing.slots().release(lease, held);
-            self.roster.answered(worker, task, crew)?;
             return Ok(false);
         }
         if second.is_none() {

@@ -12,6 +12,7 @@ use super::{
     crew::Crew,
     leasing::{Need, Request, Vacate},
     pending::Pending,
+    reports::Answer,
     schedule::Scheduled,
 };
 use crate::error::Error;
@@ -226,13 +227,8 @@ impl Coordinator {
     }
 
     /// Handles the return of a slot that main has asked for.
-    pub(super) fn take_vacated(
-        &mut self,
-        worker: usize,
-        task: u64,
-        lease: Lease,
-        held: bool,
-    ) -> Result<(), Error> {
+    pub(super) fn take_vacated(&mut self, answer: Answer) -> Result<(), Error> {
+        let Answer { worker, task, lease, held } = answer;
         if self.leasing.vacated(task, worker, lease) {
             if let Some(pending) = self.schedule.get_mut(task) {
                 pending.vacate();

@@ -43,22 +43,24 @@ impl Coordinator {
             Event::Withdrawn { task } => self.roster.saw_withdrawn(worker, task, crew),
             Event::Resumed { epoch } => self.take_resumed(worker, epoch),
             Event::NeedSlot { task, lease, needed } => self.take_request(worker, task, lease, needed, crew),
-            Event::Vacated { task, lease, held } => self.take_vacated(worker, task, lease, held),
+            Event::Vacated { task, lease, held } => self.take_vacated(Answer { worker, task, lease, held }),
             Event::Unused { task, lease } => self.take_unused(worker, task, lease),
             Event::Done { task, lease, encoded, held, position, bad } => {
                 let outcome = Outcome::Batch { lease, encoded, held, position, bad };
-                self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
+                self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
             Event::Failed { task, lease, failure, held, position, ended } => {
                 let outcome = Outcome::Failed { failure: Box::new(failure), position, ended };
-                self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
+                self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
             Event::AllSamplesBad { task, lease, held, position, bad } => {
                 let outcome = Outcome::AllSamplesBad { position, bad };
-                self.take_answer(worker, task, Answer { lease, held, outcome }, crew)
+                self.take_answer(Answer { worker, task, lease, held }, outcome, crew)
             }
-            Event::Exhausted { task, lease, held } => self.exhausted(worker, task, lease, held, crew),
-            Event::Skipped { task, lease, held } => self.skipped(worker, task, lease, held, crew),
+            Event::Exhausted { task, lease, held } => {
+                self.exhausted(Answer { worker, task, lease, held }, crew)
+            }
+            Event::Skipped { task, lease, held } => self.skipped(Answer { worker, task, lease, held }, crew),
         }
     }
 
@@ -71,17 +73,11 @@ impl Coordinator {
     }
 
     /// Handles a batch, or the reason why there is none.
-    fn take_answer(
-        &mut self,
-        worker: usize,
-        task: u64,
-        answer: Answer,
-        crew: &mut impl Crew,
-    ) -> Result<(), Error> {
-        let Answer { lease, held, outcome } = answer;
+    fn take_answer(&mut self, answer: Answer, outcome: Outcome, crew: &mut impl Crew) -> Result<(), Error> {
+        let Answer { worker, task, lease, held } = answer;
         let has_failed = matches!(outcome, Outcome::Failed { .. });
-        if !self.wins(worker, task, lease, held, has_failed, crew)? {
-            return Ok(());
+        if !self.wins(answer, has_failed, crew)? {
+            return self.discard(answer, crew);
         }
         self.check_lease(worker, task, lease)?;
         self.check_outcome(worker, task, &outcome)?;
@@ -137,16 +133,10 @@ impl Coordinator {
     }
 
     /// Handles the end of a shard: the other shards get its turns.
-    fn exhausted(
-        &mut self,
-        worker: usize,
-        task: u64,
-        lease: Lease,
-        held: bool,
-        crew: &mut impl Crew,
-    ) -> Result<(), Error> {
-        if self.take_lost(worker, task, lease, held, crew)? {
-            return Ok(());
+    fn exhausted(&mut self, answer: Answer, crew: &mut impl Crew) -> Result<(), Error> {
+        let Answer { worker, task, lease, held } = answer;
+        if self.attempts.take_lost(worker, task, lease).is_some() {
+            return self.discard(answer, crew);
         }
         self.check_lease(worker, task, lease)?;
         if !self.supply.has_shards() {
@@ -163,36 +153,19 @@ impl Coordinator {
         self.dispatch(crew)
     }
 
-    fn skipped(
-        &mut self,
-        worker: usize,
-        task: u64,
-        lease: Lease,
-        held: bool,
-        crew: &mut impl Crew,
-    ) -> Result<(), Error> {
-        if self.phase != Phase::Loading && self.take_lost(worker, task, lease, held, crew)? {
-            return Ok(());
+    fn skipped(&mut self, answer: Answer, crew: &mut impl Crew) -> Result<(), Error> {
+        let Answer { worker, task, lease, .. } = answer;
+        if self.phase != Phase::Loading && self.attempts.take_lost(worker, task, lease).is_some() {
+            return self.discard(answer, crew);
         }
         self.check_lease(worker, task, lease)?;
         Err(Error::misbehaved(worker, ProtocolViolation::SkippedInEpoch { task }))
     }
 
-    /// Handles an answer that is not wanted. False if the answer is not that of an attempt that has lost.
-    fn take_lost(
-        &mut self,
-        worker: usize,
-        task: u64,
-        lease: Lease,
-        held: bool,
-        crew: &mut impl Crew,
-    ) -> Result<bool, Error> {
-        if self.attempts.take_lost(worker, task, lease).is_none() {
-            return Ok(false);
-        }
-        self.leasing.slots().release(lease, held);
-        self.roster.answered(worker, task, crew)?;
-        Ok(true)
+    /// Drops an answer that is not wanted, and takes its slot back.
+    fn discard(&mut self, answer: Answer, crew: &mut impl Crew) -> Result<(), Error> {
+        self.leasing.slots().release(answer.lease, answer.held);
+        self.roster.answered(answer.worker, answer.task, crew)
     }
 
     /// Ends a task whose shard is over. `held`: the worker keeps a tensor in the slot.
@@ -276,8 +249,12 @@ impl Coordinator {
     }
 }
 
-struct Answer {
-    lease: Lease,
-    held: bool,
-    outcome: Outcome,
+/// What every answer to a task says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) worker: usize,
+    pub(super) task: u64,
+    pub(super) lease: Lease,
+    /// True if the worker keeps a tensor in the slot.
+    pub(super) held: bool,
 }

@@ -35,18 +35,12 @@ impl<D: IterableDataset, F: FilterFunction<D::Sample>> IterableDataset for Filte
         Ok(FilterIter { items, function: self.function.clone(), cx: own, position: 0 })
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         // The length of a filter is unknown, so the state cannot compare it.
         format!("filter({})", with_len(&self.dataset.fingerprint(), self.dataset.len()))
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers().wrapping_add(1)
-    }
+    pass_on_to_inner!(adds_layers: 1);
 }
 
 impl<D: SnapshotDataset, F: FilterFunction<D::Sample>> SnapshotDataset for Filter<D, F> {

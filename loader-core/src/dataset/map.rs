@@ -45,17 +45,11 @@ impl<D: Dataset, F: MapFunction<D::Sample>> Dataset for Map<D, F> {
         mapped.collect()
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         format!("map({})", self.dataset.fingerprint())
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers().wrapping_add(1)
-    }
+    pass_on_to_inner!(adds_layers: 1);
 }
 
 impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F> {
@@ -86,17 +80,11 @@ impl<D: IterableDataset, F: MapFunction<D::Sample>> IterableDataset for Map<D, F
         self.dataset.len()
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         format!("map({})", self.dataset.fingerprint())
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers().wrapping_add(1)
-    }
+    pass_on_to_inner!(adds_layers: 1);
 }
 
 impl<D: SnapshotDataset, F: MapFunction<D::Sample>> SnapshotDataset for Map<D, F> {

@@ -1,5 +1,19 @@
 //! Datasets: map-style and iterable, and the ones that are made of other datasets.
 
+/// Implements the methods that a dataset must pass on to the one in its field `dataset`, although they have
+/// defaults. A dataset around another one calls it in its implementation of a trait of datasets.
+macro_rules! pass_on_to_inner {
+    (adds_layers: $layers:literal) => {
+        fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+            self.dataset.setup(cx)
+        }
+
+        fn layers(&self) -> u8 {
+            self.dataset.layers().wrapping_add($layers)
+        }
+    };
+}
+
 mod chain;
 mod concat;
 mod error;
@@ -277,5 +291,89 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     {
         let parts = random_split_by_fractions(self.len(), fractions, seed, order)?;
         Ok(subset::parts(&self, parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    /// A dataset whose `setup` fails, so that a test can see that it was called.
+    #[derive(Clone, Serialize, Deserialize)]
+    struct Probe;
+
+    const LAYERS: u8 = 3;
+
+    macro_rules! probe {
+        ($trait:ident, $len:ty, $value:expr, $($load:tt)*) => {
+            impl $trait for Probe {
+                type Sample = u64;
+
+                $($load)*
+
+                fn len(&self) -> $len {
+                    $value
+                }
+
+                fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
+                    anyhow::bail!("setup was called")
+                }
+
+                fn fingerprint(&self) -> String {
+                    "probe".to_owned()
+                }
+
+                fn layers(&self) -> u8 {
+                    LAYERS
+                }
+            }
+        };
+    }
+
+    probe! { Dataset, usize, 10,
+        fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> {
+            Ok(index as u64)
+        }
+    }
+
+    probe! { IterableDataset, Option<usize>, Some(10),
+        fn iter(
+            &self,
+            shard: Shard,
+            _cx: &mut SampleContext,
+        ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<u64>> + Send> {
+            Ok(shard.of(0..10).map(Ok))
+        }
+    }
+
+    /// Checks that a dataset made of [`Probe`]s passes on `setup`, the fingerprint and the layers. `$layers`:
+    /// number of layers that it adds.
+    macro_rules! check {
+        ($trait:ident, $dataset:expr, layers: $layers:expr, len: $len:expr) => {{
+            let mut dataset = $dataset;
+            let name = stringify!($dataset);
+            let error = $trait::setup(&mut dataset, &mut SampleContext::new(0)).unwrap_err();
+            assert_eq!(error.root_cause().to_string(), "setup was called", "{name}");
+            assert!($trait::fingerprint(&dataset).contains("probe"), "{name}");
+            assert_eq!($trait::layers(&dataset), LAYERS + $layers, "{name}");
+            assert_eq!($trait::len(&dataset), $len, "{name}");
+        }};
+    }
+
+    #[test]
+    fn datasets_made_of_others_pass_on_what_has_a_default() {
+        check!(Dataset, Dataset::map(Probe, |number, _cx| Ok(number)), layers: 1, len: 10);
+        check!(Dataset, Subset::new(Probe, [1, 2]).unwrap(), layers: 0, len: 2);
+        check!(Dataset, Probe.concat(Probe), layers: 0, len: 20);
+        check!(Dataset, ConcatDataset::new([Probe, Probe]).unwrap(), layers: 0, len: 20);
+        check!(Dataset, StackDataset::new((Probe, Probe)).unwrap(), layers: 0, len: 10);
+        check!(IterableDataset, IterableDataset::map(Probe, |n, _cx| Ok(n)), layers: 1, len: Some(10));
+        check!(IterableDataset, Probe.filter(|_, _cx| Ok(true)), layers: 1, len: None);
+        check!(IterableDataset, Probe.take(5), layers: 0, len: Some(5));
+        check!(IterableDataset, Probe.chain(Probe), layers: LAYERS + 1, len: Some(20));
+        check!(IterableDataset, Probe.interleave(2), layers: 1, len: Some(10));
+        check!(IterableDataset, Probe.shuffle_buffer(4), layers: 1, len: Some(10));
     }
 }

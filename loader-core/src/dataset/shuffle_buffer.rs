@@ -56,17 +56,11 @@ impl<D: IterableDataset> IterableDataset for ShuffleBuffer<D> {
         self.dataset.len()
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         format!("shuffle_buffer({}, {})", self.size, self.dataset.fingerprint())
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers().wrapping_add(1)
-    }
+    pass_on_to_inner!(adds_layers: 1);
 }
 
 /// Snapshot of a [`ShuffleBuffer`].

@@ -112,18 +112,12 @@ impl<D: Dataset> Dataset for Subset<D> {
         }
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         let indices = hash(self.indices.as_slice().iter().copied());
         format!("subset({indices}, {})", with_len(&self.dataset.fingerprint(), Some(self.dataset.len())))
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers()
-    }
+    pass_on_to_inner!(adds_layers: 0);
 }
 
 /// Creates a subset for each list of indices. All indices must be below the length of `dataset`.

@@ -49,17 +49,11 @@ impl<D: IterableDataset> IterableDataset for Take<D> {
         Some(self.dataset.len()?.min(self.count))
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         format!("take({}, {})", self.count, with_len(&self.dataset.fingerprint(), self.dataset.len()))
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers()
-    }
+    pass_on_to_inner!(adds_layers: 0);
 }
 
 impl<D: SnapshotDataset> SnapshotDataset for Take<D> {

@@ -20,8 +20,8 @@ const ATOMIC_WRITE: usize = 4096;
 /// Number of pending bytes from which on main reads no more of a worker's output, until standard error
 /// accepts some. The worker then blocks when it prints.
 const MAX_PENDING: usize = 64 * 1024;
-/// Maximum time for which the last output of a worker waits for standard error.
-const LAST_WORDS_DEADLINE: Duration = Duration::from_millis(200);
+/// Maximum time for which the output of a worker that has ended waits for standard error.
+const FINISH_DEADLINE: Duration = Duration::from_millis(200);
 
 /// Copies one worker's output to the standard error of this process. It never blocks on the reader of
 /// standard error.
@@ -69,15 +69,16 @@ impl Output {
         !self.ended || !self.pending.is_empty()
     }
 
-    /// Passes on the rest of the output, and drops what standard error does not accept within
-    /// [`LAST_WORDS_DEADLINE`].
-    pub(super) fn last_words(&mut self) {
-        let deadline = Instant::now() + LAST_WORDS_DEADLINE;
+    /// Passes on what a worker that has ended has printed, and drops what standard error does not accept
+    /// within [`FINISH_DEADLINE`].
+    pub(super) fn finish(mut self) {
+        let deadline = Instant::now() + FINISH_DEADLINE;
         while self.relay() && Instant::now() < deadline && !self.pending.is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.end_line();
-        self.write_pending();
+        // Its last line may have no end.
+        self.ended = true;
+        self.relay();
     }
 
     /// Returns what to poll: the worker's pipe if no bytes are pending, otherwise standard error.

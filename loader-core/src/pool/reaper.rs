@@ -146,8 +146,8 @@ impl Watch {
         }
         let Some(status) = status else { return };
         // A process that the worker started may keep the pipe open, so do not wait for the end of the output.
-        if let Some(mut output) = worker.output.take() {
-            output.last_words();
+        if let Some(output) = worker.output.take() {
+            output.finish();
         }
         self.results.send(Report::Exited { worker: number, pid: worker.process.pid(), status });
     }

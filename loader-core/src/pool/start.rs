@@ -283,7 +283,7 @@ fn end_after(error: Error, invited: VecDeque<Invited>, fresh: Fresh) -> Error {
 
 /// Ends a worker whose handshake failed. Returns the reason, together with how its process ended.
 fn refused(spawned: Spawned, error: HandshakeError) -> Failed {
-    let Spawned { process, number, lifeline, mut output, socket_folder: _socket_folder } = spawned;
+    let Spawned { process, number, lifeline, output, socket_folder: _socket_folder } = spawned;
     drop(lifeline);
     // The worker may be about to end by itself, with an exit status and last output that say more than a
     // SIGKILL by main.
@@ -293,7 +293,7 @@ fn refused(spawned: Spawned, error: HandshakeError) -> Failed {
     if error.is_gone() {
         remove_abandoned_sockets();
     }
-    output.last_words();
+    output.finish();
     let was_killed = match own_end {
         Some(ExitStatus::Signal { .. }) => true,
         // The host has reaped it, so main cannot know the exit status. A signal may have ended it.
