@@ -1,4 +1,6 @@
 //! Why a worker did not start.
+//!
+//! [`Error`](crate::Error) contains this error, so `error` imports from `pool`, and `pool` from `error`.
 
 use std::io;
 

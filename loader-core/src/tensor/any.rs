@@ -1,10 +1,12 @@
 //! Tensors whose dtype is known only at run time.
+//!
+//! This module and `collate` import each other: an [`AnyTensor`] can be a sample, and collation makes tensors.
 
 use std::{fmt, sync::Arc};
 
 use loader_ipc::buffer::Buffer;
 
-use super::{DType, Element, Rows, Tensor, TensorError, element_count};
+use super::{DType, Element, Rows, Tensor, TensorError, bytes_of, element_count};
 use crate::collate::{CollateError, CollateProblem, Sample, Stack};
 
 /// A [`Tensor`] whose dtype is known only at run time: dense, row-major, contiguous and aligned to 64 bytes.
@@ -224,12 +226,6 @@ impl Sample for AnyTensor {
     fn stack(samples: usize) -> AnyStack {
         AnyStack::new(samples)
     }
-}
-
-/// Returns the number of bytes of a tensor; `None` if it exceeds `isize::MAX`.
-pub(super) fn bytes_of(dtype: DType, shape: &[usize]) -> Option<usize> {
-    let bytes = element_count(shape)?.checked_mul(dtype.size())?;
-    isize::try_from(bytes).is_ok().then_some(bytes)
 }
 
 #[cfg(test)]

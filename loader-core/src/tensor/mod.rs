@@ -104,7 +104,7 @@ impl<T: Element> Tensor<T> {
     }
 
     fn make(shape: Vec<usize>, allocate: impl FnOnce(usize) -> Option<Buffer>) -> Result<Self, TensorError> {
-        match any::bytes_of(T::DTYPE, &shape).and_then(allocate) {
+        match bytes_of(T::DTYPE, &shape).and_then(allocate) {
             Some(buffer) => Ok(Self::over(Arc::new(buffer), shape)),
             None => Err(TensorError::TooLarge { shape }),
         }
@@ -211,6 +211,12 @@ impl<T: Element> Tensor<T> {
     fn row_len(&self) -> usize {
         self.shape.iter().skip(1).product()
     }
+}
+
+/// Returns the number of bytes of a tensor; `None` if it exceeds `isize::MAX`.
+fn bytes_of(dtype: DType, shape: &[usize]) -> Option<usize> {
+    let bytes = element_count(shape)?.checked_mul(dtype.size())?;
+    isize::try_from(bytes).is_ok().then_some(bytes)
 }
 
 /// Returns the product of `shape`; `None` if it overflows.

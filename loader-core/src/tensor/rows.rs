@@ -5,7 +5,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use loader_ipc::buffer::Buffer;
 
-use super::{Element, Tensor, TensorError, any::bytes_of};
+use super::{Element, Tensor, TensorError, bytes_of};
 
 /// A tensor that is written row by row.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use serde::{
     ser::{Error as _, SerializeStruct},
 };
 
-use super::{AnyTensor, DType, Element, Tensor, any::bytes_of};
+use super::{AnyTensor, DType, Element, Tensor, bytes_of};
 
 /// Encoding in a slot: the offset of the elements.
 #[derive(Serialize, Deserialize)]

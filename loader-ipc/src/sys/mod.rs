@@ -1,6 +1,9 @@
 //! All `unsafe` code of this crate except that of `entry.rs`. Each file wraps one mechanism in a safe
 //! interface.
 //!
+//! `mapping`, `forked` and `words` import each other: a mapping asks `forked` whether children may inherit
+//! it, `forked` keeps a mark in shared words, and shared words are in a mapping.
+//!
 //! | file | safe interface | invariant |
 //! |---|---|---|
 //! | `mapping.rs` | `Mapping` | the range stays mapped while the value exists, and while the range is registered |
