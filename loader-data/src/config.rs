@@ -1,17 +1,18 @@
 //! Datasets of records by name, as a config describes them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize};
 
-use crate::{error::DataError, record::Record, source::Location};
+use crate::{error::DataError, record::Record};
 
-/// Makes the enums from two lists of formats, each with its name in a config.
+/// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method that
+/// opens them, and the dataset.
 macro_rules! formats {
     (
-        maps: { $($map_kind:literal $map:ident($map_options:path) -> $map_dataset:ty;)* }
-        streams: { $($kind:literal $stream:ident($options:path) -> $dataset:ty;)* }
+        maps: { $($map_kind:literal $map:ident($map_options:path).$map_open:ident -> $map_dataset:ty;)* }
+        streams: { $($kind:literal $stream:ident($options:path).$open:ident -> $dataset:ty;)* }
     ) => {
         /// A dataset of records, described by a table such as the section `[dataset]` of a config. `kind` names the
         /// format; the other keys are those of its options.
@@ -54,8 +55,8 @@ macro_rules! formats {
             /// Makes relative paths start at `folder`, such as the folder of the config.
             pub fn relative_to(&mut self, folder: impl AsRef<Path>) {
                 match self {
-                    $(Self::$map(options) => start_at(options.path_mut(), folder.as_ref()),)*
-                    $(Self::$stream(options) => start_at(options.path_mut(), folder.as_ref()),)*
+                    $(Self::$map(options) => options.start_at(folder.as_ref()),)*
+                    $(Self::$stream(options) => options.start_at(folder.as_ref()),)*
                 }
             }
 
@@ -65,12 +66,8 @@ macro_rules! formats {
             /// Returns the error of the format.
             pub fn open(&self) -> Result<Records, DataError> {
                 Ok(match self {
-                    $(Self::$map(options) => {
-                        Records::Map(RecordDataset::$map(<$map_dataset>::from_options(options)?))
-                    })*
-                    $(Self::$stream(options) => {
-                        Records::Stream(RecordStream::$stream(<$dataset>::from_options(options)?))
-                    })*
+                    $(Self::$map(options) => Records::Map(RecordDataset::$map(options.$map_open()?)),)*
+                    $(Self::$stream(options) => Records::Stream(RecordStream::$stream(options.$open()?)),)*
                 })
             }
         }
@@ -220,25 +217,16 @@ macro_rules! formats {
 
 formats! {
     maps: {
-        "arrays" Arrays(crate::ArraysOptions) -> crate::Arrays<Record>;
-        "json-lines" JsonLines(crate::JsonLinesOptions) -> crate::JsonLines<Record>;
-        "parquet" Parquet(crate::ParquetOptions) -> crate::Parquet<Record>;
-        "indexed-tar" IndexedTar(crate::TarOptions) -> crate::IndexedTar<Record>;
-        "tokens" Tokens(crate::TokensOptions) -> crate::TokenRecords;
+        "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
+        "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
+        "parquet" Parquet(crate::ParquetOptions).open -> crate::Parquet;
+        "indexed-tar" IndexedTar(crate::TarOptions).open_indexed -> crate::IndexedTar;
+        "tokens" Tokens(crate::TokensOptions).open -> crate::TokenRecords;
     }
     streams: {
-        "json-lines-stream" JsonLinesStream(crate::JsonLinesOptions) -> crate::JsonLinesStream<Record>;
-        "parquet-stream" ParquetStream(crate::ParquetOptions) -> crate::ParquetStream<Record>;
-        "tar" Tar(crate::TarOptions) -> crate::TarShards<Record>;
-    }
-}
-
-/// Lets the relative paths among `paths` start at `folder`. URLs stay as they are.
-fn start_at<'a>(paths: impl IntoIterator<Item = &'a mut PathBuf>, folder: &Path) {
-    for path in paths {
-        if matches!(Location::new(&*path), Location::Path(_)) {
-            *path = folder.join(&*path);
-        }
+        "json-lines-stream" JsonLinesStream(crate::JsonLinesOptions).open_stream -> crate::JsonLinesStream;
+        "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
+        "tar" Tar(crate::TarOptions).open -> crate::TarShards;
     }
 }
 

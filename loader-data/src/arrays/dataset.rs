@@ -100,20 +100,22 @@ impl Arrays<Record> {
     pub fn open_as(pattern: impl AsRef<Path>, format: ArrayFormat) -> Result<Self, DataError> {
         ArraysOptions::new(pattern).format(format).open()
     }
+}
 
-    /// Opens what `options` say.
+impl ArraysOptions {
+    /// Opens the files.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &ArraysOptions) -> Result<Self, DataError> {
+    /// As for [`Arrays::open`].
+    pub fn open(&self) -> Result<Arrays, DataError> {
         let mut sources = Vec::new();
-        for source in options.sources()? {
-            let fields = fields_of(&source, options.fields.selected())?;
+        for source in self.sources()? {
+            let fields = fields_of(&source, self.fields.selected())?;
             sources.push((source.files, fields));
         }
-        let order = order_of(&sources, options.fields.selected())?;
+        let order = order_of(&sources, self.fields.selected())?;
         let rows = equal_rows(&sources)?;
-        Ok(Self { sources, order, rows, options: options.fields.for_selected(), row: PhantomData })
+        Ok(Arrays { sources, order, rows, options: self.fields.for_selected(), row: PhantomData })
     }
 }
 

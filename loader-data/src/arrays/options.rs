@@ -7,10 +7,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Arrays, formats::EXTENSIONS};
+use super::formats::EXTENSIONS;
 use crate::{
-    error::{DataError, DataProblem},
-    record::{FieldOptions, Record},
+    error::DataError,
+    options::{SourceOptions, start_at},
+    record::FieldOptions,
     source::{Files, StoreOptions, one_or_many},
 };
 
@@ -29,13 +30,12 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArraysOptions {
-    #[serde(deserialize_with = "one_or_many")]
-    path: Vec<PathBuf>,
+    #[serde(flatten)]
+    source: SourceOptions,
     files: BTreeMap<String, Patterns>,
     format: Option<ArrayFormat>,
     #[serde(flatten)]
     pub(super) fields: FieldOptions,
-    store: StoreOptions,
 }
 
 /// The files of one field.
@@ -65,7 +65,7 @@ impl ArraysOptions {
     /// Adds the files that `pattern` stands for. Their rows follow those of the files before.
     #[must_use]
     pub fn path(mut self, pattern: impl AsRef<Path>) -> Self {
-        self.path.push(pattern.as_ref().to_owned());
+        self.source.path.push(pattern.as_ref().to_owned());
         self
     }
 
@@ -92,45 +92,29 @@ impl ArraysOptions {
 
     /// Sets how files on servers are read.
     #[must_use]
-    pub fn store(self, store: StoreOptions) -> Self {
-        Self { store, ..self }
-    }
-
-    /// Opens the files.
-    ///
-    /// # Errors
-    /// As for [`Arrays::open`].
-    pub fn open(&self) -> Result<Arrays<Record>, DataError> {
-        Arrays::from_options(self)
+    pub fn store(mut self, store: StoreOptions) -> Self {
+        self.source.store = Some(store);
+        self
     }
 
     /// Lists the files: first those with all fields, then those of single fields with the name of the field.
     pub(super) fn sources(&self) -> Result<Vec<Source<'_>>, DataError> {
-        let list = |patterns: &[PathBuf]| {
-            // By default the options are those of the scope, see `StoreOptions::scope`.
-            if self.store == StoreOptions::default() {
-                Files::list(patterns, &EXTENSIONS)
-            } else {
-                Files::list_with(patterns, &EXTENSIONS, &self.store)
-            }
-        };
         let mut sources = Vec::new();
-        if !self.path.is_empty() {
-            sources.push(Source { files: list(&self.path)?, format: self.format, field: None });
+        if !self.source.path.is_empty() || self.files.is_empty() {
+            let files = self.source.files(&EXTENSIONS)?;
+            sources.push(Source { files, format: self.format, field: None });
         }
-        for (name, Patterns(patterns)) in &self.files {
-            sources.push(Source { files: list(patterns)?, format: None, field: Some(name) });
-        }
-        if sources.is_empty() {
-            let reason = "give at least one file, or `files` with the files of each field".to_owned();
-            return Err(DataError::new("arrays", DataProblem::InvalidOption { option: "path", reason }));
+        for (name, Patterns(path)) in &self.files {
+            let source = SourceOptions { path: path.clone(), store: self.source.store.clone() };
+            sources.push(Source { files: source.files(&EXTENSIONS)?, format: None, field: Some(name) });
         }
         Ok(sources)
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn path_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        self.path.iter_mut().chain(self.files.values_mut().flat_map(|Patterns(patterns)| patterns))
+    pub(crate) fn start_at(&mut self, folder: &Path) {
+        self.source.start_at(folder);
+        self.files.values_mut().for_each(|Patterns(paths)| start_at(paths, folder));
     }
 }
 

@@ -5,10 +5,10 @@ use std::{marker::PhantomData, path::Path};
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EXTENSIONS, JsonLinesOptions, JsonLinesStream, parse::parse};
+use super::{JsonLinesOptions, JsonLinesStream, parse::parse};
 use crate::{
     error::DataError,
-    lines::{BlankLines, Lines},
+    lines::Lines,
     record::{FieldOptions, Record},
 };
 
@@ -73,20 +73,13 @@ impl JsonLines<Record> {
     pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
         JsonLinesOptions::new_all(patterns).open()
     }
-
-    /// Opens what `options` say.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &JsonLinesOptions) -> Result<Self, DataError> {
-        let mut lines =
-            Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Skip, &options.index, &options.store)?;
-        lines.set_max_line_bytes(options.max_line_bytes);
-        Ok(Self { lines, fields: options.fields.clone(), row: PhantomData })
-    }
 }
 
 impl<R> JsonLines<R> {
+    pub(super) fn new(lines: Lines, fields: FieldOptions) -> Self {
+        Self { lines, fields, row: PhantomData }
+    }
+
     /// Returns rows of type `T`, which are parsed directly from the line.
     ///
     /// # Examples
@@ -110,7 +103,7 @@ impl<R> JsonLines<R> {
     /// ```
     #[must_use]
     pub fn rows<T: DeserializeOwned + Send + 'static>(self) -> JsonLines<T> {
-        JsonLines { lines: self.lines, fields: self.fields, row: PhantomData }
+        JsonLines::new(self.lines, self.fields)
     }
 
     /// Returns the same rows as a stream whose length is known.

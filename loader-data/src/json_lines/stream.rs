@@ -5,10 +5,10 @@ use std::{marker::PhantomData, path::Path};
 use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{EXTENSIONS, JsonLinesOptions, STREAM_EXTENSIONS, parse::parse};
+use super::{JsonLinesOptions, parse::parse};
 use crate::{
     error::DataError,
-    lines::{BlankLines, LineSnapshot, LineStream},
+    lines::{LineSnapshot, LineStream},
     record::{FieldOptions, Record},
 };
 
@@ -76,23 +76,6 @@ impl JsonLinesStream<Record> {
     /// As for [`open`](Self::open).
     pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
         JsonLinesOptions::new_all(patterns).open_stream()
-    }
-
-    /// Opens what `options` say. The option `index` has no effect.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &JsonLinesOptions) -> Result<Self, DataError> {
-        let extensions = [EXTENSIONS.as_slice(), &STREAM_EXTENSIONS].concat();
-        let mut stream = LineStream::open(
-            options.patterns(),
-            &extensions,
-            BlankLines::Skip,
-            options.block_bytes,
-            &options.store,
-        )?;
-        stream.set_max_line_bytes(options.max_line_bytes);
-        Ok(Self::new(stream, options.fields.clone()))
     }
 }
 

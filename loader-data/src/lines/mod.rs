@@ -8,14 +8,14 @@ mod reader;
 mod scan;
 mod stream;
 
-use std::{iter, path::Path};
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     index::IndexPlace,
-    source::{Files, StoreOptions},
+    source::Files,
 };
 use compressed::Compression;
 use index::{Line, LineIndex};
@@ -53,15 +53,13 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Lists the files and makes the index, or loads what is stored of it.
-    pub(crate) fn open<P: AsRef<Path>>(
-        patterns: impl IntoIterator<Item = P>,
-        extensions: &[&str],
+    /// Makes the index of `files`, or loads what is stored of it.
+    pub(crate) fn open(
+        files: Files,
         blank_lines: BlankLines,
         place: &IndexPlace,
-        store: &StoreOptions,
+        max_line_bytes: u64,
     ) -> Result<Self> {
-        let files = Files::list_with(patterns, extensions, store)?;
         for file in (0..files.len()).map(|file| files.get(file)) {
             if Compression::of(&file).is_some() {
                 let reason = "a compressed file has no random access; open it as a stream, or decompress it";
@@ -69,7 +67,7 @@ impl Lines {
             }
         }
         let index = LineIndex::open(&files, blank_lines, place)?;
-        Ok(Self { files, index, blank_lines, max_line_bytes: MAX_LINE_BYTES })
+        Ok(Self { files, index, blank_lines, max_line_bytes })
     }
 
     pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {
@@ -78,8 +76,8 @@ impl Lines {
 
     /// Returns the same lines as a stream.
     pub(crate) fn stream(&self) -> Result<LineStream> {
-        let stream = LineStream::new(self.files.clone(), self.blank_lines, None)?;
-        Ok(stream.with_limits(self.max_line_bytes, Some(self.len())))
+        let stream = LineStream::open(self.files.clone(), self.blank_lines, None, self.max_line_bytes)?;
+        Ok(stream.with_len(self.len()))
     }
 
     /// Number of lines.

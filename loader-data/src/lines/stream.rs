@@ -1,13 +1,13 @@
 //! The lines of files, read from the beginning to the end.
 
-use std::{io, marker::PhantomData, path::Path};
+use std::{io, marker::PhantomData};
 
 use anyhow::ensure;
 use loader_core::{Shard, SnapshotIterator};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BYTE_ORDER_MARK, BlankLines, MAX_LINE_BYTES,
+    BYTE_ORDER_MARK, BlankLines,
     blocks::{Block, Blocks},
     compressed::Compression,
     reader::LineReader,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    source::{Blob, Files, StoreOptions},
+    source::{Blob, Files},
 };
 
 /// The lines of files in shards of blocks: block `i` belongs to shard `i % n`.
@@ -40,26 +40,21 @@ pub struct LineSnapshot {
 }
 
 impl LineStream {
-    /// Lists the files. Reads none of them.
-    pub(crate) fn open<P: AsRef<Path>>(
-        patterns: impl IntoIterator<Item = P>,
-        extensions: &[&str],
+    /// Divides `files` into blocks. Reads none of them.
+    pub(crate) fn open(
+        files: Files,
         blank_lines: BlankLines,
         block_bytes: Option<u64>,
-        store: &StoreOptions,
+        max_line_bytes: u64,
     ) -> Result<Self> {
-        Self::new(Files::list_with(patterns, extensions, store)?, blank_lines, block_bytes)
-    }
-
-    pub(super) fn new(files: Files, blank_lines: BlankLines, block_bytes: Option<u64>) -> Result<Self> {
         let is_whole = |file: usize| Compression::of(&files.get(file)).is_some();
         let blocks = Blocks::new(&files, block_bytes, is_whole)
             .map_err(|error| DataError::new("the list of blocks", DataProblem::Memory(error.to_string())))?;
-        Ok(Self { files, blocks, blank_lines, max_line_bytes: MAX_LINE_BYTES, len: None })
+        Ok(Self { files, blocks, blank_lines, max_line_bytes, len: None })
     }
 
-    pub(super) fn with_limits(self, max_line_bytes: u64, len: Option<usize>) -> Self {
-        Self { max_line_bytes, len, ..self }
+    pub(super) fn with_len(self, len: usize) -> Self {
+        Self { len: Some(len), ..self }
     }
 
     pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {

@@ -83,18 +83,10 @@ impl Parquet<Record> {
     pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
         ParquetOptions::new_all(patterns).open()
     }
-
-    /// Opens what `options` say. [`ParquetOptions::shuffle_blocks`] is for [`ParquetStream::from_options`].
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &ParquetOptions) -> Result<Self, DataError> {
-        Ok(Self::new(options.open_table()?, options.cache_bytes))
-    }
 }
 
 impl<R> Parquet<R> {
-    fn new(table: Table, cache_bytes: u64) -> Self {
+    pub(super) fn new(table: Table, cache_bytes: u64) -> Self {
         Self { table, cache_bytes, cache: Mutex::default(), row: PhantomData }
     }
 

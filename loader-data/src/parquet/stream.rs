@@ -8,7 +8,6 @@ use loader_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    ParquetOptions,
     batches::{Batch, Batches, Decoded, Selection, wrong_rows},
     blocks::{Drawn, Draws},
     source::malformed,
@@ -64,20 +63,6 @@ pub struct ParquetStream<R = Record> {
     open: Option<usize>,
     block_bytes: u64,
     row: PhantomData<fn() -> R>,
-}
-
-impl ParquetStream<Record> {
-    /// Opens what `options` say. [`ParquetOptions::cache_bytes`] is for [`Parquet`](super::Parquet).
-    ///
-    /// # Errors
-    /// As for [`Parquet::open`](super::Parquet::open) and [`shuffle_blocks`](Self::shuffle_blocks).
-    pub fn from_options(options: &ParquetOptions) -> Result<Self, DataError> {
-        let stream = Self::new(options.open_table()?).block_bytes(options.block_bytes);
-        match options.shuffle_blocks {
-            Some(open) => stream.shuffle_blocks(open.get()),
-            None => Ok(stream),
-        }
-    }
 }
 
 impl<R> ParquetStream<R> {

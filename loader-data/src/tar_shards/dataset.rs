@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 #[cfg(feature = "image-folder")]
 use super::images::{Images, PixelType};
 use super::{
-    EXTENSIONS, IndexedTar, TarOptions,
+    IndexedTar, MAX_SAMPLE_BYTES, TarOptions,
     decoding::Decoding,
     members::End,
     stream::{Stream, TarPosition},
@@ -20,7 +20,7 @@ use crate::{
     error::DataError,
     index::IndexPlace,
     record::{FieldOptions, Record},
-    source::{Files, StoreOptions},
+    source::Files,
 };
 
 /// Samples from tar archives in WebDataset's layout, read from the beginning to the end. A sample is a [`Record`], or a
@@ -107,29 +107,16 @@ impl TarShards<Record> {
         TarOptions::new_all(patterns).open()
     }
 
-    /// Opens what `options` say.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &TarOptions) -> Result<Self, DataError> {
-        let decoding = options.decoding();
-        decoding.validate().map_err(|problem| DataError::new("the options", problem))?;
-        // By default the options are those of the scope, see `StoreOptions::scope`.
-        let files = if options.store == StoreOptions::default() {
-            Files::list(options.patterns(), &EXTENSIONS)?
-        } else {
-            Files::list_with(options.patterns(), &EXTENSIONS, &options.store)?
-        };
-        let shards = Self {
+    pub(super) fn new(files: Files, decoding: Decoding) -> Self {
+        Self {
             files,
             decoding,
             end: End::Marker,
-            max_sample_bytes: options.max_sample_bytes,
-            index: options.index.clone(),
-            shuffle_files: options.shuffle_files,
+            max_sample_bytes: MAX_SAMPLE_BYTES,
+            index: IndexPlace::Cache,
+            shuffle_files: false,
             row: PhantomData,
-        };
-        Ok(shards.allow_missing_end(options.allow_missing_end))
+        }
     }
 }
 
@@ -246,8 +233,8 @@ impl<R> TarShards<R> {
         self
     }
 
-    /// Makes an index of the samples, or loads what is stored of it, for random access. The order of the files is then that in which they were
-    /// given; shuffle the samples instead.
+    /// Makes an index of the samples for random access, or loads a stored one. The order of the files is then that in
+    /// which they were given; shuffle the samples instead.
     ///
     /// # Errors
     /// Returns [`DataError`] if a file cannot be read, is damaged, or is compressed.

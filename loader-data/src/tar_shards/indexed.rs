@@ -4,7 +4,7 @@ use loader_core::{Dataset, SampleContext, Tensor, TensorError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    TarOptions, TarShards,
+    TarShards,
     members::{End, Members},
     samples::{Samples, Wanted},
 };
@@ -17,9 +17,9 @@ use crate::{
 /// Samples from tar archives in WebDataset's layout, with random access. [`TarShards::indexed`] makes it.
 ///
 /// Making it reads the headers of all members, on all cores, and skips their data. The index is stored for the next
-/// time (see [`IndexPlace`](crate::IndexPlace)). It needs 8 bytes per sample, in memory that all workers share. A sample is one read of the file, of all its members; if
-/// [`fields`](TarShards::fields) selects some, only they are read. The samples are numbered in the order of the files,
-/// and decoded as by [`TarShards`].
+/// time (see [`IndexPlace`](crate::IndexPlace)). It needs 8 bytes per sample, in memory that all workers share. A sample
+/// is one read of the file, of all its members; if [`fields`](TarShards::fields) selects some, only they are read. The
+/// samples are numbered in the order of the files, and decoded as by [`TarShards`].
 ///
 /// The archives must not be compressed. A damaged archive is an error when the index is made; only damaged data of a
 /// member, or a field that a sample has twice, is an error of the sample.
@@ -46,16 +46,6 @@ pub struct IndexedTar<R = Record> {
     offsets: Tensor<u64>,
     /// For each file, the number of its first sample; then the number of samples.
     first_samples: Tensor<u64>,
-}
-
-impl IndexedTar<Record> {
-    /// Opens what `options` say.
-    ///
-    /// # Errors
-    /// As for [`TarShards::open`] and [`TarShards::indexed`].
-    pub fn from_options(options: &TarOptions) -> Result<Self, DataError> {
-        options.open()?.indexed()
-    }
 }
 
 impl<R: DeserializeOwned + Send + 'static> IndexedTar<R> {

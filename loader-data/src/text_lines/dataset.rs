@@ -5,10 +5,10 @@ use std::path::Path;
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize};
 
-use super::{EXTENSIONS, STREAM_EXTENSIONS, TextLinesOptions, text};
+use super::{TextLinesOptions, text};
 use crate::{
     error::DataError,
-    lines::{BlankLines, LineSnapshot, LineStream, Lines},
+    lines::{LineSnapshot, LineStream, Lines},
 };
 
 /// The lines of text files, with random access. A sample is a `String` without the line break; a batch is a
@@ -36,7 +36,7 @@ use crate::{
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TextLines {
-    lines: Lines,
+    pub(super) lines: Lines,
 }
 
 impl TextLines {
@@ -55,16 +55,6 @@ impl TextLines {
     /// As for [`open`](Self::open).
     pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
         TextLinesOptions::new_all(patterns).open()
-    }
-
-    /// Opens what `options` say.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &TextLinesOptions) -> Result<Self, DataError> {
-        let lines =
-            Lines::open(options.patterns(), &EXTENSIONS, BlankLines::Keep, &options.index, &options.store)?;
-        Ok(Self { lines }.max_line_bytes(options.max_line_bytes))
     }
 
     /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
@@ -125,7 +115,7 @@ impl Dataset for TextLines {
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TextLinesStream {
-    stream: LineStream,
+    pub(super) stream: LineStream,
 }
 
 impl TextLinesStream {
@@ -136,23 +126,6 @@ impl TextLinesStream {
     /// Returns [`DataError`] if there is no such file.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         TextLinesOptions::new(pattern).open_stream()
-    }
-
-    /// Opens what `options` say. The option `index` has no effect.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub fn from_options(options: &TextLinesOptions) -> Result<Self, DataError> {
-        let extensions = [EXTENSIONS, STREAM_EXTENSIONS].concat();
-        let mut stream = LineStream::open(
-            options.patterns(),
-            &extensions,
-            BlankLines::Keep,
-            options.block_bytes,
-            &options.store,
-        )?;
-        stream.set_max_line_bytes(options.max_line_bytes);
-        Ok(Self { stream })
     }
 }
 

@@ -1,99 +1,43 @@
 //! Options of lines of text.
 
-use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
-
-use super::{TextLines, TextLinesStream};
+use super::{EXTENSIONS, STREAM_EXTENSIONS, TextLines, TextLinesStream};
 use crate::{
     error::DataError,
     index::IndexPlace,
-    lines::MAX_LINE_BYTES,
-    source::{StoreOptions, one_or_many},
+    lines::{BlankLines, LineStream, Lines, MAX_LINE_BYTES},
+    options::format_options,
 };
 
-/// What to read as lines of text, for example from a config file.
-///
-/// # Examples
-/// ```
-/// use loader_data::TextLinesOptions;
-///
-/// let options: TextLinesOptions = serde_json::from_str(r#"{"path": "books/*.txt", "index": "beside"}"#)?;
-/// assert_eq!(options.open().unwrap_err().to_string(), "`books/*.txt`: no such file; check the path");
-/// # anyhow::Ok(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TextLinesOptions {
-    /// A file, a folder or a pattern, or a list of them.
-    #[serde(deserialize_with = "one_or_many")]
-    path: Vec<PathBuf>,
-    #[serde(default)]
-    pub(super) index: IndexPlace,
-    #[serde(default = "max_line_bytes")]
-    pub(super) max_line_bytes: u64,
-    #[serde(default)]
-    pub(super) block_bytes: Option<u64>,
-    #[serde(default)]
-    pub(super) store: StoreOptions,
-}
-
-fn max_line_bytes() -> u64 {
-    MAX_LINE_BYTES
+format_options! {
+    /// What to read as lines of text, for example from a config file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::TextLinesOptions;
+    ///
+    /// let options: TextLinesOptions = serde_json::from_str(r#"{"path": "books/*.txt", "index": "beside"}"#)?;
+    /// assert_eq!(options.open().unwrap_err().to_string(), "`books/*.txt`: no such file; check the path");
+    /// # anyhow::Ok(())
+    /// ```
+    pub struct TextLinesOptions {
+        /// Sets where the index is stored; by default in the user's cache folder. A stream has no index.
+        index: IndexPlace = IndexPlace::Cache,
+        /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
+        max_line_bytes: u64 = MAX_LINE_BYTES,
+        /// Sets the number of bytes of the blocks that a stream deals to its shards, see
+        /// [`JsonLinesStream`](crate::JsonLinesStream).
+        block_bytes: Option<u64> = None,
+    }
 }
 
 impl TextLinesOptions {
-    /// Returns the default options for the files that `pattern` stands for, see [`TextLines::open`].
-    pub fn new(pattern: impl AsRef<Path>) -> Self {
-        Self::new_all([pattern])
-    }
-
-    /// Returns the default options for the files that `patterns` stand for, in this order.
-    pub fn new_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
-        Self {
-            path: patterns.into_iter().map(|pattern| pattern.as_ref().to_owned()).collect(),
-            index: IndexPlace::default(),
-            max_line_bytes: MAX_LINE_BYTES,
-            block_bytes: None,
-            store: StoreOptions::default(),
-        }
-    }
-
-    /// Sets where the index is stored; by default in the user's cache folder.
-    #[must_use]
-    pub fn index(mut self, place: IndexPlace) -> Self {
-        self.index = place;
-        self
-    }
-
-    /// Sets the max number of bytes of a line, with its line break. The default is 64 MiB.
-    #[must_use]
-    pub fn max_line_bytes(mut self, bytes: u64) -> Self {
-        self.max_line_bytes = bytes;
-        self
-    }
-
-    /// Sets the number of bytes of the blocks that a stream deals to its shards, see
-    /// [`JsonLinesStream`](crate::JsonLinesStream).
-    #[must_use]
-    pub fn block_bytes(mut self, bytes: u64) -> Self {
-        self.block_bytes = Some(bytes);
-        self
-    }
-
-    /// Sets how files are read from servers.
-    #[must_use]
-    pub fn store(mut self, store: StoreOptions) -> Self {
-        self.store = store;
-        self
-    }
-
     /// Opens the files for random access.
     ///
     /// # Errors
     /// As for [`TextLines::open`].
     pub fn open(&self) -> Result<TextLines, DataError> {
-        TextLines::from_options(self)
+        let files = self.source.files(&EXTENSIONS)?;
+        Ok(TextLines { lines: Lines::open(files, BlankLines::Keep, &self.index, self.max_line_bytes)? })
     }
 
     /// Opens the files as a stream.
@@ -101,10 +45,8 @@ impl TextLinesOptions {
     /// # Errors
     /// As for [`TextLinesStream::open`].
     pub fn open_stream(&self) -> Result<TextLinesStream, DataError> {
-        TextLinesStream::from_options(self)
-    }
-
-    pub(super) fn patterns(&self) -> &[PathBuf] {
-        &self.path
+        let files = self.source.files(&[EXTENSIONS, STREAM_EXTENSIONS].concat())?;
+        let stream = LineStream::open(files, BlankLines::Keep, self.block_bytes, self.max_line_bytes)?;
+        Ok(TextLinesStream { stream })
     }
 }

@@ -6,7 +6,10 @@ use loader_core::{DType, Dataset, SampleContext, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::{element::Token, segments::SegmentedTokens, windows::Windows};
-use crate::error::{DataError, Result};
+use crate::{
+    error::{DataError, Result},
+    options::SourceOptions,
+};
 
 /// A dataset of windows of tokens, for training language models.
 ///
@@ -82,7 +85,10 @@ impl<T: Token> Tokens<T> {
         dtype: DType,
         window: usize,
     ) -> Result<Self, DataError> {
-        Ok(Self { windows: Windows::open_raw(paths, dtype, window)?, token: PhantomData })
+        Ok(Self {
+            windows: Windows::open_raw(&SourceOptions::new(paths), dtype, window)?,
+            token: PhantomData,
+        })
     }
 
     /// Opens Megatron's pairs of an index (`.idx`) and a file of tokens (`.bin`), which `preprocess_data.py` writes. A
@@ -113,7 +119,7 @@ impl<T: Token> Tokens<T> {
         paths: impl IntoIterator<Item = P>,
         window: usize,
     ) -> Result<Self, DataError> {
-        Ok(Self { windows: Windows::open_megatron(paths, window)?, token: PhantomData })
+        Ok(Self { windows: Windows::open_megatron(&SourceOptions::new(paths), window)?, token: PhantomData })
     }
 
     /// Sets the number of tokens from the start of a window to the start of the next. The default is one less than

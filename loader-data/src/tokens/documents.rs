@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
+    options::SourceOptions,
     source::Files,
 };
 
@@ -63,7 +64,7 @@ impl<T: Token> TokenDocuments<T> {
     /// # Errors
     /// As for [`open`](Self::open).
     pub fn open_all<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
-        Ok(Self { documents: Documents::open(paths)?, pad: 0, token: PhantomData })
+        Ok(Self { documents: Documents::open(&SourceOptions::new(paths))?, pad: 0, token: PhantomData })
     }
 
     /// Cuts documents after `tokens` tokens. By default a document has all its tokens.
@@ -125,8 +126,8 @@ pub(super) struct Documents {
 }
 
 impl Documents {
-    pub(super) fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self> {
-        let Indexed { files, dtype, indexes } = index::open(paths)?;
+    pub(super) fn open(source: &SourceOptions) -> Result<Self> {
+        let Indexed { files, dtype, indexes } = index::open(source)?;
         let mut file_ends = Vec::with_capacity(indexes.len());
         let mut ends = Vec::new();
         for index in indexes {

@@ -17,6 +17,7 @@ use loader_core::DType;
 
 use crate::{
     error::{DataError, DataProblem, Result},
+    options::SourceOptions,
     source::{Files, Location},
 };
 
@@ -41,10 +42,11 @@ pub(super) struct Indexed {
     pub(super) indexes: Vec<Index>,
 }
 
-/// Reads the indexes that `paths` stand for. A path may lack the extension `.idx`.
-pub(super) fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Indexed> {
-    let listed = Files::list(paths.into_iter().map(|path| index_path(path.as_ref())), &[EXTENSION])?;
-    let files = Files::list((0..listed.len()).map(|index| data_path(&listed.get(index).location)), &[])?;
+/// Reads the indexes in `source`. A path may lack the extension `.idx`.
+pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
+    let listed = source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION])?;
+    let data_paths = (0..listed.len()).map(|index| data_path(&listed.get(index).location));
+    let files = source.renamed(data_paths).files(&[])?;
     let mut indexes = Vec::<Index>::with_capacity(listed.len());
     for number in 0..listed.len() {
         let blob = listed.open(number)?;

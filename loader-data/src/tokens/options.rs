@@ -1,7 +1,5 @@
 //! Options of tokens.
 
-use std::path::PathBuf;
-
 use loader_core::DType;
 use serde::{Deserialize, Serialize};
 
@@ -11,65 +9,52 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem},
-    source::one_or_many,
+    options::format_options,
 };
 
-/// What to read as tokens, for example from a config file.
-///
-/// # Examples
-/// ```
-/// use loader_data::TokensOptions;
-///
-/// let raw: TokensOptions = serde_json::from_str(
-///     r#"{"path": "train_*.bin", "dtype": "uint16", "window": 1025, "vocabulary": 50257}"#,
-/// )?;
-/// assert_eq!(raw.open().unwrap_err().to_string(), "`train_*.bin`: no such file; check the path");
-///
-/// let megatron: TokensOptions =
-///     serde_json::from_str(r#"{"path": "corpus_text_document", "format": "megatron", "window": 4097}"#)?;
-/// let error = megatron.open().unwrap_err();
-/// assert_eq!(error.to_string(), "`corpus_text_document.idx`: no such file; check the path");
-/// # anyhow::Ok(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TokensOptions {
-    /// A file, a folder or a pattern, or a list of them.
-    #[serde(deserialize_with = "one_or_many")]
-    pub path: Vec<PathBuf>,
-    /// Layout of the files. Default: raw.
-    #[serde(default)]
-    pub format: TokenFormat,
-    /// Type of the tokens in raw files. Megatron's index has it.
-    #[serde(default)]
-    pub dtype: Option<DType>,
-    /// Number of bytes before the tokens of each raw file. Default: 0.
-    #[serde(default)]
-    pub header_bytes: Option<u64>,
-    /// Number of tokens in a sample. Required, except for documents.
-    #[serde(default)]
-    pub window: Option<usize>,
-    /// Number of tokens from the start of a window to the start of the next. Default: one less than the window.
-    #[serde(default)]
-    pub stride: Option<usize>,
-    /// Token that ends a document. If it is given, records also have `positions` and `segments`.
-    #[serde(default)]
-    pub end_of_document: Option<i64>,
-    /// Number of tokens in the vocabulary. A token that is not in it is an error.
-    #[serde(default)]
-    pub vocabulary: Option<u64>,
-    /// Type of the tokens in a sample: int64 (the default), int32, uint32 or uint16.
-    #[serde(default = "int64")]
-    pub sample_dtype: DType,
-    /// True for samples that are documents of Megatron's files instead of windows. Default: false.
-    #[serde(default)]
-    pub documents: bool,
-    /// Max number of tokens of a document; the rest is cut off. Default: no maximum.
-    #[serde(default)]
-    pub max_tokens: Option<usize>,
-    /// Token that pads documents to the longest of a batch. Default: 0.
-    #[serde(default)]
-    pub pad: Option<i64>,
+format_options! {
+    /// What to read as tokens, for example from a config file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::TokensOptions;
+    ///
+    /// let raw: TokensOptions = serde_json::from_str(
+    ///     r#"{"path": "train_*.bin", "dtype": "uint16", "window": 1025, "vocabulary": 50257}"#,
+    /// )?;
+    /// assert_eq!(raw.open().unwrap_err().to_string(), "`train_*.bin`: no such file; check the path");
+    ///
+    /// let megatron: TokensOptions =
+    ///     serde_json::from_str(r#"{"path": "corpus_text_document", "format": "megatron", "window": 4097}"#)?;
+    /// let error = megatron.open().unwrap_err();
+    /// assert_eq!(error.to_string(), "`corpus_text_document.idx`: no such file; check the path");
+    /// # anyhow::Ok(())
+    /// ```
+    pub struct TokensOptions {
+        /// Sets the layout of the files. The default is raw.
+        format: TokenFormat = TokenFormat::Raw,
+        /// Sets the type of the tokens in raw files. Megatron's index has it.
+        dtype: Option<DType> = None,
+        /// Sets the number of bytes before the tokens of each raw file. The default is 0.
+        header_bytes: Option<u64> = None,
+        /// Sets the number of tokens in a sample. Required, except for documents.
+        window: Option<usize> = None,
+        /// Sets the number of tokens from the start of a window to the start of the next. The default is one less than
+        /// the window.
+        stride: Option<usize> = None,
+        /// Sets the token that ends a document. Records then also have `positions` and `segments`.
+        end_of_document: Option<i64> = None,
+        /// Sets the number of tokens in the vocabulary. A token that is not in it is an error.
+        vocabulary: Option<u64> = None,
+        /// Sets the type of the tokens in a sample: int64 (the default), int32, uint32 or uint16.
+        sample_dtype: DType = DType::I64,
+        /// Sets whether samples are documents of Megatron's files instead of windows. The default is false.
+        documents: bool = false,
+        /// Sets the max number of tokens of a document; the rest is cut off. The default is no maximum.
+        max_tokens: Option<usize> = None,
+        /// Sets the token that pads documents to the longest of a batch. The default is 0.
+        pad: Option<i64> = None,
+    }
 }
 
 /// Layout of token files.
@@ -83,29 +68,21 @@ pub enum TokenFormat {
     Megatron,
 }
 
-fn int64() -> DType {
-    DType::I64
-}
-
 impl TokensOptions {
     /// Opens the dataset.
     ///
     /// # Errors
-    /// As for [`TokenRecords::from_options`].
+    /// As for [`Tokens::open`](crate::Tokens::open) and [`Tokens::open_megatron`](crate::Tokens::open_megatron). Also
+    /// returns [`DataProblem::InvalidOption`] if options are missing or contradict each other.
     pub fn open(&self) -> Result<TokenRecords, DataError> {
-        TokenRecords::from_options(self)
-    }
-
-    #[cfg(feature = "formats")]
-    pub(crate) fn path_mut(&mut self) -> &mut [PathBuf] {
-        &mut self.path
+        self.check().map_err(|problem| self.source.error(problem))?;
+        TokenRecords::open(self)
     }
 
     /// Returns an error if options are missing or contradict each other.
     pub(super) fn check(&self) -> Result<(), DataProblem> {
         let is_raw = self.format == TokenFormat::Raw;
         let rules = [
-            (self.path.is_empty(), "path", "give at least one file"),
             (
                 is_raw && self.dtype.is_none(),
                 "dtype",
@@ -160,7 +137,6 @@ mod tests {
                 other => panic!("{json}: {other:?}"),
             }
         };
-        assert_eq!(refused(r#"{"path": [], "dtype": "uint16", "window": 9}"#), "path");
         assert_eq!(refused(r#"{"path": "a.bin", "window": 9}"#), "dtype");
         assert_eq!(refused(r#"{"path": "a.bin", "dtype": "uint16"}"#), "window");
         assert_eq!(refused(r#"{"path": "a.bin", "dtype": "uint16", "documents": true}"#), "documents");

@@ -1,7 +1,5 @@
 //! Tokens as records.
 
-use std::path::{Path, PathBuf};
-
 use loader_core::{DType, Dataset, SampleContext};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +11,7 @@ use super::{
     windows::Windows,
 };
 use crate::{
-    error::{DataError, Result},
+    error::Result,
     record::{Record, Scalar, Value},
 };
 
@@ -40,17 +38,11 @@ enum Kind {
 }
 
 impl TokenRecords {
-    /// Opens the files that `options` name.
-    ///
-    /// # Errors
-    /// As for [`Tokens::open`](crate::Tokens::open) and [`Tokens::open_megatron`](crate::Tokens::open_megatron). Also
-    /// returns [`DataProblem::InvalidOption`](crate::DataProblem::InvalidOption) if options are missing or contradict each other.
-    pub fn from_options(options: &TokensOptions) -> Result<Self, DataError> {
-        let file = options.path.first().map_or(Path::new(""), PathBuf::as_path);
-        options.check().map_err(|problem| DataError::new(format_args!("`{}`", file.display()), problem))?;
+    /// Opens the files that `options` name. The options do not contradict each other.
+    pub(super) fn open(options: &TokensOptions) -> Result<Self> {
         let dtype = options.sample_dtype;
         if options.documents {
-            let mut documents = Documents::open(&options.path)?;
+            let mut documents = Documents::open(&options.source)?;
             if let Some(tokens) = options.max_tokens {
                 documents = documents.max_tokens(tokens);
             }
@@ -61,8 +53,8 @@ impl TokenRecords {
         }
         let window = options.window.unwrap_or(0);
         let mut windows = match (options.format, options.dtype) {
-            (TokenFormat::Raw, Some(dtype)) => Windows::open_raw(&options.path, dtype, window)?,
-            _ => Windows::open_megatron(&options.path, window)?,
+            (TokenFormat::Raw, Some(dtype)) => Windows::open_raw(&options.source, dtype, window)?,
+            _ => Windows::open_megatron(&options.source, window)?,
         };
         if let Some(bytes) = options.header_bytes {
             windows = windows.header_bytes(bytes)?;

@@ -1,6 +1,6 @@
 //! Windows of tokens in files.
 
-use std::{cell::RefCell, io, path::Path};
+use std::{cell::RefCell, io};
 
 use loader_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
+    options::SourceOptions,
     source::{Blob, Files},
 };
 
@@ -44,20 +45,13 @@ pub(super) struct Windows {
 
 impl Windows {
     /// Opens files without header.
-    pub(super) fn open_raw<P: AsRef<Path>>(
-        paths: impl IntoIterator<Item = P>,
-        dtype: DType,
-        window: usize,
-    ) -> Result<Self> {
-        Self::new(Files::list(paths, EXTENSIONS)?, dtype, window)
+    pub(super) fn open_raw(source: &SourceOptions, dtype: DType, window: usize) -> Result<Self> {
+        Self::new(source.files(EXTENSIONS)?, dtype, window)
     }
 
     /// Opens the files of Megatron's pairs. The documents are not used.
-    pub(super) fn open_megatron<P: AsRef<Path>>(
-        paths: impl IntoIterator<Item = P>,
-        window: usize,
-    ) -> Result<Self> {
-        let indexed = index::open(paths)?;
+    pub(super) fn open_megatron(source: &SourceOptions, window: usize) -> Result<Self> {
+        let indexed = index::open(source)?;
         Self::new(indexed.files, indexed.dtype, window)
     }
 

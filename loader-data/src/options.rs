@@ -1,0 +1,177 @@
+//! Options of formats.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{DataError, DataProblem, Result},
+    source::{Files, Location, StoreOptions, one_or_many},
+};
+
+/// The options that every format has: which files are read, and how.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SourceOptions {
+    /// A file, a folder or a pattern, or a list of them.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub(crate) path: Vec<PathBuf>,
+    /// `None` for the options of the scope, see [`StoreOptions::scope`].
+    #[serde(default)]
+    pub(crate) store: Option<StoreOptions>,
+}
+
+impl SourceOptions {
+    pub(crate) fn new<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
+        Self { path: patterns.into_iter().map(|pattern| pattern.as_ref().to_owned()).collect(), store: None }
+    }
+
+    /// Returns the options for the files that `paths` name.
+    #[cfg(feature = "tokens")]
+    pub(crate) fn renamed(&self, paths: impl Iterator<Item = PathBuf>) -> Self {
+        Self { path: paths.collect(), store: self.store.clone() }
+    }
+
+    /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.
+    ///
+    /// # Errors
+    /// As for [`Files::list`]. Also returns an error if there are no patterns.
+    pub(crate) fn files(&self, extensions: &[&str]) -> Result<Files> {
+        if self.path.is_empty() {
+            let reason = "give at least one file".to_owned();
+            return Err(self.error(DataProblem::InvalidOption { option: "path", reason }));
+        }
+        match &self.store {
+            Some(store) => Files::list_with(&self.path, extensions, store),
+            None => Files::list(&self.path, extensions),
+        }
+    }
+
+    /// Returns an error about the options. It names the first file.
+    pub(crate) fn error(&self, problem: DataProblem) -> DataError {
+        match self.path.first() {
+            Some(path) => DataError::new(Location::new(path), problem),
+            None => DataError::new("the options", problem),
+        }
+    }
+
+    #[cfg(feature = "formats")]
+    pub(crate) fn start_at(&mut self, folder: &Path) {
+        start_at(&mut self.path, folder);
+    }
+}
+
+/// Makes the relative paths among `paths` start at `folder`. URLs stay as they are.
+#[cfg(feature = "formats")]
+pub(crate) fn start_at(paths: &mut [PathBuf], folder: &Path) {
+    for path in paths {
+        if matches!(Location::new(&*path), Location::Path(_)) {
+            *path = folder.join(&*path);
+        }
+    }
+}
+
+/// Declares the options of a format: a struct with [`SourceOptions`] and the listed options, each with its default.
+/// The struct can be part of a config, where every option but `path` has a default. It has a method for each option that has
+/// documentation.
+///
+/// A format adds the methods that open its datasets, and reads the options as fields.
+///
+/// Alternatives considered: a generic `Options<F>` with a struct of each format flattened into it, whose
+/// documentation would not show the options of a format as methods; and public fields, which cannot get a `path`
+/// that is required and other fields that are not without a constructor.
+macro_rules! format_options {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident {
+            $(
+                $(#[doc = $doc:literal])*
+                $(#[cfg($($cfg:tt)*)])?
+                $(#[serde($($serde:tt)*)])?
+                $option:ident: $type:ident$(<$($argument:ty),+>)? = $default:expr,
+            )*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            #[serde(flatten)]
+            pub(crate) source: crate::options::SourceOptions,
+            $(
+                $(#[cfg($($cfg)*)])?
+                $(#[serde($($serde)*)])?
+                pub(super) $option: $type$(<$($argument),+>)?,
+            )*
+        }
+
+        impl Default for $name {
+            /// Returns the default options, without files.
+            fn default() -> Self {
+                Self {
+                    source: crate::options::SourceOptions::default(),
+                    $(
+                        $(#[cfg($($cfg)*)])?
+                        $option: $default,
+                    )*
+                }
+            }
+        }
+
+        impl $name {
+            /// Returns the default options for the files that `pattern` stands for: a file, a folder, or a name with
+            /// braces and wildcards.
+            pub fn new(pattern: impl AsRef<std::path::Path>) -> Self {
+                Self::new_all([pattern])
+            }
+
+            /// Returns the default options for the files that `patterns` stand for, in this order.
+            pub fn new_all<P: AsRef<std::path::Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
+                Self { source: crate::options::SourceOptions::new(patterns), ..Self::default() }
+            }
+
+            /// Sets how files are read from servers. The default are the options of the
+            /// [scope](crate::StoreOptions::scope).
+            #[must_use]
+            pub fn store(mut self, store: crate::StoreOptions) -> Self {
+                self.source.store = Some(store);
+                self
+            }
+
+            #[cfg(feature = "formats")]
+            pub(crate) fn start_at(&mut self, folder: &std::path::Path) {
+                self.source.start_at(folder);
+            }
+
+            $(
+                crate::options::setter! {
+                    $(#[doc = $doc])*
+                    $(#[cfg($($cfg)*)])?
+                    $option: $type$(<$($argument),+>)?
+                }
+            )*
+        }
+    };
+}
+
+/// Writes the method that sets one option. If the option may be absent, the method takes what is in the `Some`.
+macro_rules! setter {
+    ($(#[cfg($($cfg:tt)*)])? $option:ident: $type:ty) => {};
+    ($(#[$attribute:meta])+ $option:ident: Option<$type:ty>) => {
+        $(#[$attribute])+
+        #[must_use]
+        pub fn $option(mut self, $option: $type) -> Self {
+            self.$option = Some($option);
+            self
+        }
+    };
+    ($(#[$attribute:meta])+ $option:ident: $type:ty) => {
+        $(#[$attribute])+
+        #[must_use]
+        pub fn $option(mut self, $option: $type) -> Self {
+            self.$option = $option;
+            self
+        }
+    };
+}
+
+pub(crate) use {format_options, setter};
