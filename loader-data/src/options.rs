@@ -138,6 +138,7 @@ macro_rules! format_options {
             }
 
             #[cfg(feature = "formats")]
+            #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
             pub(crate) fn start_at(&mut self, folder: &std::path::Path) {
                 self.source.start_at(folder);
             }

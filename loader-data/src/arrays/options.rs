@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::formats::EXTENSIONS;
 use crate::{
     error::DataError,
-    options::{SourceOptions, start_at},
+    options::SourceOptions,
     record::FieldOptions,
     source::{Files, StoreOptions, one_or_many},
 };
@@ -114,7 +114,7 @@ impl ArraysOptions {
     #[cfg(feature = "formats")]
     pub(crate) fn start_at(&mut self, folder: &Path) {
         self.source.start_at(folder);
-        self.files.values_mut().for_each(|Patterns(paths)| start_at(paths, folder));
+        self.files.values_mut().for_each(|Patterns(paths)| crate::options::start_at(paths, folder));
     }
 }
 
