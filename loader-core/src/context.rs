@@ -1,6 +1,10 @@
 //! The context that the loader passes to a dataset, and the shard that the dataset reads.
 
-use std::{any::TypeId, mem};
+use std::{
+    any::TypeId,
+    mem,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use rand::{Rng, rngs::ChaCha8Rng};
 
@@ -62,6 +66,9 @@ pub struct SampleContext {
     layer: u8,
     /// Created by the first call of `rng`.
     rng: Option<ChaCha8Rng>,
+    /// True if numbers were drawn since `detect_draws` began, except from the generator in `rng`. An atomic,
+    /// so that the context is `Sync`.
+    has_drawn: AtomicBool,
     many: Many,
 }
 
@@ -100,6 +107,7 @@ impl SampleContext {
             base_layer: 0,
             layer: 0,
             rng: None,
+            has_drawn: AtomicBool::new(false),
             many,
         }
     }
@@ -115,7 +123,8 @@ impl SampleContext {
     /// function or its second dataset, while its first dataset uses `self`.
     pub(crate) fn for_layer(&self, layer: u8) -> Self {
         let base_layer = self.base_layer.wrapping_add(layer);
-        Self { rng: None, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
+        let has_drawn = AtomicBool::new(false);
+        Self { rng: None, has_drawn, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
     }
 
     /// Creates the context of lane `lane` of interleaved streams, which reads `shard` of stream `stream`. No
@@ -129,8 +138,18 @@ impl SampleContext {
             derived
         };
         let (key, epoch_key) = (derived(self.key, lane), derived(self.epoch_key, stream));
-        let worker = self.worker.clone();
-        Self { rng: None, worker, key, epoch_key, shard: Some(shard), base_layer: 0, layer: 0, ..*self }
+        let (worker, has_drawn) = (self.worker.clone(), AtomicBool::new(false));
+        Self {
+            rng: None,
+            has_drawn,
+            worker,
+            key,
+            epoch_key,
+            shard: Some(shard),
+            base_layer: 0,
+            layer: 0,
+            ..*self
+        }
     }
 
     /// Creates the generator of a shuffle buffer in layer `layer` of the shard.
@@ -145,6 +164,7 @@ impl SampleContext {
         let outer = (self.layer, self.rng.take());
         self.layer = self.base_layer.wrapping_add(layer);
         let result = call(self);
+        self.restart_rng();
         (self.layer, self.rng) = outer;
         result
     }
@@ -156,7 +176,7 @@ impl SampleContext {
         self.index = self.offset + index;
         // Stream 0 of a shard's key is the generator of the shard itself.
         self.stream = self.index as u64 + u64::from(self.shard.is_some());
-        self.rng = None;
+        self.restart_rng();
     }
 
     /// Returns the random number generator of the sample. Its numbers depend only on the loader's seed, the
@@ -216,6 +236,8 @@ impl SampleContext {
     /// assert!(all.into_iter().eq(0..10));
     /// ```
     pub fn epoch_rng(&self) -> ChaCha8Rng {
+        // Relaxed: `detect_draws` reads the flag through `&mut self`, so nothing runs at the same time.
+        self.has_drawn.store(true, Ordering::Relaxed);
         random::generator(random::layer_key(self.epoch_key, self.layer), 0)
     }
 
@@ -254,6 +276,18 @@ impl SampleContext {
         self.many = Many::Declined;
     }
 
+    /// Runs `call` with the sample's generator at its beginning. The returned flag is true if `call` has
+    /// drawn from it, or from that of another layer, or has asked for the generator of the epoch.
+    pub(crate) fn detect_draws<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
+        let (before, outer) = (mem::take(self.has_drawn.get_mut()), self.rng.take());
+        let result = call(self);
+        self.restart_rng();
+        self.rng = outer;
+        let has_drawn = mem::replace(self.has_drawn.get_mut(), before);
+        *self.has_drawn.get_mut() |= has_drawn;
+        (result, has_drawn)
+    }
+
     /// Runs `call` for a dataset whose sample 0 is sample `first` of the calling dataset.
     pub(crate) fn with_offset<R>(&mut self, first: usize, call: impl FnOnce(&mut Self) -> R) -> R {
         self.offset += first;
@@ -264,7 +298,9 @@ impl SampleContext {
 
     /// Restarts the generator of the sample.
     pub(crate) fn restart_rng(&mut self) {
-        self.rng = None;
+        if let Some(rng) = self.rng.take() {
+            *self.has_drawn.get_mut() |= rng.get_word_pos() > 0;
+        }
     }
 
     /// The worker that loads the sample, or `None` in the main process. Samples should not depend on the

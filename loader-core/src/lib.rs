@@ -94,6 +94,7 @@ mod worker_init;
 pub use batch_info::BatchInfo;
 pub use builder::Builder;
 pub use context::{SampleContext, Shard, WorkerInfo};
+pub use dataset::{CacheError, CachePart, Cached};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, Filter, InterleaveDataset,
     IterableDataset, Map, MixDataset, PackedDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator,

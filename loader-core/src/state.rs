@@ -132,7 +132,7 @@ impl Default for Batching {
 }
 
 /// Shortens a fingerprint to at most [`MAX_FINGERPRINT`] bytes.
-fn shorten(mut fingerprint: String) -> String {
+pub(crate) fn shorten(mut fingerprint: String) -> String {
     if fingerprint.len() > MAX_FINGERPRINT {
         let hash = format!("...#{:016x}", xxh3_64(fingerprint.as_bytes()));
         let room = MAX_FINGERPRINT - hash.len();

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fmt,
     io::{self, Write},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -145,6 +146,16 @@ pub enum Warning {
     NotPinned {
         /// Why, and what to do.
         reason: String,
+    },
+    /// A process cannot use the files of a [`Cached`](crate::Cached) dataset, or cannot write to them, for
+    /// example because the disk is full. It computes samples that are not in the cache. Each process prints
+    /// this warning at most once; [`Builder::on_warning`](crate::Builder::on_warning) does not get it.
+    #[error("the cache in {} is not filled: {problem}", folder.display())]
+    CacheNotUsed {
+        /// The cache's folder.
+        folder: PathBuf,
+        /// Why, and what happens instead.
+        problem: String,
     },
 }
 

@@ -14,6 +14,7 @@ macro_rules! pass_on_to_inner {
     };
 }
 
+mod cached;
 mod chain;
 mod concat;
 mod error;
@@ -36,6 +37,8 @@ mod tensors;
 #[cfg(test)]
 mod testing;
 
+use std::path::Path;
+
 use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -48,6 +51,7 @@ use crate::{
     sampler::{SplitError, random_split_by_counts, random_split_by_fractions},
 };
 
+pub use cached::{CacheError, CachePart, Cached};
 pub use chain::ChainDataset;
 pub use concat::{Concat, ConcatDataset};
 pub use error::ComposeError;
@@ -223,6 +227,53 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         Self: Sized,
     {
         Map::new(self, WithParams::new(params, function))
+    }
+
+    /// Keeps the samples in files in `folder`, so that each is computed once: in the first epoch, by the
+    /// worker that loads it. Later epochs, and other programs that use the folder at any time, read it. Use
+    /// it after an expensive stage without random numbers, such as decoding and scaling, and draw random
+    /// numbers in a [`map`](Self::map) after it.
+    ///
+    /// The cache belongs to one `version`, type of samples, [`len`](Self::len) and
+    /// [`fingerprint`](Self::fingerprint), and refuses another. It does not notice if the code or the options
+    /// of a stage have changed, such as the transform of images, or the fields of the type: change the
+    /// version with them. A sample must not depend on the epoch or the worker either, which the cache cannot
+    /// check.
+    ///
+    /// A process may be killed at any time: a sample is complete or absent. A damaged sample is absent. If a
+    /// sample cannot be written, for example because the disk is full, the process prints a warning, and
+    /// computes samples that are not in the cache. The files are as large as the encoded samples, and this
+    /// method never removes them. Samples of any type that bincode can encode can be cached.
+    ///
+    /// # Errors
+    /// Returns [`CacheError::Differs`] if the folder has the cache of another dataset or version,
+    /// [`CacheError::NotACache`] if its index is damaged, and [`CacheError::System`] if the files cannot be
+    /// opened or made. A sample that draws from [`SampleContext::rng`] or [`SampleContext::epoch_rng`] fails
+    /// with [`CacheError::RandomSample`].
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{prelude::*, rand::RngExt};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[1.0_f32, 2.0, 3.0], [3])?)?;
+    /// let roots = numbers.map(|row, _cx| Ok(row[0].sqrt())); // the expensive stage
+    /// let dataset = roots
+    ///     .cached(folder.path(), "1")?
+    ///     .map(|root, cx| Ok(root + cx.rng().random_range(-0.1..0.1_f32))); // new numbers in each epoch
+    /// let loader = DataLoader::builder(dataset).batch_size(3).build()?;
+    /// for epoch in 0..2 {
+    ///     let roots = loader.epoch(epoch)?.next().unwrap()?;
+    ///     assert!((roots.as_slice()[2] - 1.7).abs() < 0.2);
+    /// }
+    /// # anyhow::Ok(())
+    /// ```
+    fn cached(self, folder: impl AsRef<Path>, version: &str) -> Result<Cached<Self>, CacheError>
+    where
+        Self: Sized,
+        Self::Sample: Serialize + DeserializeOwned,
+    {
+        Cached::new(self, folder.as_ref(), version)
     }
 
     /// Concatenates this dataset and `other`: PyTorch's `+`. Calls can be chained: `a.concat(b).concat(c)`.

@@ -112,10 +112,13 @@ fn received(code: u8, shape: &[usize]) -> Result<(DType, usize), String> {
 fn from_written(written: Written) -> Result<AnyTensor, String> {
     let Written { dtype, shape, data: Bytes(data) } = written;
     let dtype = DType::from_name(&dtype).ok_or_else(|| format!("`{dtype}` is not a dtype"))?;
-    if bytes_of(dtype, &shape) != Some(data.len()) {
-        return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
+    if bytes_of(dtype, &shape) != Some(data.as_bytes().len()) {
+        return Err(format!(
+            "{} bytes do not fill a tensor of {dtype} with shape {shape:?}",
+            data.as_bytes().len()
+        ));
     }
-    Ok(AnyTensor { buffer: Arc::new(Buffer::copy_of(&data)), shape, dtype })
+    Ok(AnyTensor { buffer: Arc::new(data), shape, dtype })
 }
 
 struct BytesRef<'a>(&'a [u8]);
@@ -126,7 +129,8 @@ impl Serialize for BytesRef<'_> {
     }
 }
 
-struct Bytes(Vec<u8>);
+/// Bytes that are copied once, from the input to the memory of a tensor.
+struct Bytes(Buffer);
 
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -139,11 +143,7 @@ impl<'de> Deserialize<'de> for Bytes {
             }
 
             fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
-                Ok(Bytes(bytes.to_vec()))
-            }
-
-            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
-                Ok(Bytes(bytes))
+                Ok(Bytes(Buffer::copy_of(bytes)))
             }
 
             /// Formats without bytes, such as JSON, write a list of numbers.
@@ -152,10 +152,10 @@ impl<'de> Deserialize<'de> for Bytes {
                 while let Some(byte) = list.next_element()? {
                     bytes.push(byte);
                 }
-                Ok(Bytes(bytes))
+                Ok(Bytes(Buffer::copy_of(&bytes)))
             }
         }
-        deserializer.deserialize_byte_buf(Any(PhantomData))
+        deserializer.deserialize_bytes(Any(PhantomData))
     }
 }
 

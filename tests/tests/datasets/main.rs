@@ -1,5 +1,6 @@
 //! Kinds of dataset: map-style, iterable, composed of others, and datasets that change their process.
 
+mod cached;
 mod compositions;
 mod functions;
 mod get_many;

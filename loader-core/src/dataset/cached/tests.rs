@@ -1,0 +1,376 @@
+use std::{cell::Cell, collections::BTreeSet, fmt::Debug, fs, io::Write, os::unix::fs::FileExt};
+
+use nix::{sys::stat::Mode, unistd::mkfifo};
+use proptest::prelude::*;
+use rand::Rng;
+use tempfile::TempDir;
+
+use super::*;
+use crate::{Tensor, dataset::TensorDataset};
+
+thread_local! {
+    /// Samples that `Texts` computed in this thread.
+    static COMPUTED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Sample `i` is `i`, and a text whose length depends on `i`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Texts {
+    len: usize,
+    /// True if it has a `get_many`.
+    many: bool,
+    draws: Draws,
+    name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Draws {
+    Nothing,
+    /// Asks for the generator, as a transform without random steps does.
+    NothingFromSample,
+    FromSample,
+    FromEpoch,
+}
+
+impl Dataset for Texts {
+    type Sample = (u64, String);
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
+        COMPUTED.set(COMPUTED.get() + 1);
+        match self.draws {
+            Draws::Nothing => {}
+            Draws::NothingFromSample => _ = cx.rng(),
+            Draws::FromSample => _ = cx.rng().next_u64(),
+            Draws::FromEpoch => drop(cx.epoch_rng()),
+        }
+        Ok(text(index))
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Self::Sample>> {
+        match self.many {
+            true => indices.iter().map(|&index| self.get(index, cx)).collect(),
+            false => many::decline(self, indices, cx),
+        }
+    }
+
+    fn fingerprint(&self) -> String {
+        self.name.clone()
+    }
+}
+
+fn text(index: usize) -> (u64, String) {
+    (index as u64, index.to_string().repeat(index % 5 * 10))
+}
+
+fn texts(len: usize) -> Texts {
+    Texts { len, many: false, draws: Draws::Nothing, name: "texts".to_owned() }
+}
+
+/// Opens the cache as a process that has just started does. Returns the number of samples that are computed,
+/// if all are loaded.
+fn computed(folder: &TempDir, len: usize) -> usize {
+    let cached = texts(len).cached(folder, "1").unwrap();
+    let before = COMPUTED.get();
+    let mut cx = SampleContext::new(0);
+    for index in 0..len {
+        assert_eq!(cached.get(index, &mut cx).unwrap(), text(index));
+    }
+    COMPUTED.get() - before
+}
+
+/// The offset of the first entry.
+fn first_entry(folder: &TempDir) -> usize {
+    let index = fs::File::open(folder.path().join("index")).unwrap();
+    let identity::Header::Valid(_, _, entries) = identity::Header::read(&index).unwrap() else {
+        panic!("damaged")
+    };
+    entries as usize
+}
+
+#[test]
+fn samples_are_computed_once() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(computed(&folder, 20), 20);
+    assert_eq!(computed(&folder, 20), 0);
+    let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["index", "samples"]);
+}
+
+#[test]
+fn get_many_computes_only_what_is_absent() {
+    for many in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let cached = Texts { many, ..texts(10) }.cached(&folder, "1").unwrap();
+        let mut cx = SampleContext::new(0);
+        cached.get(3, &mut cx).unwrap();
+        let before = COMPUTED.get();
+        assert_eq!(cached.get_many(&[5, 3, 4], &mut cx).unwrap(), [5, 3, 4].map(text));
+        assert_eq!(COMPUTED.get() - before, 2);
+        let probed = many::try_get_many(&cached, &[1, 3, 2], &mut cx).unwrap();
+        assert_eq!(probed, many.then(|| [1, 3, 2].map(text).to_vec()));
+        let probed = many::try_get_many(&cached, &[3, 4], &mut cx).unwrap();
+        assert_eq!(probed, Some([3, 4].map(text).to_vec()), "what is in the cache is read together");
+    }
+}
+
+#[test]
+fn a_flipped_bit_makes_a_sample_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    computed(&folder, 8);
+    let [index, samples] = ["index", "samples"].map(|name| folder.path().join(name));
+    let (whole_index, whole_samples) = (fs::read(&index).unwrap(), fs::read(&samples).unwrap());
+    for byte in first_entry(&folder)..whole_index.len() {
+        let mut damaged = whole_index.clone();
+        damaged[byte] ^= 1 << (byte % 8);
+        fs::write(&index, damaged).unwrap();
+        assert_eq!(computed(&folder, 8), 1, "byte {byte} of the index");
+        assert_eq!(computed(&folder, 8), 0, "it was not stored again");
+        fs::write(&samples, &whole_samples).unwrap();
+    }
+    for byte in 0..whole_samples.len() {
+        let mut damaged = whole_samples.clone();
+        damaged[byte] ^= 1 << (byte % 8);
+        fs::write(&samples, damaged).unwrap();
+        fs::write(&index, &whole_index).unwrap();
+        assert_eq!(computed(&folder, 8), 1, "byte {byte} of the samples");
+        assert_eq!(computed(&folder, 8), 0, "it was not stored again");
+    }
+}
+
+#[test]
+fn torn_entries_and_truncated_files_make_samples_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    computed(&folder, 8);
+    let [index, samples] = ["index", "samples"].map(|name| folder.path().join(name));
+    let (whole_index, whole_samples) = (fs::read(&index).unwrap(), fs::read(&samples).unwrap());
+    let entries = first_entry(&folder);
+    for written in 0..ENTRY_BYTES {
+        // The beginning of a new entry over the old one, which is absent or that of another sample.
+        for old in [[0; ENTRY_BYTES].as_slice(), &whole_index[entries..][..ENTRY_BYTES]] {
+            let mut torn = whole_index.clone();
+            let place = entries + 3 * ENTRY_BYTES + written;
+            torn[place..][..ENTRY_BYTES - written].copy_from_slice(&old[written..]);
+            fs::write(&index, torn).unwrap();
+            fs::write(&samples, &whole_samples).unwrap();
+            assert!(computed(&folder, 8) <= 1);
+            assert_eq!(computed(&folder, 8), 0);
+        }
+    }
+    for (path, start, whole) in [(&index, entries, &whole_index), (&samples, 0, &whole_samples)] {
+        for len in start..whole.len() {
+            fs::write(&index, &whole_index).unwrap();
+            fs::write(&samples, &whole_samples).unwrap();
+            fs::write(path, &whole[..len]).unwrap();
+            assert!(computed(&folder, 8) > 0, "{} bytes of {}", len, path.display());
+            assert_eq!(computed(&folder, 8), 0);
+        }
+    }
+    fs::remove_file(&samples).unwrap();
+    assert_eq!(computed(&folder, 8), 8);
+}
+
+const ENTRY_BYTES: usize = store::ENTRY;
+
+proptest! {
+    // Each case flushes a new index to the disk.
+    #![proptest_config(ProptestConfig::with_cases(50))]
+
+    #[test]
+    fn arbitrary_bytes_are_never_a_wrong_sample(
+        entries in prop::collection::vec(any::<u8>(), 0..300),
+        samples in prop::collection::vec(any::<u8>(), 0..300),
+        at in 0..250_u64,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        computed(&folder, 8);
+        let start = first_entry(&folder) as u64;
+        let open = |name: &str| fs::OpenOptions::new().write(true).open(folder.path().join(name)).unwrap();
+        open("index").write_all_at(&entries, start + at).unwrap();
+        open("samples").write_all_at(&samples, at).unwrap();
+        computed(&folder, 8);
+        prop_assert_eq!(computed(&folder, 8), 0);
+    }
+
+    /// Each step is a process that computes a sample, or reads one, or is killed in the middle of a write.
+    #[test]
+    fn processes_share_the_cache_in_any_order(
+        steps in prop::collection::vec((0..3_usize, 0..12_usize, any::<bool>()), 1..60),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let processes = [(); 3].map(|()| texts(12).cached(&folder, "1").unwrap());
+        let mut asked = BTreeSet::new();
+        let before = COMPUTED.get();
+        for (process, index, is_killed) in steps {
+            if is_killed {
+                let path = folder.path().join("samples");
+                let mut samples = fs::OpenOptions::new().append(true).open(path).unwrap();
+                samples.write_all(&text(index).1.as_bytes()[index % 5..]).unwrap();
+                continue;
+            }
+            let sample = processes[process].get(index, &mut SampleContext::new(0)).unwrap();
+            prop_assert_eq!(sample, text(index));
+            asked.insert(index);
+        }
+        prop_assert_eq!(COMPUTED.get() - before, asked.len());
+    }
+}
+
+/// Returns the part that differs, and the text of the error.
+fn difference<D: Dataset<Sample: Serialize + DeserializeOwned> + Debug>(
+    folder: &TempDir,
+    dataset: D,
+    version: &str,
+) -> (CachePart, String) {
+    let error = dataset.cached(folder, version).unwrap_err();
+    let text = error.to_string();
+    let CacheError::Differs { part, .. } = error else { panic!("{error}") };
+    (part, text)
+}
+
+#[test]
+fn a_cache_of_something_else_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    computed(&folder, 8);
+    let (part, text) = difference(&folder, texts(8), "2");
+    assert_eq!(part, CachePart::Version);
+    assert!(text.ends_with(
+        "does not fit: its version is `1`, that of the dataset is `2`; remove the folder to fill the cache again, or \
+         name another folder"
+    ));
+    assert_eq!(difference(&folder, texts(9), "1").0, CachePart::Len);
+    let renamed = Texts { name: "other".to_owned(), ..texts(8) };
+    assert_eq!(difference(&folder, renamed, "1").0, CachePart::Fingerprint);
+    let mapped = texts(8).map(|(number, _), _cx| Ok(number));
+    let (part, text) = difference(&folder, mapped, "1");
+    assert_eq!(part, CachePart::SampleType);
+    assert!(text.contains("is `(u64, alloc::string::String)`, that of the dataset is `u64`"), "{text}");
+    assert_eq!(computed(&folder, 8), 0, "a refusal changes nothing");
+}
+
+#[test]
+fn a_damaged_header_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    computed(&folder, 2);
+    let index = folder.path().join("index");
+    let whole = fs::read(&index).unwrap();
+    let refused = |bytes: &[u8]| {
+        fs::write(&index, bytes).unwrap();
+        texts(2).cached(&folder, "1").unwrap_err()
+    };
+    let header = 5 * size_of::<u64>()
+        + codec::encode(&("1", "(u64, alloc::string::String)", 2_u64, "texts")).unwrap().len();
+    for byte in 0..header {
+        let mut damaged = whole.clone();
+        damaged[byte] ^= 1 << (byte % 8);
+        match refused(&damaged) {
+            CacheError::NotACache { .. } => {}
+            CacheError::Differs { part: CachePart::Format, .. } if (8..16).contains(&byte) => {}
+            error => panic!("byte {byte}: {error}"),
+        }
+        assert!(matches!(refused(&whole[..byte]), CacheError::NotACache { .. }), "cut after {byte} bytes");
+    }
+}
+
+#[test]
+fn what_is_not_a_file_or_a_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |place: &Path| match texts(2).cached(place, "1").unwrap_err() {
+        CacheError::System { source, .. } => source.to_string(),
+        error => panic!("{error}"),
+    };
+    fs::write(folder.path().join("file"), "").unwrap();
+    refused(&folder.path().join("file"));
+    for name in ["index", "samples"] {
+        let place = folder.path().join(format!("with a pipe as {name}"));
+        fs::create_dir(&place).unwrap();
+        mkfifo(&place.join(name), Mode::S_IRWXU).unwrap();
+        assert!(refused(&place).ends_with("is not a regular file"));
+        let place = folder.path().join(format!("with a folder as {name}"));
+        fs::create_dir_all(place.join(name)).unwrap();
+        refused(&place);
+    }
+}
+
+#[test]
+fn random_samples_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut cx = SampleContext::new(0);
+    let index_of = |error: anyhow::Error| match error.downcast_ref() {
+        Some(CacheError::RandomSample { index, .. }) => *index,
+        _ => panic!("{error}"),
+    };
+    for draws in [Draws::FromSample, Draws::FromEpoch] {
+        for many in [false, true] {
+            let cached = Texts { draws, many, ..texts(8) }.cached(&folder, "1").unwrap();
+            assert_eq!(index_of(cached.get(5, &mut cx).unwrap_err()), 5);
+            assert_eq!(index_of(cached.get_many(&[6, 7], &mut cx).unwrap_err()), 6);
+        }
+    }
+    let random = texts(8).map(|(number, _), cx| Ok((number ^ cx.rng().next_u64(), String::new())));
+    let mapped = random.cached(folder.path().join("mapped"), "1").unwrap();
+    let error = mapped.get(2, &mut cx).unwrap_err();
+    assert!(error.to_string().ends_with("draw them in a `map` after `cached`"), "{error}");
+    let asks = Texts { draws: Draws::NothingFromSample, ..texts(8) }.cached(&folder, "1").unwrap();
+    assert_eq!(asks.get(3, &mut cx).unwrap(), text(3));
+    // A dataset around the cache may draw, before and after it.
+    cx.rng().next_u64();
+    let after = texts(8).cached(&folder, "1").unwrap().map(|sample, cx| Ok((sample, cx.rng().next_u64())));
+    let (sample, first) = after.get(2, &mut cx).unwrap();
+    assert_eq!((sample, after.get(2, &mut cx).unwrap().1), (text(2), first), "read as computed");
+    assert_eq!(computed(&folder, 8), 6, "no random sample was stored");
+}
+
+#[test]
+fn a_full_cache_computes_what_it_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    let cached = texts(8).cached(&folder, "1").unwrap().max_bytes(100);
+    for round in 0..2 {
+        for index in 0..8 {
+            assert_eq!(cached.get(index, &mut SampleContext::new(0)).unwrap(), text(index), "round {round}");
+        }
+    }
+    let len = fs::metadata(folder.path().join("samples")).unwrap().len();
+    assert!((1..=100).contains(&len));
+    let lacking = computed(&folder, 8);
+    assert!((1..8).contains(&lacking), "{lacking}");
+    assert_eq!(computed(&folder, 8), 0, "a process without the limit has filled it");
+}
+
+#[test]
+fn a_folder_that_is_replaced_later_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let cached = texts(8).cached(&folder, "1").unwrap();
+    let opened = cached.clone().max_bytes(u64::MAX);
+    opened.get(0, &mut SampleContext::new(0)).unwrap();
+    ["index", "samples"].map(|name| fs::remove_file(folder.path().join(name)).unwrap());
+    texts(9).cached(&folder, "another").unwrap();
+    for cached in [cached, opened] {
+        assert_eq!(cached.get(1, &mut SampleContext::new(0)).unwrap(), text(1));
+    }
+    assert_eq!(fs::metadata(folder.path().join("samples")).unwrap().len(), 0);
+}
+
+/// Fills the cache with the type that samples had before it was changed.
+fn fill_with_the_old_type(folder: &TempDir) {
+    let words = TensorDataset::new(Tensor::from_slice(&[7_u32; 4], [4]).unwrap()).unwrap();
+    let cached = words.map(|row, _cx| Ok(row[0])).cached(folder, "1").unwrap();
+    (0..4).for_each(|index| assert_eq!(cached.get(index, &mut SampleContext::new(0)).unwrap(), 7));
+}
+
+#[test]
+fn samples_of_a_changed_type_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    fill_with_the_old_type(&folder);
+    let words = TensorDataset::new(Tensor::from_slice(&[7_u32; 4], [4]).unwrap()).unwrap();
+    let mut cached = words.map(|row, _cx| Ok((row[0], 0_u8))).cached(folder.path().join("new"), "1").unwrap();
+    // A real program has the same name for both types.
+    cached.identity.sample = "u32".to_owned();
+    cached.folder = folder.path().into();
+    let error = cached.get(1, &mut SampleContext::new(0)).unwrap_err();
+    assert!(matches!(error.downcast_ref(), Some(CacheError::NotReadable { index: 1, .. })), "{error}");
+}
