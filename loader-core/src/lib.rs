@@ -117,7 +117,7 @@ pub use pool::{WorkerProgram, WorkerStartError};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
-pub use tensor::{AnyTensor, DType, Element, Tensor, TensorError};
+pub use tensor::{AnyTensor, BytesArray, DType, Element, Tensor, TensorError};
 pub use warning::Warning;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.

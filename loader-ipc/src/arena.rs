@@ -183,6 +183,11 @@ pub(crate) fn allocate(len: usize) -> Option<Allocation> {
     })
 }
 
+/// Returns true while this thread encodes a batch into a slot.
+pub fn is_encoding() -> bool {
+    CURRENT.with_borrow(|current| matches!(current.as_deref(), Some(Backing::Slot(slot)) if slot.encoding))
+}
+
 /// Returns the offset of the first `len` bytes of `buffer` in the slot that this thread is encoding into.
 /// Copies them there, once per batch, if they are elsewhere. Returns `None` if no batch is being encoded: the
 /// caller must serialise the bytes themselves.

@@ -1,6 +1,7 @@
 //! Dense arrays of numbers.
 
 mod any;
+mod bytes;
 mod element;
 mod rows;
 mod serial;
@@ -10,6 +11,7 @@ use std::{fmt, sync::Arc};
 use loader_ipc::buffer::Buffer;
 
 pub use any::{AnyStack, AnyTensor};
+pub use bytes::BytesArray;
 pub use element::{DType, Element};
 pub(crate) use rows::Rows;
 

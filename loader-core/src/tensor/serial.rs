@@ -2,14 +2,15 @@
 //! that is sent to workers, it is encoded as a reference to shared memory. Everywhere else its elements are
 //! encoded.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use loader_ipc::{arena, attach, buffer::Buffer, lent};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, Visitor},
+    de::Error as _,
     ser::{Error as _, SerializeStruct},
 };
+use serde_bytes::Bytes;
 
 use super::{AnyTensor, DType, Element, Tensor, bytes_of};
 
@@ -32,10 +33,11 @@ struct Attached<S> {
 /// Encoding elsewhere: the elements themselves, in little-endian order, which is that of memory:
 /// `loader-ipc` does not compile for big-endian processors.
 #[derive(Deserialize)]
-struct Written {
+struct Written<'a> {
     dtype: String,
     shape: Vec<usize>,
-    data: Bytes,
+    #[serde(borrow, with = "serde_bytes")]
+    data: Cow<'a, [u8]>,
 }
 
 impl<T: Element> Serialize for Tensor<T> {
@@ -98,7 +100,7 @@ fn serialize<S: Serializer>(
     let mut written = serializer.serialize_struct("Tensor", 3)?;
     written.serialize_field("dtype", dtype.name())?;
     written.serialize_field("shape", shape)?;
-    written.serialize_field("data", &BytesRef(bytes))?;
+    written.serialize_field("data", Bytes::new(bytes))?;
     written.end()
 }
 
@@ -109,54 +111,13 @@ fn received(code: u8, shape: &[usize]) -> Result<(DType, usize), String> {
     Ok((dtype, bytes))
 }
 
-fn from_written(written: Written) -> Result<AnyTensor, String> {
-    let Written { dtype, shape, data: Bytes(data) } = written;
+fn from_written(written: Written<'_>) -> Result<AnyTensor, String> {
+    let Written { dtype, shape, data } = written;
     let dtype = DType::from_name(&dtype).ok_or_else(|| format!("`{dtype}` is not a dtype"))?;
-    if bytes_of(dtype, &shape) != Some(data.as_bytes().len()) {
-        return Err(format!(
-            "{} bytes do not fill a tensor of {dtype} with shape {shape:?}",
-            data.as_bytes().len()
-        ));
+    if bytes_of(dtype, &shape) != Some(data.len()) {
+        return Err(format!("{} bytes do not fill a tensor of {dtype} with shape {shape:?}", data.len()));
     }
-    Ok(AnyTensor { buffer: Arc::new(data), shape, dtype })
-}
-
-struct BytesRef<'a>(&'a [u8]);
-
-impl Serialize for BytesRef<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(self.0)
-    }
-}
-
-/// Bytes that are copied once, from the input to the memory of a tensor.
-struct Bytes(Buffer);
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any(PhantomData<()>);
-        impl<'de> Visitor<'de> for Any {
-            type Value = Bytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Bytes, E> {
-                Ok(Bytes(Buffer::copy_of(bytes)))
-            }
-
-            /// Formats without bytes, such as JSON, write a list of numbers.
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Bytes, A::Error> {
-                let mut bytes = Vec::new();
-                while let Some(byte) = list.next_element()? {
-                    bytes.push(byte);
-                }
-                Ok(Bytes(Buffer::copy_of(&bytes)))
-            }
-        }
-        deserializer.deserialize_bytes(Any(PhantomData))
-    }
+    Ok(AnyTensor { buffer: Arc::new(Buffer::copy_of(&data)), shape, dtype })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{fmt, ops::Index, sync::Arc};
 
 use loader_core::{
-    AnyTensor, DType, Element, Sample, Tensor, TensorError,
+    AnyTensor, BytesArray, DType, Element, Sample, Tensor, TensorError,
     collate::{AnyStack, CollateError, CollateProblem, Convert, Stack},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -47,7 +47,7 @@ pub enum Column {
     /// Texts.
     Texts(Vec<String>),
     /// Bytes.
-    Bytes(Vec<Vec<u8>>),
+    Bytes(BytesArray),
     /// Records.
     Columns(Columns),
     /// Lists, unchanged.
@@ -66,7 +66,7 @@ impl Column {
     }
 
     /// Returns the bytes, or `None` if this is another kind of column.
-    pub fn bytes(&self) -> Option<&[Vec<u8>]> {
+    pub fn bytes(&self) -> Option<&BytesArray> {
         if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
     }
 }
@@ -334,7 +334,7 @@ impl FieldStack {
             Self::Tensor(stack) => Column::Tensor(stack.finish()?),
             Self::Ragged(rows) => padded(&rows)?,
             Self::Texts(texts) => Column::Texts(texts),
-            Self::Bytes(bytes) => Column::Bytes(bytes),
+            Self::Bytes(list) => Column::Bytes(BytesArray::new(&list).map_err(CollateProblem::from)?),
             Self::Records(stack) => Column::Columns(stack.finish()?),
             Self::Values(values) => Column::Values(values),
         })

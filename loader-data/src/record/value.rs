@@ -20,8 +20,8 @@ pub enum Value {
     Number(Scalar),
     /// A text. A batch of them is a `Vec<String>`.
     Text(String),
-    /// Bytes, such as an encoded image. A batch of them is a `Vec<Vec<u8>>`.
-    Bytes(Vec<u8>),
+    /// Bytes, such as an encoded image. A batch of them is a [`BytesArray`](loader_core::BytesArray).
+    Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
     /// Numbers of one dtype in a shape. A batch of them is a tensor with one dimension more, so their shapes must be
     /// equal.
     Tensor(AnyTensor),
