@@ -71,7 +71,6 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
 #[cfg(feature = "formats")]
 mod records {
     use loader_data::RecordConfig;
-    use serde::Deserialize;
 
     use super::{Config, DatasetSection, Kind, LoaderOptions, Path, Stop};
 
@@ -88,12 +87,7 @@ mod records {
         target: &Path,
         folder: &Path,
     ) -> Result<(DatasetSection, LoaderOptions), Stop> {
-        let Config { dataset, loader, .. } = Config::load(target)?;
-        let mut dataset = RecordConfig::deserialize(dataset).map_err(|error| {
-            // Which keys there are depends on `kind`, so serde reads the keys a second time and loses their lines.
-            let error = error.to_string();
-            Stop::InvalidArguments(format!("{}: in [dataset]: {}", target.display(), error.trim_end()))
-        })?;
+        let Config { mut dataset, loader, .. } = Config::load_as::<RecordConfig>(target)?;
         dataset.relative_to(folder);
         Ok((DatasetSection::Records(Box::new(dataset)), loader))
     }

@@ -16,7 +16,7 @@ const MIN_SIMILARITY: f64 = 0.7;
 /// Explains an error from reading `text`.
 pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) -> ConfigError {
     let span = error.span().unwrap_or(0..0);
-    let place = Location::of(text, span.start, path);
+    let mut place = Location::of(text, span.start, path);
     let Ok(document) = DeTable::parse(text) else {
         let mut problem = error.message().to_owned();
         let found = text.get(span).unwrap_or_default();
@@ -25,11 +25,18 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
         }
         return ConfigError::NotToml { place, problem };
     };
-    let (keys, is_table) = keys_at(document.get_ref(), span.start);
+    let (mut keys, mut is_table) = keys_at(document.get_ref(), span.start);
     let Message { kind, names } = Message::new(error.message());
     match kind {
         Kind::UnknownField => {
             let key = names.first().cloned().unwrap_or_default();
+            let lost = Lost { key: &key, known: &names[1..] };
+            if keys.last() != Some(&key)
+                && let Some(found) = lost.find(document.get_ref(), &keys)
+            {
+                place = Location::of(text, found.offset, path);
+                (keys, is_table) = (found.keys, found.is_table);
+            }
             let section = keys[..keys.len().saturating_sub(1)].join(".");
             let known = names.get(1..).unwrap_or_default().to_vec();
             let mut likely =
@@ -101,6 +108,49 @@ fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
         }
     }
     (Vec::new(), false)
+}
+
+/// An unknown key whose place serde has lost. For an enum with `#[serde(tag = "...")]`, serde first reads the whole
+/// table, and the error is then about the table.
+struct Lost<'a> {
+    key: &'a str,
+    /// The keys that are known in its table.
+    known: &'a [String],
+}
+
+/// Where a key is.
+struct Found {
+    /// The keys that lead to it, with itself, outermost first.
+    keys: Vec<String>,
+    offset: usize,
+    is_table: bool,
+    /// Number of keys beside it that are known.
+    known: usize,
+}
+
+impl Lost<'_> {
+    /// Finds the key in the table at `place` or inside of that table. If several tables have such a key, it is the one
+    /// that has the most keys that are known.
+    fn find(&self, document: &DeTable<'_>, place: &[String]) -> Option<Found> {
+        let mut table = document;
+        for key in place {
+            table = table.get(key.as_str())?.get_ref().as_table()?;
+        }
+        self.find_in(table, place)
+    }
+
+    fn find_in(&self, table: &DeTable<'_>, place: &[String]) -> Option<Found> {
+        let here = table.get_key_value(self.key).map(|(key, value)| Found {
+            keys: [place, &[self.key.to_owned()]].concat(),
+            offset: key.span().start,
+            is_table: value.get_ref().is_table(),
+            known: table.keys().filter(|key| self.known.iter().any(|known| known == key.get_ref())).count(),
+        });
+        let inside = table.iter().filter_map(|(key, value)| {
+            self.find_in(value.get_ref().as_table()?, &[place, &[key.get_ref().to_string()]].concat())
+        });
+        here.into_iter().chain(inside).max_by_key(|found| found.known)
+    }
 }
 
 /// A parsed error message of serde. An implementation of `Deserialize` reports its errors as text only.

@@ -260,6 +260,39 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_key_of_a_tagged_enum_has_its_line() {
+        #[derive(Debug, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "kebab-case")]
+        enum Dataset {
+            Lines(Lines),
+        }
+
+        #[derive(Debug, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Lines {
+            path: PathBuf,
+            #[serde(default)]
+            cache: Cache,
+        }
+
+        #[derive(Debug, Default, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        struct Cache {
+            folder: PathBuf,
+        }
+
+        let message = |keys: &str| {
+            let text = format!("[dataset]\nkind = \"lines\"\n{keys}");
+            Config::from_toml_as::<Dataset>(&text).unwrap_err().to_string()
+        };
+        let unknown = message("path = \"a\"\npth = 1\n");
+        assert_eq!(unknown, "line 4: unknown key `pth` in [dataset]; did you mean `path`?");
+        let inside = message("path = \"a\"\n[dataset.cache]\nfolder = \"b\"\npath = 1\n");
+        assert_eq!(inside, "line 6: unknown key `path` in [dataset.cache]; expected one of `folder`");
+        assert_eq!(message(""), "line 1: `path` is missing in [dataset]");
+    }
+
+    #[test]
     fn an_unknown_key_lists_all_options() {
         let error = Config::from_toml("[loader]\nxyz = 1").unwrap_err();
         let ConfigError::UnknownKey(unknown) = error else { panic!("{error:?}") };
