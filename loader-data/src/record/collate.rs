@@ -8,7 +8,7 @@ use loader_core::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Record, Scalar, Value};
+use super::{Record, Scalar, Value, names::Name};
 
 /// A batch of [`Record`]s: one [`Column`] for each field, in the order of the first record.
 ///
@@ -166,8 +166,8 @@ impl Serialize for Columns {
 
 impl<'de> Deserialize<'de> for Columns {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let columns = Vec::<(String, Column)>::deserialize(deserializer)?;
-        Ok(Self { columns: columns.into_iter().map(|(name, column)| (name.into(), column)).collect() })
+        let columns = Vec::<(Name, Column)>::deserialize(deserializer)?;
+        Ok(Self { columns: columns.into_iter().map(|(Name(name), column)| (name, column)).collect() })
     }
 }
 

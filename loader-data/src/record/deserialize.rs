@@ -15,7 +15,7 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use super::{Record, Scalar, Value, value::Number};
+use super::{Record, Scalar, Value, names::Name, value::Number};
 
 type Error = de::value::Error;
 
@@ -84,7 +84,7 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut record = Record::new();
-        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+        while let Some((Name(name), value)) = map.next_entry::<Name, Value>()? {
             record.set(name, value);
         }
         Ok(record.into())

@@ -4,6 +4,7 @@ mod collate;
 mod convert;
 mod deserialize;
 mod fields;
+mod names;
 mod value;
 
 use std::{any::Any, fmt, sync::Arc};
@@ -20,7 +21,10 @@ pub use value::{Scalar, Value};
 
 #[cfg(feature = "parquet")]
 pub(crate) use deserialize::stacked;
+#[cfg(feature = "tar")]
+pub(crate) use names::shared;
 
+use self::names::Name;
 use crate::error::DataProblem;
 
 /// One row of a file: named values, in the order of the file.
@@ -154,7 +158,7 @@ impl<'de> Deserialize<'de> for Record {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Record, A::Error> {
                 let mut record = Record::new();
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                while let Some((Name(name), value)) = map.next_entry::<Name, Value>()? {
                     record.set(name, value);
                 }
                 Ok(record)

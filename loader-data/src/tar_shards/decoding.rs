@@ -10,7 +10,7 @@ use super::images::Images;
 use super::{KEY, URL, samples::RawSample};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    record::{FieldOptions, Record, Value},
+    record::{FieldOptions, Record, Value, shared},
     source::Location,
 };
 
@@ -56,15 +56,18 @@ impl Decoding {
     ) -> Result<R> {
         let error = |member: String, problem| DataError::new(location, problem).at(Position::Member(member));
         let mut record = Record::new();
-        record.set(KEY, sample.key.as_str());
-        record.set(URL, location.to_string().trim_matches('`'));
+        record.set(shared(KEY), sample.key.as_str());
+        record.set(shared(URL), location.to_string().trim_matches('`'));
         let names = self.names(&sample).map_err(|problem| error(sample.key.clone(), problem))?;
         for ((field, data), name) in sample.fields.into_iter().zip(names) {
             if self.fields.selected().is_some_and(|selected| !selected.contains(&name)) {
                 continue;
             }
             let value = self.value(&field, data, rng);
-            record.set(name, value.map_err(|problem| error(format!("{}.{field}", sample.key), problem))?);
+            record.set(
+                shared(&name),
+                value.map_err(|problem| error(format!("{}.{field}", sample.key), problem))?,
+            );
         }
         let row = self.fields.apply(record).and_then(Record::into_row);
         row.map_err(|problem| error(sample.key, problem))
