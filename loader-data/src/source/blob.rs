@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     sync::Arc,
     thread::{self, JoinHandle},
+    time::SystemTime,
 };
 
 use bytes::Bytes;
@@ -33,7 +34,11 @@ pub(crate) struct Blob {
 
 #[derive(Debug)]
 enum Inner {
-    Local(File),
+    Local {
+        file: File,
+        /// Time of the last modification, which is that of the listed file.
+        modified: SystemTime,
+    },
     #[cfg(feature = "cloud")]
     Remote(super::remote::Object),
 }
@@ -56,7 +61,8 @@ impl Blob {
         let open = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
         let metadata = open.metadata().map_err(failed)?;
         file.check_unchanged(&DataFile::of(file.location.clone(), &metadata)?)?;
-        Ok(Self { file, inner: Inner::Local(open) })
+        let modified = metadata.modified().map_err(failed)?;
+        Ok(Self { file, inner: Inner::Local { file: open, modified } })
     }
 
     /// Takes a file on a server.
@@ -78,13 +84,19 @@ impl Blob {
     /// Fills `bytes` with the content at `offset`.
     ///
     /// # Errors
-    /// Returns [`DataProblem::Truncated`] if the file ends before `bytes` is full.
+    /// Returns [`DataProblem::Changed`] if the file is not what was listed, and [`DataProblem::Truncated`] if it ends
+    /// before `bytes` is full.
     pub(crate) fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         match &self.inner {
-            Inner::Local(file) => file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => self.error(offset, DataProblem::Truncated),
-                _ => self.error(offset, error),
-            }),
+            Inner::Local { file, modified } => {
+                let read = file.read_exact_at(bytes, offset);
+                // After the read, because a write sets the time before it changes the content.
+                self.check_unchanged(file, *modified)?;
+                read.map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => self.error(offset, DataProblem::Truncated),
+                    _ => self.error(offset, error),
+                })
+            }
             #[cfg(feature = "cloud")]
             Inner::Remote(_) => {
                 let end = offset.saturating_add(bytes.len() as u64);
@@ -93,6 +105,16 @@ impl Blob {
                 Ok(())
             }
         }
+    }
+
+    /// Returns an error if the open file has another size or time than the listed file.
+    fn check_unchanged(&self, file: &File, modified: SystemTime) -> Result<()> {
+        let failed = |error: io::Error| DataError::new(&self.file.location, error);
+        let now = file.metadata().map_err(failed)?;
+        if (now.len(), now.modified().map_err(failed)?) == (self.file.len, modified) {
+            return Ok(());
+        }
+        self.file.check_unchanged(&DataFile::of(self.file.location.clone(), &now)?)
     }
 
     /// Returns the bytes of `range`.
@@ -117,7 +139,9 @@ impl Blob {
     pub(crate) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         ranges.iter().try_for_each(|range| self.check(range))?;
         match &self.inner {
-            Inner::Local(_) => ranges.iter().map(|range| self.read(range.clone()).map(Bytes::from)).collect(),
+            Inner::Local { .. } => {
+                ranges.iter().map(|range| self.read(range.clone()).map(Bytes::from)).collect()
+            }
             #[cfg(feature = "cloud")]
             Inner::Remote(object) => object.read(ranges).map_err(|problem| {
                 let offset = ranges.iter().map(|range| range.start).min().unwrap_or_default();
@@ -148,7 +172,7 @@ impl Blob {
 
     pub(crate) fn is_remote(&self) -> bool {
         match &self.inner {
-            Inner::Local(_) => false,
+            Inner::Local { .. } => false,
             #[cfg(feature = "cloud")]
             Inner::Remote(_) => true,
         }

@@ -6,6 +6,8 @@ use std::{
     os::unix::fs::FileTypeExt,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
 };
 
 use loader_core::SharedVec;
@@ -19,6 +21,12 @@ use crate::error::{DataError, DataProblem, Result};
 
 /// Max number of files that one worker keeps open.
 const MAX_OPEN: usize = 64;
+
+/// The clocks of local file systems advance in steps of at most 10 ms. Two writes in one step leave the same time.
+const CLOCK_STEP: Duration = Duration::from_millis(20);
+
+/// Max number of times that listing waits for the next step of the clock.
+const MAX_WAITS: usize = 5;
 
 /// A file of a dataset, as it was when the dataset was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,7 +220,7 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
         io::ErrorKind::NotFound => DataError::new(&location, DataProblem::NotFound),
         _ => DataError::new(&location, error),
     };
-    let metadata = fs::metadata(path).map_err(failed)?;
+    let metadata = settled_metadata(path).map_err(failed)?;
     if !metadata.is_dir() {
         files.push(DataFile::of(location, &metadata)?);
         return Ok(());
@@ -223,8 +231,8 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let metadata =
-                fs::metadata(&path).map_err(|error| DataError::new(Location::from(path.clone()), error))?;
+            let metadata = settled_metadata(&path)
+                .map_err(|error| DataError::new(Location::from(path.clone()), error))?;
             if metadata.is_dir() && !name.starts_with('.') {
                 folders.push(path);
             } else if extensions.iter().any(|extension| name.ends_with(extension)) && !name.starts_with('.') {
@@ -238,6 +246,21 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
     }
     files[before..].sort_by(|one, other| one.location.cmp(&other.location));
     Ok(())
+}
+
+/// Returns the metadata of `path`. If a file was modified just now, waits until every later write leaves another time.
+/// A program that writes all the time delays this for at most 0.1 s: its next write leaves another time anyway.
+fn settled_metadata(path: &Path) -> io::Result<fs::Metadata> {
+    for _ in 0..MAX_WAITS {
+        let metadata = fs::metadata(path)?;
+        // The time may be in the future if another machine has written the file.
+        let age = metadata.modified()?.elapsed().unwrap_or(CLOCK_STEP);
+        if !metadata.is_file() || age >= CLOCK_STEP {
+            return Ok(metadata);
+        }
+        thread::sleep(CLOCK_STEP - age);
+    }
+    fs::metadata(path)
 }
 
 impl DataFile {
@@ -275,6 +298,8 @@ impl DataFile {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -316,9 +341,27 @@ mod tests {
         let files = Files::list([&file], &[]).unwrap();
         assert_eq!(files.open(0).unwrap().read(0..3).unwrap(), b"one");
         let again = Files::list([&file], &[]).unwrap();
-        fs::write(&file, "three").unwrap();
+        fs::write(&file, "two").unwrap();
         assert!(matches!(again.open(0).unwrap_err().problem, DataProblem::Changed { .. }));
         fs::remove_file(&file).unwrap();
         assert!(matches!(again.open(0).unwrap_err().problem, DataProblem::NotFound));
+    }
+
+    #[test]
+    fn an_open_file_that_is_written_to_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        for _ in 0..10 {
+            fs::write(&path, "one").unwrap();
+            let files = Files::list([&path], &[]).unwrap();
+            let blob = files.open(0).unwrap();
+            assert_eq!(blob.read(0..3).unwrap(), b"one");
+            // At once, in place, with the same size.
+            fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"two").unwrap();
+            assert!(matches!(blob.read(0..3).unwrap_err().problem, DataProblem::Changed { .. }));
+            fs::write(&path, "").unwrap();
+            let error = blob.read_ranges(&[1..2]).unwrap_err();
+            assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
+        }
     }
 }

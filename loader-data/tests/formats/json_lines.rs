@@ -191,8 +191,8 @@ fn a_file_that_changes_after_it_was_opened_is_an_error() {
         error.downcast::<DataError>().unwrap().problem
     };
     assert!(matches!(error(&opened_later), DataProblem::Changed { .. }));
-    // A file that is open is cut off before the line.
-    assert!(matches!(error(&rows), DataProblem::Truncated));
+    // This one has been open since the index was made.
+    assert!(matches!(error(&rows), DataProblem::Changed { .. }));
 }
 
 #[test]

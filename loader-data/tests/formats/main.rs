@@ -2,6 +2,7 @@
 //! tools; `fixtures/README.md` says how.
 
 mod arrays;
+mod changed;
 mod everywhere;
 mod json_lines;
 mod parquet;

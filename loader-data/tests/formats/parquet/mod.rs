@@ -11,7 +11,7 @@ use loader_data::{Parquet, Record, Value};
 use serde_json::Value as Json;
 
 /// Returns the path of a fixture, which may be a pattern.
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/parquet")).join(name)
 }
 
