@@ -360,7 +360,7 @@ mod tests {
             fs::OpenOptions::new().write(true).open(&path).unwrap().write_all(b"two").unwrap();
             assert!(matches!(blob.read(0..3).unwrap_err().problem, DataProblem::Changed { .. }));
             fs::write(&path, "").unwrap();
-            let error = blob.read_ranges(&[1..2]).unwrap_err();
+            let error = blob.read_ranges(std::slice::from_ref(&(1..2))).unwrap_err();
             assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
         }
     }

@@ -347,7 +347,7 @@ fn a_folder_that_is_replaced_later_is_not_used() {
     let cached = texts(8).cached(&folder, "1").unwrap();
     let opened = cached.clone().max_bytes(u64::MAX);
     opened.get(0, &mut SampleContext::new(0)).unwrap();
-    ["index", "samples"].map(|name| fs::remove_file(folder.path().join(name)).unwrap());
+    ["index", "samples"].iter().for_each(|name| fs::remove_file(folder.path().join(name)).unwrap());
     texts(9).cached(&folder, "another").unwrap();
     for cached in [cached, opened] {
         assert_eq!(cached.get(1, &mut SampleContext::new(0)).unwrap(), text(1));
