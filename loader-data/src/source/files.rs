@@ -231,11 +231,21 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with('.') {
+                continue;
+            }
+            if !extensions.iter().any(|extension| name.ends_with(extension)) {
+                // Other files may vanish at any time, such as an index that another process is storing.
+                if path.is_dir() {
+                    folders.push(path);
+                }
+                continue;
+            }
             let metadata = settled_metadata(&path)
                 .map_err(|error| DataError::new(Location::from(path.clone()), error))?;
-            if metadata.is_dir() && !name.starts_with('.') {
+            if metadata.is_dir() {
                 folders.push(path);
-            } else if extensions.iter().any(|extension| name.ends_with(extension)) && !name.starts_with('.') {
+            } else {
                 files.push(DataFile::of(Location::from(path), &metadata)?);
             }
         }

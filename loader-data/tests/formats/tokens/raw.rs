@@ -131,5 +131,5 @@ fn a_file_that_shrinks_is_an_error() {
     tokens.get(0, cx).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(20).unwrap();
     let error = tokens.get(1, cx).unwrap_err().downcast::<DataError>().unwrap();
-    assert!(matches!(error.problem, DataProblem::Truncated), "{error}");
+    assert!(matches!(error.problem, DataProblem::Changed { .. }), "{error}");
 }
