@@ -29,6 +29,7 @@ pub(crate) enum Kind {
     Tar,
     IndexedTar,
     Tokens,
+    Arrays,
 }
 
 impl Kind {
@@ -39,6 +40,7 @@ impl Kind {
         let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
         match () {
             () if ends(&[".jsonl", ".ndjson"]) => Some(Self::JsonLines),
+            () if ends(&[".npz", ".safetensors"]) => Some(Self::Arrays),
             () if ends(&[".parquet"]) => Some(Self::Parquet),
             () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst"]) => Some(Self::Tar),
             () => None,

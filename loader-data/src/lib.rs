@@ -38,7 +38,13 @@ mod index;
 mod json_lines;
 #[cfg(feature = "json-lines")]
 mod lines;
-#[cfg(any(feature = "json-lines", feature = "parquet", feature = "tar", feature = "tokens"))]
+#[cfg(any(
+    feature = "arrays",
+    feature = "json-lines",
+    feature = "parquet",
+    feature = "tar",
+    feature = "tokens"
+))]
 mod options;
 #[cfg(feature = "parquet")]
 mod parquet;

@@ -49,6 +49,21 @@ fn records_do_not_depend_on_the_number_of_workers() {
 }
 
 #[test]
+fn arrays_can_have_files_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    // IDX files: 40 rows of two bytes, and 40 numbers.
+    let x = [&[0, 0, 8, 2, 0, 0, 0, 40, 0, 0, 0, 2][..], &[7; 80]].concat();
+    fs::write(folder.path().join("x"), x).unwrap();
+    let label: Vec<u8> = [0, 0, 8, 1, 0, 0, 0, 40].into_iter().chain(0..40).collect();
+    fs::write(folder.path().join("label"), label).unwrap();
+    let config = folder.path().join("run.toml");
+    let text =
+        "[dataset]\nkind = \"arrays\"\nfiles = { x = \"x\", label = \"label\" }\n[loader]\nbatch_size = 4\n";
+    fs::write(&config, text).unwrap();
+    assert_eq!(digest(&config, &["--num-workers", "0"]), digest(&config, &["--num-workers", "2"]));
+}
+
+#[test]
 fn wrong_configs_of_records_are_refused() {
     let refusal = |kind: &str, keys: &str, arguments: &[&str]| {
         let folder = folder(kind, keys);
