@@ -77,10 +77,7 @@ fn wrong_configs_of_records_are_refused() {
         "{kind}"
     );
     let key = refusal("json-lines", "field = [\"x\"]\n", &[]);
-    assert!(
-        key.contains("run.toml, line 4: unknown key `field` in [dataset]; did you mean `fields`?"),
-        "{key}"
-    );
+    assert!(key.contains("run.toml, line 4: unknown key `field` in [dataset]"), "{key}");
     let size = refusal("json-lines", "", &["--size", "48"]);
     assert!(size.contains("--size") && size.contains("`json-lines`"), "{size}");
     let samples = refusal("json-lines-stream", "", &["--samples", "5"]);
