@@ -7,10 +7,11 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use loader_core::SharedVec;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -22,11 +23,9 @@ use crate::error::{DataError, DataProblem, Result};
 /// Max number of files that one worker keeps open.
 const MAX_OPEN: usize = 64;
 
-/// The clocks of local file systems advance in steps of at most 10 ms. Two writes in one step leave the same time.
-const CLOCK_STEP: Duration = Duration::from_millis(20);
-
-/// Max number of times that listing waits for the next step of the clock.
-const MAX_WAITS: usize = 5;
+/// Max step of the clock from which local file systems take the times of files. Two writes in one step leave the same
+/// time.
+const MAX_CLOCK_STEP: Duration = Duration::from_millis(10);
 
 /// A file of a dataset, as it was when the dataset was opened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -258,19 +257,28 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
     Ok(())
 }
 
-/// Returns the metadata of `path`. If a file was modified just now, waits until every later write leaves another time.
-/// A program that writes all the time delays this for at most 0.1 s: its next write leaves another time anyway.
+/// Returns the metadata of `path`. If a file was modified in this step of the clock, waits for the next step, so that a
+/// later write leaves another time. Does not wait for a program that writes all the time: its next write leaves another
+/// time anyway.
 fn settled_metadata(path: &Path) -> io::Result<fs::Metadata> {
-    for _ in 0..MAX_WAITS {
+    let start = Instant::now();
+    loop {
         let metadata = fs::metadata(path)?;
+        let now = clock_of_files();
         // The time may be in the future if another machine has written the file.
-        let age = metadata.modified()?.elapsed().unwrap_or(CLOCK_STEP);
-        if !metadata.is_file() || age >= CLOCK_STEP {
+        let in_this_step = now..=now + MAX_CLOCK_STEP;
+        let is_settled = !metadata.is_file() || !in_this_step.contains(&metadata.modified()?);
+        if is_settled || start.elapsed() > 2 * MAX_CLOCK_STEP {
             return Ok(metadata);
         }
-        thread::sleep(CLOCK_STEP - age);
+        thread::sleep(MAX_CLOCK_STEP / 10);
     }
-    fs::metadata(path)
+}
+
+/// The clock from which local file systems take the times of files.
+fn clock_of_files() -> SystemTime {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    UNIX_EPOCH + Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32)
 }
 
 impl DataFile {
@@ -280,7 +288,7 @@ impl DataFile {
         let found = match kind {
             _ if kind.is_file() => {
                 let modified = metadata.modified().map_err(|error| DataError::new(&location, error))?;
-                let since = modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
                 return Ok(Self { location, len: metadata.len(), version: format!("modified at {since:?}") });
             }
             _ if kind.is_dir() => "a folder",

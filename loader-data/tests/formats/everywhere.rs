@@ -1,6 +1,13 @@
 //! Checks that hold for every dataset: the output does not depend on the workers, on their deaths, or on a resume.
 
-use std::{process, sync::mpsc, thread, time::Duration};
+use std::{
+    fs::{self, OpenOptions},
+    path::Path,
+    process,
+    sync::mpsc,
+    thread,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use loader_core::{DataLoader, Digest, Iter, collate::Batch};
 use nix::{
@@ -43,6 +50,14 @@ pub(crate) fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) 
     let batches = build(3).epoch(0).unwrap().map(Result::unwrap).collect();
     drop(done);
     batches
+}
+
+/// Writes a file that looks old. Opening a file that was written just now waits for the next step of the clock, which
+/// thousands of files make long.
+pub(crate) fn write_old(path: &Path, content: &[u8]) {
+    fs::write(path, content).unwrap();
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
 }
 
 /// Digests of order and content, and the number of batches.

@@ -6,6 +6,7 @@ use loader_core::{DataLoader, Dataset, IterableDataset, OnBadSample, SampleConte
 use loader_data::{DataError, DataProblem, FieldOptions, Parquet, ParquetOptions};
 
 use super::{fixture, open};
+use crate::everywhere::write_old;
 
 /// Returns the error of opening the files that `pattern` stands for.
 fn refused(pattern: &Path) -> DataError {
@@ -16,7 +17,7 @@ fn refused(pattern: &Path) -> DataError {
 fn refused_bytes(bytes: &[u8]) -> DataError {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
-    fs::write(&path, bytes).unwrap();
+    write_old(&path, bytes);
     refused(&path)
 }
 
@@ -187,7 +188,7 @@ fn a_loader_skips_the_rows_of_a_damaged_row_group() {
 fn read_all(bytes: &[u8]) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
-    fs::write(&path, bytes).unwrap();
+    write_old(&path, bytes);
     let dataset = Parquet::open(&path).ok()?;
     let mut cx = SampleContext::new(0);
     let last = dataset.len().checked_sub(1)?;

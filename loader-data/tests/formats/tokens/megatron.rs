@@ -7,7 +7,7 @@ use loader_data::{DataError, DataProblem, Position, TokenDocuments, Tokens};
 use tempfile::TempDir;
 
 use super::{all, fixture, windows, written};
-use crate::everywhere::same_everywhere;
+use crate::everywhere::{same_everywhere, write_old};
 
 /// Number of tokens of each document that `write.py` writes.
 fn lengths() -> impl Iterator<Item = usize> {
@@ -171,7 +171,7 @@ fn a_changed_index_never_panics() {
         for change in [1, 0x80, 0xff] {
             let mut changed = whole.clone();
             changed[at] ^= change;
-            fs::write(&index, changed).unwrap();
+            write_old(&index, &changed);
             if let Ok(documents) = TokenDocuments::<i64>::open(&index) {
                 for number in iter::once(0).chain(documents.len().checked_sub(1)) {
                     documents.get(number, cx).unwrap();
