@@ -57,7 +57,7 @@ pub enum ArrayFormat {
 }
 
 impl ArraysOptions {
-    /// Returns the options for the files that `pattern` stands for, see [`Arrays::open`].
+    /// Returns the options for the files that `pattern` stands for, see [`Arrays::open`](crate::Arrays::open).
     pub fn new(pattern: impl AsRef<Path>) -> Self {
         Self::default().path(pattern)
     }
@@ -70,7 +70,7 @@ impl ArraysOptions {
     }
 
     /// Adds a field whose array is in files of its own (`.npy` or IDX, one array in each), see
-    /// [`Arrays::open_fields`].
+    /// [`Arrays::open_fields`](crate::Arrays::open_fields).
     #[must_use]
     pub fn field(mut self, name: impl Into<String>, pattern: impl AsRef<Path>) -> Self {
         self.files.entry(name.into()).or_default().0.push(pattern.as_ref().to_owned());
