@@ -24,6 +24,10 @@ pub(crate) enum Command {
     Run(Box<RunArguments>),
     /// Print the indices of each batch, one line of JSON per batch; needs no dataset
     Plan(Box<PlanArguments>),
+    /// Read a dataset once and print its fields, types, shapes, lengths, classes and bad files
+    Inspect(Box<InspectArguments>),
+    /// Make the stored indexes of JSON lines, lines of text and tar archives, or check them
+    Index(IndexArguments),
 }
 
 #[derive(Debug, Args)]
@@ -90,6 +94,51 @@ pub(crate) struct PlanArguments {
     pub(crate) epochs: u64,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct InspectArguments {
+    /// Folder of images, folder of data files, data files, or a config (a .toml file), as for `loader run`
+    pub(crate) target: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) loader: LoaderArguments<false>,
+
+    /// Read only this number of samples, rounded up to whole batches [default: all]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(crate) limit: Option<usize>,
+
+    /// Write the images of the first batch, side by side, to this PNG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) contact_sheet: Option<PathBuf>,
+
+    /// Exit with status 1 if a file or a sample cannot be read
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "read only by `loader index`"))]
+pub(crate) struct IndexArguments {
+    /// Data files (.jsonl, .ndjson, .txt or .tar; a pattern too), a folder of them, or a config (a .toml file)
+    pub(crate) target: PathBuf,
+
+    /// Make nothing; exit with status 1 if an index is missing, stale or damaged
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Where the indexes are stored: `cache`, `beside` (FILE.index) or a folder [default: as configured, or cache]
+    #[cfg(feature = "formats")]
+    #[arg(long = "index", value_name = "PLACE", value_parser = crate::index::place)]
+    pub(crate) place: Option<loader_data::IndexPlace>,
+
+    /// Print one JSON object per file instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 impl Arguments {
     /// Reads the command line. If it asks for help or the version, prints that and returns
     /// [`Stop::HelpPrinted`].
@@ -106,7 +155,12 @@ impl Arguments {
     }
 
     pub(crate) fn json(&self) -> bool {
-        matches!(&self.command, Command::Run(arguments) if arguments.json)
+        match &self.command {
+            Command::Run(arguments) => arguments.json,
+            Command::Plan(_) => false,
+            Command::Inspect(arguments) => arguments.json,
+            Command::Index(arguments) => arguments.json,
+        }
     }
 }
 
@@ -159,6 +213,8 @@ fn called() -> &'static str {
     match std::env::args_os().nth(1) {
         Some(command) if command == "run" => "loader run",
         Some(command) if command == "plan" => "loader plan",
+        Some(command) if command == "inspect" => "loader inspect",
+        Some(command) if command == "index" => "loader index",
         _ => "loader",
     }
 }

@@ -1,6 +1,9 @@
 //! The `[dataset]` section of a config, and the dataset that it describes.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use clap::ValueEnum;
 use loader_data::{ImageFolder, MAX_FILE_BYTES, Step, Transform};
@@ -22,6 +25,7 @@ pub(crate) struct KindOnly {
 pub(crate) enum Kind {
     /// JPEG and PNG files with one sub-folder per class.
     ImageFolder,
+    Arrays,
     JsonLines,
     JsonLinesStream,
     Parquet,
@@ -45,6 +49,29 @@ impl Kind {
             () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst"]) => Some(Self::Tar),
             () => None,
         }
+    }
+
+    /// Returns the kind of the data files that lie directly in `folder`; `None` if there are none, as in a folder of
+    /// classes.
+    ///
+    /// # Errors
+    /// Returns an error if there are files of several kinds.
+    pub(crate) fn of_folder(folder: &Path) -> Result<Option<Self>, Stop> {
+        // If the folder cannot be listed, opening the dataset returns the error.
+        let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
+        let mut found = None;
+        for path in entries.map_while(Result::ok).map(|entry| entry.path()) {
+            let Some(kind) = Self::of_files(&path).filter(|_| path.is_file()) else { continue };
+            if *found.get_or_insert(kind) != kind {
+                let message = format!(
+                    "`{}` has data files of several formats; give a pattern such as `{}`",
+                    folder.display(),
+                    folder.join("*.jsonl").display()
+                );
+                return Err(Stop::InvalidArguments(message));
+            }
+        }
+        Ok(found)
     }
 }
 
@@ -182,6 +209,21 @@ impl ResolvedImages {
                 Opened::U8(images.transform(self.steps())?)
             }
         })
+    }
+
+    /// Opens the folder for images as they are in the files.
+    pub(crate) fn open_untransformed(&self) -> Result<ImageFolder<u8>, Stop> {
+        Ok(ImageFolder::open_u8(&self.path)?.max_file_bytes(self.max_file_bytes))
+    }
+
+    /// Opens the folder for images that can be shown: of one size, and not normalised.
+    pub(crate) fn open_thumbnails(&self) -> Result<ImageFolder<u8>, Stop> {
+        let transform = match self.transform {
+            TransformName::None => TransformName::Eval,
+            transform => transform,
+        };
+        let shown = Self { transform, pixels: Pixels::U8, ..self.clone() };
+        Ok(self.open_untransformed()?.transform(shown.steps())?)
     }
 
     fn steps(&self) -> Transform {

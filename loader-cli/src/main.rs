@@ -1,4 +1,5 @@
-//! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches.
+//! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches;
+//! `loader inspect` prints what is in a dataset; `loader index` makes the stored indexes of data files.
 //!
 //! `arguments`, `options` and `settings` read the command line and the config. `dataset` and `run` open and
 //! load the dataset, `events` and `reporter` print what happens, and `stop` determines the exit status.
@@ -6,6 +7,9 @@
 mod arguments;
 mod dataset;
 mod events;
+#[cfg(feature = "formats")]
+mod index;
+mod inspect;
 mod interrupt;
 mod options;
 mod plan;
@@ -39,9 +43,16 @@ fn main() -> ExitCode {
         Interrupt::watch().map_err(Stop::NoSignals).and_then(|interrupt| match &arguments.command {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
             Command::Plan(arguments) => plan::plan(arguments, interrupt).map(|()| 0),
+            Command::Inspect(arguments) => inspect::inspect(arguments, &mut reporter, interrupt),
+            #[cfg(feature = "formats")]
+            Command::Index(arguments) => index::index(arguments, &reporter),
+            #[cfg(not(feature = "formats"))]
+            Command::Index(_) => Err(Stop::InvalidArguments(
+                "this `loader` was built without `index`; build it with `--features formats`".to_owned(),
+            )),
         });
     match outcome {
-        Ok(failed_batches) => ExitCode::from(u8::from(failed_batches > 0)),
+        Ok(failures) => ExitCode::from(u8::from(failures > 0)),
         Err(stop) => {
             reporter.stopped(&stop);
             stop.status()

@@ -43,17 +43,25 @@ impl Screen {
     }
 }
 
-/// The progress of one epoch.
+/// The progress of a task, such as one epoch.
 #[derive(Debug)]
 pub(crate) struct Progress {
     screen: Screen,
     shown: Shown,
-    /// Text such as "epoch 0 of 2".
-    epoch: String,
-    /// Number of batches of the epoch, if known.
-    batches: Option<u64>,
+    task: Task,
     /// Time of the last update.
     updated: Instant,
+}
+
+/// What a progress is about.
+#[derive(Debug, Default)]
+pub(crate) struct Task {
+    /// Text such as "epoch 0 of 2".
+    pub(crate) name: String,
+    /// Number of units in total, such as the batches of an epoch, if known.
+    pub(crate) total: Option<u64>,
+    /// Name of the units.
+    pub(crate) unit: &'static str,
 }
 
 #[derive(Debug)]
@@ -67,20 +75,13 @@ enum Shown {
 impl Progress {
     /// Creates a progress that shows nothing until [`begin`](Self::begin) is called.
     pub(crate) fn none(screen: Screen) -> Self {
-        Self { screen, shown: Shown::Nothing, epoch: String::new(), batches: None, updated: Instant::now() }
+        Self { screen, shown: Shown::Nothing, task: Task::default(), updated: Instant::now() }
     }
 
-    /// Begins epoch `epoch`, counted from 0, of `epochs`. If standard error is not a terminal, a line is
-    /// printed after each `interval`, or none if there is no interval.
-    pub(crate) fn begin(
-        &mut self,
-        epoch: u64,
-        epochs: u64,
-        batches: Option<usize>,
-        interval: Option<Duration>,
-    ) {
-        self.epoch = format!("epoch {epoch} of {epochs}");
-        self.batches = batches.map(|batches| batches as u64);
+    /// Begins `task`. If standard error is not a terminal, a line is printed after each `interval`, or none if there is
+    /// no interval.
+    pub(crate) fn begin(&mut self, task: Task, interval: Option<Duration>) {
+        self.task = task;
         self.updated = Instant::now();
         self.shown = match interval {
             _ if io::stderr().is_terminal() => Shown::Bar(self.bar()),
@@ -91,16 +92,17 @@ impl Progress {
 
     fn bar(&self) -> ProgressBar {
         let style = ProgressStyle::with_template("{prefix} [{bar:20}] {pos}/{len}{wide_msg}");
-        let bar = ProgressBar::with_draw_target(self.batches, ProgressDrawTarget::stderr())
+        let bar = ProgressBar::with_draw_target(self.task.total, ProgressDrawTarget::stderr())
             .with_style(style.expect("the template is a constant"))
-            .with_prefix(self.epoch.clone());
+            .with_prefix(self.task.name.clone());
         self.screen.replace_bar(Some(bar.clone()));
         bar.tick();
         bar
     }
 
-    /// Updates the bar or prints a line, if it is time to. Calls `report` only then.
-    pub(crate) fn update(&mut self, report: impl FnOnce() -> EpochReport) {
+    /// Updates the bar or prints a line, if it is time to. Calls `state` only then, which returns the number of units
+    /// that are done and the text that follows it.
+    pub(crate) fn update(&mut self, state: impl FnOnce(&Task) -> (u64, String)) {
         let interval = match &self.shown {
             Shown::Bar(_) => INTERVAL,
             Shown::Lines(interval) => *interval,
@@ -110,17 +112,16 @@ impl Progress {
             return;
         }
         self.updated = Instant::now();
-        let report = report();
-        let done = report.batches + report.errors;
-        let figures = figures(&report, self.batches);
+        let (done, text) = state(&self.task);
         match &self.shown {
             Shown::Bar(bar) => {
-                bar.set_message(figures);
+                bar.set_message(text);
                 bar.set_position(done);
             }
             _ => {
-                let all = self.batches.map(|batches| format!("/{batches}")).unwrap_or_default();
-                self.screen.error_line(&format!("{}: {done}{all} batches{figures}", self.epoch));
+                let Task { name, total, unit } = &self.task;
+                let all = total.map(|total| format!("/{total}")).unwrap_or_default();
+                self.screen.error_line(&format!("{name}: {done}{all} {unit}{text}"));
             }
         }
     }
@@ -131,16 +132,21 @@ impl Progress {
     }
 }
 
-/// Formats the estimated time left, the speed, and the share of time after the first batch spent waiting.
-fn figures(report: &EpochReport, batches: Option<u64>) -> String {
+/// Returns the number of batches that an epoch has returned, and its figures: the estimated time left, the speed, and
+/// the share of time after the first batch spent waiting.
+pub(crate) fn of_epoch(report: &EpochReport, task: &Task) -> (u64, String) {
     let done = report.batches + report.errors;
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
     let waiting = if steady > 0.0 { report.waiting.as_secs_f64() / steady } else { 0.0 };
-    let left = batches.filter(|_| done > 0).map(|batches| {
-        let share = batches.saturating_sub(done) as f64 / done as f64;
-        let left = Duration::try_from_secs_f64(report.elapsed.as_secs_f64() * share).unwrap_or(Duration::MAX);
-        format!(", {} left", FormattedDuration(left))
-    });
-    let (left, speed) = (left.unwrap_or_default(), report.samples_per_second());
-    format!("{left}, {speed:.0} samples/s, {:.0} % waiting", 100.0 * waiting)
+    let left = time_left(done, task, report.elapsed);
+    let speed = report.samples_per_second();
+    (done, format!("{left}, {speed:.0} samples/s, {:.0} % waiting", 100.0 * waiting))
+}
+
+/// Formats the estimated time left, such as `, 00:02:05 left`, after `elapsed`; nothing if it cannot be estimated.
+pub(crate) fn time_left(done: u64, task: &Task, elapsed: Duration) -> String {
+    let Some(total) = task.total.filter(|_| done > 0) else { return String::new() };
+    let share = total.saturating_sub(done) as f64 / done as f64;
+    let left = Duration::try_from_secs_f64(elapsed.as_secs_f64() * share).unwrap_or(Duration::MAX);
+    format!(", {} left", FormattedDuration(left))
 }

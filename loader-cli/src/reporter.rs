@@ -9,7 +9,7 @@ use loader_core::{BatchInfo, Digest, EpochReport, Error};
 
 use crate::{
     events::{Event, hex},
-    progress::{Progress, Screen},
+    progress::{self, Progress, Screen, Task},
     stop::Stop,
 };
 
@@ -46,13 +46,29 @@ impl Reporter {
         batches: Option<usize>,
         interval: Duration,
     ) {
+        let total = batches.map(|batches| batches as u64);
+        self.begin(Task { name: format!("epoch {epoch} of {epochs}"), total, unit: "batches" }, interval);
+    }
+
+    /// Begins to show the progress of `task`, as [`epoch_begins`](Self::epoch_begins) does.
+    pub(crate) fn begin(&mut self, task: Task, interval: Duration) {
         let interval = Some(interval).filter(|interval| !interval.is_zero() && !self.json);
-        self.progress.begin(epoch, epochs, batches, interval);
+        self.progress.begin(task, interval);
+    }
+
+    /// Updates the progress. Calls `state` only if it is shown, see [`Progress::update`].
+    pub(crate) fn update(&mut self, state: impl FnOnce(&Task) -> (u64, String)) {
+        self.progress.update(state);
+    }
+
+    /// Ends the progress.
+    pub(crate) fn finish(&mut self) {
+        self.progress.finish();
     }
 
     /// Updates the progress after a batch. Calls `report` only if the progress is shown.
     pub(crate) fn batch_finished(&mut self, report: impl FnOnce() -> EpochReport) {
-        self.progress.update(report);
+        self.progress.update(|task| progress::of_epoch(&report(), task));
     }
 
     /// Prints the error that took the place of `batch`, or that ended the epoch if `batch` is `None`.
@@ -96,7 +112,8 @@ impl Reporter {
         drop(self.event(&event));
     }
 
-    fn line(&self, text: &str) -> io::Result<()> {
+    /// Prints a line on standard output.
+    pub(crate) fn line(&self, text: &str) -> io::Result<()> {
         self.screen.without_bar(|| writeln!(io::stdout(), "{text}"))
     }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::{
     arguments::RunArguments,
     dataset::{DatasetSection, ImageSection, Kind, KindOnly, ResolvedDataset},
+    options::LoaderArguments,
     stop::Stop,
 };
 
@@ -20,9 +21,8 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
-        let (mut dataset, loader) = read_target(&arguments.target)?;
+        let (mut dataset, mut loader) = read(&arguments.target, &arguments.loader)?;
         arguments.apply_to(&mut dataset)?;
-        let mut loader = arguments.loader.options.clone().over(LoaderOptions::from_env()?).over(loader);
         if arguments.samples.is_some() {
             // `--samples` draws samples in random order, so `shuffle` has no effect.
             loader.shuffle = None;
@@ -36,11 +36,21 @@ impl Settings {
     }
 }
 
-/// Reads the config at `target`. If `target` is a folder, returns settings for the images in it; if it is the name of
-/// other data files, or a pattern for such names, settings for them.
+/// Returns the dataset that `target` names, and the options of the loader in order of precedence.
+pub(crate) fn read(
+    target: &Path,
+    arguments: &LoaderArguments<false>,
+) -> Result<(DatasetSection, LoaderOptions), Stop> {
+    let (dataset, loader) = read_target(target)?;
+    Ok((dataset, arguments.options.clone().over(LoaderOptions::from_env()?).over(loader)))
+}
+
+/// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or otherwise for the
+/// images in it; if it is the name of other data files, or a pattern for such names, settings for them.
 fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
-    if !is_config && let Some(kind) = Kind::of_files(target).filter(|_| !target.is_dir()) {
+    let kind = if target.is_dir() { Kind::of_folder(target)? } else { Kind::of_files(target) };
+    if !is_config && let Some(kind) = kind {
         return records::of_files(kind, target).map(|dataset| (dataset, LoaderOptions::default()));
     }
     if target.is_dir() || (!is_config && !target.exists()) {

@@ -1,6 +1,6 @@
 //! The reasons why a command ends early.
 
-use std::{io, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode};
 
 use loader_core::{Error, config::ConfigError};
 use loader_data::{ImageFolderError, TransformError};
@@ -22,6 +22,13 @@ pub(crate) enum Stop {
     Reported,
     /// Standard output cannot be written. A closed pipe is not an error, as in `loader plan ... | head`.
     Output(io::Error),
+    /// A file that the command was asked to write cannot be written.
+    FileNotWritten {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// The contact sheet would have no image.
+    NoImages(String),
     /// SIGINT cannot be handled.
     NoSignals(io::Error),
     Interrupted,
@@ -50,7 +57,12 @@ impl Stop {
             ) => WRONG_REQUEST,
             Self::HelpPrinted(status) => *status,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-            Self::Loader(_) | Self::Reported | Self::Output(_) | Self::NoSignals(_) => FAILED,
+            Self::Loader(_)
+            | Self::Reported
+            | Self::Output(_)
+            | Self::FileNotWritten { .. }
+            | Self::NoImages(_)
+            | Self::NoSignals(_) => FAILED,
             Self::Interrupted => INTERRUPTED,
         })
     }
@@ -68,6 +80,10 @@ impl Stop {
             Self::Loader(error) => (error.kind(), error.to_string()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
             Self::Output(error) => ("OutputFailed", format!("cannot write to standard output: {error}")),
+            Self::FileNotWritten { path, error } => {
+                ("OutputFailed", format!("`{}` cannot be written: {error}", path.display()))
+            }
+            Self::NoImages(reason) => ("NoImages", format!("--contact-sheet: {reason}")),
             Self::NoSignals(error) => ("System", format!("cannot watch for Ctrl-C: {error}")),
             Self::HelpPrinted(_) | Self::Reported => return None,
             Self::Interrupted => ("Interrupted", "interrupted".to_owned()),

@@ -1,11 +1,17 @@
 //! Datasets of records by name, as a config describes them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize};
 
-use crate::{error::DataError, record::Record};
+use crate::{
+    error::DataError,
+    json_lines, parquet,
+    record::Record,
+    source::{DataFile, Files, Location},
+    tar_shards,
+};
 
 /// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method that
 /// opens them, and the dataset.
@@ -57,6 +63,16 @@ macro_rules! formats {
                 match self {
                     $(Self::$map(options) => options.start_at(folder.as_ref()),)*
                     $(Self::$stream(options) => options.start_at(folder.as_ref()),)*
+                }
+            }
+
+            /// Replaces the files by `files`, such as some of those that [`files`](Self::files) has returned, and
+            /// returns true. If fields of arrays have files of their own (the key `files`), it changes nothing and
+            /// returns false, because no row can be read without all of them.
+            pub fn set_files(&mut self, files: Vec<PathBuf>) -> bool {
+                match self {
+                    $(Self::$map(options) => options.set_files(files),)*
+                    $(Self::$stream(options) => options.set_files(files),)*
                 }
             }
 
@@ -228,6 +244,39 @@ formats! {
         "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
         "tar" Tar(crate::TarOptions).open -> crate::TarShards;
     }
+}
+
+impl RecordConfig {
+    /// Lists the files of the dataset, in its order, and reads none of them: the path or URL of each, and its number of
+    /// bytes. Of Megatron's pairs of token files it lists the indexes. Of arrays it lists the files with all fields,
+    /// then those of single fields.
+    ///
+    /// # Errors
+    /// Returns an error if a pattern stands for no file, or a file is not a regular file.
+    pub fn files(&self) -> Result<Vec<(PathBuf, u64)>, DataError> {
+        let stream_extensions = [json_lines::EXTENSIONS, json_lines::STREAM_EXTENSIONS].concat();
+        let files = match self {
+            Self::Arrays(options) => {
+                return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
+            }
+            Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
+            Self::JsonLinesStream(options) => options.source.files(&stream_extensions),
+            Self::Parquet(options) | Self::ParquetStream(options) => {
+                options.source.files(&parquet::EXTENSIONS)
+            }
+            Self::IndexedTar(options) | Self::Tar(options) => options.source.files(&tar_shards::EXTENSIONS),
+            Self::Tokens(options) => options.files(),
+        }?;
+        Ok(entries(&files).collect())
+    }
+}
+
+/// Returns the path or URL of each file, and its number of bytes.
+fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
+    (0..files.len()).map(|index| match files.get(index) {
+        DataFile { location: Location::Path(path), len, .. } => (path.into(), len),
+        DataFile { location: Location::Url(url), len, .. } => (url.into(), len),
+    })
 }
 
 /// What a [`RecordConfig`] describes.

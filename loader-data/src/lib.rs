@@ -72,7 +72,7 @@ pub use image_folder::{
     Step, Transform, TransformError,
 };
 #[cfg(any(feature = "json-lines", feature = "tar"))]
-pub use index::IndexPlace;
+pub use index::{IndexPlace, IndexStatus, StoredIndex};
 #[cfg(feature = "json-lines")]
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
 #[cfg(feature = "json-lines")]

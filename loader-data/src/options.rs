@@ -143,6 +143,13 @@ macro_rules! format_options {
                 self.source.start_at(folder);
             }
 
+            #[cfg(feature = "formats")]
+            #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
+            pub(crate) fn set_files(&mut self, files: Vec<std::path::PathBuf>) -> bool {
+                self.source.path = files;
+                true
+            }
+
             $(
                 crate::options::setter! {
                     $(#[doc = $doc])*

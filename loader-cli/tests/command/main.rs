@@ -1,9 +1,12 @@
 //! Tests of the `loader` command as a process.
 
 mod failures;
+mod inspect;
 mod interrupt;
 mod killed;
 mod plan;
+#[cfg(feature = "formats")]
+mod record_tools;
 #[cfg(feature = "formats")]
 mod records;
 mod run;

@@ -98,7 +98,7 @@ impl ArraysOptions {
     }
 
     /// Lists the files: first those with all fields, then those of single fields with the name of the field.
-    pub(super) fn sources(&self) -> Result<Vec<Source<'_>>, DataError> {
+    pub(crate) fn sources(&self) -> Result<Vec<Source<'_>>, DataError> {
         let mut sources = Vec::new();
         if !self.source.path.is_empty() || self.files.is_empty() {
             let files = self.source.files(&EXTENSIONS)?;
@@ -111,6 +111,16 @@ impl ArraysOptions {
         Ok(sources)
     }
 
+    /// Replaces the files with all fields, unless there are files of single fields.
+    #[cfg(feature = "formats")]
+    pub(crate) fn set_files(&mut self, files: Vec<PathBuf>) -> bool {
+        let replaces = self.files.is_empty();
+        if replaces {
+            self.source.path = files;
+        }
+        replaces
+    }
+
     #[cfg(feature = "formats")]
     pub(crate) fn start_at(&mut self, folder: &Path) {
         self.source.start_at(folder);
@@ -119,8 +129,8 @@ impl ArraysOptions {
 }
 
 /// Files whose rows follow each other.
-pub(super) struct Source<'a> {
-    pub(super) files: Files,
+pub(crate) struct Source<'a> {
+    pub(crate) files: Files,
     pub(super) format: Option<ArrayFormat>,
     /// Name of the only field, instead of the names in the files.
     pub(super) field: Option<&'a str>,

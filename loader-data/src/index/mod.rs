@@ -6,11 +6,11 @@
 pub(crate) mod parallel;
 mod stored;
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use stored::{Kind, load, store};
+pub(crate) use stored::{Kind, check, load, store};
 
 /// Where the index of a data file is stored, so that the next program that opens the file need not read all
 /// of it.
@@ -31,4 +31,44 @@ pub enum IndexPlace {
     Folder(PathBuf),
     /// Nowhere: made each time that the dataset is opened.
     None,
+}
+
+/// The stored index of a data file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoredIndex {
+    /// Path or URL of the data file.
+    pub file: String,
+    /// Path of the index; `None` if the file has no stored index.
+    pub path: Option<PathBuf>,
+    /// Whether a dataset uses the index.
+    pub status: IndexStatus,
+}
+
+/// Whether a dataset uses a stored index, or makes another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum IndexStatus {
+    /// It is used.
+    Current,
+    /// There is none.
+    Missing,
+    /// It was made from another version of the data file, or for another format.
+    Stale,
+    /// It is no index, or its checksum is wrong, or it cannot be read.
+    Damaged,
+    /// No index of this file is stored: the file is too small, or [`IndexPlace`] has no place for it.
+    NotStored,
+}
+
+impl fmt::Display for IndexStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Current => "current",
+            Self::Missing => "missing",
+            Self::Stale => "stale",
+            Self::Damaged => "damaged",
+            Self::NotStored => "not stored",
+        })
+    }
 }

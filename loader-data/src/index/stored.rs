@@ -16,7 +16,7 @@ use std::{
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
-use super::IndexPlace;
+use super::{IndexPlace, IndexStatus, StoredIndex};
 use crate::source::{DataFile, Location};
 
 /// Tells what the words of an index mean. A changed meaning needs another kind.
@@ -31,7 +31,24 @@ const MIN_CACHED: u64 = 1 << 20;
 
 /// Returns the stored index of `file`, or `None` if there is none that fits its content.
 pub(crate) fn load(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<Vec<u64>> {
-    read(&path_of(place, kind, file)?, &identity(kind, file)).ok()?
+    read(&path_of(place, kind, file)?, &identity(kind, file)).ok()
+}
+
+/// Describes the stored index of `file`. `fits` tells whether its words can be an index of the file.
+pub(crate) fn check(
+    place: &IndexPlace,
+    kind: Kind,
+    file: &DataFile,
+    fits: impl Fn(&[u64]) -> bool,
+) -> StoredIndex {
+    let path = path_of(place, kind, file);
+    let status = match path.as_ref().map(|path| read(path, &identity(kind, file))) {
+        None => IndexStatus::NotStored,
+        Some(Ok(words)) if fits(&words) => IndexStatus::Current,
+        Some(Ok(_)) => IndexStatus::Damaged,
+        Some(Err(status)) => status,
+    };
+    StoredIndex { file: file.location.to_string().trim_matches('`').to_owned(), path, status }
 }
 
 /// Stores the index of `file`. Readers see the old file or the whole new one. An error is ignored: the index
@@ -91,29 +108,42 @@ fn identity(kind: Kind, file: &DataFile) -> [u64; 5] {
     [u64::from_ne_bytes(MAGIC), FORMAT, u64::from_ne_bytes(kind), file.len, xxh3_64(file.version.as_bytes())]
 }
 
-fn read(path: &Path, identity: &[u64; 5]) -> io::Result<Option<Vec<u64>>> {
+/// Returns the words of the index at `path`, or why it is not used.
+fn read(path: &Path, identity: &[u64; 5]) -> Result<Vec<u64>, IndexStatus> {
+    let (header, words) = read_words(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => IndexStatus::Missing,
+        _ => IndexStatus::Damaged,
+    })?;
+    if header[0] != identity[0] || header[6] != xxh3_64(bytemuck::cast_slice(&words)) {
+        return Err(IndexStatus::Damaged);
+    }
+    if header[..5] == *identity { Ok(words) } else { Err(IndexStatus::Stale) }
+}
+
+/// Reads the header and the words of an index.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, or the header is damaged or does not fit the size of the file.
+fn read_words(path: &Path) -> io::Result<([u64; HEADER_WORDS], Vec<u64>)> {
     // Opening a named pipe would wait for a writer without this flag.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Ok(None);
+        return Err(io::ErrorKind::InvalidData.into());
     }
     let mut header = [0_u64; HEADER_WORDS];
     file.read_exact(bytemuck::cast_slice_mut(&mut header))?;
-    let [.., count, payload_hash, header_hash] = header;
+    let [.., count, _, header_hash] = header;
     let expected_len = count.checked_add(HEADER_WORDS as u64).and_then(|words| words.checked_mul(8));
-    if header[..5] != *identity
-        || header_hash != xxh3_64(bytemuck::cast_slice(&header[..7]))
-        || expected_len != Some(metadata.len())
-    {
-        return Ok(None);
+    if header_hash != xxh3_64(bytemuck::cast_slice(&header[..7])) || expected_len != Some(metadata.len()) {
+        return Err(io::ErrorKind::InvalidData.into());
     }
     let mut words: Vec<u64> = Vec::new();
     words.try_reserve_exact(count as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
     words.resize(count as usize, 0);
     file.read_exact(bytemuck::cast_slice_mut(&mut words))?;
-    Ok((xxh3_64(bytemuck::cast_slice(&words)) == payload_hash).then_some(words))
+    Ok((header, words))
 }
 
 fn write(path: &Path, identity: &[u64; 5], words: &[u64]) -> io::Result<()> {
@@ -162,6 +192,23 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "temporary files are left: {left:?}");
+    }
+
+    #[test]
+    fn the_status_says_why_an_index_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = data_file(folder.path());
+        let status =
+            |file: &DataFile| check(&IndexPlace::Beside, KIND, file, |words| words.len() == 3).status;
+        assert_eq!(status(&file), IndexStatus::Missing);
+        store(&IndexPlace::Beside, KIND, &file, &[1, 2, 3]);
+        assert_eq!(status(&file), IndexStatus::Current);
+        assert_eq!(status(&DataFile { len: 1001, ..file.clone() }), IndexStatus::Stale);
+        store(&IndexPlace::Beside, KIND, &file, &[1, 2]);
+        assert_eq!(status(&file), IndexStatus::Damaged, "does not fit");
+        fs::write(path_of(&IndexPlace::Beside, KIND, &file).unwrap(), [7; 100]).unwrap();
+        assert_eq!(status(&file), IndexStatus::Damaged);
+        assert_eq!(check(&IndexPlace::None, KIND, &file, |_| true).status, IndexStatus::NotStored);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub use options::JsonLinesOptions;
 pub use stream::JsonLinesStream;
 
 /// Extensions of the files that a folder of JSON lines stands for.
-const EXTENSIONS: [&str; 3] = [".jsonl", ".ndjson", ".json"];
+pub(crate) const EXTENSIONS: [&str; 3] = [".jsonl", ".ndjson", ".json"];
 
 /// Further extensions of which a stream is made.
-const STREAM_EXTENSIONS: [&str; 3] = [".jsonl.gz", ".ndjson.gz", ".json.gz"];
+pub(crate) const STREAM_EXTENSIONS: [&str; 3] = [".jsonl.gz", ".ndjson.gz", ".json.gz"];

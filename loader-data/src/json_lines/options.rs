@@ -3,7 +3,7 @@
 use super::{EXTENSIONS, JsonLines, JsonLinesStream, STREAM_EXTENSIONS};
 use crate::{
     error::DataError,
-    index::IndexPlace,
+    index::{IndexPlace, StoredIndex},
     lines::{BlankLines, LineStream, Lines, MAX_LINE_BYTES},
     options::format_options,
     record::{FieldOptions, Record},
@@ -43,6 +43,15 @@ impl JsonLinesOptions {
         let files = self.source.files(&EXTENSIONS)?;
         let lines = Lines::open(files, BlankLines::Skip, &self.index, self.max_line_bytes)?;
         Ok(JsonLines::new(lines, self.fields.clone()))
+    }
+
+    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are not
+    /// current.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such file, or one is not a regular file.
+    pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
+        Lines::indexes(&self.source.files(&EXTENSIONS)?, BlankLines::Skip, &self.index)
     }
 
     /// Opens the files as a stream.

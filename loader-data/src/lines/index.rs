@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, IndexPlace, Kind, parallel},
+    index::{self, IndexPlace, Kind, StoredIndex, parallel},
     source::Files,
 };
 
@@ -51,10 +51,7 @@ pub(super) struct Line {
 impl LineIndex {
     /// Loads the stored indexes of `files`, and makes and stores those that are missing or stale.
     pub(super) fn open(files: &Files, blank_lines: BlankLines, place: &IndexPlace) -> Result<Self> {
-        let kind: Kind = match blank_lines {
-            BlankLines::Skip => *b"rows---1",
-            BlankLines::Keep => *b"lines--1",
-        };
+        let kind = kind(blank_lines);
         let mut words = parallel::map(files.len(), |number| {
             let file = files.get(number);
             Ok(index::load(place, kind, &file).filter(|words| FileIndex::parse(words, file.len).is_some()))
@@ -75,6 +72,19 @@ impl LineIndex {
         }
         Self::of_files(words.into_iter().flatten())
             .map_err(|error| DataError::new("the index of lines", DataProblem::Memory(error.to_string())))
+    }
+
+    /// Describes the stored indexes of `files`.
+    pub(super) fn check(
+        files: &Files,
+        blank_lines: BlankLines,
+        place: &IndexPlace,
+    ) -> Result<Vec<StoredIndex>> {
+        parallel::map(files.len(), |number| {
+            let file = files.get(number);
+            let fits = |words: &[u64]| FileIndex::parse(words, file.len).is_some();
+            Ok(index::check(place, kind(blank_lines), &file, fits))
+        })
     }
 
     /// Copies the indexes of the files into tensors.
@@ -162,6 +172,13 @@ impl<'a> FileIndex<'a> {
         let are_runs =
             runs.is_sorted() && runs.iter().all(|&[row, _, start]| row <= starts.len() as u64 && start < len);
         (is_ascending && is_inside && are_runs).then_some(Self { gaps, starts })
+    }
+}
+
+fn kind(blank_lines: BlankLines) -> Kind {
+    match blank_lines {
+        BlankLines::Skip => *b"rows---1",
+        BlankLines::Keep => *b"lines--1",
     }
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    index::IndexPlace,
+    index::{IndexPlace, StoredIndex},
     source::Files,
 };
 use compressed::Compression;
@@ -68,6 +68,15 @@ impl Lines {
         }
         let index = LineIndex::open(&files, blank_lines, place)?;
         Ok(Self { files, index, blank_lines, max_line_bytes })
+    }
+
+    /// Describes the stored indexes of `files`.
+    pub(crate) fn indexes(
+        files: &Files,
+        blank_lines: BlankLines,
+        place: &IndexPlace,
+    ) -> Result<Vec<StoredIndex>> {
+        LineIndex::check(files, blank_lines, place)
     }
 
     pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {

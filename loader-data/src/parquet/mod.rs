@@ -17,4 +17,4 @@ pub use options::ParquetOptions;
 pub use stream::ParquetStream;
 
 /// Extensions of the files that a folder of Parquet files stands for.
-const EXTENSIONS: [&str; 1] = [".parquet"];
+pub(crate) const EXTENSIONS: [&str; 1] = [".parquet"];

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, Kind, parallel},
+    index::{self, Kind, StoredIndex, parallel},
     record::Record,
+    source::DataFile,
 };
 
 /// Samples from tar archives in WebDataset's layout, with random access. [`TarShards::indexed`] makes it.
@@ -92,16 +93,8 @@ impl<R: DeserializeOwned + Send + 'static> IndexedTar<R> {
 
 /// Returns the offsets of the samples of a file and the end of its last member.
 fn offsets_of<R>(shards: &TarShards<R>, number: usize) -> Result<Vec<u64>> {
-    // An archive that has no end must not be accepted because an index was stored when that was allowed.
-    let kind: Kind = match shards.end {
-        End::Marker => *b"tar----1",
-        End::Any => *b"tar-any1",
-    };
-    let file = shards.files.get(number);
-    let fits = |offsets: &Vec<u64>| {
-        offsets.is_sorted_by(|one, next| one < next) && offsets.last().is_some_and(|&end| end <= file.len)
-    };
-    if let Some(stored) = index::load(&shards.index, kind, &file).filter(fits) {
+    let (kind, file) = (kind(shards.end), shards.files.get(number));
+    if let Some(stored) = index::load(&shards.index, kind, &file).filter(|offsets| fits(offsets, &file)) {
         return Ok(stored);
     }
     let blob = shards.files.open(number)?;
@@ -114,6 +107,26 @@ fn offsets_of<R>(shards: &TarShards<R>, number: usize) -> Result<Vec<u64>> {
     offsets.push(samples.end());
     index::store(&shards.index, kind, &file, &offsets);
     Ok(offsets)
+}
+
+/// Describes the stored indexes of the files.
+pub(super) fn check<R>(shards: &TarShards<R>) -> Vec<StoredIndex> {
+    let of_file =
+        |file: DataFile| index::check(&shards.index, kind(shards.end), &file, |offsets| fits(offsets, &file));
+    (0..shards.files.len()).map(|number| of_file(shards.files.get(number))).collect()
+}
+
+fn kind(end: End) -> Kind {
+    // An archive that has no end must not be accepted because an index was stored when that was allowed.
+    match end {
+        End::Marker => *b"tar----1",
+        End::Any => *b"tar-any1",
+    }
+}
+
+/// True if `offsets` can be those of `file`.
+fn fits(offsets: &[u64], file: &DataFile) -> bool {
+    offsets.is_sorted_by(|one, next| one < next) && offsets.last().is_some_and(|&end| end <= file.len)
 }
 
 impl<R: DeserializeOwned + Send + 'static> Dataset for IndexedTar<R> {

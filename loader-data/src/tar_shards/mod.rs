@@ -22,7 +22,7 @@ pub use options::TarOptions;
 pub use stream::TarPosition;
 
 /// Extensions of the files that are read from a folder.
-const EXTENSIONS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
+pub(crate) const EXTENSIONS: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
 
 /// Fields that each sample has: its key, and the file that it is from.
 const KEY: &str = "__key__";

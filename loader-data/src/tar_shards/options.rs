@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 #[cfg(feature = "image-folder")]
 use super::images::Images;
-use super::{EXTENSIONS, IndexedTar, MAX_SAMPLE_BYTES, TarShards, decoding::Decoding};
+use super::{EXTENSIONS, IndexedTar, MAX_SAMPLE_BYTES, TarShards, decoding::Decoding, indexed};
 use crate::{
     error::DataError,
-    index::IndexPlace,
+    index::{IndexPlace, StoredIndex},
     options::format_options,
     record::{FieldOptions, Record},
 };
@@ -75,6 +75,15 @@ impl TarOptions {
     /// As for [`open`](Self::open) and [`TarShards::indexed`].
     pub fn open_indexed(&self) -> Result<IndexedTar<Record>, DataError> {
         self.open()?.indexed()
+    }
+
+    /// Describes the stored index of each file, without making one: [`open_indexed`](Self::open_indexed) makes those
+    /// that are not current.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
+        Ok(indexed::check(&self.open()?))
     }
 
     fn decoding(&self) -> Decoding {

@@ -3,7 +3,7 @@
 use super::{EXTENSIONS, STREAM_EXTENSIONS, TextLines, TextLinesStream};
 use crate::{
     error::DataError,
-    index::IndexPlace,
+    index::{IndexPlace, StoredIndex},
     lines::{BlankLines, LineStream, Lines, MAX_LINE_BYTES},
     options::format_options,
 };
@@ -38,6 +38,15 @@ impl TextLinesOptions {
     pub fn open(&self) -> Result<TextLines, DataError> {
         let files = self.source.files(&EXTENSIONS)?;
         Ok(TextLines { lines: Lines::open(files, BlankLines::Keep, &self.index, self.max_line_bytes)? })
+    }
+
+    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are not
+    /// current.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such file, or one is not a regular file.
+    pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
+        Lines::indexes(&self.source.files(&EXTENSIONS)?, BlankLines::Keep, &self.index)
     }
 
     /// Opens the files as a stream.

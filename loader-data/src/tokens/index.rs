@@ -44,7 +44,7 @@ pub(super) struct Indexed {
 
 /// Reads the indexes in `source`. A path may lack the extension `.idx`.
 pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
-    let listed = source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION])?;
+    let listed = list(source)?;
     let data_paths = (0..listed.len()).map(|index| data_path(&listed.get(index).location));
     let files = source.renamed(data_paths).files(&[])?;
     let mut indexes = Vec::<Index>::with_capacity(listed.len());
@@ -67,6 +67,11 @@ pub(super) fn open(source: &SourceOptions) -> Result<Indexed> {
     }
     let dtype = indexes.first().map_or(DType::U16, |index| index.dtype);
     Ok(Indexed { files, dtype, indexes })
+}
+
+/// Lists the indexes in `source`.
+pub(super) fn list(source: &SourceOptions) -> Result<Files> {
+    source.renamed(source.path.iter().map(|path| index_path(path))).files(&[EXTENSION])
 }
 
 /// Adds the extension to a path that lacks it, as Megatron's options do.

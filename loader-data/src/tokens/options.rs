@@ -79,6 +79,15 @@ impl TokensOptions {
         TokenRecords::open(self)
     }
 
+    /// Lists the files: of Megatron's pairs the indexes.
+    #[cfg(feature = "formats")]
+    pub(crate) fn files(&self) -> Result<crate::source::Files, DataError> {
+        match self.format {
+            TokenFormat::Raw => self.source.files(super::windows::EXTENSIONS),
+            TokenFormat::Megatron => super::index::list(&self.source),
+        }
+    }
+
     /// Returns an error if options are missing or contradict each other.
     pub(super) fn check(&self) -> Result<(), DataProblem> {
         let is_raw = self.format == TokenFormat::Raw;

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Extensions of the files of tokens that are read from a folder.
-const EXTENSIONS: &[&str] = &[".bin"];
+pub(super) const EXTENSIONS: &[&str] = &[".bin"];
 
 /// Max number of bytes that are read and converted at once.
 const MAX_READ: usize = 1 << 20;

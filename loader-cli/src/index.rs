@@ -1,0 +1,134 @@
+//! `loader index`: makes the stored indexes of data files, or checks them.
+
+use std::path::PathBuf;
+
+use loader_data::{
+    DataError, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig, StoredIndex, TarOptions,
+    TextLinesOptions,
+};
+use serde::Serialize;
+
+use crate::{
+    arguments::IndexArguments, dataset::ResolvedDataset, options::LoaderArguments, reporter::Reporter,
+    settings, stop::Stop,
+};
+
+/// Runs the command. Returns the number of files whose index is not current.
+pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u64, Stop> {
+    let format = Format::of(arguments)?;
+    let before = format.indexes()?;
+    let after = match arguments.check {
+        true => before.clone(),
+        false => {
+            format.make()?;
+            format.indexes()?
+        }
+    };
+    let mut failures = 0;
+    for (before, index) in before.into_iter().zip(after) {
+        failures += u64::from(!matches!(index.status, IndexStatus::Current | IndexStatus::NotStored));
+        let is_new = before.status != index.status;
+        let entry = IndexEntry { index, is_new };
+        match arguments.json {
+            // Serialising cannot fail: an entry consists of text.
+            true => reporter.line(&serde_json::to_string(&entry).unwrap_or_default())?,
+            false => reporter.line(&entry.text(arguments.check))?,
+        }
+    }
+    Ok(failures)
+}
+
+/// A line of output.
+#[derive(Debug, Serialize)]
+struct IndexEntry {
+    #[serde(flatten)]
+    index: StoredIndex,
+    /// True if the command has made the index.
+    is_new: bool,
+}
+
+impl IndexEntry {
+    fn text(&self, is_check: bool) -> String {
+        let StoredIndex { file, path, status } = &self.index;
+        let path = path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        match status {
+            IndexStatus::Current if self.is_new => format!("{file}: made {path}"),
+            IndexStatus::Current => format!("{file}: current, {path}"),
+            IndexStatus::NotStored => format!("{file}: needs no stored index"),
+            status if is_check => format!("{file}: the index {path} is {status}; run `loader index`"),
+            status => format!("{file}: the index {path} is {status} and cannot be written"),
+        }
+    }
+}
+
+/// A format with an index.
+enum Format {
+    Json(JsonLinesOptions),
+    Text(TextLinesOptions),
+    Tar(TarOptions),
+}
+
+impl Format {
+    fn of(arguments: &IndexArguments) -> Result<Self, Stop> {
+        let target = &arguments.target;
+        let format = if target.extension().is_some_and(|extension| extension == "txt") {
+            Self::Text(TextLinesOptions::new(target))
+        } else {
+            let no_index = |kind: &str| {
+                let message = format!(
+                    "the format `{kind}` has no index; JSON lines, lines of text (.txt) and tar archives have one"
+                );
+                Err(Stop::InvalidArguments(message))
+            };
+            match settings::read(target, &LoaderArguments::default())?.0.resolved()? {
+                ResolvedDataset::Images(_) => return no_index("image-folder"),
+                ResolvedDataset::Records(config) => match *config {
+                    RecordConfig::JsonLines(options) | RecordConfig::JsonLinesStream(options) => {
+                        Self::Json(options)
+                    }
+                    RecordConfig::Tar(options) | RecordConfig::IndexedTar(options) => Self::Tar(options),
+                    config => return no_index(config.kind()),
+                },
+            }
+        };
+        Ok(match &arguments.place {
+            Some(place) => format.stored_in(place.clone()),
+            None => format,
+        })
+    }
+
+    fn stored_in(self, place: IndexPlace) -> Self {
+        match self {
+            Self::Json(options) => Self::Json(options.index(place)),
+            Self::Text(options) => Self::Text(options.index(place)),
+            Self::Tar(options) => Self::Tar(options.index(place)),
+        }
+    }
+
+    fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
+        match self {
+            Self::Json(options) => options.indexes(),
+            Self::Text(options) => options.indexes(),
+            Self::Tar(options) => options.indexes(),
+        }
+    }
+
+    /// Makes the indexes that are not current.
+    fn make(&self) -> Result<(), DataError> {
+        match self {
+            Self::Json(options) => options.open().map(drop),
+            Self::Text(options) => options.open().map(drop),
+            Self::Tar(options) => options.open_indexed().map(drop),
+        }
+    }
+}
+
+/// Reads the place of indexes: `cache`, `beside`, or a folder.
+pub(crate) fn place(text: &str) -> Result<IndexPlace, String> {
+    match text {
+        "" => Err("must be `cache`, `beside` or a folder".to_owned()),
+        "cache" => Ok(IndexPlace::Cache),
+        "beside" => Ok(IndexPlace::Beside),
+        folder => Ok(IndexPlace::Folder(PathBuf::from(folder))),
+    }
+}

@@ -1,0 +1,222 @@
+//! The dataset that is inspected.
+
+use loader_core::{Builder, DataLoader, Dataset, LoaderOptions, Tensor, Warning, kind::MapStyle};
+use loader_data::ImageFolder;
+
+use super::{
+    report::{BadFileEntry, ClassEntry},
+    statistics::{self, Statistics},
+};
+use crate::{
+    arguments::InspectArguments,
+    dataset::{ResolvedDataset, ResolvedImages},
+    settings,
+    stop::Stop,
+};
+
+/// An open dataset, without the files that cannot be opened.
+#[derive(Debug)]
+pub(super) struct Source {
+    opened: Opened,
+    pub(super) bad_files: Vec<BadFileEntry>,
+    /// Number of files, without the bad ones.
+    pub(super) files: u64,
+    /// Number of bytes of these files.
+    pub(super) file_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Opened {
+    Images {
+        settings: ResolvedImages,
+        images: ImageFolder<u8>,
+    },
+    #[cfg(feature = "formats")]
+    Records {
+        config: Box<loader_data::RecordConfig>,
+        records: Box<loader_data::Records>,
+    },
+}
+
+impl Source {
+    /// Opens the dataset, and returns the options of its loader.
+    pub(super) fn open(arguments: &InspectArguments) -> Result<(Self, LoaderOptions), Stop> {
+        let (dataset, options) = settings::read(&arguments.target, &arguments.loader)?;
+        let source = match dataset.resolved()? {
+            ResolvedDataset::Images(settings) => Self::open_images(settings)?,
+            #[cfg(feature = "formats")]
+            ResolvedDataset::Records(config) => {
+                let is_config = arguments.target.extension().is_some_and(|extension| extension == "toml");
+                let has_order = is_config || options.shuffle == Some(true);
+                records::open(if has_order { *config } else { records::in_order(*config) })?
+            }
+        };
+        Ok((source, options))
+    }
+
+    fn open_images(settings: ResolvedImages) -> Result<Self, Stop> {
+        let images = settings.open_untransformed()?;
+        let sizes = (0..images.len()).filter_map(|index| images.path(index)?.metadata().ok());
+        let file_bytes = sizes.map(|metadata| metadata.len()).sum();
+        let files = images.len() as u64;
+        Ok(Self { opened: Opened::Images { settings, images }, bad_files: Vec::new(), files, file_bytes })
+    }
+
+    /// Name of the format in a config.
+    pub(super) fn kind(&self) -> &'static str {
+        match &self.opened {
+            Opened::Images { .. } => "image-folder",
+            #[cfg(feature = "formats")]
+            Opened::Records { config, .. } => config.kind(),
+        }
+    }
+
+    /// Number of files of each class of an image folder, whether they can be read or not.
+    pub(super) fn classes(&self) -> Vec<ClassEntry> {
+        match &self.opened {
+            Opened::Images { images, .. } => {
+                let new = |name: &String| ClassEntry { name: name.clone(), files: 0 };
+                let mut classes: Vec<_> = images.classes().iter().map(new).collect();
+                images.labels().for_each(|label| classes[label as usize].files += 1);
+                classes
+            }
+            #[cfg(feature = "formats")]
+            Opened::Records { .. } => Vec::new(),
+        }
+    }
+
+    /// Returns a loader of the statistics of all samples. Images are not transformed.
+    pub(super) fn statistics(
+        &self,
+        options: LoaderOptions,
+        warn: impl Fn(&Warning) + Send + Sync + 'static,
+    ) -> Result<DataLoader<Statistics>, Stop> {
+        match &self.opened {
+            Opened::Images { images, .. } => {
+                let described = images.clone().map(|sample, _cx| Ok(statistics::of_image(sample)));
+                build(DataLoader::builder(described), options, warn)
+            }
+            #[cfg(feature = "formats")]
+            Opened::Records { records, .. } => records::statistics(records, options, warn),
+        }
+    }
+
+    /// Returns a loader of images of shape `[3, height, width]`, all of one size, as in the dataset's own batches.
+    pub(super) fn thumbnails(
+        &self,
+        options: LoaderOptions,
+        warn: impl Fn(&Warning) + Send + Sync + 'static,
+    ) -> Result<DataLoader<Tensor<u8>>, Stop> {
+        match &self.opened {
+            Opened::Images { settings, .. } => {
+                let images = settings.open_thumbnails()?.map(|(image, _label), _cx| Ok(image));
+                build(DataLoader::builder(images), options, warn)
+            }
+            #[cfg(feature = "formats")]
+            Opened::Records { records, .. } => records::thumbnails(records, options, warn),
+        }
+    }
+}
+
+fn build<D: Dataset<Sample: loader_core::Sample>>(
+    builder: Builder<MapStyle<D>>,
+    options: LoaderOptions,
+    warn: impl Fn(&Warning) + Send + Sync + 'static,
+) -> Result<DataLoader<<D::Sample as loader_core::Sample>::Batch>, Stop> {
+    Ok(builder.options(options).on_warning(warn).build()?)
+}
+
+/// Datasets of records.
+#[cfg(feature = "formats")]
+mod records {
+    use std::path::PathBuf;
+
+    use loader_core::{
+        DataLoader, Dataset, IterableDataset, LoaderOptions, Sample, SampleContext, Tensor, Warning,
+    };
+    use loader_data::{DataError, Record, RecordConfig, Records};
+
+    use super::{BadFileEntry, Opened, Source, Statistics, Stop, build, statistics};
+    use crate::inspect::sheet;
+
+    /// Returns the same dataset read in order, which needs no index, and reads no block twice.
+    pub(super) fn in_order(config: RecordConfig) -> RecordConfig {
+        match config {
+            RecordConfig::JsonLines(options) => RecordConfig::JsonLinesStream(options),
+            RecordConfig::Parquet(options) => RecordConfig::ParquetStream(options),
+            RecordConfig::IndexedTar(options) => RecordConfig::Tar(options),
+            other => other,
+        }
+    }
+
+    /// Opens the dataset. If that fails, opens it without those files that cannot be opened alone.
+    pub(super) fn open(mut config: RecordConfig) -> Result<Source, Stop> {
+        let mut files = config.files()?;
+        let mut bad_files = Vec::new();
+        let records = match config.open() {
+            Ok(records) => records,
+            Err(error) => {
+                let mut alone = config.clone();
+                if !alone.set_files(Vec::new()) {
+                    return Err(error.into());
+                }
+                files.retain(|(path, _)| {
+                    alone.set_files(vec![path.clone()]);
+                    let failure = alone.open().err();
+                    let entry = |error: DataError| BadFileEntry {
+                        file: path.display().to_string(),
+                        error: error.to_string(),
+                    };
+                    let is_good = failure.is_none();
+                    bad_files.extend(failure.map(entry));
+                    is_good
+                });
+                if files.is_empty() || bad_files.is_empty() {
+                    return Err(error.into());
+                }
+                config.set_files(files.iter().map(|(path, _)| PathBuf::clone(path)).collect());
+                config.open()?
+            }
+        };
+        Ok(Source {
+            bad_files,
+            files: files.len() as u64,
+            file_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
+            opened: Opened::Records { config: Box::new(config), records: Box::new(records) },
+        })
+    }
+
+    pub(super) fn statistics(
+        records: &Records,
+        options: LoaderOptions,
+        warn: impl Fn(&Warning) + Send + Sync + 'static,
+    ) -> Result<DataLoader<Statistics>, Stop> {
+        load(records, options, warn, |record, _cx| Ok(statistics::of_record(&record)))
+    }
+
+    pub(super) fn thumbnails(
+        records: &Records,
+        options: LoaderOptions,
+        warn: impl Fn(&Warning) + Send + Sync + 'static,
+    ) -> Result<DataLoader<Tensor<u8>>, Stop> {
+        load(records, options, warn, sheet::thumbnail)
+    }
+
+    fn load<S: Sample>(
+        records: &Records,
+        options: LoaderOptions,
+        warn: impl Fn(&Warning) + Send + Sync + 'static,
+        function: fn(Record, &mut SampleContext) -> anyhow::Result<S>,
+    ) -> Result<DataLoader<S::Batch>, Stop> {
+        match records {
+            Records::Map(records) => {
+                build(DataLoader::builder(Dataset::map(records.clone(), function)), options, warn)
+            }
+            Records::Stream(records) => {
+                let records = IterableDataset::map(records.clone(), function);
+                let builder = DataLoader::stream(records).snapshots();
+                Ok(builder.options(options).on_warning(warn).build()?)
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The contact sheet: the images of a batch, side by side in one PNG file.
+
+use std::{fs::File, io::BufWriter, path::Path};
+
+use loader_core::{DataLoader, Tensor};
+
+use crate::stop::Stop;
+
+/// Width and height of the image of a record, in pixels.
+#[cfg(feature = "formats")]
+const SIZE: u32 = 160;
+
+/// Number of pixels between two images.
+const GAP: usize = 2;
+
+/// Number of bytes of a pixel.
+const RGB: usize = 3;
+
+/// Writes the images of the first batch to the file at `path`.
+pub(super) fn write(path: &Path, loader: &DataLoader<Tensor<u8>>) -> Result<(), Stop> {
+    let images = match loader.epoch(0)?.next() {
+        Some(images) => images?,
+        None => return Err(Stop::NoImages("no sample has an image that can be shown".to_owned())),
+    };
+    let sheet = Sheet::of(&images);
+    sheet.write(path).map_err(|error| Stop::FileNotWritten { path: path.to_owned(), error: error.into() })
+}
+
+/// RGB pixels, row by row.
+struct Sheet {
+    width: usize,
+    height: usize,
+    pixels: Vec<u8>,
+}
+
+impl Sheet {
+    /// Draws images of shape `[B, 3, height, width]` in about as many columns as rows.
+    fn of(images: &Tensor<u8>) -> Self {
+        let &[count, _, height, width] = images.shape() else {
+            unreachable!("a batch of images of shape [3, height, width] has this shape");
+        };
+        let columns = (1..).find(|columns| columns * columns >= count).unwrap_or(1);
+        let rows = count.div_ceil(columns);
+        let sheet_width = columns * (width + GAP) - GAP;
+        let sheet_height = rows * (height + GAP) - GAP;
+        let mut pixels = vec![255; sheet_width * sheet_height * RGB];
+        for number in 0..count {
+            let left = number % columns * (width + GAP);
+            let top = number / columns * (height + GAP);
+            let image = images.row(number);
+            for place in 0..width * height {
+                let (x, y) = (left + place % width, top + place / width);
+                for channel in 0..RGB {
+                    pixels[(y * sheet_width + x) * RGB + channel] = image[channel * width * height + place];
+                }
+            }
+        }
+        Self { width: sheet_width, height: sheet_height, pixels }
+    }
+
+    fn write(&self, path: &Path) -> Result<(), png::EncodingError> {
+        let file = BufWriter::new(File::create(path)?);
+        // At most 16,384 pixels per side and image, and a batch has fewer images than memory has bytes.
+        let mut encoder = png::Encoder::new(file, self.width as u32, self.height as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&self.pixels)?;
+        writer.finish()
+    }
+}
+
+/// Returns the first image of a record in one size: encoded bytes, or a tensor of shape `[3, height, width]`.
+#[cfg(feature = "formats")]
+pub(super) fn thumbnail(
+    record: loader_data::Record,
+    cx: &mut loader_core::SampleContext,
+) -> anyhow::Result<Tensor<u8>> {
+    let image = find(&record).ok_or_else(|| anyhow::anyhow!("no field of the record has an image"))?;
+    let transform = loader_data::Transform::new().resize(SIZE).center_crop(SIZE, SIZE);
+    match image {
+        Image::Encoded(bytes) => Ok(transform.decode(bytes, cx.rng())?),
+        Image::Pixels(pixels) => Ok(pixels),
+    }
+}
+
+#[cfg(feature = "formats")]
+enum Image<'a> {
+    Encoded(&'a [u8]),
+    Pixels(Tensor<u8>),
+}
+
+#[cfg(feature = "formats")]
+fn find(record: &loader_data::Record) -> Option<Image<'_>> {
+    use loader_data::Value;
+
+    const JPEG: &[u8] = b"\xFF\xD8\xFF";
+    const PNG: &[u8] = b"\x89PNG";
+    record.iter().find_map(|(_, value)| match value {
+        Value::Bytes(bytes) if bytes.starts_with(JPEG) || bytes.starts_with(PNG) => {
+            Some(Image::Encoded(bytes))
+        }
+        Value::Tensor(tensor) => match tensor.shape() {
+            &[RGB, height, width] if height > 0 && width > 0 => {
+                tensor.clone().downcast().ok().map(Image::Pixels)
+            }
+            _ => None,
+        },
+        Value::Record(inner) => find(inner),
+        _ => None,
+    })
+}

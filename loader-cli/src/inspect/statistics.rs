@@ -1,0 +1,366 @@
+//! What is known of the samples that were read. Workers make the statistics of a batch, and main merges them, so the
+//! memory does not grow with the number of samples.
+
+use std::collections::BTreeMap;
+
+use loader_core::{
+    Tensor,
+    collate::{CollateError, Sample, Stack},
+};
+use serde::{Deserialize, Serialize};
+
+/// Max number of distinct values of a field that are counted.
+const MAX_VALUES: usize = 20;
+
+/// Max number of fields. Samples may all have different ones.
+const MAX_FIELDS: usize = 1000;
+
+/// The statistics of samples. As a sample of a loader, it is about one sample; a batch is about all its samples.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Statistics {
+    pub(crate) samples: u64,
+    /// Bytes of the values of all samples.
+    pub(crate) bytes: u64,
+    /// The fields in the order in which they were met.
+    pub(crate) fields: Vec<Field>,
+    /// True if there are more than [`MAX_FIELDS`] fields; the others are left out.
+    pub(crate) has_more_fields: bool,
+}
+
+/// A field of samples. A field of a record in a record has a name with a dot.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    /// Number of samples that have the field, also if it is null.
+    pub(crate) samples: u64,
+    pub(crate) types: Vec<Type>,
+    /// Lengths of texts (characters), bytes, lists (items) and tensors (elements).
+    pub(crate) lengths: Histogram,
+    /// Values that are numbers.
+    pub(crate) numbers: Range,
+    /// Number of samples with each value of booleans, integers and short texts; `None` if there are more than
+    /// [`MAX_VALUES`], or others.
+    pub(crate) values: Option<BTreeMap<String, u64>>,
+}
+
+/// A type of the values of a field.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Type {
+    /// Such as `text`, or a dtype for numbers and tensors.
+    #[serde(rename = "type")]
+    pub(crate) name: String,
+    pub(crate) samples: u64,
+    /// For each dimension of a tensor the smallest and the largest size. A number has no dimensions.
+    pub(crate) shape: Vec<(usize, usize)>,
+}
+
+/// Counts of lengths, in buckets that double.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Histogram {
+    /// Number of lengths of 0; of 1; of 2 and 3; of 4 to 7; and so on.
+    counts: Vec<u64>,
+    pub(crate) range: Range,
+}
+
+/// Smallest and largest of some numbers, and their mean.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Range {
+    pub(crate) count: u64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    sum: f64,
+}
+
+/// A value of a field.
+pub(crate) struct Seen<'a> {
+    /// Name of the type.
+    pub(crate) kind: &'a str,
+    pub(crate) shape: &'a [usize],
+    /// Number of bytes.
+    pub(crate) bytes: u64,
+    pub(crate) length: Option<u64>,
+    pub(crate) number: Option<f64>,
+    /// The value, if it is a boolean, an integer or a short text.
+    pub(crate) value: Option<String>,
+}
+
+impl Statistics {
+    /// Adds a value of the field `name` of the only sample.
+    pub(crate) fn add(&mut self, name: String, seen: Seen<'_>) {
+        self.bytes += seen.bytes;
+        let mut lengths = Histogram::default();
+        seen.length.into_iter().for_each(|length| lengths.add(length));
+        let mut numbers = Range::default();
+        seen.number.into_iter().for_each(|number| numbers.add(number));
+        let shape = seen.shape.iter().map(|&size| (size, size)).collect();
+        let types = vec![Type { name: seen.kind.to_owned(), samples: 1, shape }];
+        // Null is not a value, so that a field that may be null has its other values counted.
+        let values = match seen.value {
+            None if seen.kind != "null" => None,
+            value => Some(value.map(|value| (value, 1)).into_iter().collect()),
+        };
+        self.fields.push(Field { name, samples: 1, types, lengths, numbers, values });
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+        self.has_more_fields |= other.has_more_fields;
+        for (place, field) in other.fields.into_iter().enumerate() {
+            // Samples mostly have the same fields in the same order.
+            let place = match self.fields.get(place) {
+                Some(same) if same.name == field.name => Some(place),
+                _ => self.fields.iter().position(|known| known.name == field.name),
+            };
+            match place {
+                Some(place) => self.fields[place].merge(field),
+                None if self.fields.len() < MAX_FIELDS => self.fields.push(field),
+                None => self.has_more_fields = true,
+            }
+        }
+    }
+}
+
+impl Field {
+    fn merge(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.lengths.merge(&other.lengths);
+        self.numbers.merge(&other.numbers);
+        for found in other.types {
+            let is_same =
+                |known: &&mut Type| known.name == found.name && known.shape.len() == found.shape.len();
+            match self.types.iter_mut().find(is_same) {
+                Some(known) => known.merge(&found),
+                None => self.types.push(found),
+            }
+        }
+        self.values = self.values.take().zip(other.values).and_then(|(mut values, others)| {
+            for (value, samples) in others {
+                *values.entry(value).or_default() += samples;
+            }
+            (values.len() <= MAX_VALUES).then_some(values)
+        });
+    }
+}
+
+impl Type {
+    fn merge(&mut self, other: &Self) {
+        self.samples += other.samples;
+        for ((min, max), &(other_min, other_max)) in self.shape.iter_mut().zip(&other.shape) {
+            (*min, *max) = ((*min).min(other_min), (*max).max(other_max));
+        }
+    }
+}
+
+impl Histogram {
+    fn add(&mut self, length: u64) {
+        let bucket = (u64::BITS - length.leading_zeros()) as usize;
+        self.counts.resize(self.counts.len().max(bucket + 1), 0);
+        self.counts[bucket] += 1;
+        self.range.add(length as f64);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.counts.resize(self.counts.len().max(other.counts.len()), 0);
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, other)| *count += other);
+        self.range.merge(&other.range);
+    }
+
+    /// Returns the smallest and the largest length of each bucket, and the number of lengths in it, from the first
+    /// bucket to the last one that are not empty.
+    pub(crate) fn buckets(&self) -> Vec<(u64, u64, u64)> {
+        let first = self.counts.iter().position(|&count| count > 0).unwrap_or_default();
+        let bucket = |(bucket, &count): (usize, &u64)| match bucket {
+            0 => (0, 0, count),
+            _ => (1 << (bucket - 1), u64::MAX >> (u64::BITS as usize - bucket), count),
+        };
+        self.counts.iter().enumerate().skip(first).map(bucket).collect()
+    }
+}
+
+impl Range {
+    fn add(&mut self, number: f64) {
+        self.merge(&Self { count: 1, min: number, max: number, sum: number });
+    }
+
+    fn merge(&mut self, other: &Self) {
+        *self = match (self.count, other.count) {
+            (_, 0) => return,
+            (0, _) => other.clone(),
+            _ => Self {
+                count: self.count + other.count,
+                min: self.min.min(other.min),
+                max: self.max.max(other.max),
+                sum: self.sum + other.sum,
+            },
+        };
+    }
+
+    /// Returns the mean, or `None` if there are no numbers.
+    pub(crate) fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+}
+
+/// Returns the statistics of an image of an image folder.
+pub(crate) fn of_image((image, label): (Tensor<u8>, u32)) -> Statistics {
+    let mut statistics = Statistics { samples: 1, ..Statistics::default() };
+    let length = Some(image.len() as u64);
+    let (kind, bytes) = ("uint8", image.len() as u64);
+    let seen = Seen { kind, shape: image.shape(), bytes, length, number: None, value: None };
+    statistics.add("image".to_owned(), seen);
+    let seen = Seen {
+        kind: "uint32",
+        shape: &[],
+        bytes: 4,
+        length: None,
+        number: Some(label.into()),
+        value: Some(label.to_string()),
+    };
+    statistics.add("label".to_owned(), seen);
+    statistics
+}
+
+/// Returns the statistics of a record.
+#[cfg(feature = "formats")]
+pub(crate) fn of_record(record: &loader_data::Record) -> Statistics {
+    let mut statistics = Statistics { samples: 1, ..Statistics::default() };
+    add_fields(record, "", &mut statistics);
+    statistics
+}
+
+#[cfg(feature = "formats")]
+fn add_fields(record: &loader_data::Record, prefix: &str, statistics: &mut Statistics) {
+    use loader_data::Value;
+
+    for (name, value) in record.iter() {
+        let name = format!("{prefix}{name}");
+        if let Value::Record(inner) = value {
+            add_fields(inner, &format!("{name}."), statistics);
+        } else if statistics.fields.len() < MAX_FIELDS {
+            statistics.add(name, seen(value));
+        } else {
+            statistics.has_more_fields = true;
+        }
+    }
+}
+
+#[cfg(feature = "formats")]
+fn seen(value: &loader_data::Value) -> Seen<'_> {
+    use loader_data::Value;
+
+    /// Max number of characters of a text that is counted as a value.
+    const MAX_VALUE_CHARS: usize = 40;
+
+    let nothing = Seen { kind: "null", shape: &[], bytes: 0, length: None, number: None, value: None };
+    match value {
+        Value::Bool(value) => Seen { kind: "boolean", bytes: 1, value: Some(value.to_string()), ..nothing },
+        Value::Number(number) => {
+            // What is not finite is null in JSON, and not a number here either.
+            let json = serde_json::to_value(value).ok().filter(serde_json::Value::is_number);
+            let integer = json.as_ref().filter(|json| json.is_i64() || json.is_u64());
+            Seen {
+                kind: number.dtype().name(),
+                bytes: number.as_bytes().len() as u64,
+                number: json.as_ref().and_then(serde_json::Value::as_f64),
+                value: integer.map(ToString::to_string),
+                ..nothing
+            }
+        }
+        Value::Text(text) => {
+            let chars = text.chars().count();
+            let value = (chars <= MAX_VALUE_CHARS).then(|| text.clone());
+            Seen { kind: "text", bytes: text.len() as u64, length: Some(chars as u64), value, ..nothing }
+        }
+        Value::Bytes(bytes) => {
+            let len = bytes.len() as u64;
+            Seen { kind: "bytes", bytes: len, length: Some(len), ..nothing }
+        }
+        Value::Tensor(tensor) | Value::Ragged(tensor, _) => Seen {
+            kind: tensor.dtype().name(),
+            shape: tensor.shape(),
+            bytes: tensor.as_bytes().len() as u64,
+            length: Some(tensor.len() as u64),
+            ..nothing
+        },
+        Value::List(items) => {
+            let bytes = items.iter().map(|item| seen(item).bytes).sum();
+            Seen { kind: "list", bytes, length: Some(items.len() as u64), ..nothing }
+        }
+        _ => nothing,
+    }
+}
+
+impl Sample for Statistics {
+    type Batch = Self;
+    type Stack = Merged;
+
+    fn stack(_samples: usize) -> Merged {
+        Merged(Self::default())
+    }
+}
+
+/// The statistics of a batch while it is made.
+#[derive(Debug)]
+pub(crate) struct Merged(Statistics);
+
+impl Stack for Merged {
+    type Sample = Statistics;
+    type Batch = Statistics;
+
+    fn push(&mut self, sample: Statistics) -> Result<(), CollateError> {
+        self.0.merge(sample);
+        Ok(())
+    }
+
+    fn makes_tensors(&self) -> bool {
+        false
+    }
+
+    fn finish(self) -> Result<Statistics, CollateError> {
+        Ok(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_double() {
+        let mut lengths = Histogram::default();
+        [1, 2, 3, 4, 9, u64::MAX].into_iter().for_each(|length| lengths.add(length));
+        let buckets = lengths.buckets();
+        assert_eq!(buckets[..4], [(1, 1, 1), (2, 3, 2), (4, 7, 1), (8, 15, 1)]);
+        assert_eq!(buckets.last(), Some(&(1 << 63, u64::MAX, 1)));
+        let mut zero = Histogram::default();
+        zero.add(0);
+        assert_eq!(zero.buckets(), [(0, 0, 1)]);
+    }
+
+    #[test]
+    fn statistics_stay_small() {
+        let mut all = Statistics::default();
+        for number in 0..2000_usize {
+            let mut one = Statistics { samples: 1, ..Statistics::default() };
+            let value = Some(number.to_string());
+            let seen = Seen { kind: "int64", shape: &[], bytes: 8, length: None, number: Some(1.0), value };
+            one.add("same".to_owned(), seen);
+            let seen = Seen {
+                kind: "uint8",
+                shape: &[3, number],
+                bytes: 1,
+                length: Some(1),
+                number: None,
+                value: None,
+            };
+            one.add(format!("field {number}"), seen);
+            all.merge(one);
+        }
+        assert_eq!((all.samples, all.bytes, all.fields.len()), (2000, 18_000, MAX_FIELDS));
+        assert!(all.has_more_fields);
+        assert_eq!((all.fields[0].samples, all.fields[0].values.as_ref()), (2000, None));
+        assert_eq!(all.fields[0].numbers.mean(), Some(1.0));
+        assert_eq!(all.fields[7].types[0].shape, [(3, 3), (6, 6)]);
+    }
+}

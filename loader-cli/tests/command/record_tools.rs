@@ -1,0 +1,150 @@
+//! `loader inspect` and `loader index` with data files.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::{
+    inspect::{inspect, inspection, whole},
+    support::{Finished, run},
+};
+
+/// Writes 50 lines of JSON and returns the path of the file.
+fn write_lines(folder: &Path, name: &str) -> String {
+    let line = |number: usize| {
+        let tokens = vec![number; number % 4];
+        json!({"text": "x".repeat(number), "label": number % 3, "tokens": tokens}).to_string() + "\n"
+    };
+    let path = folder.join(name);
+    fs::write(&path, (0..50).map(line).collect::<String>()).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn field<'a>(inspection: &'a Value, name: &str) -> &'a Value {
+    inspection["fields"].as_array().unwrap().iter().find(|field| field["name"] == name).unwrap()
+}
+
+#[test]
+fn records_are_described_with_any_number_of_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_lines(folder.path(), "train.jsonl");
+    let found = whole(&[&path]);
+    assert_eq!((&found["samples"], &found["is_complete"]), (&json!(50), &json!(true)));
+    assert_eq!(field(&found, "label")["values"], json!({"0": 17, "1": 17, "2": 16}));
+    let text = field(&found, "text");
+    assert_eq!((&text["types"][0]["type"], &text["values"]), (&json!("text"), &Value::Null));
+    assert_eq!((&text["lengths"]["min"], &text["lengths"]["mean"]), (&json!(0.0), &json!(24.5)));
+    assert_eq!(text["lengths"]["buckets"][3], json!({"min": 4, "max": 7, "samples": 4}));
+    let tokens = field(&found, "tokens")["types"].as_array().unwrap();
+    assert!(tokens.contains(&json!({"type": "int64", "samples": 37, "shape": [[1, 3]]})), "{tokens:?}");
+    assert_eq!(whole(&[&path, "--num-workers", "2", "--shards", "1"]), found);
+    assert_eq!(whole(&[folder.path().to_str().unwrap()]), found, "the folder of the file");
+}
+
+#[test]
+fn bad_lines_and_bad_files_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_lines(folder.path(), "train.jsonl");
+    fs::write(&path, "{\"x\": 1}\nnot JSON\n{\"x\": 2}\n").unwrap();
+    let found = inspection(inspect(&[&path]).assert_status(0));
+    assert_eq!(found["samples"], json!(2));
+    assert!(found["bad_samples"][0]["error"].as_str().unwrap().contains("train.jsonl"), "{found}");
+
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/parquet");
+    let tables = tempfile::tempdir().unwrap();
+    let whole = "train-00000-of-00002.parquet";
+    fs::copy(Path::new(fixtures).join(whole), tables.path().join(whole)).unwrap();
+    fs::write(tables.path().join("broken.parquet"), "PAR1 and no more").unwrap();
+    let tables = tables.path().to_str().unwrap();
+    let found = inspection(inspect(&[tables]).assert_status(0));
+    assert_eq!((&found["files"], &found["is_complete"]), (&json!(1), &json!(true)));
+    assert!(found["bad_files"][0]["file"].as_str().unwrap().ends_with("broken.parquet"), "{found}");
+    inspect(&[tables, "--strict"]).assert_status(1);
+}
+
+#[test]
+fn arrays_in_files_of_their_own_are_described() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/arrays");
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("run.toml");
+    let write = |labels: &str| {
+        let files =
+            format!("{{ image = \"{fixtures}/images-idx3-ubyte\", label = \"{fixtures}/{labels}\" }}");
+        fs::write(&config, format!("[dataset]\nkind = \"arrays\"\nfiles = {files}\n")).unwrap();
+    };
+    write("labels-idx1-ubyte.gz");
+    let found = whole(&[config.to_str().unwrap()]);
+    assert_eq!(
+        (&found["kind"], &found["files"], &found["bad_files"]),
+        (&json!("arrays"), &json!(2), &json!([]))
+    );
+    assert_eq!(field(&found, "label")["samples"], found["samples"]);
+    // No file can be left out, therefore a bad one is the error of the dataset.
+    write("write.py");
+    let failed = inspect(&[config.to_str().unwrap()]);
+    assert!(failed.assert_status(2).stderr.contains("write.py"), "{failed:#?}");
+}
+
+#[test]
+fn images_of_archives_are_on_the_contact_sheet() {
+    let fixture =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/tar/photos.tar");
+    let folder = tempfile::tempdir().unwrap();
+    let sheet = folder.path().join("sheet.png");
+    inspect(&[fixture, "--contact-sheet", sheet.to_str().unwrap()]).assert_status(0);
+    assert!(fs::read(&sheet).unwrap().starts_with(b"\x89PNG"));
+    let lines = write_lines(folder.path(), "train.jsonl");
+    let failed = inspect(&[&lines, "--contact-sheet", sheet.to_str().unwrap()]);
+    assert!(
+        failed.assert_status(1).stderr.contains("no field of the record has an image")
+            || failed.stderr.contains("no sample has an image"),
+        "{failed:#?}"
+    );
+}
+
+fn index(arguments: &[&str]) -> Finished {
+    run(&[&["index"], arguments].concat())
+}
+
+#[test]
+fn indexes_are_made_and_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_lines(folder.path(), "train.jsonl");
+    let check = ["--check", "--index", "beside"];
+    let refused = |reason: &str| {
+        let checked = index(&[&[path.as_str()], &check[..]].concat());
+        assert!(checked.assert_status(1).stdout.contains(reason), "{checked:#?}");
+    };
+    refused("train.jsonl.index is missing");
+    assert!(index(&[&path, "--index", "beside"]).assert_status(0).stdout.contains("made "));
+    assert!(index(&[&path, "--index", "beside"]).assert_status(0).stdout.contains("current"));
+    let checked = index(&[&[path.as_str(), "--json"], &check[..]].concat());
+    let entry: Value = serde_json::from_str(&checked.assert_status(0).stdout).unwrap();
+    assert_eq!((&entry["status"], &entry["is_new"]), (&json!("current"), &json!(false)));
+
+    let stored = format!("{path}.index");
+    let mut bytes = fs::read(&stored).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&stored, bytes).unwrap();
+    refused("is damaged");
+    index(&[&path, "--index", "beside"]).assert_status(0);
+    fs::write(&path, "{\"x\": 1}\n").unwrap();
+    refused("is stale");
+
+    // A file in the place of the folder for the indexes, also for root.
+    let failed = index(&[&path, "--index", &path]);
+    assert!(failed.assert_status(1).stdout.contains("cannot be written"), "{failed:#?}");
+}
+
+#[test]
+fn formats_without_an_index_say_so() {
+    let photos = index(&[crate::support::PHOTOS]);
+    assert!(photos.assert_status(2).stderr.contains("`image-folder` has no index"), "{photos:#?}");
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures");
+    let table = index(&[&format!("{fixtures}/parquet/train-00000-of-00002.parquet")]);
+    assert!(table.assert_status(2).stderr.contains("`parquet` has no index"), "{table:#?}");
+    let small = index(&[&format!("{fixtures}/tar/photos.tar"), "--check"]);
+    assert!(small.assert_status(0).stdout.contains("needs no stored index"), "{small:#?}");
+    let missing = index(&["/nowhere/train.jsonl"]);
+    assert!(missing.assert_status(2).stderr.contains("no such file"), "{missing:#?}");
+}
