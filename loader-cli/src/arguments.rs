@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Inspect(Box<InspectArguments>),
     /// Make the stored indexes of JSON lines, lines of text and tar archives, or check them
     Index(IndexArguments),
+    /// Pack a folder of files into tar archives in WebDataset's layout, or check such archives
+    Pack(PackArguments),
 }
 
 #[derive(Debug, Args)]
@@ -139,6 +141,31 @@ pub(crate) struct IndexArguments {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+#[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "read only by `loader pack`"))]
+pub(crate) struct PackArguments {
+    /// Folder of images with one sub-folder per class, or of files of which those with one name are a sample; with
+    /// --check, the folder of the archives
+    pub(crate) source: PathBuf,
+
+    /// Folder of the archives, which is created. If it has archives of an earlier run, only what is missing or has
+    /// changed is packed
+    #[arg(required_unless_present = "check")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Maximum size of an archive in bytes, unless one sample needs more
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) shard_size: u64,
+
+    /// Put the samples in a random order that depends only on this seed [default: sorted by name]
+    #[arg(long, value_name = "SEED")]
+    pub(crate) shuffle: Option<u64>,
+
+    /// Write nothing; exit with status 1 if an archive is missing or does not have the checksum of the manifest
+    #[arg(long)]
+    pub(crate) check: bool,
+}
+
 impl Arguments {
     /// Reads the command line. If it asks for help or the version, prints that and returns
     /// [`Stop::HelpPrinted`].
@@ -157,7 +184,7 @@ impl Arguments {
     pub(crate) fn json(&self) -> bool {
         match &self.command {
             Command::Run(arguments) => arguments.json,
-            Command::Plan(_) => false,
+            Command::Plan(_) | Command::Pack(_) => false,
             Command::Inspect(arguments) => arguments.json,
             Command::Index(arguments) => arguments.json,
         }
@@ -215,6 +242,7 @@ fn called() -> &'static str {
         Some(command) if command == "plan" => "loader plan",
         Some(command) if command == "inspect" => "loader inspect",
         Some(command) if command == "index" => "loader index",
+        Some(command) if command == "pack" => "loader pack",
         _ => "loader",
     }
 }

@@ -1,5 +1,6 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches;
-//! `loader inspect` prints what is in a dataset; `loader index` makes the stored indexes of data files.
+//! `loader inspect` prints what is in a dataset; `loader index` makes the stored indexes of data files;
+//! `loader pack` packs files into archives.
 //!
 //! `arguments`, `options` and `settings` read the command line and the config. `dataset` and `run` open and
 //! load the dataset, `events` and `reporter` print what happens, and `stop` determines the exit status.
@@ -12,6 +13,8 @@ mod index;
 mod inspect;
 mod interrupt;
 mod options;
+#[cfg(feature = "formats")]
+mod pack;
 mod plan;
 mod progress;
 mod reporter;
@@ -46,9 +49,12 @@ fn main() -> ExitCode {
             Command::Inspect(arguments) => inspect::inspect(arguments, &mut reporter, interrupt),
             #[cfg(feature = "formats")]
             Command::Index(arguments) => index::index(arguments, &reporter),
+            #[cfg(feature = "formats")]
+            Command::Pack(arguments) => pack::pack(arguments, &mut reporter, interrupt),
             #[cfg(not(feature = "formats"))]
-            Command::Index(_) => Err(Stop::InvalidArguments(
-                "this `loader` was built without `index`; build it with `--features formats`".to_owned(),
+            Command::Index(_) | Command::Pack(_) => Err(Stop::InvalidArguments(
+                "this `loader` was built without `index` and `pack`; build it with `--features formats`"
+                    .to_owned(),
             )),
         });
     match outcome {

@@ -3,6 +3,8 @@
 use std::{io, path::PathBuf, process::ExitCode};
 
 use loader_core::{Error, config::ConfigError};
+#[cfg(feature = "formats")]
+use loader_data::PackError;
 use loader_data::{ImageFolderError, TransformError};
 
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub(crate) enum Stop {
     DatasetNotOpened(ImageFolderError),
     #[cfg(feature = "formats")]
     DataNotOpened(loader_data::DataError),
+    #[cfg(feature = "formats")]
+    NotPacked(PackError),
     InvalidTransform(TransformError),
     /// The loader could not be built, or no workers started.
     Loader(Error),
@@ -55,6 +59,15 @@ impl Stop {
                 | Error::EmptyDataset
                 | Error::WorkerProgramMissing { .. },
             ) => WRONG_REQUEST,
+            #[cfg(feature = "formats")]
+            Self::NotPacked(error) => match error {
+                PackError::Source(_)
+                | PackError::Changed(_)
+                | PackError::Output { .. }
+                | PackError::Locked(_)
+                | PackError::Stopped => FAILED,
+                _ => WRONG_REQUEST,
+            },
             Self::HelpPrinted(status) => *status,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Self::Loader(_)
@@ -76,6 +89,8 @@ impl Stop {
             Self::DatasetNotOpened(error) => ("DatasetNotOpened", error.to_string()),
             #[cfg(feature = "formats")]
             Self::DataNotOpened(error) => ("DatasetNotOpened", error.to_string()),
+            #[cfg(feature = "formats")]
+            Self::NotPacked(error) => ("NotPacked", error.to_string()),
             Self::InvalidTransform(error) => ("InvalidTransform", error.to_string()),
             Self::Loader(error) => (error.kind(), error.to_string()),
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return None,
@@ -113,6 +128,13 @@ impl From<ImageFolderError> for Stop {
 impl From<loader_data::DataError> for Stop {
     fn from(error: loader_data::DataError) -> Self {
         Self::DataNotOpened(error)
+    }
+}
+
+#[cfg(feature = "formats")]
+impl From<PackError> for Stop {
+    fn from(error: PackError) -> Self {
+        Self::NotPacked(error)
     }
 }
 

@@ -46,6 +46,8 @@ mod lines;
     feature = "tokens"
 ))]
 mod options;
+#[cfg(feature = "tar")]
+mod pack;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(feature = "records")]
@@ -77,6 +79,8 @@ pub use index::{IndexPlace, IndexStatus, StoredIndex};
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
 #[cfg(feature = "json-lines")]
 pub use lines::LineSnapshot;
+#[cfg(feature = "tar")]
+pub use pack::{PackError, PackOptions, PackPlan, PackSummary, check_packed};
 #[cfg(feature = "parquet")]
 pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]

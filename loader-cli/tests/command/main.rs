@@ -6,6 +6,8 @@ mod interrupt;
 mod killed;
 mod plan;
 #[cfg(feature = "formats")]
+mod record_pack;
+#[cfg(feature = "formats")]
 mod record_tools;
 #[cfg(feature = "formats")]
 mod records;

@@ -7,14 +7,15 @@ use std::{
     thread,
 };
 
-use crate::error::Result;
-
 /// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use
 /// cores.
 ///
 /// # Errors
 /// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
-pub(crate) fn map<T: Send>(count: usize, task: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
+pub(crate) fn map<T: Send, E: Send>(
+    count: usize,
+    task: impl Fn(usize) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
@@ -56,8 +57,11 @@ mod tests {
 
     #[test]
     fn results_are_in_order_and_the_first_error_is_returned() {
-        assert_eq!(map(1000, |number| Ok(number * 2)).unwrap(), (0..1000).map(|n| n * 2).collect::<Vec<_>>());
-        assert!(map(0, Ok).unwrap().is_empty());
+        assert_eq!(
+            map(1000, |number| Ok::<_, DataError>(number * 2)).unwrap(),
+            (0..1000).map(|n| n * 2).collect::<Vec<_>>()
+        );
+        assert!(map(0, Ok::<_, DataError>).unwrap().is_empty());
         let fail = |number| match number {
             30.. => Err(DataError::new(number, DataProblem::NotFound)),
             number => Ok(number),

@@ -54,7 +54,9 @@ impl LineIndex {
         let kind = kind(blank_lines);
         let mut words = parallel::map(files.len(), |number| {
             let file = files.get(number);
-            Ok(index::load(place, kind, &file).filter(|words| FileIndex::parse(words, file.len).is_some()))
+            Ok::<_, DataError>(
+                index::load(place, kind, &file).filter(|words| FileIndex::parse(words, file.len).is_some()),
+            )
         })?;
         let mut parts = Vec::new();
         for (number, _) in words.iter().enumerate().filter(|(_, words)| words.is_none()) {

@@ -10,7 +10,7 @@ mod images;
 mod indexed;
 mod input;
 mod members;
-mod name;
+pub(crate) mod name;
 mod options;
 mod samples;
 mod stream;

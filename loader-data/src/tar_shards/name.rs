@@ -4,7 +4,7 @@
 
 /// Splits the name of a member into the key of its sample and the field: at the first dot of the last component. The
 /// directory is part of the key. Returns `None` if the name has no such dot.
-pub(super) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let component = last_component(name);
     let dot = component + name[component..].iter().position(|&byte| byte == b'.')?;
     // In webdataset's expression, what precedes the dot may be a slash: `a/.b` has the key `a/`. A dot in the folder
@@ -15,7 +15,7 @@ pub(super) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// True if the member is metadata of the archive, such as `__info__.json` in a folder `__meta__`, or `__index__`.
-pub(super) fn is_metadata(name: &[u8]) -> bool {
+pub(crate) fn is_metadata(name: &[u8]) -> bool {
     let slash = name.iter().position(|&byte| byte == b'/');
     let first = &name[..slash.unwrap_or(name.len())];
     // Without a folder, the two pairs of underscores may overlap.

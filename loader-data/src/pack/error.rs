@@ -1,0 +1,52 @@
+//! The error of packing.
+
+use std::{io, path::PathBuf};
+
+use crate::error::DataError;
+
+/// Why files cannot be packed, or an archive is not as it was packed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// A file of the source cannot be listed or read.
+    #[error(transparent)]
+    Source(#[from] DataError),
+    /// The source is not a folder, or has no files.
+    #[error("`{}` is not a folder with files; give a folder", .0.display())]
+    NothingToPack(PathBuf),
+    /// The name of a file does not say to which sample and field the file belongs.
+    #[error(
+        "`{}`: the name is not Unicode, or has no dot, or is one that readers of archives skip; rename or remove the file",
+        .0.display()
+    )]
+    Name(PathBuf),
+    /// Two files are the same field of a sample.
+    #[error("`{}` and another file are the same field of a sample; rename one of them", .0.display())]
+    DuplicateField(PathBuf),
+    /// A file has another size than when the packing began.
+    #[error("`{}` has changed while it was packed; run the command again", .0.display())]
+    Changed(PathBuf),
+    /// A file of the output cannot be written or read.
+    #[error("`{}`: {error}", path.display())]
+    Output {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+    /// The output folder has files, but no manifest.
+    #[error("`{}` exists and was not made by this command; give a new folder", .0.display())]
+    NotOurs(PathBuf),
+    /// The manifest is damaged, or was made with other options or from another source.
+    #[error("`{}` is damaged, or of archives with other options; give a new folder", .0.display())]
+    OtherManifest(PathBuf),
+    /// The output folder lies in the source.
+    #[error("`{}` lies in the folder that is packed; give another folder", .0.display())]
+    InsideSource(PathBuf),
+    /// Another process packs into the folder.
+    #[error("another process packs into `{}`; wait until it ends", .0.display())]
+    Locked(PathBuf),
+    /// The progress function has asked to stop.
+    #[error("stopped")]
+    Stopped,
+}

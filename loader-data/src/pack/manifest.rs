@@ -1,0 +1,102 @@
+//! The manifest: a file of JSON lines that says what the archives of a folder were made from.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::PackError;
+
+/// Name of the manifest in the folder of the archives.
+const NAME: &str = "manifest.jsonl";
+
+/// The first line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Header {
+    pub(super) format: String,
+    pub(super) shard_bytes: u64,
+    pub(super) shuffle: Option<u64>,
+    /// Number of archives when all are finished. It may differ after files were added to the source.
+    pub(super) shards: usize,
+    /// The names of the classes, by their numbers in the fields `cls`.
+    pub(super) classes: Vec<String>,
+}
+
+/// A finished archive: a line of the manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ShardEntry {
+    /// Name of the file.
+    pub(super) shard: String,
+    /// Number of samples.
+    pub(super) samples: usize,
+    /// Size of the file in bytes.
+    pub(super) bytes: u64,
+    /// XXH3-128 of the file in hexadecimal, as `xxhsum -H2` prints it.
+    pub(super) xxh128: String,
+    /// Hash of the names, sizes and modification times of the files in the archive.
+    pub(super) source: String,
+}
+
+/// The manifest of a folder.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    path: PathBuf,
+    pub(super) header: Header,
+    pub(super) entries: BTreeMap<String, ShardEntry>,
+}
+
+impl Manifest {
+    pub(super) fn new(folder: &Path, header: Header) -> Self {
+        Self { path: folder.join(NAME), header, entries: BTreeMap::new() }
+    }
+
+    /// Reads the manifest in `folder`; `None` if there is none. Ignores a last line that a kill has cut off.
+    pub(super) fn read(folder: &Path) -> Result<Option<Self>, PackError> {
+        let path = folder.join(NAME);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(PackError::Output { path, error }),
+        };
+        let damaged = || PackError::OtherManifest(path.clone());
+        let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let header = lines.next().and_then(|line| serde_json::from_str(line).ok()).ok_or_else(damaged)?;
+        let mut entries = BTreeMap::new();
+        for line in lines {
+            let entry: ShardEntry = serde_json::from_str(line).map_err(|_| damaged())?;
+            entries.insert(entry.shard.clone(), entry);
+        }
+        Ok(Some(Self { path, header, entries }))
+    }
+
+    /// Writes the whole manifest. Readers see the old file or the whole new one.
+    pub(super) fn write(&self) -> Result<(), PackError> {
+        let mut text = line(&self.header);
+        self.entries.values().for_each(|entry| text.push_str(&line(entry)));
+        let temporary = self.path.with_extension("tmp");
+        fs::write(&temporary, text)
+            .and_then(|()| fs::rename(&temporary, &self.path))
+            .map_err(|error| PackError::Output { path: self.path.clone(), error })
+    }
+
+    /// Adds a finished archive, at the end of the file.
+    pub(super) fn add(&mut self, entry: ShardEntry) -> Result<(), PackError> {
+        let append = |mut file: File| file.write_all(line(&entry).as_bytes());
+        OpenOptions::new()
+            .append(true)
+            .open(&self.path)
+            .and_then(append)
+            .map_err(|error| PackError::Output { path: self.path.clone(), error })?;
+        self.entries.insert(entry.shard.clone(), entry);
+        Ok(())
+    }
+}
+
+fn line(value: &impl Serialize) -> String {
+    // Serialising cannot fail: the values consist of text and numbers.
+    serde_json::to_string(value).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,229 @@
+//! Decides which files form a sample, and which samples form an archive.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use loader_core::sampler::{Epoch, RandomSampler, Sampler};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{PackError, manifest::Header};
+use crate::{
+    error::DataProblem,
+    source::{DataFile, Files, Location},
+    tar_shards::name::{is_metadata, key_and_field},
+};
+
+/// Extensions of images, of which each is a sample if the files are in one folder per class.
+const IMAGES: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// Name of the format in the manifest. A changed layout of the archives needs another one.
+const FORMAT: &str = "loader-pack-1";
+
+/// Options of packing.
+#[derive(Debug, Clone)]
+pub struct PackOptions {
+    /// Max number of bytes of an archive, unless one sample needs more. Default: 256 MiB.
+    pub shard_bytes: u64,
+    /// Seed of a random order of the samples. Default: they are sorted by name.
+    pub shuffle: Option<u64>,
+}
+
+impl Default for PackOptions {
+    fn default() -> Self {
+        Self { shard_bytes: 256 << 20, shuffle: None }
+    }
+}
+
+/// What is packed: samples in their order, and archives.
+#[derive(Debug)]
+pub struct PackPlan {
+    pub(super) source: PathBuf,
+    pub(super) samples: Vec<Vec<Member>>,
+    /// The samples of each archive.
+    pub(super) shards: Vec<Range<usize>>,
+    pub(super) header: Header,
+}
+
+/// A member of an archive.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    File(DataFile),
+    Text(String),
+}
+
+impl Member {
+    pub(super) fn len(&self) -> u64 {
+        match &self.content {
+            Content::File(file) => file.len,
+            Content::Text(text) => text.len() as u64,
+        }
+    }
+
+    /// Number of bytes in an archive.
+    fn packed_len(&self) -> u64 {
+        // A name of more than 100 bytes is a member of its own.
+        let name =
+            if self.name.len() > 100 { 512 + (self.name.len() as u64 + 1).next_multiple_of(512) } else { 0 };
+        name + 512 + self.len().next_multiple_of(512)
+    }
+}
+
+impl PackPlan {
+    /// Lists the files in the folder `source` and its sub-folders, without those whose names begin with a dot, and reads
+    /// none of them.
+    ///
+    /// If all files are images (`.jpg`, `.jpeg`, `.png`) in sub-folders, each is a sample with the fields `jpg` or `png`, and
+    /// `cls`: the number of its first folder among all in alphabetic order. Otherwise files with the same path up to the
+    /// first dot in their name are a sample, with what follows the dot as the field.
+    ///
+    /// # Errors
+    /// Returns an error if there are no files, or a name is not possible.
+    pub fn new(source: impl AsRef<Path>, options: &PackOptions) -> Result<Self, PackError> {
+        let source = source.as_ref();
+        if !source.is_dir() {
+            return Err(PackError::NothingToPack(source.to_owned()));
+        }
+        let listed = Files::list([source], &[""]).map_err(|error| match error.problem {
+            DataProblem::NoFiles { .. } => PackError::NothingToPack(source.to_owned()),
+            _ => error.into(),
+        })?;
+        let files: Vec<_> = (0..listed.len()).map(|number| listed.get(number)).collect();
+        let named = files.into_iter().map(|file| Ok((relative_name(source, &file)?, file)));
+        let named = named.collect::<Result<Vec<_>, PackError>>()?;
+        let (mut samples, classes) = match classes_of(&named) {
+            Some(classes) => (images(named, &classes), classes),
+            None => (grouped(named)?, Vec::new()),
+        };
+        if let Some(seed) = options.shuffle {
+            let mut taken: Vec<_> = samples.into_iter().map(Some).collect();
+            let order = RandomSampler::new(taken.len()).indices(Epoch::new(seed, 0));
+            samples = order.filter_map(|index| taken[index].take()).collect();
+        }
+        let shards = cut(&samples, options.shard_bytes);
+        let header = Header {
+            format: FORMAT.to_owned(),
+            shard_bytes: options.shard_bytes,
+            shuffle: options.shuffle,
+            shards: shards.len(),
+            classes,
+        };
+        Ok(Self { source: source.to_owned(), samples, shards, header })
+    }
+
+    /// Number of bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.samples.iter().flatten().map(Member::len).sum()
+    }
+
+    /// Returns the name of an archive.
+    pub(super) fn name(shard: usize) -> String {
+        format!("shard-{shard:06}.tar")
+    }
+
+    /// Returns the samples of an archive.
+    pub(super) fn samples_of(&self, shard: usize) -> &[Vec<Member>] {
+        &self.samples[self.shards[shard].clone()]
+    }
+
+    /// Returns a hash of the names, sizes and modification times of the files in an archive.
+    pub(super) fn source_hash(&self, shard: usize) -> String {
+        let mut hash = Xxh3::new();
+        for member in self.samples_of(shard).iter().flatten() {
+            let version = match &member.content {
+                Content::File(file) => &file.version,
+                Content::Text(text) => text,
+            };
+            for part in [member.name.as_str(), version] {
+                hash.update(&(part.len() as u64).to_le_bytes());
+                hash.update(part.as_bytes());
+            }
+            hash.update(&member.len().to_le_bytes());
+        }
+        format!("{:032x}", hash.digest128())
+    }
+}
+
+fn relative_name(source: &Path, file: &DataFile) -> Result<String, PackError> {
+    let path = path_of(file);
+    let relative = path.strip_prefix(source).unwrap_or(&path).to_str();
+    relative.map(str::to_owned).ok_or_else(|| PackError::Name(path.clone()))
+}
+
+pub(super) fn path_of(file: &DataFile) -> PathBuf {
+    match &file.location {
+        Location::Path(path) => path.into(),
+        Location::Url(url) => url.into(),
+    }
+}
+
+/// Returns the names of the classes if all files are images in folders.
+fn classes_of(files: &[(String, DataFile)]) -> Option<Vec<String>> {
+    let class = |(name, _): &(String, DataFile)| {
+        let (class, _) = name.split_once('/')?;
+        image_field(name).map(|_| class.to_owned())
+    };
+    Some(files.iter().map(class).collect::<Option<BTreeSet<_>>>()?.into_iter().collect())
+}
+
+/// Returns the field of an image.
+fn image_field(name: &str) -> Option<&'static str> {
+    let (_, extension) = name.rsplit_once('.')?;
+    let known = IMAGES.into_iter().find(|known| known.eq_ignore_ascii_case(extension))?;
+    Some(if known == "png" { "png" } else { "jpg" })
+}
+
+/// Makes a sample of each image. The keys are numbers, because names may have dots or differ only in the extension.
+fn images(files: Vec<(String, DataFile)>, classes: &[String]) -> Vec<Vec<Member>> {
+    let sample = |(number, (name, file)): (usize, (String, DataFile))| {
+        let class = name
+            .split_once('/')
+            .and_then(|(class, _)| classes.binary_search_by(|known| known[..].cmp(class)).ok());
+        let member = |field: &str, content| Member { name: format!("{number:09}.{field}"), content };
+        let class = Content::Text(class.unwrap_or_default().to_string());
+        vec![member(image_field(&name).unwrap_or_default(), Content::File(file)), member("cls", class)]
+    };
+    files.into_iter().enumerate().map(sample).collect()
+}
+
+/// Makes samples of the files whose names have the same key.
+fn grouped(files: Vec<(String, DataFile)>) -> Result<Vec<Vec<Member>>, PackError> {
+    let mut samples = BTreeMap::<Vec<u8>, BTreeMap<Vec<u8>, Member>>::new();
+    for (name, file) in files {
+        let path = path_of(&file);
+        let (key, field) = match key_and_field(name.as_bytes()) {
+            Some((key, field)) if !is_metadata(name.as_bytes()) => (key.to_vec(), field.to_ascii_lowercase()),
+            _ => return Err(PackError::Name(path)),
+        };
+        let member = Member { name, content: Content::File(file) };
+        if samples.entry(key).or_default().insert(field, member).is_some() {
+            return Err(PackError::DuplicateField(path));
+        }
+    }
+    Ok(samples.into_values().map(|members| members.into_values().collect()).collect())
+}
+
+/// Cuts the samples into archives of at most `max` bytes, but at least one sample.
+fn cut(samples: &[Vec<Member>], max: u64) -> Vec<Range<usize>> {
+    const END: u64 = 1024;
+    let mut shards = Vec::new();
+    let (mut start, mut bytes) = (0, END);
+    for (number, sample) in samples.iter().enumerate() {
+        let more: u64 = sample.iter().map(Member::packed_len).sum();
+        if number > start && bytes.saturating_add(more) > max {
+            shards.push(start..number);
+            (start, bytes) = (number, END);
+        }
+        bytes = bytes.saturating_add(more);
+    }
+    shards.push(start..samples.len());
+    shards
+}

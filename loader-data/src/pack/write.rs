@@ -1,0 +1,272 @@
+//! Writes the archives of a plan, and checks them.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Read, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use rustix::fs::{FlockOperation, flock};
+use tar::{Builder, EntryType, Header as TarHeader};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{
+    PackError, PackPlan,
+    manifest::{Manifest, ShardEntry},
+    plan::{Content, Member, path_of},
+};
+use crate::{error::DataError, index::parallel};
+
+/// What was packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PackSummary {
+    /// Number of archives.
+    pub shards: usize,
+    /// Number of samples in them.
+    pub samples: usize,
+    /// Number of archives that were there already.
+    pub kept: usize,
+}
+
+impl PackPlan {
+    /// Writes the archives to the folder `output`, which is created, on all cores. Archives that an earlier call has
+    /// finished are kept if their checksums are right and the files that they were made from have not changed.
+    ///
+    /// The archives depend only on the names and contents of the files and on the options: a call that continues
+    /// after a kill gives the same bytes. `progress` is called with the number of bytes that were read since its last
+    /// call; if it returns false, the packing stops.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read or written, or if `output` has files of another origin.
+    pub fn write(
+        &self,
+        output: impl AsRef<Path>,
+        progress: impl Fn(u64) -> bool + Sync,
+    ) -> Result<PackSummary, PackError> {
+        let output = output.as_ref();
+        fs::create_dir_all(output).map_err(failed(output))?;
+        if let (Ok(inner), Ok(outer)) = (output.canonicalize(), self.source.canonicalize())
+            && inner.starts_with(outer)
+        {
+            return Err(PackError::InsideSource(output.to_owned()));
+        }
+        let _lock = lock(output)?;
+        let manifest = Mutex::new(self.manifest(output)?);
+        let kept = parallel::map(self.shards.len(), |shard| {
+            let name = Self::name(shard);
+            let known = manifest.lock().unwrap_or_else(PoisonError::into_inner).entries.get(&name).cloned();
+            if let Some(known) = known.filter(|known| known.source == self.source_hash(shard))
+                && is_intact(output, &known)
+            {
+                let bytes = self.samples_of(shard).iter().flatten().map(Member::len).sum();
+                return if progress(bytes) { Ok(true) } else { Err(PackError::Stopped) };
+            }
+            let entry = self.write_shard(shard, output, &progress)?;
+            manifest.lock().unwrap_or_else(PoisonError::into_inner).add(entry)?;
+            Ok(false)
+        })?;
+        let mut manifest = manifest.into_inner().unwrap_or_else(PoisonError::into_inner);
+        self.remove_surplus(&mut manifest, output)?;
+        // The lines were added in the order in which the archives were finished.
+        manifest.write()?;
+        Ok(PackSummary {
+            shards: self.shards.len(),
+            samples: self.samples.len(),
+            kept: kept.into_iter().filter(|kept| *kept).count(),
+        })
+    }
+
+    /// Reads the manifest of an earlier call in `output`, or makes a new one.
+    fn manifest(&self, output: &Path) -> Result<Manifest, PackError> {
+        let mut manifest = match Manifest::read(output)? {
+            Some(manifest) => manifest,
+            None if has_files(output).map_err(failed(output))? => {
+                return Err(PackError::NotOurs(output.to_owned()));
+            }
+            None => Manifest::new(output, self.header.clone()),
+        };
+        let is_same = |other: &super::manifest::Header| {
+            let mut header = self.header.clone();
+            // Files may have been added to the source or removed from it.
+            (header.shards, header.classes) = (other.shards, other.classes.clone());
+            header == *other
+        };
+        if !is_same(&manifest.header) {
+            return Err(PackError::OtherManifest(output.join("manifest.jsonl")));
+        }
+        manifest.header = self.header.clone();
+        // Also removes a line that a kill has cut off.
+        manifest.write()?;
+        Ok(manifest)
+    }
+
+    /// Removes the archives of files that are not in the source any more.
+    fn remove_surplus(&self, manifest: &mut Manifest, output: &Path) -> Result<(), PackError> {
+        for surplus in manifest.entries.split_off(&Self::name(self.shards.len())).into_keys() {
+            let path = output.join(surplus);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes an archive under a temporary name, and renames it when it is whole.
+    fn write_shard(
+        &self,
+        shard: usize,
+        output: &Path,
+        progress: &(impl Fn(u64) -> bool + Sync),
+    ) -> Result<ShardEntry, PackError> {
+        let name = Self::name(shard);
+        let (path, temporary) = (output.join(&name), output.join(format!("{name}.tmp")));
+        let failed = failed(&path);
+        let file = File::create(&temporary).map_err(&failed)?;
+        let hashed = Hashed { inner: BufWriter::with_capacity(1 << 20, file), hash: Xxh3::new(), bytes: 0 };
+        let mut archive = Builder::new(hashed);
+        let samples = self.samples_of(shard);
+        for member in samples.iter().flatten() {
+            append(&mut archive, member, &path)?;
+            if !progress(member.len()) {
+                return Err(PackError::Stopped);
+            }
+        }
+        let Hashed { inner, hash, bytes } = archive.into_inner().map_err(&failed)?;
+        let file = inner.into_inner().map_err(|error| failed(error.into_error()))?;
+        file.sync_all().and_then(|()| fs::rename(&temporary, &path)).map_err(&failed)?;
+        let (xxh128, source) = (format!("{:032x}", hash.digest128()), self.source_hash(shard));
+        Ok(ShardEntry { shard: name, samples: samples.len(), bytes, xxh128, source })
+    }
+}
+
+fn append(archive: &mut Builder<impl Write>, member: &Member, output: &Path) -> Result<(), PackError> {
+    let mut header = TarHeader::new_gnu();
+    header.set_entry_type(EntryType::Regular);
+    header.set_mode(0o644);
+    header.set_size(member.len());
+    match &member.content {
+        Content::Text(text) => {
+            archive.append_data(&mut header, &member.name, text.as_bytes()).map_err(failed(output))
+        }
+        Content::File(file) => {
+            let path = path_of(file);
+            let unreadable = |error| PackError::Source(DataError::new(&file.location, error));
+            let opened = File::open(&path).map_err(unreadable)?;
+            let mut content = Recorded { file: opened, error: None, bytes: 0 };
+            let written = archive.append_data(&mut header, &member.name, (&mut content).take(file.len));
+            if let Some(error) = content.error {
+                return Err(unreadable(error));
+            }
+            written.map_err(failed(output))?;
+            let is_longer = content.file.read(&mut [0]).map_err(unreadable)? > 0;
+            if content.bytes != file.len || is_longer {
+                return Err(PackError::Changed(path));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// A file that keeps its error, which would otherwise look like an error of the archive.
+struct Recorded {
+    file: File,
+    error: Option<io::Error>,
+    bytes: u64,
+}
+
+impl Read for Recorded {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.file.read(buffer) {
+            Ok(read) => {
+                self.bytes += read as u64;
+                Ok(read)
+            }
+            Err(error) => {
+                let kind = error.kind();
+                self.error = Some(error);
+                Err(kind.into())
+            }
+        }
+    }
+}
+
+/// Hashes and counts what is written.
+struct Hashed<W> {
+    inner: W,
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Hashed<W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(buffer)?;
+        self.hash.update(&buffer[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// Checks the archives in the folder `output`. Returns the number of archives, and a sentence about each that is
+/// missing or damaged.
+///
+/// # Errors
+/// Returns an error if there is no manifest, or it cannot be read.
+pub fn check_packed(output: impl AsRef<Path>) -> Result<(usize, Vec<String>), PackError> {
+    let output = output.as_ref();
+    let manifest = Manifest::read(output)?.ok_or_else(|| PackError::NotOurs(output.to_owned()))?;
+    let names: Vec<_> = (0..manifest.header.shards).map(PackPlan::name).collect();
+    let found = parallel::map(names.len(), |shard| {
+        let path = output.join(&names[shard]);
+        Ok::<_, PackError>(match manifest.entries.get(&names[shard]) {
+            None => Some(format!("`{}` is not finished", path.display())),
+            Some(_) if !path.exists() => Some(format!("`{}` is missing", path.display())),
+            Some(entry) if !is_intact(output, entry) => Some(format!(
+                "`{}` is damaged: it does not have the checksum of the manifest",
+                path.display()
+            )),
+            Some(_) => None,
+        })
+    })?;
+    Ok((names.len(), found.into_iter().flatten().collect()))
+}
+
+/// True if the file has the size and the checksum of `entry`.
+fn is_intact(folder: &Path, entry: &ShardEntry) -> bool {
+    let path = folder.join(&entry.shard);
+    let hash = || -> io::Result<String> {
+        let mut file = File::open(&path)?;
+        if file.metadata()?.len() != entry.bytes {
+            return Ok(String::new());
+        }
+        let mut hashed = Hashed { inner: io::sink(), hash: Xxh3::new(), bytes: 0 };
+        io::copy(&mut file, &mut hashed)?;
+        Ok(format!("{:032x}", hashed.hash.digest128()))
+    };
+    hash().is_ok_and(|hash| hash == entry.xxh128)
+}
+
+/// True if the folder has files. A kill may have left the manifest under its temporary name.
+fn has_files(folder: &Path) -> io::Result<bool> {
+    let mut names = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name()));
+    names.try_fold(false, |found, name| Ok(found || name? != "manifest.tmp"))
+}
+
+/// Locks the folder until the file is dropped.
+fn lock(folder: &Path) -> Result<File, PackError> {
+    let file = File::open(folder).map_err(failed(folder))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(PackError::Locked(folder.to_owned())),
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> PackError + use<> {
+    let path = PathBuf::from(path);
+    move |error| PackError::Output { path: path.clone(), error }
+}
