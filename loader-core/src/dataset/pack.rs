@@ -42,17 +42,11 @@ impl<D: IterableDataset<Sample: TokenSequence>> IterableDataset for PackedDatase
         }))
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         format!("pack({:?}, {})", self.packing, with_len(&self.dataset.fingerprint(), self.dataset.len()))
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers()
-    }
+    pass_on_to_inner!(adds_layers: 0);
 }
 
 /// Returns the next window. `read` returns the next document with its position.

@@ -56,18 +56,12 @@ impl<D: Dataset> IterableDataset for DatasetStream<D> {
         Some(self.dataset.len())
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     fn fingerprint(&self) -> String {
         let shuffle = if self.shuffle { ", shuffle" } else { "" };
         format!("stream({}{shuffle})", with_len(&self.dataset.fingerprint(), Some(self.dataset.len())))
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers().wrapping_add(1)
-    }
+    pass_on_to_inner!(adds_layers: 1);
 }
 
 impl<D: Dataset> SnapshotDataset for DatasetStream<D> {

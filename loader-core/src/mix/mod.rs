@@ -150,7 +150,7 @@ pub struct Mix {
     rule: MixRule,
     exhausted: Exhausted,
     num_samples: Option<u64>,
-    /// In the order of epoch and sample.
+    /// The planned changes, ordered by epoch and sample.
     changes: Vec<Change>,
 }
 

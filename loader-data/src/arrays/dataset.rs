@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::{ArrayFormat, ArraysOptions, field::Field, formats, options::Source};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    record::{FieldOptions, Record, Value},
+    record::{self, FieldOptions, Record, Value},
     source::Files,
 };
 
@@ -174,7 +174,7 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrays<R> {
         let mut records: Vec<Vec<(Arc<str>, Value)>> =
             indices.iter().map(|_| Vec::with_capacity(self.order.len())).collect();
         for (files, field) in self.ordered() {
-            let name: Arc<str> = field.name.as_str().into();
+            let name = record::shared(&field.name);
             for (record, value) in records.iter_mut().zip(field.read(files, indices)?) {
                 record.push((Arc::clone(&name), value));
             }

@@ -44,10 +44,7 @@ pub(super) fn arrays(blob: &Arc<Blob>, format: Option<ArrayFormat>) -> Result<Ve
 
 /// Reads a file with one array, which is named after the file.
 fn single(blob: &Arc<Blob>, file: &str, start: &[u8]) -> Result<Array> {
-    let of_file = |problem: DataProblem| match problem {
-        DataProblem::Unreadable(error) => blob.read_error(0, error),
-        problem => blob.error(0, problem),
-    };
+    let of_file = |problem| blob.problem(0, problem);
     let name = file.strip_suffix(".gz").unwrap_or(file);
     let name = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut reader = BufReader::new(blob.reader(0..blob.len()));

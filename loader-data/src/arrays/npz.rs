@@ -29,12 +29,7 @@ pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
         let mut member = archive.by_index(index).map_err(|error| of_zip(blob, error))?;
         let name = member.name().map_err(|error| of_zip(blob, error))?;
         let Some(name) = name.strip_suffix(".npy").map(str::to_owned) else { continue };
-        let at = |problem: DataProblem| match problem {
-            DataProblem::Unreadable(error) => {
-                blob.read_error(0, error).at(Position::Member(format!("{name}.npy")))
-            }
-            problem => blob.error(0, problem).at(Position::Member(format!("{name}.npy"))),
-        };
+        let at = |problem| blob.problem(0, problem).at(Position::Member(format!("{name}.npy")));
         let Header { element, shape, len } = npy::read_header(&mut member).map_err(at)?;
         let (packed, unpacked) = (member.compressed_size(), member.size());
         let bytes = match &element {

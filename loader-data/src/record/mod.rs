@@ -21,7 +21,7 @@ pub use value::{Scalar, Value};
 
 #[cfg(feature = "parquet")]
 pub(crate) use deserialize::stacked;
-#[cfg(feature = "tar")]
+#[cfg(any(feature = "arrays", feature = "tar"))]
 pub(crate) use names::shared;
 
 use self::names::Name;

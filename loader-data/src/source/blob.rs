@@ -189,6 +189,16 @@ impl Blob {
         }
     }
 
+    /// Returns the error of a reader of this file, as [`read_error`](Self::read_error) does if the problem is that it
+    /// cannot be read.
+    #[cfg(feature = "arrays")]
+    pub(crate) fn problem(&self, offset: u64, problem: DataProblem) -> DataError {
+        match problem {
+            DataProblem::Unreadable(error) => self.read_error(offset, error),
+            problem => self.error(offset, problem),
+        }
+    }
+
     /// Returns an error about this file at `offset`.
     pub(crate) fn error(&self, offset: u64, problem: impl Into<DataProblem>) -> DataError {
         DataError::new(&self.file.location, problem).at(Position::Offset(offset))

@@ -211,16 +211,10 @@ impl<D: Dataset<Sample: Serialize + DeserializeOwned>> Dataset for Cached<D> {
         samples.collect()
     }
 
-    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-        self.dataset.setup(cx)
-    }
-
     /// That of the dataset: a state fits with and without the cache.
     fn fingerprint(&self) -> String {
         self.dataset.fingerprint()
     }
 
-    fn layers(&self) -> u8 {
-        self.dataset.layers()
-    }
+    pass_on_to_inner!(adds_layers: 0);
 }

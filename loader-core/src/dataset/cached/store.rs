@@ -33,7 +33,7 @@ pub(super) struct Entry([u64; 4]);
 pub(super) struct Store {
     folder: PathBuf,
     index: File,
-    /// In append mode.
+    /// Opened in append mode.
     samples: File,
     /// The random number in the header.
     id: u64,
