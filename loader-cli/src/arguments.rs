@@ -34,8 +34,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// Folder with one sub-folder of JPEG and PNG images per class, a config (a .toml file), or data files (.jsonl,
-    /// .parquet, .tar; a pattern such as 'train-{000..099}.tar' too)
+    /// Folder with one sub-folder of JPEG and PNG images per class, a config (a .toml file), or data files
+    /// (.jsonl, .parquet, .tar; a pattern such as 'train-{000..099}.tar' too)
     pub(crate) target: PathBuf,
 
     #[command(flatten)]
@@ -124,14 +124,16 @@ pub(crate) struct InspectArguments {
 #[derive(Debug, Args)]
 #[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "read only by `loader index`"))]
 pub(crate) struct IndexArguments {
-    /// Data files (.jsonl, .ndjson, .txt or .tar; a pattern too), a folder of them, or a config (a .toml file)
+    /// Data files (.jsonl, .ndjson, .txt or .tar; a pattern too), a folder of them, or a config (a .toml
+    /// file)
     pub(crate) target: PathBuf,
 
     /// Make nothing; exit with status 1 if an index is missing, stale or damaged
     #[arg(long)]
     pub(crate) check: bool,
 
-    /// Where the indexes are stored: `cache`, `beside` (FILE.index) or a folder [default: as configured, or cache]
+    /// Where the indexes are stored: `cache`, `beside` (FILE.index) or a folder [default: as configured, or
+    /// cache]
     #[cfg(feature = "formats")]
     #[arg(long = "index", value_name = "PLACE", value_parser = crate::index::place)]
     pub(crate) place: Option<loader_data::IndexPlace>,
@@ -144,12 +146,12 @@ pub(crate) struct IndexArguments {
 #[derive(Debug, Args)]
 #[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "read only by `loader pack`"))]
 pub(crate) struct PackArguments {
-    /// Folder of images with one sub-folder per class, or of files of which those with one name are a sample; with
-    /// --check, the folder of the archives
+    /// Folder of images with one sub-folder per class, or of files of which those with one name are a sample;
+    /// with --check, the folder of the archives
     pub(crate) source: PathBuf,
 
-    /// Folder of the archives, which is created. If it has archives of an earlier run, only what is missing or has
-    /// changed is packed
+    /// Folder of the archives, which is created. If it has archives of an earlier run, only what is missing
+    /// or has changed is packed
     #[arg(required_unless_present = "check")]
     pub(crate) output: Option<PathBuf>,
 
@@ -161,7 +163,8 @@ pub(crate) struct PackArguments {
     #[arg(long, value_name = "SEED")]
     pub(crate) shuffle: Option<u64>,
 
-    /// Write nothing; exit with status 1 if an archive is missing or does not have the checksum of the manifest
+    /// Write nothing; exit with status 1 if an archive is missing or does not have the checksum of the
+    /// manifest
     #[arg(long)]
     pub(crate) check: bool,
 }

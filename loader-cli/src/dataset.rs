@@ -1,18 +1,18 @@
 //! The `[dataset]` section of a config, and the dataset that it describes.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use loader_data::{ImageFolder, MAX_FILE_BYTES, Step, Transform};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::stop::Stop;
 
 /// Default width and height of the transformed images, in pixels.
 const DEFAULT_SIZE: u32 = 224;
+
+/// Name of the kind that reads folders of images.
+const IMAGE_FOLDER: &str = "image-folder";
 
 /// The name of a format. `kind` is read before the other keys, which depend on it.
 #[derive(Debug, Deserialize)]
@@ -20,60 +20,45 @@ pub(crate) struct KindOnly {
     pub(crate) kind: Kind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// What a config names as `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// JPEG and PNG files with one sub-folder per class.
     ImageFolder,
-    Arrays,
-    JsonLines,
-    JsonLinesStream,
-    Parquet,
-    ParquetStream,
-    Tar,
-    IndexedTar,
-    Tokens,
-    Arrays,
+    /// One of [`RecordConfig::KINDS`](loader_data::RecordConfig::KINDS).
+    #[cfg(feature = "formats")]
+    Records,
 }
 
-impl Kind {
-    /// Returns the kind of the files that `target`, a path or a pattern, names; `None` if its extension is that of no
-    /// format.
-    pub(crate) fn of_files(target: &Path) -> Option<Self> {
-        let name = target.file_name()?.to_str()?.to_ascii_lowercase();
-        let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
-        match () {
-            () if ends(&[".jsonl", ".ndjson"]) => Some(Self::JsonLines),
-            () if ends(&[".npz", ".safetensors"]) => Some(Self::Arrays),
-            () if ends(&[".parquet"]) => Some(Self::Parquet),
-            () if ends(&[".tar", ".tar.gz", ".tgz", ".tar.zst"]) => Some(Self::Tar),
-            () => None,
+impl<'de> Deserialize<'de> for Kind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match &String::deserialize(deserializer)?[..] {
+            IMAGE_FOLDER => Ok(Self::ImageFolder),
+            #[cfg(feature = "formats")]
+            name => match KINDS.contains(&name) {
+                true => Ok(Self::Records),
+                false => Err(D::Error::unknown_variant(name, &KINDS)),
+            },
+            #[cfg(not(feature = "formats"))]
+            name => Err(D::Error::custom(format!(
+                "this `loader` was built with the kind `{IMAGE_FOLDER}` only; for `{name}`, build it with \
+                 `--features formats`"
+            ))),
         }
-    }
-
-    /// Returns the kind of the data files that lie directly in `folder`; `None` if there are none, as in a folder of
-    /// classes.
-    ///
-    /// # Errors
-    /// Returns an error if there are files of several kinds.
-    pub(crate) fn of_folder(folder: &Path) -> Result<Option<Self>, Stop> {
-        // If the folder cannot be listed, opening the dataset returns the error.
-        let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
-        let mut found = None;
-        for path in entries.map_while(Result::ok).map(|entry| entry.path()) {
-            let Some(kind) = Self::of_files(&path).filter(|_| path.is_file()) else { continue };
-            if *found.get_or_insert(kind) != kind {
-                let message = format!(
-                    "`{}` has data files of several formats; give a pattern such as `{}`",
-                    folder.display(),
-                    folder.join("*.jsonl").display()
-                );
-                return Err(Stop::InvalidArguments(message));
-            }
-        }
-        Ok(found)
     }
 }
+
+/// Names of all kinds.
+#[cfg(feature = "formats")]
+const KINDS: [&str; loader_data::RecordConfig::KINDS.len() + 1] = {
+    let mut kinds = [IMAGE_FOLDER; loader_data::RecordConfig::KINDS.len() + 1];
+    let mut number = 1;
+    while number < kinds.len() {
+        kinds[number] = loader_data::RecordConfig::KINDS[number - 1];
+        number += 1;
+    }
+    kinds
+};
 
 /// The section as it was read from a config or from the command line.
 #[derive(Debug, Clone)]
@@ -87,7 +72,9 @@ pub(crate) enum DatasetSection {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ImageSection {
-    pub(crate) kind: Kind,
+    /// Always [`Kind::ImageFolder`].
+    #[serde(rename = "kind")]
+    _kind: Kind,
     pub(crate) path: PathBuf,
     pub(crate) transform: Option<TransformName>,
     pub(crate) size: Option<u32>,
@@ -127,7 +114,7 @@ pub(crate) enum ResolvedDataset {
 /// The section of an image folder with all defaults filled in.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ResolvedImages {
-    kind: Kind,
+    kind: &'static str,
     #[serde(serialize_with = "as_text")]
     path: PathBuf,
     transform: TransformName,
@@ -150,7 +137,7 @@ impl ImageSection {
     /// Creates the section for the images in the folder at `path`, with defaults for everything else.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self {
-            kind: Kind::ImageFolder,
+            _kind: Kind::ImageFolder,
             path,
             transform: None,
             size: None,
@@ -160,7 +147,7 @@ impl ImageSection {
     }
 
     fn resolved(self) -> Result<ResolvedImages, Stop> {
-        let Self { kind, path, transform, size, pixels, max_file_bytes } = self;
+        let Self { path, transform, size, pixels, max_file_bytes, .. } = self;
         let transform = transform.unwrap_or(TransformName::Train);
         let size = match transform {
             TransformName::None if size.is_some() => {
@@ -173,7 +160,7 @@ impl ImageSection {
         };
         let pixels = pixels.unwrap_or(Pixels::F32);
         let max_file_bytes = max_file_bytes.unwrap_or(MAX_FILE_BYTES);
-        Ok(ResolvedImages { kind, path, transform, size, pixels, max_file_bytes })
+        Ok(ResolvedImages { kind: IMAGE_FOLDER, path, transform, size, pixels, max_file_bytes })
     }
 }
 

@@ -78,8 +78,8 @@ impl Progress {
         Self { screen, shown: Shown::Nothing, task: Task::default(), updated: Instant::now() }
     }
 
-    /// Begins `task`. If standard error is not a terminal, a line is printed after each `interval`, or none if there is
-    /// no interval.
+    /// Begins `task`. If standard error is not a terminal, a line is printed after each `interval`, or none
+    /// if there is no interval.
     pub(crate) fn begin(&mut self, task: Task, interval: Option<Duration>) {
         self.task = task;
         self.updated = Instant::now();
@@ -100,8 +100,8 @@ impl Progress {
         bar
     }
 
-    /// Updates the bar or prints a line, if it is time to. Calls `state` only then, which returns the number of units
-    /// that are done and the text that follows it.
+    /// Updates the bar or prints a line, if it is time to. Calls `state` only then, which returns the number
+    /// of units that are done and the text that follows it.
     pub(crate) fn update(&mut self, state: impl FnOnce(&Task) -> (u64, String)) {
         let interval = match &self.shown {
             Shown::Bar(_) => INTERVAL,
@@ -132,8 +132,8 @@ impl Progress {
     }
 }
 
-/// Returns the number of batches that an epoch has returned, and its figures: the estimated time left, the speed, and
-/// the share of time after the first batch spent waiting.
+/// Returns the number of batches that an epoch has returned, and its figures: the estimated time left, the
+/// speed, and the share of time after the first batch spent waiting.
 pub(crate) fn of_epoch(report: &EpochReport, task: &Task) -> (u64, String) {
     let done = report.batches + report.errors;
     let steady = report.elapsed.saturating_sub(report.first_batch.unwrap_or_default()).as_secs_f64();
@@ -143,7 +143,8 @@ pub(crate) fn of_epoch(report: &EpochReport, task: &Task) -> (u64, String) {
     (done, format!("{left}, {speed:.0} samples/s, {:.0} % waiting", 100.0 * waiting))
 }
 
-/// Formats the estimated time left, such as `, 00:02:05 left`, after `elapsed`; nothing if it cannot be estimated.
+/// Formats the estimated time left, such as `, 00:02:05 left`, after `elapsed`; nothing if it cannot be
+/// estimated.
 pub(crate) fn time_left(done: u64, task: &Task, elapsed: Duration) -> String {
     let Some(total) = task.total.filter(|_| done > 0) else { return String::new() };
     let share = total.saturating_sub(done) as f64 / done as f64;

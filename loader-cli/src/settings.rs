@@ -45,13 +45,14 @@ pub(crate) fn read(
     Ok((dataset, arguments.options.clone().over(LoaderOptions::from_env()?).over(loader)))
 }
 
-/// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or otherwise for the
-/// images in it; if it is the name of other data files, or a pattern for such names, settings for them.
+/// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or
+/// otherwise for the images in it; if it is the name of other data files, or a pattern for such names,
+/// settings for them.
 fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
-    let kind = if target.is_dir() { Kind::of_folder(target)? } else { Kind::of_files(target) };
-    if !is_config && let Some(kind) = kind {
-        return records::of_files(kind, target).map(|dataset| (dataset, LoaderOptions::default()));
+    #[cfg(feature = "formats")]
+    if !is_config && let Some(records) = records::of_target(target)? {
+        return Ok((DatasetSection::Records(Box::new(records)), LoaderOptions::default()));
     }
     if target.is_dir() || (!is_config && !target.exists()) {
         // If the folder is missing, opening the dataset returns the error.
@@ -60,8 +61,13 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
     }
     if !is_config {
         let message = format!(
-            "`{}` is neither a folder nor a config (a .toml file) nor a data file (.jsonl, .parquet, .tar)",
-            target.display()
+            "`{}` is neither a folder nor a config (a .toml file){}",
+            target.display(),
+            if cfg!(feature = "formats") {
+                " nor a data file whose extension tells its format, such as .jsonl, .parquet or .tar"
+            } else {
+                "; for data files, build this `loader` with `--features formats`"
+            }
         );
         return Err(Stop::InvalidArguments(message));
     }
@@ -73,52 +79,47 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
             dataset.path = folder.join(&dataset.path);
             Ok((DatasetSection::Images(dataset), loader))
         }
-        kind => records::of_config(kind, target, folder),
+        #[cfg(feature = "formats")]
+        Kind::Records => {
+            let Config { mut dataset, loader, .. } = Config::load_as::<loader_data::RecordConfig>(target)?;
+            dataset.relative_to(folder);
+            Ok((DatasetSection::Records(Box::new(dataset)), loader))
+        }
     }
 }
 
-/// Datasets of records, if they are built in.
+/// Data files without a config.
 #[cfg(feature = "formats")]
 mod records {
+    use std::fs;
+
     use loader_data::RecordConfig;
 
-    use super::{Config, DatasetSection, Kind, LoaderOptions, Path, Stop};
+    use super::{Path, Stop};
 
-    pub(super) fn of_files(kind: Kind, target: &Path) -> Result<DatasetSection, Stop> {
-        Ok(DatasetSection::Records(Box::new(match kind {
-            Kind::Parquet => RecordConfig::Parquet(loader_data::ParquetOptions::new(target)),
-            Kind::Tar => RecordConfig::Tar(loader_data::TarOptions::new(target)),
-            _ => RecordConfig::JsonLines(loader_data::JsonLinesOptions::new(target)),
-        })))
-    }
-
-    pub(super) fn of_config(
-        _kind: Kind,
-        target: &Path,
-        folder: &Path,
-    ) -> Result<(DatasetSection, LoaderOptions), Stop> {
-        let Config { mut dataset, loader, .. } = Config::load_as::<RecordConfig>(target)?;
-        dataset.relative_to(folder);
-        Ok((DatasetSection::Records(Box::new(dataset)), loader))
-    }
-}
-
-/// Datasets of records need the feature `formats`.
-#[cfg(not(feature = "formats"))]
-mod records {
-    use super::{DatasetSection, Kind, LoaderOptions, Path, Stop};
-
-    pub(super) fn of_files(kind: Kind, _target: &Path) -> Result<DatasetSection, Stop> {
-        Err(Stop::InvalidArguments(format!(
-            "this `loader` was built without {kind:?}; build it with `--features formats`"
-        )))
-    }
-
-    pub(super) fn of_config(
-        kind: Kind,
-        target: &Path,
-        _folder: &Path,
-    ) -> Result<(DatasetSection, LoaderOptions), Stop> {
-        of_files(kind, target).map(|dataset| (dataset, LoaderOptions::default()))
+    /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files directly
+    /// in it. Returns `None` if their extension is that of no format.
+    ///
+    /// # Errors
+    /// Returns an error if a folder has files of several kinds.
+    pub(super) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
+        if !target.is_dir() {
+            return Ok(RecordConfig::of_extension(target, target));
+        }
+        // If the folder cannot be listed, opening the dataset returns the error.
+        let Ok(entries) = fs::read_dir(target) else { return Ok(None) };
+        let mut found: Option<RecordConfig> = None;
+        for path in entries.map_while(Result::ok).map(|entry| entry.path()).filter(|path| path.is_file()) {
+            let Some(config) = RecordConfig::of_extension(&path, target) else { continue };
+            if found.get_or_insert_with(|| config.clone()).kind() != config.kind() {
+                let message = format!(
+                    "`{}` has data files of several formats; give a pattern such as `{}`",
+                    target.display(),
+                    target.join("*.jsonl").display()
+                );
+                return Err(Stop::InvalidArguments(message));
+            }
+        }
+        Ok(found)
     }
 }

@@ -13,15 +13,15 @@ use crate::{
     tar_shards,
 };
 
-/// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method that
-/// opens them, and the dataset.
+/// Makes the enums from two lists of formats: the name in a config, the variant, the options with the method
+/// that opens them, and the dataset.
 macro_rules! formats {
     (
         maps: { $($map_kind:literal $map:ident($map_options:path).$map_open:ident -> $map_dataset:ty;)* }
         streams: { $($kind:literal $stream:ident($options:path).$open:ident -> $dataset:ty;)* }
     ) => {
-        /// A dataset of records, described by a table such as the section `[dataset]` of a config. `kind` names the
-        /// format; the other keys are those of its options.
+        /// A dataset of records, described by a table such as the section `[dataset]` of a config. `kind`
+        /// names the format; the other keys are those of its options.
         ///
         /// # Examples
         /// ```
@@ -66,9 +66,9 @@ macro_rules! formats {
                 }
             }
 
-            /// Replaces the files by `files`, such as some of those that [`files`](Self::files) has returned, and
-            /// returns true. If fields of arrays have files of their own (the key `files`), it changes nothing and
-            /// returns false, because no row can be read without all of them.
+            /// Replaces the files by `files`, such as some of those that [`files`](Self::files) has returned,
+            /// and returns true. If fields of arrays have files of their own (the key `files`), it changes
+            /// nothing and returns false, because no row can be read without all of them.
             pub fn set_files(&mut self, files: Vec<PathBuf>) -> bool {
                 match self {
                     $(Self::$map(options) => options.set_files(files),)*
@@ -247,9 +247,29 @@ formats! {
 }
 
 impl RecordConfig {
-    /// Lists the files of the dataset, in its order, and reads none of them: the path or URL of each, and its number of
-    /// bytes. Of Megatron's pairs of token files it lists the indexes. Of arrays it lists the files with all fields,
-    /// then those of single fields.
+    /// Returns the dataset of the files that `pattern` names, with default options, in the format that the extension
+    /// of `name` tells. Returns `None` if it tells none: `.npy` files are fields of rows in several files, and token
+    /// files do not tell the type of their tokens.
+    pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
+        let name = name.file_name()?.to_str()?.to_ascii_lowercase();
+        let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
+        match () {
+            () if ends(&[".jsonl", ".ndjson"]) => {
+                Some(Self::JsonLines(crate::JsonLinesOptions::new(pattern)))
+            }
+            () if ends(&[".jsonl.gz", ".ndjson.gz"]) => {
+                Some(Self::JsonLinesStream(crate::JsonLinesOptions::new(pattern)))
+            }
+            () if ends(&[".npz", ".safetensors"]) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
+            () if ends(&parquet::EXTENSIONS) => Some(Self::Parquet(crate::ParquetOptions::new(pattern))),
+            () if ends(&tar_shards::EXTENSIONS) => Some(Self::Tar(crate::TarOptions::new(pattern))),
+            () => None,
+        }
+    }
+
+    /// Lists the files of the dataset, in its order, and reads none of them: the path or URL of each, and its
+    /// number of bytes. Of Megatron's pairs of token files it lists the indexes. Of arrays it lists the files
+    /// with all fields, then those of single fields.
     ///
     /// # Errors
     /// Returns an error if a pattern stands for no file, or a file is not a regular file.
@@ -286,4 +306,25 @@ pub enum Records {
     Map(RecordDataset),
     /// Reading in order.
     Stream(RecordStream),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_of_a_name_tells_the_format() {
+        for (name, kind) in [
+            ("a.jsonl", Some("json-lines")),
+            ("data.d/A.NDJSON.GZ", Some("json-lines-stream")),
+            ("a.b.safetensors", Some("arrays")),
+            ("*.parquet", Some("parquet")),
+            ("s3://bucket/{000..099}.tar.zst", Some("tar")),
+            ("a.tar.parquet/x", None),
+            ("jsonl", None),
+        ] {
+            let found = RecordConfig::of_extension(Path::new(name), Path::new(name));
+            assert_eq!(found.map(|config| config.kind()), kind, "{name}");
+        }
+    }
 }

@@ -5,8 +5,8 @@
 //! class, as torchvision's `ImageFolder` does. It decodes them and applies its [`Transform`]: crop, resize,
 //! flip, normalise. The decoders are pure Rust.
 //!
-//! `Tokens` and `TokenDocuments` (feature `tokens`) read files of tokens for language models: raw integers, and
-//! Megatron's pairs of an index and a file of tokens.
+//! `Tokens` and `TokenDocuments` (feature `tokens`) read files of tokens for language models: raw integers,
+//! and Megatron's pairs of an index and a file of tokens.
 //!
 //! # Examples
 //! ```

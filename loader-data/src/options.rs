@@ -70,15 +70,15 @@ pub(crate) fn start_at(paths: &mut [PathBuf], folder: &Path) {
     }
 }
 
-/// Declares the options of a format: a struct with [`SourceOptions`] and the listed options, each with its default.
-/// The struct can be part of a config, where every option but `path` has a default. It has a method for each option that has
-/// documentation.
+/// Declares the options of a format: a struct with [`SourceOptions`] and the listed options, each with its
+/// default. The struct can be part of a config, where every option but `path` has a default. It has a method
+/// for each option that has documentation.
 ///
 /// A format adds the methods that open its datasets, and reads the options as fields.
 ///
 /// Alternatives considered: a generic `Options<F>` with a struct of each format flattened into it, whose
-/// documentation would not show the options of a format as methods; and public fields, which cannot get a `path`
-/// that is required and other fields that are not without a constructor.
+/// documentation would not show the options of a format as methods; and public fields, which cannot get a
+/// `path` that is required and other fields that are not without a constructor.
 macro_rules! format_options {
     (
         $(#[$about:meta])*
@@ -118,8 +118,8 @@ macro_rules! format_options {
         }
 
         impl $name {
-            /// Returns the default options for the files that `pattern` stands for: a file, a folder, or a name with
-            /// braces and wildcards.
+            /// Returns the default options for the files that `pattern` stands for: a file, a folder, or a
+            /// name with braces and wildcards.
             pub fn new(pattern: impl AsRef<std::path::Path>) -> Self {
                 Self::new_all([pattern])
             }
@@ -161,7 +161,8 @@ macro_rules! format_options {
     };
 }
 
-/// Writes the method that sets one option. If the option may be absent, the method takes what is in the `Some`.
+/// Writes the method that sets one option. If the option may be absent, the method takes what is in the
+/// `Some`.
 macro_rules! setter {
     ($(#[cfg($($cfg:tt)*)])? $option:ident: $type:ty) => {};
     ($(#[$attribute:meta])+ $option:ident: Option<$type:ty>) => {

@@ -1,7 +1,7 @@
 //! `loader inspect`: reads a dataset once and prints what is in it.
 //!
-//! `open` opens the dataset without its bad files, `statistics` describes its samples, in the workers, `report` prints
-//! the result, and `sheet` draws images.
+//! `open` opens the dataset without its bad files, `statistics` describes its samples, in the workers,
+//! `report` prints the result, and `sheet` draws images.
 
 mod open;
 mod report;

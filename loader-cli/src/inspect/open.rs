@@ -101,7 +101,8 @@ impl Source {
         }
     }
 
-    /// Returns a loader of images of shape `[3, height, width]`, all of one size, as in the dataset's own batches.
+    /// Returns a loader of images of shape `[3, height, width]`, all of one size, as in the dataset's own
+    /// batches.
     pub(super) fn thumbnails(
         &self,
         options: LoaderOptions,

@@ -1,5 +1,5 @@
-//! What is known of the samples that were read. Workers make the statistics of a batch, and main merges them, so the
-//! memory does not grow with the number of samples.
+//! What is known of the samples that were read. Workers make the statistics of a batch, and main merges them,
+//! so the memory does not grow with the number of samples.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ const MAX_VALUES: usize = 20;
 /// Max number of fields. Samples may all have different ones.
 const MAX_FIELDS: usize = 1000;
 
-/// The statistics of samples. As a sample of a loader, it is about one sample; a batch is about all its samples.
+/// The statistics of samples. As a sample of a loader, it is about one sample; a batch is about all its
+/// samples.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Statistics {
     pub(crate) samples: u64,
@@ -166,8 +167,8 @@ impl Histogram {
         self.range.merge(&other.range);
     }
 
-    /// Returns the smallest and the largest length of each bucket, and the number of lengths in it, from the first
-    /// bucket to the last one that are not empty.
+    /// Returns the smallest and the largest length of each bucket, and the number of lengths in it, from the
+    /// first bucket to the last one that are not empty.
     pub(crate) fn buckets(&self) -> Vec<(u64, u64, u64)> {
         let first = self.counts.iter().position(|&count| count > 0).unwrap_or_default();
         let bucket = |(bucket, &count): (usize, &u64)| match bucket {

@@ -64,6 +64,17 @@ fn arrays_can_have_files_of_their_own() {
 }
 
 #[test]
+fn the_extension_of_a_target_tells_its_format() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../loader-data/tests/formats/fixtures/arrays/digits.safetensors"
+    );
+    let finished = run_json(Path::new(file), &[]);
+    finished.assert_status(0);
+    assert_eq!(finished.named("epoch")[0]["samples"], json!(10));
+}
+
+#[test]
 fn wrong_configs_of_records_are_refused() {
     let refusal = |kind: &str, keys: &str, arguments: &[&str]| {
         let folder = folder(kind, keys);

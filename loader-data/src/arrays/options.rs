@@ -50,14 +50,15 @@ pub enum ArrayFormat {
     /// `[3, 32, 32]`.
     #[serde(rename = "cifar-10")]
     Cifar10,
-    /// The binary version of CIFAR-100: fields `coarse_label`, `fine_label` and `image`, of type `u8`. An image has
-    /// the shape `[3, 32, 32]`.
+    /// The binary version of CIFAR-100: fields `coarse_label`, `fine_label` and `image`, of type `u8`. An
+    /// image has the shape `[3, 32, 32]`.
     #[serde(rename = "cifar-100")]
     Cifar100,
 }
 
 impl ArraysOptions {
-    /// Returns the options for the files that `pattern` stands for, see [`Arrays::open`](crate::Arrays::open).
+    /// Returns the options for the files that `pattern` stands for, see
+    /// [`Arrays::open`](crate::Arrays::open).
     pub fn new(pattern: impl AsRef<Path>) -> Self {
         Self::default().path(pattern)
     }
@@ -83,8 +84,8 @@ impl ArraysOptions {
         Self { format: Some(format), ..self }
     }
 
-    /// Sets which fields a row has, and the dtypes of their numbers. The arrays of other fields may have other
-    /// lengths, and types that tensors do not have.
+    /// Sets which fields a row has, and the dtypes of their numbers. The arrays of other fields may have
+    /// other lengths, and types that tensors do not have.
     #[must_use]
     pub fn fields(self, fields: FieldOptions) -> Self {
         Self { fields, ..self }

@@ -45,8 +45,8 @@ impl JsonLinesOptions {
         Ok(JsonLines::new(lines, self.fields.clone()))
     }
 
-    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are not
-    /// current.
+    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are
+    /// not current.
     ///
     /// # Errors
     /// Returns an error if there is no such file, or one is not a regular file.

@@ -1,7 +1,7 @@
 //! Packs files into tar archives in WebDataset's layout.
 //!
-//! `plan` decides which file goes to which archive, `write` writes the archives, and `manifest` records what is
-//! finished.
+//! `plan` decides which file goes to which archive, `write` writes the archives, and `manifest` records what
+//! is finished.
 
 mod error;
 mod manifest;

@@ -78,12 +78,13 @@ impl Member {
 }
 
 impl PackPlan {
-    /// Lists the files in the folder `source` and its sub-folders, without those whose names begin with a dot, and reads
-    /// none of them.
+    /// Lists the files in the folder `source` and its sub-folders, without those whose names begin with a
+    /// dot, and reads none of them.
     ///
-    /// If all files are images (`.jpg`, `.jpeg`, `.png`) in sub-folders, each is a sample with the fields `jpg` or `png`, and
-    /// `cls`: the number of its first folder among all in alphabetic order. Otherwise files with the same path up to the
-    /// first dot in their name are a sample, with what follows the dot as the field.
+    /// If all files in sub-folders are images (`.jpg`, `.jpeg`, `.png`), each is a sample with the fields
+    /// `jpg` or `png`, and `cls`: the number of its first folder among all in alphabetic order; files directly
+    /// in `source` are left out. Otherwise files with the same path up to the first dot in their name are a sample, with what follows the dot as
+    /// the field.
     ///
     /// # Errors
     /// Returns an error if there are no files, or a name is not possible.
@@ -165,13 +166,14 @@ pub(super) fn path_of(file: &DataFile) -> PathBuf {
     }
 }
 
-/// Returns the names of the classes if all files are images in folders.
+/// Returns the names of the classes if there are sub-folders, and all files in them are images.
 fn classes_of(files: &[(String, DataFile)]) -> Option<Vec<String>> {
     let class = |(name, _): &(String, DataFile)| {
         let (class, _) = name.split_once('/')?;
-        image_field(name).map(|_| class.to_owned())
+        Some(image_field(name).map(|_| class.to_owned()))
     };
-    Some(files.iter().map(class).collect::<Option<BTreeSet<_>>>()?.into_iter().collect())
+    let classes = files.iter().filter_map(class).collect::<Option<BTreeSet<_>>>()?;
+    (!classes.is_empty()).then(|| classes.into_iter().collect())
 }
 
 /// Returns the field of an image.
@@ -181,7 +183,8 @@ fn image_field(name: &str) -> Option<&'static str> {
     Some(if known == "png" { "png" } else { "jpg" })
 }
 
-/// Makes a sample of each image. The keys are numbers, because names may have dots or differ only in the extension.
+/// Makes a sample of each image. The keys are numbers, because names may have dots or differ only in the
+/// extension.
 fn images(files: Vec<(String, DataFile)>, classes: &[String]) -> Vec<Vec<Member>> {
     let sample = |(number, (name, file)): (usize, (String, DataFile))| {
         let class = name
@@ -191,7 +194,8 @@ fn images(files: Vec<(String, DataFile)>, classes: &[String]) -> Vec<Vec<Member>
         let class = Content::Text(class.unwrap_or_default().to_string());
         vec![member(image_field(&name).unwrap_or_default(), Content::File(file)), member("cls", class)]
     };
-    files.into_iter().enumerate().map(sample).collect()
+    let in_classes = files.into_iter().filter(|(name, _)| name.contains('/'));
+    in_classes.enumerate().map(sample).collect()
 }
 
 /// Makes samples of the files whose names have the same key.

@@ -30,12 +30,13 @@ pub struct PackSummary {
 }
 
 impl PackPlan {
-    /// Writes the archives to the folder `output`, which is created, on all cores. Archives that an earlier call has
-    /// finished are kept if their checksums are right and the files that they were made from have not changed.
+    /// Writes the archives to the folder `output`, which is created, on all cores. Archives that an earlier
+    /// call has finished are kept if their checksums are right and the files that they were made from have
+    /// not changed.
     ///
-    /// The archives depend only on the names and contents of the files and on the options: a call that continues
-    /// after a kill gives the same bytes. `progress` is called with the number of bytes that were read since its last
-    /// call; if it returns false, the packing stops.
+    /// The archives depend only on the names and contents of the files and on the options: a call that
+    /// continues after a kill gives the same bytes. `progress` is called with the number of bytes that were
+    /// read since its last call; if it returns false, the packing stops.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read or written, or if `output` has files of another origin.
@@ -212,8 +213,8 @@ impl<W: Write> Write for Hashed<W> {
     }
 }
 
-/// Checks the archives in the folder `output`. Returns the number of archives, and a sentence about each that is
-/// missing or damaged.
+/// Checks the archives in the folder `output`. Returns the number of archives, and a sentence about each that
+/// is missing or damaged.
 ///
 /// # Errors
 /// Returns an error if there is no manifest, or it cannot be read.

@@ -1,4 +1,5 @@
-//! Parquet files. The crate `parquet` decodes them; what is here finds the row groups and turns rows into records.
+//! Parquet files. The crate `parquet` decodes them; what is here finds the row groups and turns rows into
+//! records.
 
 mod batches;
 mod blocks;

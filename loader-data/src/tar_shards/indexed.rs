@@ -17,13 +17,14 @@ use crate::{
 
 /// Samples from tar archives in WebDataset's layout, with random access. [`TarShards::indexed`] makes it.
 ///
-/// Making it reads the headers of all members, on all cores, and skips their data. The index is stored for the next
-/// time (see [`IndexPlace`](crate::IndexPlace)). It needs 8 bytes per sample, in memory that all workers share. A sample
-/// is one read of the file, of all its members; if [`fields`](TarShards::fields) selects some, only they are read. The
-/// samples are numbered in the order of the files, and decoded as by [`TarShards`].
+/// Making it reads the headers of all members, on all cores, and skips their data. The index is stored for
+/// the next time (see [`IndexPlace`](crate::IndexPlace)). It needs 8 bytes per sample, in memory that all
+/// workers share. A sample is one read of the file, of all its members; if [`fields`](TarShards::fields)
+/// selects some, only they are read. The samples are numbered in the order of the files, and decoded as by
+/// [`TarShards`].
 ///
-/// The archives must not be compressed. A damaged archive is an error when the index is made; only damaged data of a
-/// member, or a field that a sample has twice, is an error of the sample.
+/// The archives must not be compressed. A damaged archive is an error when the index is made; only damaged
+/// data of a member, or a field that a sample has twice, is an error of the sample.
 ///
 /// # Examples
 /// ```
@@ -70,8 +71,8 @@ impl<R: DeserializeOwned + Send + 'static> IndexedTar<R> {
 
     fn read(&self, index: usize, cx: &mut SampleContext) -> Result<R> {
         let first = self.first_samples.as_slice();
-        // The last file whose first sample is not after this one; a file without samples has the same first sample
-        // as the next file.
+        // The last file whose first sample is not after this one; a file without samples has the same first
+        // sample as the next file.
         let file = first.partition_point(|&first| first <= index as u64) - 1;
         let Some(&[start, end]) = self.offsets.as_slice().get(index + file..index + file + 2) else {
             let reason = format!("there are {} samples, and sample {index} was asked for", self.len());

@@ -1,7 +1,7 @@
 //! tar archives in WebDataset's layout.
 //!
-//! `input` reads the bytes of an archive and decompresses them, `members` its members, `samples` groups them by the
-//! rules of `name`, and `decoding` makes records of them.
+//! `input` reads the bytes of an archive and decompresses them, `members` its members, `samples` groups them
+//! by the rules of `name`, and `decoding` makes records of them.
 
 mod dataset;
 mod decoding;

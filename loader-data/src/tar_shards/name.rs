@@ -2,19 +2,20 @@
 //!
 //! The rules are those of the regular expressions in webdataset 1.0.2 (`tariterators.py`).
 
-/// Splits the name of a member into the key of its sample and the field: at the first dot of the last component. The
-/// directory is part of the key. Returns `None` if the name has no such dot.
+/// Splits the name of a member into the key of its sample and the field: at the first dot of the last
+/// component. The directory is part of the key. Returns `None` if the name has no such dot.
 pub(crate) fn key_and_field(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let component = last_component(name);
     let dot = component + name[component..].iter().position(|&byte| byte == b'.')?;
-    // In webdataset's expression, what precedes the dot may be a slash: `a/.b` has the key `a/`. A dot in the folder
-    // prevents that.
+    // In webdataset's expression, what precedes the dot may be a slash: `a/.b` has the key `a/`. A dot in the
+    // folder prevents that.
     let before = if dot > component { component } else { last_component(&name[..component.checked_sub(1)?]) };
     let is_key = !name[before..dot].contains(&b'.') && before < dot;
     is_key.then(|| (&name[..dot], &name[dot + 1..]))
 }
 
-/// True if the member is metadata of the archive, such as `__info__.json` in a folder `__meta__`, or `__index__`.
+/// True if the member is metadata of the archive, such as `__info__.json` in a folder `__meta__`, or
+/// `__index__`.
 pub(crate) fn is_metadata(name: &[u8]) -> bool {
     let slash = name.iter().position(|&byte| byte == b'/');
     let first = &name[..slash.unwrap_or(name.len())];

@@ -37,7 +37,8 @@ format_options! {
         /// Sets the new names of fields, and for each the fields of which the first that exists gets it, see
         /// [`TarShards::rename`].
         rename: BTreeMap<String, Vec<String>> = BTreeMap::new(),
-        /// Sets whether members are decoded by their extension, see [`TarShards::decode`]. The default is true.
+        /// Sets whether members are decoded by their extension, see [`TarShards::decode`]. The default is
+        /// true.
         decode: bool = true,
         // How images are decoded; a program uses `TarShards::decode_images`.
         #[cfg(feature = "image-folder")]
@@ -77,8 +78,8 @@ impl TarOptions {
         self.open()?.indexed()
     }
 
-    /// Describes the stored index of each file, without making one: [`open_indexed`](Self::open_indexed) makes those
-    /// that are not current.
+    /// Describes the stored index of each file, without making one: [`open_indexed`](Self::open_indexed)
+    /// makes those that are not current.
     ///
     /// # Errors
     /// As for [`open`](Self::open).

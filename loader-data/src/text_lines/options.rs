@@ -40,8 +40,8 @@ impl TextLinesOptions {
         Ok(TextLines { lines: Lines::open(files, BlankLines::Keep, &self.index, self.max_line_bytes)? })
     }
 
-    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are not
-    /// current.
+    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are
+    /// not current.
     ///
     /// # Errors
     /// Returns an error if there is no such file, or one is not a regular file.

@@ -1,9 +1,9 @@
 //! Megatron's index of a file of tokens.
 //!
-//! The layout, little-endian and without padding: 9 bytes `MMIDIDX\0\0`, version (u64), code of the dtype (u8), number
-//! S of sequences (u64), number D of document boundaries (u64), S lengths in tokens (i32), S byte offsets in the data
-//! (i64), D boundaries (i64; each is the number of sequences before it, the first is 0), and for multimodal data S
-//! modes (i8), which are not read.
+//! The layout, little-endian and without padding: 9 bytes `MMIDIDX\0\0`, version (u64), code of the dtype
+//! (u8), number S of sequences (u64), number D of document boundaries (u64), S lengths in tokens (i32), S
+//! byte offsets in the data (i64), D boundaries (i64; each is the number of sequences before it, the first is
+//! 0), and for multimodal data S modes (i8), which are not read.
 
 use std::{
     ffi::OsString,

@@ -39,8 +39,8 @@ format_options! {
         header_bytes: Option<u64> = None,
         /// Sets the number of tokens in a sample. Required, except for documents.
         window: Option<usize> = None,
-        /// Sets the number of tokens from the start of a window to the start of the next. The default is one less than
-        /// the window.
+        /// Sets the number of tokens from the start of a window to the start of the next. The default is one
+        /// less than the window.
         stride: Option<usize> = None,
         /// Sets the token that ends a document. Records then also have `positions` and `segments`.
         end_of_document: Option<i64> = None,

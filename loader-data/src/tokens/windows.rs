@@ -26,8 +26,8 @@ thread_local! {
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Files that contain nothing but tokens, and the windows in them. The type of the tokens in a sample is not known
-/// here.
+/// Files that contain nothing but tokens, and the windows in them. The type of the tokens in a sample is not
+/// known here.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Windows {
     files: Files,
