@@ -26,6 +26,8 @@
 
 #[cfg(feature = "arrays")]
 mod arrays;
+#[cfg(feature = "parquet")]
+mod arrow_rows;
 #[cfg(feature = "formats")]
 mod config;
 #[cfg(feature = "records")]

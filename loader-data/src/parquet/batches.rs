@@ -5,13 +5,12 @@ use std::sync::Arc;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 
 use super::{
-    cells::Cells,
     footer::{OpenFile, column_ranges},
     source::Source,
 };
 use crate::{
-    error::{DataProblem, Result},
-    record::{Record, Value},
+    arrow_rows::{Batch, Cells},
+    error::Result,
 };
 
 /// Max number of rows that are decoded at once.
@@ -78,11 +77,8 @@ impl Batches {
             Some(Ok(batch)) => {
                 let column = |&at: &usize| Cells::new(batch.column(at)).map_err(unsupported);
                 let columns = file.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
-                Ok(Some(Batch {
-                    columns,
-                    rows: batch.num_rows(),
-                    bytes: batch.get_array_memory_size() as u64,
-                }))
+                let bytes = batch.get_array_memory_size() as u64;
+                Ok(Some(Batch { columns, rows: batch.num_rows(), bytes }))
             }
             Some(Err(error)) => Err(error.to_string()),
             None => Ok(None),
@@ -102,32 +98,6 @@ pub(super) fn decoded_bytes(file: &OpenFile, group: usize) -> u64 {
     columns
         .map(|(_, column)| u64::try_from(column.uncompressed_size()).unwrap_or(0))
         .fold(0, u64::saturating_add)
-}
-
-/// Some decoded rows.
-#[derive(Debug)]
-pub(super) struct Batch {
-    columns: Vec<Cells>,
-    rows: usize,
-    /// Number of bytes in memory.
-    bytes: u64,
-}
-
-impl Batch {
-    pub(super) fn len(&self) -> usize {
-        self.rows
-    }
-
-    /// Returns row `row` with columns of the given names.
-    ///
-    /// # Errors
-    /// Returns [`DataProblem::Memory`] if there is no memory for a tensor.
-    pub(super) fn record(&self, names: &[Arc<str>], row: usize) -> Result<Record, DataProblem> {
-        let field = |(name, cells): (&Arc<str>, &Cells)| Ok((Arc::clone(name), cells.value(row)?));
-        let fields: Result<Vec<(Arc<str>, Value)>, DataProblem> =
-            names.iter().zip(&self.columns).map(field).collect();
-        fields.map(Record::from_fields)
-    }
 }
 
 /// Decoded rows that stay in memory.

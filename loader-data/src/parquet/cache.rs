@@ -3,11 +3,14 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    batches::{Batch, Batches, Decoded, Selection},
+    batches::{Batches, Decoded, Selection},
     source::malformed,
     table::{Group, Table},
 };
-use crate::error::{DataError, Result};
+use crate::{
+    arrow_rows::Batch,
+    error::{DataError, Result},
+};
 
 /// Row groups of which at least this share of the rows is wanted are decoded as a whole: one in 4.
 const WHOLE: usize = 4;

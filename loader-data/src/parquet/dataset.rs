@@ -192,7 +192,8 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Parquet<R> {
                 let row = indices[place] - start;
                 number += usize::from(wanted[number] < row);
                 let (batch, at) = found.locate(row, number);
-                samples[place] = Some(rows.sample(batch, at, group, row)?);
+                samples[place] =
+                    Some(rows.sample(batch, at).map_err(|problem| self.table.error(group, row, problem))?);
             }
         }
         Ok(samples.into_iter().flatten().collect())

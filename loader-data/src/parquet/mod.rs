@@ -4,10 +4,8 @@
 mod batches;
 mod blocks;
 mod cache;
-mod cells;
 mod dataset;
 mod footer;
-mod kind;
 mod options;
 mod source;
 mod stream;

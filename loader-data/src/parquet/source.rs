@@ -19,6 +19,9 @@ use crate::{
     source::{Blob, BlobReader},
 };
 
+/// Name of the format in errors.
+pub(super) const FORMAT: &str = "Parquet";
+
 /// Max number of bytes that are read ahead. Larger parts are read page by page.
 const MAX_READ_AHEAD: u64 = 64 << 20;
 
@@ -92,7 +95,7 @@ impl Source {
 
 /// Returns the problem of content that is not valid Parquet.
 pub(super) fn malformed(reason: impl Into<String>) -> DataProblem {
-    DataProblem::Malformed { format: "Parquet", reason: reason.into() }
+    DataProblem::Malformed { format: FORMAT, reason: reason.into() }
 }
 
 fn panic_message(payload: &(dyn Any + Send)) -> &str {

@@ -8,12 +8,13 @@ use loader_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    batches::{Batch, Batches, Decoded, Selection, wrong_rows},
+    batches::{Batches, Decoded, Selection, wrong_rows},
     blocks::{Drawn, Draws},
     source::malformed,
-    table::{Group, Samples, Table},
+    table::{Group, Table},
 };
 use crate::{
+    arrow_rows::{Batch, Samples},
     error::{DataError, DataProblem, Result},
     record::Record,
 };
@@ -201,7 +202,7 @@ impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for ParquetStream<R> 
 /// The rows of a shard.
 struct Stream<'a, R> {
     table: &'a Table,
-    samples: Samples<'a>,
+    samples: Samples,
     position: u64,
     order: Order,
     row: PhantomData<fn() -> R>,
@@ -278,7 +279,7 @@ impl<R: DeserializeOwned + 'static> SnapshotIterator for Stream<'_, R> {
 impl Current {
     /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in a
     /// damaged row group.
-    fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples<'_>) -> Result<R> {
+    fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples) -> Result<R> {
         let row = self.row;
         self.row += 1;
         if let Some(reason) = &self.failed {
@@ -296,7 +297,7 @@ impl Current {
         }
         let batch = self.batch.as_ref().expect("the loop has set it");
         self.at += 1;
-        samples.sample(batch, self.at - 1, self.group, row)
+        samples.sample(batch, self.at - 1).map_err(|problem| table.error(self.group, row, problem))
     }
 
     fn next_batch(&mut self, table: &Table, row: usize) -> Result<Batch> {
@@ -312,7 +313,7 @@ impl Current {
 /// Returns the row that was drawn, and decodes its row group if it is the first one.
 fn draw<R: DeserializeOwned + 'static>(
     table: &Table,
-    samples: &Samples<'_>,
+    samples: &Samples,
     decoded: &mut Vec<(usize, Result<Decoded, String>)>,
     drawn: Drawn,
     limit: u64,
@@ -343,7 +344,7 @@ fn draw<R: DeserializeOwned + 'static>(
     match &decoded[place].1 {
         Ok(rows) => {
             let (batch, at) = rows.locate(drawn.row);
-            samples.sample(batch, at, group, drawn.row)
+            samples.sample(batch, at).map_err(|problem| table.error(group, drawn.row, problem))
         }
         Err(reason) => Err(table.error(group, drawn.row, malformed(reason))),
     }

@@ -11,15 +11,15 @@ use std::{
 
 use loader_core::Tensor;
 use parquet::arrow::ProjectionMask;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    batches::{Batch, Batches, Selection},
+    batches::{Batches, Selection},
     footer::{OpenFile, arrow_schema, column_ranges, read_metadata},
-    kind::{Kind, columns_of},
-    source::malformed,
+    source::{FORMAT, malformed},
 };
 use crate::{
+    arrow_rows::{Kind, Samples, check_same, selected},
     error::{DataError, DataProblem, Position, Result},
     record::FieldOptions,
     source::Files,
@@ -67,10 +67,7 @@ pub(super) struct Table {
 
 #[derive(Debug, Default)]
 struct Opened {
-    /// The names of the columns; empty before the first use.
-    names: Arc<[Arc<str>]>,
-    /// The options that are applied to each record.
-    fields: Option<Arc<FieldOptions>>,
+    samples: Option<Samples>,
     /// The files used last, with the index of the file; the flag tells whether the index of the pages was read.
     files: VecDeque<((usize, bool), Arc<OpenFile>)>,
 }
@@ -184,14 +181,9 @@ impl Table {
     }
 
     /// Returns what turns decoded rows into samples.
-    pub(super) fn samples(&self) -> Samples<'_> {
+    pub(super) fn samples(&self) -> Samples {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.names.is_empty() {
-            open.names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
-        }
-        let fields = open.fields.get_or_insert_with(|| Arc::new(self.fields.for_selected()));
-        let fields = Arc::clone(fields);
-        Samples { table: self, names: Arc::clone(&open.names), fields }
+        open.samples.get_or_insert_with(|| Samples::new(&self.columns, &self.fields)).clone()
     }
 
     /// Text for the fingerprint: which rows there are, and which columns.
@@ -208,28 +200,6 @@ impl Table {
     /// Returns the columns and their types.
     pub(super) fn columns(&self) -> &[(String, Kind)] {
         &self.columns
-    }
-}
-
-/// Turns decoded rows into samples.
-#[derive(Debug, Clone)]
-pub(super) struct Samples<'a> {
-    table: &'a Table,
-    names: Arc<[Arc<str>]>,
-    fields: Arc<FieldOptions>,
-}
-
-impl Samples<'_> {
-    /// Returns row `at` of `batch`, which is row `row` of `group`.
-    ///
-    /// # Errors
-    /// Returns an error if the options or the type of the sample refuse the row.
-    pub(super) fn sample<R>(&self, batch: &Batch, at: usize, group: Group, row: usize) -> Result<R>
-    where
-        R: DeserializeOwned + 'static,
-    {
-        let record = batch.record(&self.names, at).and_then(|record| self.fields.apply(record));
-        record.and_then(|record| record.into_row()).map_err(|problem| self.table.error(group, row, problem))
     }
 }
 
@@ -263,12 +233,14 @@ impl Footer {
         let blob = files.open(index)?;
         let failed = |problem| DataError::new(&blob.file().location, problem);
         let metadata = read_metadata(&blob)?;
-        let schema = columns_of(&arrow_schema(&blob, &metadata)?);
-        let columns = selected(&schema, fields).map_err(failed)?;
+        let schema = arrow_schema(&blob, &metadata)?;
+        let columns = selected(FORMAT, &schema, fields).map_err(failed)?;
         if let Some(expected) = expected {
-            check_same(&columns, expected).map_err(failed)?;
+            check_same(FORMAT, &columns, expected).map_err(failed)?;
         }
-        let roots = columns.iter().filter_map(|(name, _)| schema.iter().position(|(other, _)| other == name));
+        let position =
+            |(name, _): &(String, Kind)| schema.fields().iter().position(|field| field.name() == name);
+        let roots = columns.iter().filter_map(position);
         let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots);
         let groups = metadata.row_groups().iter().enumerate().map(|(number, group)| {
             let invalid = |reason: String| failed(malformed(format!("row group {number}: {reason}")));
@@ -281,52 +253,6 @@ impl Footer {
             Ok(GroupSize { rows: rows.into(), bytes: sizes.fold(0, u64::saturating_add) })
         });
         Ok(Self { columns, groups: groups.collect::<Result<_>>()? })
-    }
-}
-
-/// Returns the columns of `schema` that `fields` select.
-fn selected(
-    schema: &[(String, Result<Kind, String>)],
-    fields: &FieldOptions,
-) -> Result<Vec<(String, Kind)>, DataProblem> {
-    let available = || schema.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let find = |name: &String| {
-        let mut found = schema.iter().filter(|(column, _)| column == name);
-        let missing = || DataProblem::MissingField { field: name.clone(), available: available() };
-        let (_, kind) = found.next().ok_or_else(missing)?;
-        if found.next().is_some() {
-            return Err(malformed(format!("it has two columns with the name `{name}`")));
-        }
-        match kind {
-            Ok(kind) => Ok((name.clone(), kind.clone())),
-            Err(data_type) => Err(DataProblem::Unsupported(format!(
-                "column `{name}` has the type {data_type}; select other columns"
-            ))),
-        }
-    };
-    match fields.selected() {
-        Some(names) => names.iter().map(find).collect(),
-        None => schema.iter().map(|(name, _)| find(name)).collect(),
-    }
-}
-
-/// Checks that a file has the columns of the first file, in any order.
-fn check_same(columns: &[(String, Kind)], expected: &[(String, Kind)]) -> Result<(), DataProblem> {
-    for (name, kind) in expected {
-        let Some((_, found)) = columns.iter().find(|(column, _)| column == name) else {
-            let available = columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-            return Err(DataProblem::MissingField { field: name.clone(), available });
-        };
-        if found != kind {
-            let (expected, found) = (format!("{kind}, as in the first file"), found.to_string());
-            return Err(DataProblem::WrongType { field: name.clone(), expected, found });
-        }
-    }
-    match columns.iter().find(|(name, _)| expected.iter().all(|(other, _)| other != name)) {
-        Some((name, _)) => Err(malformed(format!(
-            "it has a column `{name}` that the first file does not have; select the columns that all files have"
-        ))),
-        None => Ok(()),
     }
 }
 

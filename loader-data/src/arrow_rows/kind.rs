@@ -6,9 +6,11 @@ use arrow_schema::{DataType, Schema};
 use loader_core::DType;
 use serde::{Deserialize, Serialize};
 
+use crate::{error::DataProblem, record::FieldOptions};
+
 /// What the values of a column are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Null,
     Bool,
     Number(DType),
@@ -26,7 +28,7 @@ impl Kind {
     ///
     /// # Errors
     /// Returns the type that is not supported: `data_type`, or that of a part of it.
-    pub(super) fn of(data_type: &DataType) -> Result<Self, String> {
+    pub(crate) fn of(data_type: &DataType) -> Result<Self, String> {
         Ok(match data_type {
             DataType::Null => Self::Null,
             DataType::Boolean => Self::Bool,
@@ -61,7 +63,7 @@ impl Kind {
 
 /// Returns the dtype of the numbers that a column of type `data_type` has: also dates, times and durations, as in
 /// the file.
-pub(super) fn number_type(data_type: &DataType) -> Option<DType> {
+pub(crate) fn number_type(data_type: &DataType) -> Option<DType> {
     Some(match data_type {
         DataType::Int8 => DType::I8,
         DataType::Int16 => DType::I16,
@@ -104,7 +106,63 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Returns the columns of `schema`.
-pub(super) fn columns_of(schema: &Schema) -> Vec<(String, Result<Kind, String>)> {
-    schema.fields().iter().map(|field| (field.name().clone(), Kind::of(field.data_type()))).collect()
+/// Returns the columns of `schema` that `fields` select. `format` is the name of the format in errors.
+///
+/// # Errors
+/// Returns an error if there is no such column, there are two, or its type is not supported.
+pub(crate) fn selected(
+    format: &'static str,
+    schema: &Schema,
+    fields: &FieldOptions,
+) -> Result<Vec<(String, Kind)>, DataProblem> {
+    let find = |name: &String| {
+        let mut found = schema.fields().iter().filter(|column| column.name() == name);
+        let available = || schema.fields().iter().map(|column| column.name().as_str()).collect::<Vec<_>>();
+        let missing = || DataProblem::MissingField { field: name.clone(), available: available().join(", ") };
+        let column = found.next().ok_or_else(missing)?;
+        if found.next().is_some() {
+            let reason = format!("it has two columns with the name `{name}`");
+            return Err(DataProblem::Malformed { format, reason });
+        }
+        let unsupported = |data_type| {
+            DataProblem::Unsupported(format!(
+                "column `{name}` has the type {data_type}; select other columns"
+            ))
+        };
+        Ok((name.clone(), Kind::of(column.data_type()).map_err(unsupported)?))
+    };
+    match fields.selected() {
+        Some(names) => names.iter().map(find).collect(),
+        None => schema.fields().iter().map(|column| find(column.name())).collect(),
+    }
+}
+
+/// Checks that a file has the columns of the first file, in any order.
+///
+/// # Errors
+/// Returns an error that names a column that is missing, has another type, or is not in the first file.
+pub(crate) fn check_same(
+    format: &'static str,
+    columns: &[(String, Kind)],
+    expected: &[(String, Kind)],
+) -> Result<(), DataProblem> {
+    for (name, kind) in expected {
+        let Some((_, found)) = columns.iter().find(|(column, _)| column == name) else {
+            let available = columns.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
+            return Err(DataProblem::MissingField { field: name.clone(), available });
+        };
+        if found != kind {
+            let (expected, found) = (format!("{kind}, as in the first file"), found.to_string());
+            return Err(DataProblem::WrongType { field: name.clone(), expected, found });
+        }
+    }
+    match columns.iter().find(|(name, _)| expected.iter().all(|(other, _)| other != name)) {
+        Some((name, _)) => {
+            let reason = format!(
+                "it has a column `{name}` that the first file does not have; select the columns that all files have"
+            );
+            Err(DataProblem::Malformed { format, reason })
+        }
+        None => Ok(()),
+    }
 }

@@ -10,7 +10,7 @@ use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer};
 use arrow_schema::DataType;
 use loader_core::{AnyTensor, DType};
 
-use super::kind::number_type;
+use super::number_type;
 use crate::{
     error::DataProblem,
     record::{Record, Scalar, Value, stacked},
@@ -18,7 +18,7 @@ use crate::{
 
 /// The values of a column in some rows. Each kind of array is told apart once, not once for each row.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(crate) struct Cells {
     nulls: Option<NullBuffer>,
     values: Values,
 }
@@ -41,7 +41,7 @@ impl Cells {
     ///
     /// # Errors
     /// Returns the type of the array, or of a part of it, if it is not supported.
-    pub(super) fn new(array: &ArrayRef) -> Result<Self, String> {
+    pub(crate) fn new(array: &ArrayRef) -> Result<Self, String> {
         let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
         let values = match array.data_type() {
             DataType::Null => Values::Null,
@@ -89,7 +89,7 @@ impl Cells {
     ///
     /// # Errors
     /// Returns [`DataProblem::Memory`] if there is no memory for a tensor.
-    pub(super) fn value(&self, row: usize) -> Result<Value, DataProblem> {
+    pub(crate) fn value(&self, row: usize) -> Result<Value, DataProblem> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
             return Ok(Value::Null);
         }
