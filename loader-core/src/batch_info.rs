@@ -33,8 +33,8 @@ impl BatchInfo {
         if !bad.is_empty() {
             let mut good: Vec<Option<usize>> = indices.into_iter().map(Some).collect();
             for sample in &bad {
-                if let Some(place) = good.get_mut(sample.place as usize) {
-                    *place = sample.replaced_by.map(narrow);
+                if let Some(index) = good.get_mut(sample.position as usize) {
+                    *index = sample.replaced_by.map(narrow);
                 }
             }
             indices = good.into_iter().flatten().collect();

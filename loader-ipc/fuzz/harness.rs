@@ -60,7 +60,7 @@ pub(crate) fn batch(bytes: &[u8]) {
         .0
         .split_at_checked(2)
         .map_or((&[][..], bytes), |(numbers, _)| (numbers, &bytes[16..]));
-    let number = |place: usize| numbers.get(place).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let number = |position: usize| numbers.get(position).map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let encoded = Encoded { start: number(0), len: number(1) };
     let slot = slot();
     let mut loan = slot.lend(()).unwrap();
@@ -69,12 +69,12 @@ pub(crate) fn batch(bytes: &[u8]) {
     if let Ok(batch) = lent::decode::<Batch>(slot.lend(()).unwrap(), encoded) {
         // Tensors are in the slot, aligned, and share no byte with each other.
         let all: Vec<_> = batch.tensors.iter().chain(batch.by_name.values()).chain(&batch.alone).collect();
-        for (place, tensor) in all.iter().enumerate() {
+        for (position, tensor) in all.iter().enumerate() {
             let bytes = tensor.0.as_bytes();
             assert!(bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(ALIGNMENT));
             assert!(bytes.len() <= SLOT);
             for other in
-                all[..place].iter().filter(|other| !other.0.as_bytes().is_empty() && !bytes.is_empty())
+                all[..position].iter().filter(|other| !other.0.as_bytes().is_empty() && !bytes.is_empty())
             {
                 let (one, two) = (bytes.as_ptr_range(), other.0.as_bytes().as_ptr_range());
                 assert!(Arc::ptr_eq(&tensor.0, &other.0) || one.end <= two.start || two.end <= one.start);
@@ -107,7 +107,7 @@ pub(crate) fn seeds() -> BTreeMap<&'static str, Vec<Vec<u8>>> {
         backtrace: Some("0: main".into()),
     };
     let encoded = Encoded { start: 64, len: 100 };
-    let bad = BadSampleRecord { place: 2, index: 40, replaced_by: Some(41), reason: "rotten".into() };
+    let bad = BadSampleRecord { position: 2, index: 40, replaced_by: Some(41), reason: "rotten".into() };
     let events = [
         Event::Ready,
         Event::NotReady { failure: failure.clone() },
@@ -211,15 +211,16 @@ struct Tensor(Arc<Buffer>);
 impl Serialize for Tensor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let len = self.0.as_bytes().len();
-        let place = loader_ipc::arena::place(&self.0, len).expect("the batch is encoded into a slot");
-        (place, len as u64).serialize(serializer)
+        let offset =
+            loader_ipc::arena::ensure_in_slot(&self.0, len).expect("the batch is encoded into a slot");
+        (offset, len as u64).serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Tensor {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (place, len) = Deserialize::deserialize(deserializer)?;
-        let buffer = lent::buffer_at(place, len).expect("the batch is decoded from a slot");
+        let (offset, len) = Deserialize::deserialize(deserializer)?;
+        let buffer = lent::buffer_at(offset, len).expect("the batch is decoded from a slot");
         buffer.map(Tensor).map_err(D::Error::custom)
     }
 }

@@ -191,7 +191,7 @@ pub fn is_encoding() -> bool {
 /// Returns the offset of the first `len` bytes of `buffer` in the slot that this thread is encoding into.
 /// Copies them there, once per batch, if they are elsewhere. Returns `None` if no batch is being encoded: the
 /// caller must serialise the bytes themselves.
-pub fn place(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
+pub fn ensure_in_slot(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
         let Some(Backing::Slot(arena)) = current.as_deref_mut() else { return None };
         if !arena.encoding {

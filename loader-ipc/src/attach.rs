@@ -59,7 +59,7 @@ struct Pieces {
     known: BTreeMap<(usize, usize), (usize, Arc<Buffer>)>,
 }
 
-/// The place of a piece: the number of its memory, and the offset there in bytes.
+/// Where a piece is: the number of its memory, and the offset there in bytes.
 pub type Piece = (u32, u64);
 
 thread_local! {
@@ -120,11 +120,11 @@ pub fn attach_memory(memory: &Arc<SealedMemory>) -> Option<u32> {
         let list = &mut encoding.as_mut()?.memories;
         let known =
             list.iter().position(|other| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, memory)));
-        let place = known.unwrap_or_else(|| {
+        let position = known.unwrap_or_else(|| {
             list.push(Some(Arc::clone(memory)));
             list.len() - 1
         });
-        Some(to_number(place))
+        Some(to_number(position))
     })
 }
 
@@ -134,11 +134,11 @@ pub fn attach_function(function: AnyFunction) -> Option<u32> {
     ENCODING.with_borrow_mut(|encoding| {
         let list = &mut encoding.as_mut()?.functions;
         let known = list.iter().position(|other| other.is_same(function));
-        let place = known.unwrap_or_else(|| {
+        let position = known.unwrap_or_else(|| {
             list.push(function);
             list.len() - 1
         });
-        Some(to_number(place))
+        Some(to_number(position))
     })
 }
 
@@ -181,8 +181,8 @@ impl Encoding {
     }
 }
 
-fn to_number(place: usize) -> u32 {
-    u32::try_from(place).expect("fewer attachments than descriptors")
+fn to_number(position: usize) -> u32 {
+    u32::try_from(position).expect("fewer attachments than descriptors")
 }
 
 /// Runs `call` without the attachments of the value that this thread is encoding or decoding: for a part that

@@ -156,7 +156,7 @@ impl ControlPage {
     /// Reads a worker's line. The words are read one after the other, so they may be from different moments.
     pub fn read(&self, worker: usize) -> WorkerSnapshot {
         let line = self.line(worker);
-        let word = |place: usize| line[place].load(Ordering::Relaxed);
+        let word = |offset: usize| line[offset].load(Ordering::Relaxed);
         let state = match word(STATE) {
             1 => WorkerState::Idle,
             2 => WorkerState::Fetching,
@@ -221,8 +221,8 @@ impl WorkerLine<'_> {
     /// Adds a finished batch to the worker's counters.
     pub fn count_batch(&self, samples: u64, busy: Duration) {
         // Only the worker writes its counters, so a load and a store are enough.
-        let add = |place: usize, more| {
-            self.words[place].store(self.words[place].load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        let add = |offset: usize, more| {
+            self.words[offset].store(self.words[offset].load(Ordering::Relaxed) + more, Ordering::Relaxed);
         };
         add(BATCHES, 1);
         add(SAMPLES, samples);

@@ -69,7 +69,7 @@ impl Point {
     }
 }
 
-/// Marks the place in the code where a process reaches `point`.
+/// Marks the line of code where a process reaches `point`.
 #[inline]
 pub fn point(point: Point) {
     #[cfg(feature = "fault-points")]

@@ -286,7 +286,7 @@ impl Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSampleRecord {
     /// Its position in the batch; meaningless for a sample of a shard.
-    pub place: u32,
+    pub position: u32,
     /// Its index; for a sample of a shard its position in the shard.
     pub index: u64,
     /// Index of the sample that replaced it, if any.
@@ -441,7 +441,7 @@ mod tests {
     fn any_bad_samples_fit_a_frame() {
         let reason = "ä".repeat(1 << 20);
         let sample =
-            BadSampleRecord { place: u32::MAX, index: u64::MAX, replaced_by: Some(u64::MAX), reason };
+            BadSampleRecord { position: u32::MAX, index: u64::MAX, replaced_by: Some(u64::MAX), reason };
         let lease = Lease { slot: u32::MAX, generation: u32::MAX, len: u64::MAX };
         for count in [1, 2, MAX_BAD_SAMPLES] {
             let mut bad = vec![sample.clone(); count];

@@ -70,7 +70,7 @@ impl HeapPool {
         // A small batch must not hold a block of more than twice its size.
         let fits = |block: &Block| (lines..=2 * lines).contains(&block.len()) && !block.is_stale();
         let block = match class.free.iter().position(fits) {
-            Some(place) => class.free.swap_remove(place),
+            Some(position) => class.free.swap_remove(position),
             None => {
                 drop(classes);
                 let block = Block::new(lines, self.0.pinner.as_ref())?;

@@ -117,7 +117,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "200,000 tensors take minutes under Miri")]
     fn many_tensors_in_any_order_are_decoded_quickly() {
         const TENSORS: usize = 200_000;
-        let descending: Vec<u64> = (0..TENSORS).rev().map(|place| (place * ALIGNMENT) as u64).collect();
+        let descending: Vec<u64> = (0..TENSORS).rev().map(|tensor| (tensor * ALIGNMENT) as u64).collect();
         let encoding = codec::encode(&descending).unwrap();
         let start = TENSORS * ALIGNMENT;
         let slot = SlotMemory::of_this_process(NonZeroUsize::new(start + encoding.len()).unwrap()).unwrap();
@@ -127,8 +127,8 @@ mod tests {
         let tensors: Vec<Byte> = decode(slot.lend(()).unwrap(), encoded).unwrap();
         let took = processor_time() - started;
         println!("{took:?}");
-        assert!(tensors.iter().zip(&descending).all(|(tensor, &place)| {
-            tensor.0.chunk().is_some_and(|chunk| chunk.offset() as u64 == place)
+        assert!(tensors.iter().zip(&descending).all(|(tensor, &offset)| {
+            tensor.0.chunk().is_some_and(|chunk| chunk.offset() as u64 == offset)
         }));
         // 0.1 s with optimisation and 0.6 s without. The bound is five times that; an implementation in
         // quadratic time took 16 s.

@@ -31,9 +31,9 @@ const FRAMES: usize = 2 * LINE;
 
 const _: () = assert!(words_of(MAX_FRAME) <= CAPACITY && CAPACITY.is_power_of_two());
 
-/// Where a ring is in shared memory.
+/// The words of a ring: those of `memory` from word `first` on.
 #[derive(Debug, Clone)]
-struct Place {
+struct Ring {
     memory: Arc<SharedWords>,
     first: usize,
 }
@@ -41,7 +41,7 @@ struct Place {
 /// The writer's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingWriter {
-    place: Place,
+    ring: Ring,
     written: u64,
     /// The reader's position as last loaded.
     read: u64,
@@ -50,7 +50,7 @@ pub(crate) struct RingWriter {
 /// The reader's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingReader {
-    place: Place,
+    ring: Ring,
     read: u64,
     /// True after an invalid frame: nothing more is read.
     is_broken: bool,
@@ -64,7 +64,7 @@ pub(crate) struct InvalidFrame;
 impl RingWriter {
     /// The writer's end of the ring that begins at word `first`. A ring must have only one writer.
     pub(crate) fn new(memory: Arc<SharedWords>, first: usize) -> Self {
-        Self { place: Place { memory, first }, written: 0, read: 0 }
+        Self { ring: Ring { memory, first }, written: 0, read: 0 }
     }
 
     /// Writes a frame of at most [`MAX_FRAME`] bytes. False if there is not enough room yet.
@@ -73,7 +73,7 @@ impl RingWriter {
         if self.written - self.read + wanted > CAPACITY {
             // Acquire: the reader has copied the words out before they are written again. Pairs with the
             // Release in `read`.
-            let read = self.place.word(READ).load(Ordering::Acquire);
+            let read = self.ring.word(READ).load(Ordering::Acquire);
             // An impossible position is ignored: a faulty reader must not make more room than the ring has.
             if read >= self.read && read <= self.written {
                 self.read = read;
@@ -83,21 +83,21 @@ impl RingWriter {
             }
         }
         // Relaxed: the Release below makes the whole frame visible.
-        self.place.frame_word(self.written).store(frame.len() as u64, Ordering::Relaxed);
+        self.ring.frame_word(self.written).store(frame.len() as u64, Ordering::Relaxed);
         let (whole, rest) = frame.as_chunks();
         for (position, bytes) in (self.written + 1..).zip(whole) {
-            self.place.frame_word(position).store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+            self.ring.frame_word(position).store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
         }
         if !rest.is_empty() {
             let mut last = [0; size_of::<u64>()];
             last[..rest.len()].copy_from_slice(rest);
-            self.place
+            self.ring
                 .frame_word(self.written + wanted - 1)
                 .store(u64::from_le_bytes(last), Ordering::Relaxed);
         }
         self.written += wanted;
         // Release: a reader that sees the position sees the frame.
-        self.place.word(WRITTEN).store(self.written, Ordering::Release);
+        self.ring.word(WRITTEN).store(self.written, Ordering::Release);
         true
     }
 }
@@ -105,7 +105,7 @@ impl RingWriter {
 impl RingReader {
     /// The reader's end of the ring that begins at word `first`. A ring must have only one reader.
     pub(crate) fn new(memory: Arc<SharedWords>, first: usize) -> Self {
-        Self { place: Place { memory, first }, read: 0, is_broken: false }
+        Self { ring: Ring { memory, first }, read: 0, is_broken: false }
     }
 
     /// True if there is nothing to read.
@@ -123,7 +123,7 @@ impl RingReader {
         }
         let there = self.written().wrapping_sub(self.read);
         // Relaxed: `written` loaded the position with Acquire.
-        let len = self.place.frame_word(self.read).load(Ordering::Relaxed);
+        let len = self.ring.frame_word(self.read).load(Ordering::Relaxed);
         let len = usize::try_from(len).ok().filter(|&len| len <= MAX_FRAME && words_of(len) <= there);
         let Some(len) = len.filter(|_| there <= CAPACITY) else {
             self.is_broken = true;
@@ -131,13 +131,13 @@ impl RingReader {
         };
         frame.clear();
         for position in self.read + 1..self.read + words_of(len) {
-            let word = self.place.frame_word(position).load(Ordering::Relaxed);
+            let word = self.ring.frame_word(position).load(Ordering::Relaxed);
             frame.extend_from_slice(&word.to_le_bytes());
         }
         frame.truncate(len);
         self.read += words_of(len);
         // Release: the words are copied out before the writer may write them again.
-        self.place.word(READ).store(self.read, Ordering::Release);
+        self.ring.word(READ).store(self.read, Ordering::Release);
         Ok(true)
     }
 
@@ -148,11 +148,11 @@ impl RingReader {
 
     fn written(&self) -> u64 {
         // Acquire: pairs with the Release in `write`.
-        self.place.word(WRITTEN).load(Ordering::Acquire)
+        self.ring.word(WRITTEN).load(Ordering::Acquire)
     }
 }
 
-impl Place {
+impl Ring {
     fn word(&self, offset: usize) -> &AtomicU64 {
         &self.memory.words()[self.first + offset]
     }
@@ -207,16 +207,16 @@ mod tests {
 
     #[test]
     fn an_invalid_frame_is_an_error_once() {
-        let corruptions: [fn(&Place, u64); 4] = [
-            |place, _| place.frame_word(0).store(MAX_FRAME as u64 + 1, Ordering::Relaxed),
-            |place, _| place.frame_word(0).store(u64::MAX, Ordering::Relaxed),
-            |place, _| place.frame_word(0).store(17, Ordering::Relaxed),
-            |place, _| place.word(WRITTEN).store(CAPACITY + 1, Ordering::Relaxed),
+        let corruptions: [fn(&Ring, u64); 4] = [
+            |ring, _| ring.frame_word(0).store(MAX_FRAME as u64 + 1, Ordering::Relaxed),
+            |ring, _| ring.frame_word(0).store(u64::MAX, Ordering::Relaxed),
+            |ring, _| ring.frame_word(0).store(17, Ordering::Relaxed),
+            |ring, _| ring.word(WRITTEN).store(CAPACITY + 1, Ordering::Relaxed),
         ];
         for corrupt in corruptions {
             let (mut writer, mut reader, memory) = ring();
             assert!(writer.write(b"sixteen bytes...."[..16].as_ref()));
-            corrupt(&Place { memory, first: 0 }, 0);
+            corrupt(&Ring { memory, first: 0 }, 0);
             assert_eq!(reader.read(&mut Vec::new()), Err(InvalidFrame));
             assert!(reader.is_empty());
             assert_eq!(reader.read(&mut Vec::new()), Ok(false));
@@ -228,7 +228,7 @@ mod tests {
         let (mut writer, _reader, memory) = ring();
         while writer.write(&[7; 1000]) {}
         for position in [u64::MAX, CAPACITY * 2, 0] {
-            (Place { memory: Arc::clone(&memory), first: 0 }).word(READ).store(position, Ordering::Relaxed);
+            (Ring { memory: Arc::clone(&memory), first: 0 }).word(READ).store(position, Ordering::Relaxed);
             assert!(!writer.write(&[7; 1000]));
         }
     }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_the_meeting_place_removes_what_the_worker_left() {
+    fn dropping_the_socket_folder_removes_what_the_worker_left() {
         let chosen = SocketFolder::choose(8).unwrap();
         let made = MadeFolder::at(chosen.path().to_owned()).unwrap();
         assert!(MadeFolder::at(chosen.path().to_owned()).is_err(), "a folder that exists is not used");

@@ -80,17 +80,17 @@ impl Random {
     fn mutate(&mut self, input: &[u8]) -> Vec<u8> {
         let mut bytes = input.to_vec();
         for _ in 0..=self.below(4) {
-            let place = self.below(bytes.len());
+            let offset = self.below(bytes.len());
             match self.below(6) {
-                0 => bytes.truncate(place),
+                0 => bytes.truncate(offset),
                 1 => bytes.extend((0..self.below(40)).map(|byte| byte as u8)),
-                2 => bytes.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= 1 << (place % 8)),
+                2 => bytes.iter_mut().skip(offset).take(1).for_each(|byte| *byte ^= 1 << (offset % 8)),
                 // Writes a number at which lengths and offsets are likely to overflow or to leave a range.
                 kind => {
                     let edges = [0, 1, 63, 64, 4095, 4096, 4097, 1 << 32, 1 << 60, u64::MAX - 63, u64::MAX];
                     let number = edges[self.below(edges.len())].to_le_bytes();
-                    let place = if kind == 3 { place } else { place / 8 * 8 };
-                    bytes.iter_mut().skip(place).zip(number).for_each(|(byte, new)| *byte = new);
+                    let offset = if kind == 3 { offset } else { offset / 8 * 8 };
+                    bytes.iter_mut().skip(offset).zip(number).for_each(|(byte, new)| *byte = new);
                 }
             }
         }

@@ -136,11 +136,11 @@ impl<'a> Slots<'a> {
                 let malformed = |what: &str| LifelineError::Malformed(what.to_owned());
                 let fd = fds.into_iter().next().ok_or_else(|| malformed("the memory of slots is missing"))?;
                 let slot_len = usize::try_from(slot_len).ok().and_then(NonZeroUsize::new);
-                let places = usize::try_from(count).ok().and_then(NonZeroUsize::new);
-                let (Some(slot_len), Some(places)) = (slot_len, places) else {
+                let capacity = usize::try_from(count).ok().and_then(NonZeroUsize::new);
+                let (Some(slot_len), Some(capacity)) = (slot_len, capacity) else {
                     return Err(malformed("the number or the size of slots is invalid"));
                 };
-                let mapping = SlotRegion::map(fd, slot_len, places)?;
+                let mapping = SlotRegion::map(fd, slot_len, capacity)?;
                 self.regions.insert(first, Region { mapping, count, slots: BTreeMap::new() });
                 Ok(None)
             }

@@ -178,8 +178,8 @@ impl Lie {
         };
         let done = |task, lease| done_with(task, lease, (0, 8), Vec::new());
         let encoded = |start, len| done_with(task, lease, (start, len), Vec::new());
-        let bad = |place| BadSampleRecord {
-            place,
+        let bad = |position| BadSampleRecord {
+            position,
             index: 0,
             replaced_by: None,
             reason: "it is not readable".into(),
@@ -227,7 +227,7 @@ impl Lie {
     }
 }
 
-/// Places of the control page and of the queues' memory among the descriptors of a bootstrap.
+/// Positions of the control page and of the queues' memory among the descriptors of a bootstrap.
 const CONTROL: usize = 0;
 const QUEUES: usize = 1;
 

@@ -480,12 +480,12 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         Ok((snapshot, batch))
     }
 
-    /// Returns the sample at `place` in the batch. `None` if it is bad and may be left out; it is then
+    /// Returns the sample at `position` in the batch. `None` if it is bad and may be left out; it is then
     /// reported to `sink`, with its position `index` in the shard.
     fn sample_of(
         &self,
         item: anyhow::Result<O::Sample>,
-        place: usize,
+        position: usize,
         index: u64,
         sink: &(impl ProgressSink + ?Sized),
     ) -> anyhow::Result<Option<O::Sample>> {
@@ -493,8 +493,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             (Ok(sample), _) => Ok(Some(sample)),
             (Err(error), OnBadSample::Error) => Err(error),
             (Err(error), _) => {
-                let (place, reason) = (place as u32, format!("{error:#}"));
-                sink.bad(BadSampleRecord { place, index, replaced_by: None, reason });
+                let (position, reason) = (position as u32, format!("{error:#}"));
+                sink.bad(BadSampleRecord { position, index, replaced_by: None, reason });
                 Ok(None)
             }
         }

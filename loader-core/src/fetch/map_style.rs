@@ -26,7 +26,7 @@ use crate::{
     worker_init::WorkerInit,
 };
 
-/// Maximum number of samples tried for one place in a batch, with [`OnBadSample::Replace`].
+/// Maximum number of samples tried for one position in a batch, with [`OnBadSample::Replace`].
 const MAX_TRIES: usize = 16;
 
 /// A builder's map-style dataset with the options that workers need.
@@ -143,7 +143,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         };
         let mut many = many.map(Vec::into_iter);
         let mut left_out = 0;
-        for (place, &index) in indices.iter().enumerate() {
+        for (position, &index) in indices.iter().enumerate() {
             at.set((Stage::Fetch, Some(index as u64)));
             if !sink.progress(WorkerState::Fetching, index) {
                 return Err(NoBatch::Cancelled);
@@ -154,7 +154,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                     cx.set_index(index);
                     self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
                 }
-                (None, _) => match self.get_good(place, indices, &mut cx, sink)? {
+                (None, _) => match self.get_good(position, indices, &mut cx, sink)? {
                     Some(sample) => sample,
                     None => {
                         left_out += 1;
@@ -201,16 +201,16 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         result
     }
 
-    /// Loads the sample for `place` in the batch, or another one that replaces it if it is bad. Returns
-    /// `None` if the place is left out.
+    /// Loads the sample for `position` in the batch, or another one that replaces it if it is bad. Returns
+    /// `None` if the batch leaves the position out.
     fn get_good(
         &self,
-        place: usize,
+        position: usize,
         indices: &[usize],
         cx: &mut SampleContext,
         sink: &(impl ProgressSink + ?Sized),
     ) -> Result<Option<D::Sample>, NoBatch> {
-        let index = indices[place];
+        let index = indices[position];
         let mut draws = None;
         let mut asked = index;
         for tries_left in (0..MAX_TRIES).rev() {
@@ -230,7 +230,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 _ => None,
             };
             let (bad, replaced_by) = (asked as u64, other.map(|other| other as u64));
-            sink.bad(BadSampleRecord { place: place as u32, index: bad, replaced_by, reason });
+            sink.bad(BadSampleRecord { position: position as u32, index: bad, replaced_by, reason });
             let Some(other) = other else { return Ok(None) };
             asked = other;
             if !sink.progress(WorkerState::Fetching, asked) {

@@ -16,7 +16,7 @@ use super::{AnyTensor, DType, Element, Tensor, bytes_of};
 
 /// Encoding in a slot: the offset of the elements.
 #[derive(Serialize, Deserialize)]
-struct Placed<S> {
+struct InSlot<S> {
     dtype: u8,
     shape: S,
     offset: u64,
@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for AnyTensor {
         if !lent::is_decoding() {
             return from_written(Written::deserialize(deserializer)?).map_err(D::Error::custom);
         }
-        let Placed::<Vec<usize>> { dtype, shape, offset } = Placed::deserialize(deserializer)?;
+        let InSlot::<Vec<usize>> { dtype, shape, offset } = InSlot::deserialize(deserializer)?;
         let (dtype, bytes) = received(dtype, &shape).map_err(D::Error::custom)?;
         match lent::buffer_at(offset, bytes as u64) {
             Some(Ok(buffer)) => Ok(Self { buffer, shape, dtype }),
@@ -89,8 +89,8 @@ fn serialize<S: Serializer>(
     bytes: &[u8],
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    if let Some(offset) = arena::place(buffer, bytes.len()) {
-        return Placed { dtype: dtype as u8, shape, offset }.serialize(serializer);
+    if let Some(offset) = arena::ensure_in_slot(buffer, bytes.len()) {
+        return InSlot { dtype: dtype as u8, shape, offset }.serialize(serializer);
     }
     if let Some(piece) = attach::attach_piece(buffer, bytes.len()) {
         let piece = piece
@@ -287,17 +287,17 @@ mod tests {
     #[test]
     fn invalid_offsets_and_shapes_are_refused() {
         let invalid = [
-            Placed { dtype: 0, shape: vec![8192], offset: 0 },
-            Placed { dtype: 0, shape: vec![usize::MAX, 2], offset: 0 },
-            Placed { dtype: 0, shape: vec![4], offset: u64::MAX - 1 },
-            Placed { dtype: 0, shape: vec![4], offset: 3 },
-            Placed { dtype: 1, shape: vec![4], offset: 0 },
+            InSlot { dtype: 0, shape: vec![8192], offset: 0 },
+            InSlot { dtype: 0, shape: vec![usize::MAX, 2], offset: 0 },
+            InSlot { dtype: 0, shape: vec![4], offset: u64::MAX - 1 },
+            InSlot { dtype: 0, shape: vec![4], offset: 3 },
+            InSlot { dtype: 1, shape: vec![4], offset: 0 },
             // Overlaps the encoding of the batch.
-            Placed { dtype: 0, shape: vec![4020], offset: 64 },
+            InSlot { dtype: 0, shape: vec![4020], offset: 64 },
         ];
-        for placed in invalid {
+        for tensor in invalid {
             let slot = slot(4096);
-            let bytes = codec::encode(&placed).unwrap();
+            let bytes = codec::encode(&tensor).unwrap();
             let start = 4096 - bytes.len();
             let mut loan = slot.lend(()).unwrap();
             loan.put(start, &bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The memory of slots: each region is one memfd, divided into places of one size.
+//! The memory of slots: each region is one memfd with room for one or more slots of one size.
 
 use std::{
     collections::BTreeSet,
@@ -19,8 +19,8 @@ use crate::{
 const MIN_LEN_ALONE: usize = 1 << 20;
 /// Maximum size of a region of smaller slots, in bytes.
 const MAX_REGION_LEN: usize = 32 << 20;
-/// Minimum number of places in a region of smaller slots.
-const MIN_PLACES: usize = 8;
+/// Minimum number of slots for which a region of smaller slots has room.
+const MIN_SLOTS: usize = 8;
 
 /// Shared memory with room for `count` slots. The pages of a slot are reserved when it is made, and given
 /// back when it is destroyed.
@@ -31,11 +31,11 @@ pub(super) struct Region {
     slot_len: NonZeroUsize,
     backing: Backing,
     mapping: Arc<SlotRegion>,
-    /// Numbers of the places in which a slot can be made.
+    /// Numbers of the slots that can be made.
     vacant: BTreeSet<u32>,
     /// Number of slots that exist in it.
     slots: usize,
-    /// Number of places that are never used again.
+    /// Number of slots that are never made again.
     given_up: usize,
 }
 
@@ -98,9 +98,9 @@ impl AsFd for SharedRegion {
 }
 
 impl Region {
-    /// Makes a region for slots of `slot_len` bytes whose numbers begin at `first`. It has as many places as
-    /// the loader has `slots`, so that the number of regions grows with the logarithm of the number of slots
-    /// until regions have their maximum size.
+    /// Makes a region for slots of `slot_len` bytes whose numbers begin at `first`. It has room for as many
+    /// slots as the loader has (`slots`), so that the number of regions grows with the logarithm of the
+    /// number of slots until regions have their maximum size.
     ///
     /// # Errors
     /// If the system is out of descriptors, mappings or memory.
@@ -110,25 +110,25 @@ impl Region {
         slots: usize,
         sharing: Sharing,
     ) -> io::Result<Self> {
-        let max_places = if slot_len.get() < MIN_LEN_ALONE { MAX_REGION_LEN / slot_len } else { 1 };
-        let count = slots.max(MIN_PLACES).min(max_places);
+        let max_count = if slot_len.get() < MIN_LEN_ALONE { MAX_REGION_LEN / slot_len } else { 1 };
+        let count = slots.max(MIN_SLOTS).min(max_count);
         // A limit on address space or on the size of files may allow memory for one slot, but not for
         // several.
-        Self::with_places(first, slot_len, count, sharing).or_else(|error| match count {
+        Self::with_room(first, slot_len, count, sharing).or_else(|error| match count {
             1 => Err(error),
-            _ => Self::with_places(first, slot_len, 1, sharing),
+            _ => Self::with_room(first, slot_len, 1, sharing),
         })
     }
 
-    fn with_places(first: u32, slot_len: NonZeroUsize, count: usize, sharing: Sharing) -> io::Result<Self> {
-        let places = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
+    fn with_room(first: u32, slot_len: NonZeroUsize, count: usize, sharing: Sharing) -> io::Result<Self> {
+        let slots = NonZeroUsize::new(count).ok_or(io::ErrorKind::InvalidInput)?;
         let (backing, mapping) = match sharing {
             Sharing::WithWorkers => {
-                let fd = memory::create(slot_len.checked_mul(places).ok_or(io::ErrorKind::InvalidInput)?)?;
-                let mapping = SlotRegion::map(&fd, slot_len, places)?;
+                let fd = memory::create(slot_len.checked_mul(slots).ok_or(io::ErrorKind::InvalidInput)?)?;
+                let mapping = SlotRegion::map(&fd, slot_len, slots)?;
                 (Backing::Memfd(Arc::new(fd)), mapping)
             }
-            Sharing::None => (Backing::ThisProcess, SlotRegion::of_this_process(slot_len, places)?),
+            Sharing::None => (Backing::ThisProcess, SlotRegion::of_this_process(slot_len, slots)?),
         };
         let count = u32::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let vacant = (first..first + count).collect();
@@ -155,8 +155,8 @@ impl Region {
         self.slots == 0
     }
 
-    /// Makes a slot in the first vacant place. `pinner` page-locks it; if that fails, the slot is ordinary
-    /// memory.
+    /// Makes the vacant slot with the smallest number. `pinner` page-locks it; if that fails, the slot is
+    /// ordinary memory.
     ///
     /// # Errors
     /// If the system is out of memory.
@@ -164,9 +164,9 @@ impl Region {
         while let Some(&number) = self.vacant.first() {
             self.backing.reserve(self.offset(number), self.slot_len)?;
             self.vacant.remove(&number);
-            // The CUDA driver may still have the memory of a destroyed slot registered. Such a place is never
+            // The CUDA driver may still have the memory of a destroyed slot registered. Such memory is never
             // used again.
-            if let Some(slot) = self.mapping.slot(self.place(number), pinner) {
+            if let Some(slot) = self.mapping.slot(self.position(number), pinner) {
                 self.slots += 1;
                 return Ok((number, slot));
             }
@@ -176,8 +176,7 @@ impl Region {
     }
 
     /// Notes that a slot is destroyed. If a worker may still read it, its memory stays until the region is
-    /// destroyed and the worker has unmapped it. Otherwise its pages go back to the system, and its place is
-    /// vacant.
+    /// destroyed and the worker has unmapped it. Otherwise its pages go back to the system, and it is vacant.
     pub(super) fn remove_slot(&mut self, number: u32, may_be_read: bool) {
         self.slots -= 1;
         if !may_be_read && self.backing.release(self.offset(number), self.slot_len).is_ok() {
@@ -198,17 +197,17 @@ impl Region {
         }
     }
 
-    /// Returns the number of slots, and the number of all places: with a slot, vacant, or never used again.
+    /// Returns the number of existing slots, and of existing, vacant and given-up slots together.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.slots, self.slots + self.vacant.len() + self.given_up)
     }
 
-    fn place(&self, number: u32) -> usize {
+    fn position(&self, number: u32) -> usize {
         (number - self.first) as usize
     }
 
     fn offset(&self, number: u32) -> usize {
-        self.place(number) * self.slot_len.get()
+        self.position(number) * self.slot_len.get()
     }
 }

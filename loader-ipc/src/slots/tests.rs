@@ -259,7 +259,7 @@ fn a_slot_that_is_made_again_has_a_new_generation() {
     pool.table.lock().unwrap().destroy(last.slot, false);
     assert!(!pool.exists(last.slot) && pool.has_region(first.slot));
     let again = lease_one(&pool);
-    assert_eq!(again.slot, last.slot, "the place is used again, and workers need not map anything");
+    assert_eq!(again.slot, last.slot, "its memory is used again, and workers need not map anything");
     assert_ne!(again.generation, last.generation);
     assert!(matches!(pool.lend(last, 8, false), Err(SlotError::NotLeased(_))));
 }

@@ -28,7 +28,7 @@ use super::{Access, Mapping, require_fixed_size};
 pub struct SlotRegion {
     mapping: Mapping,
     slot_len: NonZeroUsize,
-    /// True for each place whose [`SlotMemory`] exists in this process.
+    /// By position in the region: true if the [`SlotMemory`] exists in this process.
     taken: Box<[AtomicBool]>,
 }
 
@@ -59,21 +59,21 @@ impl SlotRegion {
         Arc::new(Self { mapping, slot_len, taken })
     }
 
-    /// Returns the slot at `place`, counted from 0, page-locked by `pinner`; if that fails, `pinner` keeps
-    /// the error. Returns `None` if there is no such place, or if its slot exists already.
-    pub fn slot(self: &Arc<Self>, place: usize, pinner: Option<&Pinner>) -> Option<Arc<SlotMemory>> {
+    /// Returns the slot at `position`, counted from 0, page-locked by `pinner`; if that fails, `pinner` keeps
+    /// the error. Returns `None` if there is no such position, or if its slot exists already.
+    pub fn slot(self: &Arc<Self>, position: usize, pinner: Option<&Pinner>) -> Option<Arc<SlotMemory>> {
         // Acquire pairs with the Release in `SlotMemory::drop`. Only one caller can turn false into true.
-        if self.taken.get(place)?.swap(true, Ordering::Acquire) {
+        if self.taken.get(position)?.swap(true, Ordering::Acquire) {
             return None;
         }
-        // SAFETY: inside the mapping, because `taken` has as many places as the mapping has whole slots.
-        let start = unsafe { self.mapping.start().add(place * self.slot_len.get()) };
+        // SAFETY: inside the mapping, because `taken` has as many entries as the mapping has whole slots.
+        let start = unsafe { self.mapping.start().add(position * self.slot_len.get()) };
         // SAFETY: the slot's bytes are mapped for writing, by a region that `SlotMemory` holds, and that
         // `SlotMemory::drop` releases only if the registration has ended.
         let register = |pinner: &Pinner| unsafe { pinner.register(start, self.slot_len.get()) };
         let registration = pinner.and_then(register);
         let region = Arc::clone(self);
-        Some(Arc::new(SlotMemory { region, place, start, registration, lent: AtomicBool::new(false) }))
+        Some(Arc::new(SlotMemory { region, position, start, registration, lent: AtomicBool::new(false) }))
     }
 }
 
@@ -81,7 +81,7 @@ impl SlotRegion {
 #[derive(Debug)]
 pub struct SlotMemory {
     region: Arc<SlotRegion>,
-    place: usize,
+    position: usize,
     start: NonNull<u8>,
     registration: Option<Registration>,
     lent: AtomicBool,
@@ -101,7 +101,7 @@ impl Drop for SlotMemory {
         }
         // Release pairs with the Acquire in `SlotRegion::slot`: the next owner sees every access through this
         // one.
-        self.region.taken[self.place].store(false, Ordering::Release);
+        self.region.taken[self.position].store(false, Ordering::Release);
     }
 }
 
@@ -323,10 +323,10 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_a_region_has_at_most_one_slot() {
+    fn a_position_of_a_region_has_at_most_one_slot() {
         let page = NonZeroUsize::new(4096).unwrap();
         let region = SlotRegion::of_this_process(page, NonZeroUsize::new(3).unwrap()).unwrap();
-        let slots = [0, 1, 2].map(|place| region.slot(place, None).unwrap());
+        let slots = [0, 1, 2].map(|position| region.slot(position, None).unwrap());
         assert!(region.slot(1, None).is_none() && region.slot(3, None).is_none());
         for (number, slot) in slots.iter().enumerate() {
             slot.lend(()).unwrap().put(0, &[number as u8; 4096]).unwrap();

@@ -1,7 +1,7 @@
 //! Models of the memory that processes share. [loom](https://docs.rs/loom) runs each model in every order of
 //! events that the memory model allows, up to a number of preemptions. The models check the code of the crate
 //! itself: its files are compiled here a second time, with the modules `atomic`, `sys`, `frame` and `channel`
-//! below in the place of the crate's own.
+//! below in place of the crate's own.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p loader-ipc --release --test model

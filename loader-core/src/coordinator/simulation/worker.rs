@@ -67,7 +67,7 @@ pub(super) struct Worker {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-/// The start of another process in the place of one that has ended.
+/// The start of a process that takes the place of one that has ended.
 pub(super) enum Restart {
     No,
     UnderWay,
@@ -353,16 +353,16 @@ impl Worker {
 
     fn begin_sample(&mut self, mut loading: Loading, env: &Environment<'_>) {
         let (dataset, shared) = (env.dataset, env.shared);
-        let (place, sample) = (loading.done, loading.samples[loading.done]);
+        let (position, sample) = (loading.done, loading.samples[loading.done]);
         let known_bad = &loading.task.known_bad;
         let is_map_style = !matches!(loading.task.indices, Indices::NextOf { .. });
         let is_many = is_map_style && dataset.loads_many && !known_bad.contains(&ONE_BY_ONE);
         let state = if is_many { WorkerState::FetchingMany } else { WorkerState::Fetching };
         self.enter(state, loading.task.number, sample, env);
         let leave_out = |loading: &mut Loading, reason: &str| {
-            let (place, reason) = (place as u32, reason.to_owned());
-            loading.left_out.push(BadSampleRecord { place, index: sample, replaced_by: None, reason });
-            (loading.done, loading.steps) = (place as usize + 1, None);
+            let (position, reason) = (position as u32, reason.to_owned());
+            loading.left_out.push(BadSampleRecord { position, index: sample, replaced_by: None, reason });
+            (loading.done, loading.steps) = (position as usize + 1, None);
         };
         if known_bad.contains(&sample) {
             leave_out(&mut loading, "");
@@ -537,7 +537,7 @@ impl Loading {
                 Content::Items { shard, from: first, to: first + self.samples.len() as u64 }
             }
             _ => {
-                let left_out = self.left_out.iter().map(|sample| 1 << sample.place).sum();
+                let left_out = self.left_out.iter().map(|sample| 1 << sample.position).sum();
                 Content::Samples { first, left_out }
             }
         }

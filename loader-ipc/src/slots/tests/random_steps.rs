@@ -182,10 +182,10 @@ impl World {
                 self.held.push(Held { lease, loan: Some(loan), tensor, written: self.written });
             }
             Step::Drop { which, all } => {
-                let Some(place) = which.checked_rem(self.held.len()) else { return Ok(()) };
-                self.held[place].loan = None;
+                let Some(position) = which.checked_rem(self.held.len()) else { return Ok(()) };
+                self.held[position].loan = None;
                 if all {
-                    self.ended.push(self.held.swap_remove(place).lease);
+                    self.ended.push(self.held.swap_remove(position).lease);
                 }
             }
             Step::AnswerLate { which } => self.answer_late(which)?,
@@ -287,8 +287,8 @@ impl World {
 }
 
 fn pick(leases: &mut Vec<Lease>, which: usize) -> Option<Lease> {
-    let place = which.checked_rem(leases.len())?;
-    Some(leases.swap_remove(place))
+    let position = which.checked_rem(leases.len())?;
+    Some(leases.swap_remove(position))
 }
 
 proptest! {
