@@ -418,8 +418,9 @@ fn failed(
         text.push_str(": ");
         text.push_str(cause);
     }
-    if let Some(place) = failure.backtrace.as_deref().filter(|_| failure.panicked).and_then(panic::place) {
-        text.push_str(&format!(" (at {place})"));
+    let backtrace = failure.backtrace.as_deref().filter(|_| failure.panicked);
+    if let Some(location) = backtrace.and_then(panic::location) {
+        text.push_str(&format!(" (at {location})"));
     }
     text
 }

@@ -172,8 +172,8 @@ impl<B: Batch> DataLoader<B> {
     ///   [`Error::TimedOut`].
     pub fn resume(&self, state: &State) -> Result<Iter<B>, Error> {
         state.check(&self.origin)?;
-        let mut iter = self.start(state.epoch(), state.place())?;
-        if matches!(state.place(), Position::Shards(_)) && !iter.has_more()? {
+        let mut iter = self.start(state.epoch(), state.position())?;
+        if matches!(state.position(), Position::Shards(_)) && !iter.has_more()? {
             // The state was taken after the last batch, before the loader knew that it was the last one.
             drop(iter);
             iter = self.start(state.epoch().saturating_add(1), &Position::Start)?;
@@ -185,10 +185,10 @@ impl<B: Batch> DataLoader<B> {
         Ok(iter)
     }
 
-    fn start(&self, number: u64, place: &Position) -> Result<Iter<B>, Error> {
+    fn start(&self, number: u64, position: &Position) -> Result<Iter<B>, Error> {
         let started = Instant::now();
         self.check_epoch(number)?;
-        let supply = self.supply(number, place)?;
+        let supply = self.supply(number, position)?;
         let inner = match (&self.loading, supply) {
             (Loading::Batches(source), Supply::Batches { plan, ahead, .. }) => {
                 Inner::Batches(LocalBatches::new(Arc::clone(source), plan, ahead))
@@ -221,25 +221,25 @@ impl<B: Batch> DataLoader<B> {
         Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.max_bad_samples))
     }
 
-    /// Returns what epoch `number` loads from `place` on.
-    fn supply(&self, number: u64, place: &Position) -> Result<Supply, Error> {
+    /// Returns what epoch `number` loads from `position` on.
+    fn supply(&self, number: u64, position: &Position) -> Result<Supply, Error> {
         // `State::check` refuses a state of the other kind. Only a state that was edited by hand gets here.
         let wrong_kind = |state, loader| must_agree("kind of dataset", state, loader).unwrap_err();
-        match (&self.content, place) {
-            (Content::Batches { sampler, samples }, place) => {
+        match (&self.content, position) {
+            (Content::Batches { sampler, samples }, position) => {
                 let plan = Plan::new(&**sampler, self.origin.epoch(number), *samples);
-                match place {
+                match position {
                     Position::Start => Ok(Supply::batches(plan)),
-                    Position::Batches(place) => {
-                        plan.check(place)?;
-                        Ok(Supply::batches_from(plan, place))
+                    Position::Batches(position) => {
+                        plan.check(position)?;
+                        Ok(Supply::batches_from(plan, position))
                     }
                     Position::Shards(_) => Err(wrong_kind("iterable", "map-style")),
                 }
             }
             (Content::Shards(layout), Position::Start) => Ok(Supply::shards(Shards::new(number, *layout))),
-            (Content::Shards(layout), Position::Shards(place)) => {
-                Ok(Supply::shards(Shards::resume(number, *layout, place)?))
+            (Content::Shards(layout), Position::Shards(position)) => {
+                Ok(Supply::shards(Shards::resume(number, *layout, position)?))
             }
             (Content::Shards(_), Position::Batches(_)) => Err(wrong_kind("map-style", "iterable")),
         }

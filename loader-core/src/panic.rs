@@ -20,9 +20,9 @@ thread_local! {
 
 /// The last panic of this thread.
 struct Recorded {
-    /// Place and message, as the default hook prints them.
+    /// Location and message, as the default hook prints them.
     text: String,
-    /// Place and backtrace.
+    /// Location and backtrace.
     backtrace: String,
     is_printed: bool,
 }
@@ -53,8 +53,8 @@ pub fn record_backtraces() {
         if is_printed {
             previous(info);
         }
-        let place = info.location().map(|place| format!("{PLACE}{place}\n")).unwrap_or_default();
-        let backtrace = format!("{place}{}", Backtrace::force_capture());
+        let location = info.location().map(|location| format!("{LOCATION}{location}\n")).unwrap_or_default();
+        let backtrace = format!("{location}{}", Backtrace::force_capture());
         PANIC.set(Some(Recorded { text: info.to_string(), backtrace, is_printed }));
     }));
 }
@@ -67,12 +67,12 @@ fn message(payload: &(dyn Any + Send)) -> Option<&str> {
     payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str))
 }
 
-/// Marks the first line of a recorded backtrace, which holds the place of the panic.
-const PLACE: &str = "at ";
+/// Marks the first line of a recorded backtrace, which holds the location of the panic.
+const LOCATION: &str = "at ";
 
 /// Returns the file, line and column of a panic from its recorded backtrace.
-pub(crate) fn place(backtrace: &str) -> Option<&str> {
-    backtrace.lines().next()?.strip_prefix(PLACE)
+pub(crate) fn location(backtrace: &str) -> Option<&str> {
+    backtrace.lines().next()?.strip_prefix(LOCATION)
 }
 
 /// Forgets a recorded panic that user code has caught itself.

@@ -70,22 +70,22 @@ impl Plan {
         self.epoch
     }
 
-    /// Makes the place of a state. `next` is the first batch that was not returned, `ahead` the later batches
-    /// that were.
-    pub(crate) fn place(&self, next: u64, ahead: Vec<u64>) -> Position {
+    /// Makes the position for a state. `next` is the first batch that was not returned, `ahead` the later
+    /// batches that were.
+    pub(crate) fn position(&self, next: u64, ahead: Vec<u64>) -> Position {
         let batches = self.announced as u64;
         Position::Batches(BatchesPosition { next, ahead, batches, fingerprint: self.fingerprint })
     }
 
     /// Checks that a state was taken from an equal plan.
-    pub(crate) fn check(&self, place: &BatchesPosition) -> Result<(), Error> {
-        must_agree("number of batches", place.batches, self.announced as u64)?;
+    pub(crate) fn check(&self, position: &BatchesPosition) -> Result<(), Error> {
+        must_agree("number of batches", position.batches, self.announced as u64)?;
         // A user's own sampler may give another order although its fingerprint is the same. In that case, the
         // first batch of the epoch nearly always differs.
         let hex = |hash: u64| format!("{hash:016x}");
         must_agree(
             "first batch of the epoch (hash of its indices)",
-            hex(place.fingerprint),
+            hex(position.fingerprint),
             hex(self.fingerprint),
         )
     }

@@ -106,9 +106,9 @@ pub(crate) fn uniform(generator: &mut impl Rng) -> f64 {
 /// Shuffles in place with Fisher-Yates, from the front: item `i` is final after step `i`.
 pub fn shuffle<T>(generator: &mut impl Rng, items: &mut [T]) {
     let len = items.len();
-    for place in 0..len.saturating_sub(1) {
-        let other = place + below(generator, (len - place) as u64) as usize;
-        items.swap(place, other);
+    for position in 0..len.saturating_sub(1) {
+        let other = position + below(generator, (len - position) as u64) as usize;
+        items.swap(position, other);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The user's place in the shards of an iterable dataset.
+//! The user's position in the shards of an iterable dataset.
 
 use crate::{
     error::Error,
@@ -11,7 +11,7 @@ use crate::{
 pub(crate) struct Shards {
     epoch: u64,
     layout: ShardLayout,
-    places: Vec<ShardPosition>,
+    positions: Vec<ShardPosition>,
     /// Number of batches returned to the user.
     returned: u64,
     /// The shard after the one whose batch was returned last.
@@ -21,7 +21,7 @@ pub(crate) struct Shards {
 impl Shards {
     /// Begins every shard at its start.
     pub(crate) fn new(epoch: u64, layout: ShardLayout) -> Self {
-        Self { epoch, layout, places: vec![ShardPosition::default(); layout.shards], returned: 0, turn: 0 }
+        Self { epoch, layout, positions: vec![ShardPosition::default(); layout.shards], returned: 0, turn: 0 }
     }
 
     /// Begins every shard where a state says.
@@ -29,10 +29,10 @@ impl Shards {
     /// # Errors
     /// If the state has another number of shards. `State::check` has compared the layout of the shards, but
     /// a user may have edited the state.
-    pub(crate) fn resume(epoch: u64, layout: ShardLayout, place: &ShardsPosition) -> Result<Self, Error> {
-        must_agree(SHARDS, place.shards.len(), layout.shards)?;
-        let turn = place.turn % layout.shards;
-        Ok(Self { epoch, layout, places: place.shards.clone(), returned: place.batches, turn })
+    pub(crate) fn resume(epoch: u64, layout: ShardLayout, position: &ShardsPosition) -> Result<Self, Error> {
+        must_agree(SHARDS, position.shards.len(), layout.shards)?;
+        let turn = position.turn % layout.shards;
+        Ok(Self { epoch, layout, positions: position.shards.clone(), returned: position.batches, turn })
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -40,7 +40,7 @@ impl Shards {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
     /// Maximum number of items that a batch takes from its shard.
@@ -57,33 +57,33 @@ impl Shards {
         self.turn
     }
 
-    /// Returns the place of a shard.
-    pub(crate) fn place(&self, shard: usize) -> &ShardPosition {
-        &self.places[shard]
+    /// Returns the position of a shard.
+    pub(crate) fn position(&self, shard: usize) -> &ShardPosition {
+        &self.positions[shard]
     }
 
     /// Notes that the user gets the next batch of `shard`, or its error, which ends at `position`. Returns
     /// the number of its items.
     pub(crate) fn advance(&mut self, shard: usize, position: u64, snapshot: Option<Vec<u8>>) -> u64 {
-        let place = &mut self.places[shard];
+        let reached = &mut self.positions[shard];
         // A worker cannot go back.
-        let before = place.position;
-        place.position = position.max(before);
+        let before = reached.position;
+        reached.position = position.max(before);
         if let Some(bytes) = snapshot {
-            place.snapshot = Some(Snapshot { position: place.position, bytes });
+            reached.snapshot = Some(Snapshot { position: reached.position, bytes });
         }
         self.returned += 1;
-        self.turn = (shard + 1) % self.places.len();
-        self.places[shard].position - before
+        self.turn = (shard + 1) % self.positions.len();
+        self.positions[shard].position - before
     }
 
     /// Notes that the user knows the end of `shard`.
     pub(crate) fn end(&mut self, shard: usize) {
-        self.places[shard].ended = true;
+        self.positions[shard].ended = true;
     }
 
-    /// Returns the place for a state.
+    /// Returns the position for a state.
     pub(crate) fn write(&self) -> ShardsPosition {
-        ShardsPosition { batches: self.returned, turn: self.turn, shards: self.places.clone() }
+        ShardsPosition { batches: self.returned, turn: self.turn, shards: self.positions.clone() }
     }
 }

@@ -127,8 +127,8 @@ impl<T: Serialize + DeserializeOwned> SharedVec<T> {
     /// Returns where row `row` ends in the memory.
     fn end_of(&self, row: usize) -> usize {
         let bytes = self.memory.bytes();
-        let place = bytes.len() - (self.len + 1 - row) * WORD;
-        let word = bytes[place..]
+        let offset = bytes.len() - (self.len + 1 - row) * WORD;
+        let word = bytes[offset..]
             .first_chunk::<WORD>()
             .expect("`new` writes the table, `from_memory` checks its length");
         u64::from_le_bytes(*word) as usize

@@ -48,7 +48,8 @@ pub struct State {
     /// Number of bad samples in the epoch so far, which count towards `max_bad_samples`.
     #[serde(default)]
     bad_samples: u64,
-    place: Position,
+    #[serde(rename = "place")]
+    position: Position,
 }
 
 /// Which batches of the epoch were returned.
@@ -165,12 +166,12 @@ impl State {
         Self::new(origin, epoch, 0, Position::Start)
     }
 
-    /// The state at a place of an epoch that has had `bad_samples` bad samples so far.
-    pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, place: Position) -> Self {
+    /// The state at a position of an epoch that has had `bad_samples` bad samples so far.
+    pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, position: Position) -> Self {
         let Origin { seed, order, samples, ref pipeline } = *origin;
         let samples = samples.map(|samples| samples as u64);
         let pipeline = Pipeline::clone(pipeline);
-        Self { version: VERSION, seed, order, samples, pipeline, epoch, bad_samples, place }
+        Self { version: VERSION, seed, order, samples, pipeline, epoch, bad_samples, position }
     }
 
     /// Returns the number of the epoch, from 0.
@@ -180,10 +181,10 @@ impl State {
 
     /// Returns the number of batches of the epoch that were returned, including batches that failed.
     pub fn batches(&self) -> u64 {
-        match &self.place {
+        match &self.position {
             Position::Start => 0,
-            Position::Batches(place) => place.next.saturating_add(place.ahead.len() as u64),
-            Position::Shards(place) => place.batches,
+            Position::Batches(position) => position.next.saturating_add(position.ahead.len() as u64),
+            Position::Shards(position) => position.batches,
         }
     }
 
@@ -192,8 +193,8 @@ impl State {
         self.bad_samples
     }
 
-    pub(crate) fn place(&self) -> &Position {
-        &self.place
+    pub(crate) fn position(&self) -> &Position {
+        &self.position
     }
 
     /// Checks that the state agrees with a loader.
@@ -255,10 +256,10 @@ mod shards {
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let written = shards.iter().map(|place| Written {
-            position: place.position,
-            snapshot: place.snapshot.as_ref().map(|snapshot| (snapshot.position, hex(&snapshot.bytes))),
-            ended: place.ended,
+        let written = shards.iter().map(|shard| Written {
+            position: shard.position,
+            snapshot: shard.snapshot.as_ref().map(|snapshot| (snapshot.position, hex(&snapshot.bytes))),
+            ended: shard.ended,
         });
         written.collect::<Vec<_>>().serialize(serializer)
     }
@@ -275,8 +276,8 @@ mod shards {
             };
             Some(ShardPosition { position, snapshot, ended })
         };
-        let places = written.into_iter().map(read).collect::<Option<_>>();
-        places.ok_or_else(|| D::Error::custom("a shard's snapshot is invalid"))
+        let shards = written.into_iter().map(read).collect::<Option<_>>();
+        shards.ok_or_else(|| D::Error::custom("a shard's snapshot is invalid"))
     }
 
     fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -295,8 +296,8 @@ mod tests {
             ShardPosition { position: 5, snapshot: Some(snapshot), ended: false },
             ShardPosition::default(),
         ];
-        let place = Position::Shards(ShardsPosition { batches: 2, turn: 1, shards });
-        State::new(&origin(), 3, 0, place)
+        let position = Position::Shards(ShardsPosition { batches: 2, turn: 1, shards });
+        State::new(&origin(), 3, 0, position)
     }
 
     fn origin() -> Origin {

@@ -218,8 +218,8 @@ impl Worker<'_> {
     /// Returns the position in the task's shard: the number of items taken from it, or the position at which
     /// the worker will open it. Returns 0 for a task of indices.
     fn position(&self, request: &BatchRequest) -> u64 {
-        let BatchRequest::NextOf { shard, place } = request else { return 0 };
-        self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(place.position)
+        let BatchRequest::NextOf { shard, open_at } = request else { return 0 };
+        self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(open_at.position)
     }
 
     /// Loads a batch and encodes it into its slot. When this returns, nothing of the batch is left in this
@@ -343,8 +343,8 @@ impl Worker<'_> {
                         bytes: self.read_slot(lease, len)?,
                     }),
                 };
-                let place = ShardPosition { position, snapshot, ended: false };
-                return Ok(BatchRequest::NextOf { shard: shard as usize, place });
+                let open_at = ShardPosition { position, snapshot, ended: false };
+                return Ok(BatchRequest::NextOf { shard: shard as usize, open_at });
             }
         };
         let narrow = list.into_iter().map(usize::try_from).collect::<Result<_, _>>();

@@ -227,9 +227,9 @@ fn serde_path(core: &Path) -> String {
 }
 
 fn members(fields: &Fields) -> Vec<Member> {
-    let member = |(place, field): (usize, &Field)| match &field.ident {
+    let member = |(position, field): (usize, &Field)| match &field.ident {
         Some(name) => Member::Named(name.clone()),
-        None => Member::Unnamed(Index::from(place)),
+        None => Member::Unnamed(Index::from(position)),
     };
     fields.iter().enumerate().map(member).collect()
 }

@@ -7,7 +7,7 @@ mod by_its_own_name {
     #[derive(Sample, Convert)]
     #[sample(derive(Debug))]
     struct Point {
-        place: [f32; 2],
+        position: [f32; 2],
         name: String,
     }
 
@@ -15,12 +15,15 @@ mod by_its_own_name {
     fn loader_core_is_found() {
         let mut stack = Point::stack(2);
         for n in 0..2_u8 {
-            stack.push(Point { place: [n.into(), 0.5], name: n.to_string() }).unwrap();
+            stack.push(Point { position: [n.into(), 0.5], name: n.to_string() }).unwrap();
         }
-        let PointBatch { place, name } = stack.finish().unwrap();
-        assert_eq!((place.as_slice(), &name[..]), (&[0.0, 0.5, 1.0, 0.5][..], &["0".into(), "1".into()][..]));
-        let PointItem { place, .. } = Point { place: [1.0, 2.0], name: "p".into() }.convert().unwrap();
-        assert_eq!(place.as_slice(), [1.0, 2.0]);
+        let PointBatch { position, name } = stack.finish().unwrap();
+        assert_eq!(
+            (position.as_slice(), &name[..]),
+            (&[0.0, 0.5, 1.0, 0.5][..], &["0".into(), "1".into()][..])
+        );
+        let PointItem { position, .. } = Point { position: [1.0, 2.0], name: "p".into() }.convert().unwrap();
+        assert_eq!(position.as_slice(), [1.0, 2.0]);
     }
 }
 
@@ -30,18 +33,18 @@ mod renamed {
     #[derive(Sample, Convert)]
     #[sample(crate = "records", derive(Debug))]
     struct Point {
-        place: [f32; 2],
+        position: [f32; 2],
         name: String,
     }
 
     #[test]
     fn a_renamed_dependency_is_found_by_the_attribute() {
         let mut stack = Point::stack(1);
-        stack.push(Point { place: [1.0, 0.5], name: "p".into() }).unwrap();
+        stack.push(Point { position: [1.0, 0.5], name: "p".into() }).unwrap();
         let batch = stack.finish().unwrap();
-        assert_eq!(batch.place.as_slice(), [1.0, 0.5]);
+        assert_eq!(batch.position.as_slice(), [1.0, 0.5]);
         assert_eq!(batch.name, ["p"]);
-        let PointItem { name, .. } = Point { place: [1.0, 2.0], name: "p".into() }.convert().unwrap();
+        let PointItem { name, .. } = Point { position: [1.0, 2.0], name: "p".into() }.convert().unwrap();
         assert_eq!(name, "p");
     }
 }

@@ -93,7 +93,7 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
                 "samples of an iterable dataset have no index, so they cannot be replaced; use \"skip\"";
             return Err(Error::invalid_option("on_bad_sample", PROBLEM));
         }
-        let (first_shard, all_shards) = options.place_shards(shards)?;
+        let (first_shard, all_shards) = options.first_and_all_shards(shards)?;
         self.kind.layout = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.layout);
         self.assemble(epochs, content, |iterable, collate, seed, memory| {

@@ -104,7 +104,7 @@ impl LoaderOptions {
 
     /// Returns the number of this process's first shard of an iterable dataset among the shards of all
     /// processes, and the number of all these shards. Each process has `shards` shards.
-    pub(super) fn place_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
+    pub(super) fn first_and_all_shards(&self, shards: usize) -> Result<(usize, usize), Error> {
         // Only to check the rank.
         self.share(0)?;
         let (rank, world_size) = self.rank_and_world_size()?.unwrap_or((0, 1));

@@ -24,7 +24,7 @@ const MAX_PREFETCH_FACTOR: usize = 1 << 16;
 /// Minimum `worker_memory_limit` in bytes: what a worker needs to start, with some room.
 const MIN_WORKER_MEMORY: u64 = 16 << 20;
 
-/// Maximum number of shards. Main keeps a place for each shard, and each state contains all of them.
+/// Maximum number of shards. Main keeps the position in each shard, and each state contains all of them.
 const MAX_SHARDS: usize = 1 << 16;
 
 /// All settings of a builder except the dataset, the collation and the worker hook.

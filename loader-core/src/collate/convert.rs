@@ -114,12 +114,12 @@ fn tensor<R: Row>(row: &R) -> Result<Tensor<R::Element>, CollateError> {
 }
 
 macro_rules! tuples {
-    ($($name:ident $place:tt),*) => {
+    ($($name:ident $position:tt),*) => {
         impl<$($name: Convert),*> Convert for ($($name,)*) {
             type Item = ($($name::Item,)*);
 
             fn convert(self) -> Result<Self::Item, CollateError> {
-                Ok(($(self.$place.convert().map_err(|error| error.in_field(stringify!($place)))?,)*))
+                Ok(($(self.$position.convert().map_err(|error| error.in_field(stringify!($position)))?,)*))
             }
         }
     };
@@ -163,7 +163,7 @@ impl<S: Convert> Convert for List<S> {
 
     fn convert(self) -> Result<Self::Item, CollateError> {
         let convert =
-            |(place, sample): (usize, S)| sample.convert().map_err(|error| error.in_field(place.to_string()));
+            |(field, sample): (usize, S)| sample.convert().map_err(|error| error.in_field(field.to_string()));
         self.0.into_iter().enumerate().map(convert).collect()
     }
 }

@@ -19,29 +19,29 @@ use crate::tensor::{Element, Tensor};
 /// let mut stack = List::stack(2);
 /// stack.push(List(vec![(1u8, "a"), (2, "b"), (3, "c")]))?;
 /// stack.push(List(vec![(4, "d"), (5, "e"), (6, "f")]))?;
-/// let places = stack.finish()?;
-/// assert_eq!(places.len(), 3);
-/// assert_eq!((places[2].0.as_slice(), &places[2].1[..]), ([3, 6].as_slice(), ["c".to_owned(), "f".to_owned()].as_slice()));
+/// let batches = stack.finish()?;
+/// assert_eq!(batches.len(), 3);
+/// assert_eq!((batches[2].0.as_slice(), &batches[2].1[..]), ([3, 6].as_slice(), ["c".to_owned(), "f".to_owned()].as_slice()));
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct List<S>(pub Vec<S>);
 
 /// Stacks lists position by position. All lists must have the length of the first.
-struct Places<S: Sample> {
+struct Stacks<S: Sample> {
     capacity: usize,
     stacks: Option<Vec<S::Stack>>,
 }
 
-impl<S: Sample> Places<S> {
+impl<S: Sample> Stacks<S> {
     fn push_list(&mut self, list: Vec<S>) -> Result<(), CollateError> {
         let capacity = self.capacity;
         let stacks = self.stacks.get_or_insert_with(|| list.iter().map(|_| S::stack(capacity)).collect());
         if stacks.len() != list.len() {
             return Err(CollateProblem::ListLength { expected: stacks.len(), found: list.len() }.into());
         }
-        for (place, (stack, sample)) in stacks.iter_mut().zip(list).enumerate() {
-            stack.push(sample).map_err(|error| error.in_field(place.to_string()))?;
+        for (position, (stack, sample)) in stacks.iter_mut().zip(list).enumerate() {
+            stack.push(sample).map_err(|error| error.in_field(position.to_string()))?;
         }
         Ok(())
     }
@@ -49,7 +49,7 @@ impl<S: Sample> Places<S> {
     fn finish_lists(self) -> Result<Vec<S::Batch>, CollateError> {
         let stacks = self.stacks.unwrap_or_default().into_iter().enumerate();
         stacks
-            .map(|(place, stack)| stack.finish().map_err(|error| error.in_field(place.to_string())))
+            .map(|(position, stack)| stack.finish().map_err(|error| error.in_field(position.to_string())))
             .collect()
     }
 
@@ -84,7 +84,7 @@ macro_rules! lists {
                 type Stack = $stack<$sample>;
 
                 fn stack(samples: usize) -> Self::Stack {
-                    $stack(Places { capacity: samples, stacks: None })
+                    $stack(Stacks { capacity: samples, stacks: None })
                 }
             }
         )*
@@ -93,16 +93,16 @@ macro_rules! lists {
 
 /// The [`Stack`] of [`List`]: holds one stack for each position of the lists.
 #[derive(Debug)]
-pub struct ListPlaces<S: Sample>(Places<S>);
+pub struct ListStack<S: Sample>(Stacks<S>);
 
 /// The [`Stack`] of `Vec<String>` and `Vec<Tensor<T>>`: holds one stack for each position of the lists.
 #[derive(Debug)]
-pub struct VecPlaces<S: Sample>(Places<S>);
+pub struct VecStack<S: Sample>(Stacks<S>);
 
 lists! {
-    [S: Sample] List<S>, ListPlaces, S, |list| list.0;
-    [] Vec<String>, VecPlaces, String, |list| list;
-    [T: Element] Vec<Tensor<T>>, VecPlaces, Tensor<T>, |list| list;
+    [S: Sample] List<S>, ListStack, S, |list| list.0;
+    [] Vec<String>, VecStack, String, |list| list;
+    [T: Element] Vec<Tensor<T>>, VecStack, Tensor<T>, |list| list;
 }
 
 /// The [`Stack`] of `Option`: stacks the values of samples that are all `Some`, or all `None`.
@@ -144,9 +144,9 @@ impl<S: Sample> Sample for Option<S> {
     }
 }
 
-impl<S: Sample> fmt::Debug for Places<S> {
+impl<S: Sample> fmt::Debug for Stacks<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Places").field("places", &self.stacks.as_ref().map(Vec::len)).finish_non_exhaustive()
+        f.debug_struct("Stacks").field("stacks", &self.stacks.as_ref().map(Vec::len)).finish_non_exhaustive()
     }
 }
 
@@ -168,11 +168,11 @@ mod tests {
     // PyTorch: 89, C11
     #[test]
     fn lists_are_stacked_position_by_position() {
-        let places = stack([strings(&["a", "b"]), strings(&["c", "d"]), strings(&["e", "f"])]).unwrap();
-        assert_eq!(places, [strings(&["a", "c", "e"]), strings(&["b", "d", "f"])]);
+        let batches = stack([strings(&["a", "b"]), strings(&["c", "d"]), strings(&["e", "f"])]).unwrap();
+        assert_eq!(batches, [strings(&["a", "c", "e"]), strings(&["b", "d", "f"])]);
         let tensor = |number: u8| Tensor::from_slice(&[number], [1, 1]).unwrap();
-        let places = stack([vec![tensor(1), tensor(2)], vec![tensor(3), tensor(4)]]).unwrap();
-        assert_eq!((places[1].shape(), places[1].as_slice()), ([2, 1, 1].as_slice(), [2, 4].as_slice()));
+        let batches = stack([vec![tensor(1), tensor(2)], vec![tensor(3), tensor(4)]]).unwrap();
+        assert_eq!((batches[1].shape(), batches[1].as_slice()), ([2, 1, 1].as_slice(), [2, 4].as_slice()));
         assert!(stack::<List<u8>>([]).unwrap().is_empty());
         assert!(stack([List::<u8>(vec![]), List(vec![])]).unwrap().is_empty());
     }

@@ -13,22 +13,22 @@ use super::{CollateError, CollateProblem, Sample, Stack};
 use crate::tuples::each_tuple;
 
 macro_rules! tuples {
-    ($($name:ident $place:tt),*) => {
+    ($($name:ident $position:tt),*) => {
         impl<$($name: Stack),*> Stack for ($($name,)*) {
             type Sample = ($($name::Sample,)*);
             type Batch = ($($name::Batch,)*);
 
             fn push(&mut self, sample: Self::Sample) -> Result<(), CollateError> {
-                $(self.$place.push(sample.$place).map_err(|error| error.in_field(stringify!($place)))?;)*
+                $(self.$position.push(sample.$position).map_err(|error| error.in_field(stringify!($position)))?;)*
                 Ok(())
             }
 
             fn makes_tensors(&self) -> bool {
-                $(self.$place.makes_tensors())||*
+                $(self.$position.makes_tensors())||*
             }
 
             fn finish(self) -> Result<Self::Batch, CollateError> {
-                Ok(($(self.$place.finish().map_err(|error| error.in_field(stringify!($place)))?,)*))
+                Ok(($(self.$position.finish().map_err(|error| error.in_field(stringify!($position)))?,)*))
             }
         }
 

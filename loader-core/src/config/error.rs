@@ -18,10 +18,10 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The text is not TOML.
-    #[error("{place}: not TOML: {problem}")]
+    #[error("{location}: not TOML: {problem}")]
     NotToml {
         /// Line of the error.
-        place: Location,
+        location: Location,
         /// Message of the parser.
         problem: String,
     },
@@ -29,10 +29,10 @@ pub enum ConfigError {
     #[error("{0}")]
     UnknownKey(Box<UnknownKey>),
     /// A value has the wrong type, or is out of the type's bounds.
-    #[error("{place}: {}: {problem}", name(key, section))]
+    #[error("{location}: {}: {problem}", name(key, section))]
     WrongValue {
         /// Line of the value.
-        place: Location,
+        location: Location,
         /// The key; empty if the error is not about a key.
         key: String,
         /// The section that the key is in; empty outside all sections.
@@ -41,10 +41,10 @@ pub enum ConfigError {
         problem: String,
     },
     /// A required key is missing.
-    #[error("{place}: {} is missing{}", quoted(key), within(section))]
+    #[error("{location}: {} is missing{}", quoted(key), within(section))]
     MissingKey {
         /// First line of the section, or line 1 if the section is missing.
-        place: Location,
+        location: Location,
         /// The key.
         key: String,
         /// The section that the key belongs to; empty outside all sections.
@@ -75,7 +75,7 @@ pub enum ConfigError {
 #[non_exhaustive]
 pub struct UnknownKey {
     /// Line of the key.
-    pub place: Location,
+    pub location: Location,
     /// The key, or the name of the section.
     pub key: String,
     /// The section that the key is in, such as `loader`; empty outside all sections.
@@ -84,24 +84,21 @@ pub struct UnknownKey {
     pub is_section: bool,
     /// The most similar known key, if there is a similar one.
     pub nearest: Option<String>,
-    /// All keys that are known at this place.
+    /// All keys that are known in the section.
     pub known: Vec<String>,
 }
 
 impl fmt::Display for UnknownKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { place, key, section, is_section, nearest, known } = self;
+        let Self { location, key, section, is_section, nearest, known } = self;
         let nearest = nearest.as_deref();
         if *is_section {
             let bracketed = |name: &str| format!("[{}]", name.escape_debug());
-            return write!(
-                f,
-                "{place}: unknown section {}{}",
-                bracketed(key),
-                hint(nearest, known, bracketed)
-            );
+            let hint = hint(nearest, known, bracketed);
+            return write!(f, "{location}: unknown section {}{hint}", bracketed(key));
         }
-        write!(f, "{place}: unknown key {}{}{}", quoted(key), within(section), hint(nearest, known, quoted))
+        let hint = hint(nearest, known, quoted);
+        write!(f, "{location}: unknown key {}{}{hint}", quoted(key), within(section))
     }
 }
 

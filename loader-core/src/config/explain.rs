@@ -16,14 +16,14 @@ const MIN_SIMILARITY: f64 = 0.7;
 /// Explains an error from reading `text`.
 pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) -> ConfigError {
     let span = error.span().unwrap_or(0..0);
-    let mut place = Location::of(text, span.start, path);
+    let mut location = Location::of(text, span.start, path);
     let Ok(document) = DeTable::parse(text) else {
         let mut problem = error.message().to_owned();
         let found = text.get(span).unwrap_or_default();
         if error.message() == "duplicate key" {
             problem = format!("{problem} {}", quoted(found));
         }
-        return ConfigError::NotToml { place, problem };
+        return ConfigError::NotToml { location, problem };
     };
     let (mut keys, mut is_table) = keys_at(document.get_ref(), span.start);
     let Message { kind, names } = Message::new(error.message());
@@ -34,7 +34,7 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
             if keys.last() != Some(&key)
                 && let Some(found) = lost.find(document.get_ref(), &keys)
             {
-                place = Location::of(text, found.offset, path);
+                location = Location::of(text, found.offset, path);
                 (keys, is_table) = (found.keys, found.is_table);
             }
             let section = keys[..keys.len().saturating_sub(1)].join(".");
@@ -45,46 +45,46 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
                 likely = Some(format!("loader.{key}"));
             }
             let is_section = is_table && section.is_empty();
-            let unknown = UnknownKey { place, key, section, is_section, nearest: likely, known };
+            let unknown = UnknownKey { location, key, section, is_section, nearest: likely, known };
             ConfigError::UnknownKey(Box::new(unknown))
         }
         Kind::MissingField => {
             let key = names.into_iter().next().unwrap_or_default();
-            ConfigError::MissingKey { place, key, section: keys.join(".") }
+            ConfigError::MissingKey { location, key, section: keys.join(".") }
         }
         Kind::UnknownVariant => {
             let found = names.first().cloned().unwrap_or_default();
             let known = names.get(1..).unwrap_or_default();
             let likely = nearest(&found, known.iter().map(String::as_str), MIN_SIMILARITY);
             wrong_value(
-                place,
+                location,
                 keys,
                 format!("unknown value {}{}", quoted(&found), hint(likely, known, quoted)),
             )
         }
         Kind::WrongType { found, expected } => {
-            wrong_value(place, keys, format!("expected {expected}, found {found}"))
+            wrong_value(location, keys, format!("expected {expected}, found {found}"))
         }
-        Kind::Other => wrong_value(place, keys, error.message().to_owned()),
+        Kind::Other => wrong_value(location, keys, error.message().to_owned()),
     }
 }
 
 /// Explains an error in a section that is missing from the file, and was read as an empty section.
 pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Option<&Path>) -> ConfigError {
-    let place = Location::of("", 0, path);
+    let location = Location::of("", 0, path);
     let Message { kind, names } = Message::new(error.message());
     match kind {
         Kind::MissingField => {
             let key = names.into_iter().next().unwrap_or_default();
-            ConfigError::MissingKey { place, key, section: section.to_owned() }
+            ConfigError::MissingKey { location, key, section: section.to_owned() }
         }
-        _ => wrong_value(place, vec![section.to_owned()], error.message().to_owned()),
+        _ => wrong_value(location, vec![section.to_owned()], error.message().to_owned()),
     }
 }
 
-fn wrong_value(place: Location, mut keys: Vec<String>, problem: String) -> ConfigError {
+fn wrong_value(location: Location, mut keys: Vec<String>, problem: String) -> ConfigError {
     let key = keys.pop().unwrap_or_default();
-    ConfigError::WrongValue { place, key, section: keys.join("."), problem }
+    ConfigError::WrongValue { location, key, section: keys.join("."), problem }
 }
 
 /// Returns the keys that lead to the key or value at `offset`, outermost first, and whether it is a table.
@@ -110,8 +110,8 @@ fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     (Vec::new(), false)
 }
 
-/// An unknown key whose place serde has lost. For an enum with `#[serde(tag = "...")]`, serde first reads the whole
-/// table, and the error is then about the table.
+/// An unknown key whose location serde has lost. For an enum with `#[serde(tag = "...")]`, serde first reads the
+/// whole table, and the error is then about the table.
 struct Lost<'a> {
     key: &'a str,
     /// The keys that are known in its table.
@@ -129,25 +129,25 @@ struct Found {
 }
 
 impl Lost<'_> {
-    /// Finds the key in the table at `place` or inside of that table. If several tables have such a key, it is the one
-    /// that has the most keys that are known.
-    fn find(&self, document: &DeTable<'_>, place: &[String]) -> Option<Found> {
+    /// Finds the key in the table to which `keys` lead, or inside of it. If several tables have such a key, it is
+    /// the one that has the most keys that are known.
+    fn find(&self, document: &DeTable<'_>, keys: &[String]) -> Option<Found> {
         let mut table = document;
-        for key in place {
+        for key in keys {
             table = table.get(key.as_str())?.get_ref().as_table()?;
         }
-        self.find_in(table, place)
+        self.find_in(table, keys)
     }
 
-    fn find_in(&self, table: &DeTable<'_>, place: &[String]) -> Option<Found> {
+    fn find_in(&self, table: &DeTable<'_>, keys: &[String]) -> Option<Found> {
         let here = table.get_key_value(self.key).map(|(key, value)| Found {
-            keys: [place, &[self.key.to_owned()]].concat(),
+            keys: [keys, &[self.key.to_owned()]].concat(),
             offset: key.span().start,
             is_table: value.get_ref().is_table(),
             known: table.keys().filter(|key| self.known.iter().any(|known| known == key.get_ref())).count(),
         });
         let inside = table.iter().filter_map(|(key, value)| {
-            self.find_in(value.get_ref().as_table()?, &[place, &[key.get_ref().to_string()]].concat())
+            self.find_in(value.get_ref().as_table()?, &[keys, &[key.get_ref().to_string()]].concat())
         });
         here.into_iter().chain(inside).max_by_key(|found| found.known)
     }

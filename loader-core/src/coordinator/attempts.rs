@@ -180,7 +180,7 @@ impl Attempts {
 
 /// Takes the first attempt that `is_it` out of `attempts`.
 fn take_if(attempts: &mut Vec<Attempt>, is_it: impl Fn(&Attempt) -> bool) -> Option<Attempt> {
-    attempts.iter().position(is_it).map(|place| attempts.swap_remove(place))
+    attempts.iter().position(is_it).map(|position| attempts.swap_remove(position))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Handles the deaths of workers.
 //!
 //! Tasks belong to main, and a worker's lease for a task ends with its process. Another process replaces it
-//! and loads the unfinished tasks again. So the user gets each batch once and in its place, whatever happens
-//! to workers.
+//! and loads the unfinished tasks again. So the user gets each batch once and at its position, whatever
+//! happens to workers.
 //!
 //! A batch that ends its worker each time must not end the epoch: main gives it up, and the error names its
 //! samples.
@@ -26,7 +26,7 @@ use super::{
     crew::Crew,
     pending::{Outcome, Pending},
     supply::Wanted,
-    suspects::{Blame, Evidence, Place, Suspects},
+    suspects::{Blame, DiedAt, Evidence, Suspects},
 };
 use crate::{
     error::Error,
@@ -284,8 +284,8 @@ impl Coordinator {
         let is_sample = doing.state == WorkerState::Fetching;
         let is_read_again =
             is_sample && self.schedule.get(task).is_some_and(|task| task.wanted().begins_behind(doing.index));
-        let place = Place { state: doing.state, sample: is_sample.then_some(doing.index), is_read_again };
-        let deaths = match self.deaths.suspects.note(task, place, evidence_of(exit), by_sample && is_sample) {
+        let at = DiedAt { state: doing.state, sample: is_sample.then_some(doing.index), is_read_again };
+        let deaths = match self.deaths.suspects.note(task, at, evidence_of(exit), by_sample && is_sample) {
             None => return Ok(()),
             Some(Blame::Sample { deaths }) => {
                 let reason = format!("it has ended {deaths} workers, the last one {exit}");
@@ -345,7 +345,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Gives up a task: puts the error that `error` makes from the batch's indices in the place of the batch.
+    /// Gives up a task: the error that `error` makes from the batch's indices takes the batch's place.
     pub(super) fn give_up(
         &mut self,
         task: u64,

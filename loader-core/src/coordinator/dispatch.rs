@@ -193,7 +193,7 @@ impl Coordinator {
             Wanted::NextOf { shard, open_at } => return self.pack_shard(*shard, open_at.as_ref(), lease),
         };
         let start = indices.first().copied().unwrap_or(0);
-        if indices.iter().enumerate().all(|(place, &index)| index == start + place) {
+        if indices.iter().enumerate().all(|(position, &index)| index == start + position) {
             return Ok(Indices::Range { start: start as u64, len: indices.len() as u64 });
         }
         let list: Vec<u64> = indices.iter().map(|&index| index as u64).collect();
@@ -212,11 +212,11 @@ impl Coordinator {
         lease: Lease,
     ) -> Result<Indices, Error> {
         let shard = u32::try_from(shard).expect("checked by the builder");
-        let Some(place) = open_at else {
+        let Some(start) = open_at else {
             return Ok(Indices::NextOf { shard, position: 0, skip: 0, snapshot: None });
         };
-        let (position, skip) = (place.position, place.skip());
-        let snapshot = match &place.snapshot {
+        let (position, skip) = (start.position, start.skip());
+        let snapshot = match &start.snapshot {
             Some(snapshot) => {
                 let written = self.leasing.slots().write(lease, &snapshot.bytes);
                 written.map_err(|error| self.no_slot(error))?;
@@ -235,7 +235,7 @@ impl Wanted {
             Self::Samples(indices) if indices.len() > MAX_INLINE_INDICES => size_of::<u64>() * indices.len(),
             Self::Samples(_) => 0,
             Self::NextOf { open_at, .. } => {
-                let snapshot = open_at.as_ref().and_then(|place| place.snapshot.as_ref());
+                let snapshot = open_at.as_ref().and_then(|start| start.snapshot.as_ref());
                 snapshot.map_or(0, |snapshot| snapshot.bytes.len())
             }
         }

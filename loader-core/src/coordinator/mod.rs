@@ -277,10 +277,10 @@ impl Coordinator {
         self.supply.has_shards()
     }
 
-    /// Returns the user's place in the epoch; `None` once the end is known.
-    pub(crate) fn place(&self) -> Option<Position> {
+    /// Returns the user's position in the epoch; `None` once the end is known.
+    pub(crate) fn position(&self) -> Option<Position> {
         let is_over = self.schedule.is_closed() && self.schedule.is_empty();
-        (!is_over).then(|| self.supply.place(&self.schedule))
+        (!is_over).then(|| self.supply.position(&self.schedule))
     }
 
     /// Returns the number of batches that the sampler announced and the number that it has given, once they

@@ -73,8 +73,8 @@ impl Roster {
     /// Takes a task back. False if the worker has begun it, or does not have it.
     pub(super) fn withdraw(&mut self, worker: usize, task: u64, crew: &mut impl Crew) -> bool {
         let Member { backlog, unanswered, .. } = &mut self.0[worker];
-        if let Some(place) = backlog.iter().position(|waiting| waiting.number == task) {
-            return backlog.remove(place).is_some();
+        if let Some(position) = backlog.iter().position(|waiting| waiting.number == task) {
+            return backlog.remove(position).is_some();
         }
         let sent = unanswered.iter_mut().find(|sent| sent.task == task && !sent.is_withdrawn);
         sent.is_some_and(|sent| {
@@ -107,8 +107,8 @@ impl Roster {
         let unanswered = &mut self.0[worker].unanswered;
         // The first one, unless the worker misbehaves.
         let is_answered = |sent: &Unanswered| sent.task == task && sent.is_withdrawn == is_withdrawn;
-        let place = unanswered.iter().position(is_answered);
-        place.is_some_and(|place| unanswered.remove(place).is_some())
+        let position = unanswered.iter().position(is_answered);
+        position.is_some_and(|position| unanswered.remove(position).is_some())
     }
 
     /// True if the worker was sent nothing that it has not answered.

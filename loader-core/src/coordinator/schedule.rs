@@ -31,7 +31,7 @@ pub(crate) struct Schedule<T> {
     pending: VecDeque<u64>,
     /// Maximum number of tasks that may be pending for each worker that works.
     per_worker: usize,
-    /// Number of places of tasks of exhausted shards, which tasks of other shards must not take.
+    /// Number of tasks of exhausted shards for which the window keeps room that other shards must not take.
     reserved: usize,
     in_order: bool,
     lanes: Vec<Lane>,
@@ -201,7 +201,7 @@ impl<T> Schedule<T> {
 
     /// Returns a pending task.
     pub(crate) fn get(&self, number: u64) -> Option<&T> {
-        match self.window.get(self.place(number)?)? {
+        match self.window.get(self.position(number)?)? {
             Entry::Pending { task, .. } => Some(task),
             Entry::Done => None,
         }
@@ -209,8 +209,8 @@ impl<T> Schedule<T> {
 
     /// Returns a pending task for changes.
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        let place = self.place(number)?;
-        match self.window.get_mut(place)? {
+        let position = self.position(number)?;
+        match self.window.get_mut(position)? {
             Entry::Pending { task, .. } => Some(task),
             Entry::Done => None,
         }
@@ -219,7 +219,7 @@ impl<T> Schedule<T> {
     /// Returns the pending tasks, in ascending order of their numbers.
     pub(crate) fn tasks(&self) -> impl DoubleEndedIterator<Item = Scheduled<'_, T>> {
         // This does not iterate over the window, which may hold very many done tasks with `in_order = false`.
-        self.pending.iter().filter_map(|&number| match self.window.get(self.place(number)?)? {
+        self.pending.iter().filter_map(|&number| match self.window.get(self.position(number)?)? {
             &Entry::Pending { worker, has_arrived, ref task, .. } => {
                 Some(Scheduled { number, worker, has_arrived, task })
             }
@@ -239,7 +239,7 @@ impl<T> Schedule<T> {
 
     /// Returns the worker of a pending task.
     pub(crate) fn worker_of(&self, number: u64) -> Option<usize> {
-        match self.window.get(self.place(number)?)? {
+        match self.window.get(self.position(number)?)? {
             Entry::Pending { worker, .. } => Some(*worker),
             Entry::Done => None,
         }
@@ -248,9 +248,9 @@ impl<T> Schedule<T> {
     /// Notes that the batch of task `number` has arrived. Returns false if no task with this number waits for
     /// its batch.
     pub(crate) fn arrived(&mut self, number: u64) -> bool {
-        let place = self.place(number);
+        let position = self.position(number);
         let Some(Entry::Pending { worker, has_arrived: has_arrived @ false, .. }) =
-            place.and_then(|place| self.window.get_mut(place))
+            position.and_then(|position| self.window.get_mut(position))
         else {
             return false;
         };
@@ -266,22 +266,22 @@ impl<T> Schedule<T> {
     /// that the task waits for its batch again, and returns its number. Only for a schedule that is in order.
     pub(crate) fn send_again_behind(&mut self, number: u64, is_wanted: impl Fn(&T) -> bool) -> Option<u64> {
         debug_assert!(self.in_order, "out of order, a batch that has arrived is the next");
-        let first = self.place(number)? + 1;
+        let first = self.position(number)? + 1;
         let can_be_sent_again = |entry: &Entry<T>| matches!(entry, Entry::Pending { has_arrived: true, task, .. } if is_wanted(task));
-        let place = (first..self.window.len()).rev().find(|&place| can_be_sent_again(&self.window[place]))?;
-        let Entry::Pending { worker, has_arrived, .. } = &mut self.window[place] else { return None };
+        let last = (first..self.window.len()).rev().find(|&at| can_be_sent_again(&self.window[at]))?;
+        let Entry::Pending { worker, has_arrived, .. } = &mut self.window[last] else { return None };
         *has_arrived = false;
         self.workers[*worker].waiting += 1;
-        Some(self.first + place as u64)
+        Some(self.first + last as u64)
     }
 
     /// Notes that the shard of task `number` has no more samples, and returns the task. The shard gets no
-    /// more turns. Its other tasks have no batch either; their places are reserved, as in PyTorch, so that
-    /// the other shards never get more than their share. Returns `None` if no task with this number waits for
-    /// its batch.
+    /// more turns. Its other tasks have no batch either; the window keeps room for them, as in PyTorch, so
+    /// that the other shards never get more than their share. Returns `None` if no task with this number
+    /// waits for its batch.
     pub(crate) fn exhausted(&mut self, number: u64) -> Option<T> {
-        let place = self.place(number)?;
-        let entry = self.window.get_mut(place)?;
+        let position = self.position(number)?;
+        let entry = self.window.get_mut(position)?;
         let Entry::Pending { has_arrived: false, .. } = entry else { return None };
         let Entry::Pending { lane, worker, task, .. } = mem::replace(entry, Entry::Done) else {
             return None;
@@ -301,8 +301,8 @@ impl<T> Schedule<T> {
     /// Takes the task whose batch is the user's next, with its number and worker, if it has arrived.
     pub(crate) fn next_ready(&mut self) -> Option<(u64, usize, T)> {
         let number = if self.in_order { self.first } else { self.arrivals.pop_front()? };
-        let place = self.place(number)?;
-        let entry = self.window.get_mut(place)?;
+        let position = self.position(number)?;
+        let entry = self.window.get_mut(position)?;
         let Entry::Pending { has_arrived: true, .. } = entry else { return None };
         let Entry::Pending { lane, worker, task, .. } = mem::replace(entry, Entry::Done) else {
             return None;
@@ -360,8 +360,8 @@ impl<T> Schedule<T> {
     }
 
     fn remove_pending(&mut self, number: u64) {
-        if let Ok(place) = self.pending.binary_search(&number) {
-            self.pending.remove(place);
+        if let Ok(position) = self.pending.binary_search(&number) {
+            self.pending.remove(position);
         }
     }
 
@@ -392,7 +392,7 @@ impl<T> Schedule<T> {
 
     /// True if main has sent task `number` and its batch has not arrived.
     pub(crate) fn is_waiting(&self, number: u64) -> bool {
-        let entry = self.place(number).and_then(|place| self.window.get(place));
+        let entry = self.position(number).and_then(|position| self.window.get(position));
         matches!(entry, Some(Entry::Pending { has_arrived: false, .. }))
     }
 
@@ -404,9 +404,9 @@ impl<T> Schedule<T> {
         }
     }
 
-    /// Returns the index of a task in the window; `None` if the task is before the window.
-    fn place(&self, number: u64) -> Option<usize> {
-        number.checked_sub(self.first).and_then(|place| usize::try_from(place).ok())
+    /// Returns the position of a task in the window; `None` if the task is before the window.
+    fn position(&self, number: u64) -> Option<usize> {
+        number.checked_sub(self.first).and_then(|position| usize::try_from(position).ok())
     }
 
     /// True if no task is pending.
@@ -422,9 +422,9 @@ impl<T> Schedule<T> {
     /// Notes that main has moved a task whose batch has not arrived to worker `to`. Lanes must be workers.
     pub(crate) fn moved(&mut self, number: u64, to: usize) {
         debug_assert_eq!(self.lane_kind, LaneKind::Workers);
-        let place = self.place(number);
+        let position = self.position(number);
         if let Some(Entry::Pending { lane, worker, has_arrived: false, .. }) =
-            place.and_then(|place| self.window.get_mut(place))
+            position.and_then(|position| self.window.get_mut(position))
         {
             let from = mem::replace(worker, to);
             *lane = to;

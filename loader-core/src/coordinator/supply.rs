@@ -46,7 +46,7 @@ pub(super) enum Wanted {
 impl Wanted {
     /// True if the worker reads the item `position` of the shard before it comes to the task's first item.
     pub(super) fn begins_behind(&self, position: usize) -> bool {
-        matches!(self, Self::NextOf { open_at: Some(place), .. } if (position as u64) < place.position)
+        matches!(self, Self::NextOf { open_at: Some(start), .. } if (position as u64) < start.position)
     }
 }
 
@@ -75,9 +75,9 @@ impl Supply {
     }
 
     /// Supplies the batches of `plan` that were not returned according to a state.
-    pub(crate) fn batches_from(mut plan: Plan, place: &BatchesPosition) -> Self {
-        plan.skip_to(place.next);
-        Self::Batches { plan, held_back: None, ahead: place.ahead.iter().copied().collect() }
+    pub(crate) fn batches_from(mut plan: Plan, position: &BatchesPosition) -> Self {
+        plan.skip_to(position.next);
+        Self::Batches { plan, held_back: None, ahead: position.ahead.iter().copied().collect() }
     }
 
     pub(crate) fn shards(shards: Shards) -> Self {
@@ -105,7 +105,7 @@ impl Supply {
                 let mut schedule = Schedule::of_shards(shards.count(), is_working, per_worker, in_order);
                 schedule.start_at(0, shards.turn());
                 (0..shards.count())
-                    .filter(|&shard| shards.place(shard).ended)
+                    .filter(|&shard| shards.position(shard).ended)
                     .for_each(|shard| schedule.close_lane(shard));
                 schedule
             }
@@ -142,8 +142,8 @@ impl Supply {
     fn next_of(&self, shard: usize) -> Wanted {
         let Self::Shards { shards, opened, reached } = self else { unreachable!("a plan has no shards") };
         let open_at = (!opened[shard]).then(|| {
-            let place = shards.place(shard);
-            ShardPosition { position: place.position.max(reached[shard].position), ..place.clone() }
+            let returned = shards.position(shard);
+            ShardPosition { position: returned.position.max(reached[shard].position), ..returned.clone() }
         });
         Wanted::NextOf { shard, open_at }
     }
@@ -163,7 +163,7 @@ impl Supply {
             (Self::Shards { shards, reached, .. }, &Wanted::NextOf { shard, .. }) => {
                 // A worker answers the tasks of a shard in their order, so the batch begins where the last
                 // answer ended.
-                let position = shards.place(shard).position.max(reached[shard].position);
+                let position = shards.position(shard).position.max(reached[shard].position);
                 position.saturating_add(shards.max_items())
             }
             _ => 0,
@@ -188,8 +188,8 @@ impl Supply {
         over
     }
 
-    /// Notes that a shard's worker could not open or read it, and gives no more samples of it. Another
-    /// process in the place of that worker may.
+    /// Notes that a shard's worker could not open or read it, and gives no more samples of it. The
+    /// process that replaces the worker may.
     pub(super) fn unreadable(&mut self, shard: usize) {
         if let Self::Shards { reached, .. } = self {
             reached[shard].is_unreadable = true;
@@ -199,10 +199,10 @@ impl Supply {
     /// Returns the content of a task of `shard` that is sent again, with a slot of `room` bytes.
     pub(super) fn again(&mut self, shard: usize, room: u64) -> Wanted {
         let mut wanted = self.next_of(shard);
-        if let Wanted::NextOf { open_at: Some(place), .. } = &mut wanted {
+        if let Wanted::NextOf { open_at: Some(start), .. } = &mut wanted {
             // The slot was leased for a batch. If the snapshot does not fit, the worker reads the shard from
             // its beginning.
-            place.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
+            start.snapshot.take_if(|snapshot| snapshot.bytes.len() as u64 > room);
         }
         self.sent(&wanted);
         wanted
@@ -254,11 +254,11 @@ impl Supply {
         }
     }
 
-    /// Returns the user's place in the epoch: behind the tasks that are done in `schedule`.
-    pub(super) fn place<T>(&self, schedule: &Schedule<T>) -> Position {
+    /// Returns the user's position in the epoch: behind the tasks that are done in `schedule`.
+    pub(super) fn position<T>(&self, schedule: &Schedule<T>) -> Position {
         match self {
             Self::Batches { plan, ahead, .. } => {
-                plan.place(schedule.first(), schedule.done().chain(ahead.iter().copied()).collect())
+                plan.position(schedule.first(), schedule.done().chain(ahead.iter().copied()).collect())
             }
             Self::Shards { shards, .. } => Position::Shards(shards.write()),
         }

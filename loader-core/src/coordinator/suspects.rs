@@ -47,7 +47,7 @@ pub(super) enum Evidence {
 
 /// Where in a task a worker died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct DiedAt {
     /// What the worker was doing: loading, collating or sending.
     pub(super) state: WorkerState,
     /// Index of the sample that the worker was loading, if any.
@@ -73,8 +73,8 @@ pub(super) struct Suspects(Vec<Suspect>);
 #[derive(Debug)]
 struct Suspect {
     task: u64,
-    place: Place,
-    /// Deaths at `place` since a worker last died elsewhere in the task.
+    died_at: DiedAt,
+    /// Deaths at `died_at` since a worker last died elsewhere in the task.
     here: Counts,
     /// Deaths on the task since one of its samples was last given up.
     total: Counts,
@@ -119,21 +119,21 @@ impl Suspects {
     pub(super) fn note(
         &mut self,
         task: u64,
-        place: Place,
+        died_at: DiedAt,
         evidence: Evidence,
         by_sample: bool,
     ) -> Option<Blame> {
         let position = self.0.iter().position(|suspect| suspect.task == task).unwrap_or_else(|| {
             let (here, total) = (Counts::default(), Counts::default());
-            self.0.push(Suspect { task, place, here, total, earlier: 0 });
+            self.0.push(Suspect { task, died_at, here, total, earlier: 0 });
             self.0.len() - 1
         });
         let suspect = &mut self.0[position];
-        if suspect.place != place {
-            (suspect.place, suspect.here) = (place, Counts::default());
+        if suspect.died_at != died_at {
+            (suspect.died_at, suspect.here) = (died_at, Counts::default());
         }
         suspect.here.add(evidence);
-        if evidence != Evidence::Kill || !place.is_read_again {
+        if evidence != Evidence::Kill || !died_at.is_read_again {
             suspect.total.add(evidence);
         }
         let blame = suspect.blame(by_sample)?;
@@ -171,11 +171,11 @@ impl Suspect {
 mod tests {
     use super::*;
 
-    fn at(sample: usize) -> Place {
-        Place { state: WorkerState::Fetching, sample: Some(sample), is_read_again: false }
+    fn at(sample: usize) -> DiedAt {
+        DiedAt { state: WorkerState::Fetching, sample: Some(sample), is_read_again: false }
     }
 
-    const COLLATION: Place = Place { state: WorkerState::Collating, sample: None, is_read_again: false };
+    const COLLATION: DiedAt = DiedAt { state: WorkerState::Collating, sample: None, is_read_again: false };
 
     /// Notes a death with `evidence` on task 7 at each of `samples`, until one returns a cause.
     fn note(

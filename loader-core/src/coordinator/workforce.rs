@@ -32,7 +32,7 @@ pub(super) struct Workforce {
     /// The worker that is being added: its process is being started, or opens the dataset. Workers are added
     /// one at a time.
     adding: Option<usize>,
-    /// The workers whose process is being started, also in the place of one that has ended.
+    /// The workers whose process is being started, also to replace one that has ended.
     starting: BTreeSet<usize>,
 }
 

@@ -93,19 +93,19 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<D::Sample>> {
         let mut gathered = Gathered::new(indices.len());
-        let mut places = Vec::with_capacity(indices.len());
-        for (place, &index) in indices.iter().enumerate() {
-            places.push((self.located(index)?.0, place));
+        let mut by_member = Vec::with_capacity(indices.len());
+        for (position, &index) in indices.iter().enumerate() {
+            by_member.push((self.located(index)?.0, position));
         }
-        places.sort_unstable();
-        for run in places.chunk_by(|(one, _), (other, _)| one == other) {
+        by_member.sort_unstable();
+        for run in by_member.chunk_by(|(one, _), (other, _)| one == other) {
             let (member, start) = (run[0].0, self.start(run[0].0));
-            let local: Vec<usize> = run.iter().map(|&(_, place)| indices[place] - start).collect();
+            let local: Vec<usize> = run.iter().map(|&(_, position)| indices[position] - start).collect();
             let asked = cx.with_offset(start, |cx| many::try_get_many(&self.members[member], &local, cx));
             let asked = asked.with_context(|| format!("dataset {member} of {}", self.members.len()))?;
             // All members have one type, so either all of them have a `get_many` or none has.
             let Some(samples) = asked else { return many::decline(self, indices, cx) };
-            gathered.put(run.iter().map(|&(_, place)| place), samples);
+            gathered.put(run.iter().map(|&(_, position)| position), samples);
         }
         Ok(gathered.finish())
     }
@@ -174,9 +174,9 @@ where
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<A::Sample>> {
         let (in_first, in_second): (Vec<usize>, Vec<usize>) =
-            (0..indices.len()).partition(|&place| indices[place] < self.middle);
-        let of_first: Vec<usize> = in_first.iter().map(|&place| indices[place]).collect();
-        let of_second: Vec<usize> = in_second.iter().map(|&place| indices[place] - self.middle).collect();
+            (0..indices.len()).partition(|&position| indices[position] < self.middle);
+        let of_first: Vec<usize> = in_first.iter().map(|&at| indices[at]).collect();
+        let of_second: Vec<usize> = in_second.iter().map(|&at| indices[at] - self.middle).collect();
         // A dataset without a sample in this batch is not asked. The concatenation declines only if it has
         // asked both: the caller would not call `get_many` again, and the dataset that was not asked may have
         // one. Otherwise it loads samples one by one here, which does not change them.
@@ -226,8 +226,8 @@ impl<S> Gathered<S> {
         Self((0..samples).map(|_| None).collect())
     }
 
-    fn put(&mut self, places: impl IntoIterator<Item = usize>, samples: Vec<S>) {
-        places.into_iter().zip(samples).for_each(|(place, sample)| self.0[place] = Some(sample));
+    fn put(&mut self, positions: impl IntoIterator<Item = usize>, samples: Vec<S>) {
+        positions.into_iter().zip(samples).for_each(|(position, sample)| self.0[position] = Some(sample));
     }
 
     fn finish(self) -> Vec<S> {

@@ -275,8 +275,8 @@ mod tests {
             let numbers: Vec<u64> = samples(&mixed, shard).into_iter().map(|item| item.unwrap().0).collect();
             assert_eq!(numbers.len(), len);
             // Two samples of each stream, then the rest of the second one.
-            let place = index as u64;
-            assert_eq!(numbers[..6], [place, place, place + 3, place + 3, place + 6, place + 9]);
+            let first = index as u64;
+            assert_eq!(numbers[..6], [first, first, first + 3, first + 3, first + 6, first + 9]);
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{IterableDataset, Shard, SnapshotDataset, SnapshotIterator, shuffle_buffer::Reader, with_len};
 use crate::{
     context::SampleContext,
-    pack::{PackError, PackedWindow, Packer, Packing, Place, TokenSequence},
+    pack::{PackError, PackedWindow, Packer, PackerPosition, Packing, TokenSequence},
 };
 
 /// A stream of documents that are packed into windows of one length. Created by
@@ -58,7 +58,7 @@ fn next<S: TokenSequence>(
         if let Some(window) = packer.pop() {
             return Some(window);
         }
-        if packer.place().has_ended {
+        if packer.position().has_ended {
             return None;
         }
         match read(packer) {
@@ -76,7 +76,7 @@ fn next<S: TokenSequence>(
 /// Snapshot of a [`PackedDataset`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PackSnapshot {
-    place: Place,
+    at: PackerPosition,
     /// Number of items read from the stream.
     read: u64,
     /// Number of items that had been read when the inner snapshot was taken.
@@ -107,9 +107,9 @@ impl<D: SnapshotDataset<Sample: TokenSequence>> SnapshotDataset for PackedDatase
         let Some(snapshot) = snapshot else {
             return Ok(PackIter { packer, reader: Reader::new(items, INTERVAL, 0, None) });
         };
-        let PackSnapshot { place, read, start, inner } = snapshot;
+        let PackSnapshot { at, read, start, inner } = snapshot;
         let mut reader = Reader::new(items, INTERVAL, start, inner);
-        let oldest = place.oldest.unwrap_or(read);
+        let oldest = at.oldest.unwrap_or(read);
         reader.repeat(read, Some(oldest), |position, document| {
             if let Ok(document) = document
                 && position >= oldest
@@ -119,7 +119,7 @@ impl<D: SnapshotDataset<Sample: TokenSequence>> SnapshotDataset for PackedDatase
             }
             Ok(())
         })?;
-        packer.restore(&place)?;
+        packer.restore(&at)?;
         Ok(PackIter { packer, reader })
     }
 }
@@ -150,7 +150,7 @@ where
     type Snapshot = PackSnapshot;
 
     fn snapshot(&self) -> anyhow::Result<PackSnapshot> {
-        let (read, start, inner) = self.reader.place(self.packer.oldest());
-        Ok(PackSnapshot { place: self.packer.place(), read, start, inner: inner.map(<[u8]>::to_vec) })
+        let (read, start, inner) = self.reader.snapshot_for(self.packer.oldest());
+        Ok(PackSnapshot { at: self.packer.position(), read, start, inner: inner.map(<[u8]>::to_vec) })
     }
 }

@@ -246,7 +246,7 @@ where
 
     /// Returns the number of items read, and the mark from which item `oldest` can be read again: the number of
     /// items before it, and its snapshot.
-    pub(super) fn place(&self, oldest: Option<u64>) -> (u64, u64, Option<&[u8]>) {
+    pub(super) fn snapshot_for(&self, oldest: Option<u64>) -> (u64, u64, Option<&[u8]>) {
         let Mark { read, inner } = &self.marks[self.start_for(oldest)];
         (self.read, *read, inner.as_deref())
     }
@@ -312,7 +312,7 @@ where
 
     fn snapshot(&self) -> anyhow::Result<BufferSnapshot> {
         let Self { buffer, reader } = self;
-        let (read, start, inner) = reader.place(oldest_position(&buffer.held));
+        let (read, start, inner) = reader.snapshot_for(oldest_position(&buffer.held));
         let position = |(position, _): &(u64, S)| u32::try_from(position - start);
         let held: Result<Vec<u32>, _> = buffer.held.iter().map(position).collect();
         Ok(BufferSnapshot {

@@ -150,39 +150,39 @@ fn or_one_by_one<D: Dataset>(
 const ONE_PER_INDEX: &str = "each part has returned one sample per index";
 
 macro_rules! parts {
-    ($($name:ident $place:tt),*) => {
+    ($($name:ident $position:tt),*) => {
         impl<$($name: Dataset),*> Parts for ($($name,)*) {
             type Sample = ($($name::Sample,)*);
 
             fn lengths(&self) -> Vec<(String, usize)> {
-                vec![$((format!("dataset {}", $place), self.$place.len())),*]
+                vec![$((format!("dataset {}", $position), self.$position.len())),*]
             }
 
             fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Self::Sample> {
-                Ok(($(get(&self.$place, $place, index, cx)?,)*))
+                Ok(($(get(&self.$position, $position, index, cx)?,)*))
             }
 
             fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Option<Vec<Self::Sample>>> {
-                let asked = ($(ask(&self.$place, $place, indices, cx)?,)*);
-                if $(asked.$place.is_none())&&* {
+                let asked = ($(ask(&self.$position, $position, indices, cx)?,)*);
+                if $(asked.$position.is_none())&&* {
                     return Ok(None);
                 }
-                let mut parts = ($(or_one_by_one(asked.$place, &self.$place, $place, indices, cx)?,)*);
-                let samples = indices.iter().map(|_| ($(parts.$place.next().expect(ONE_PER_INDEX),)*));
+                let mut parts = ($(or_one_by_one(asked.$position, &self.$position, $position, indices, cx)?,)*);
+                let samples = indices.iter().map(|_| ($(parts.$position.next().expect(ONE_PER_INDEX),)*));
                 Ok(Some(samples.collect()))
             }
 
             fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
-                $(self.$place.setup(cx).with_context(|| format!("dataset {} of the stack", $place))?;)*
+                $(self.$position.setup(cx).with_context(|| format!("dataset {} of the stack", $position))?;)*
                 Ok(())
             }
 
             fn fingerprints(&self) -> Vec<String> {
-                vec![$(self.$place.fingerprint()),*]
+                vec![$(self.$position.fingerprint()),*]
             }
 
             fn layers(&self) -> u8 {
-                [$(self.$place.layers()),*].into_iter().max().unwrap_or(0)
+                [$(self.$position.layers()),*].into_iter().max().unwrap_or(0)
             }
         }
     };

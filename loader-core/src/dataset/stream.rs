@@ -93,12 +93,12 @@ impl<D: Dataset> Iterator for Samples<'_, D> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let taken = usize::try_from(self.taken).ok()?;
-        let place = taken.checked_mul(self.shard.count())?.checked_add(self.shard.index())?;
-        if place >= self.dataset.len() {
+        let position = taken.checked_mul(self.shard.count())?.checked_add(self.shard.index())?;
+        if position >= self.dataset.len() {
             return None;
         }
         self.taken += 1;
-        let index = self.order.as_mut().map_or(place, |order| order.at(place));
+        let index = self.order.as_mut().map_or(position, |order| order.at(position));
         self.cx.set_index(index);
         Some(self.dataset.get(index, &mut self.cx))
     }

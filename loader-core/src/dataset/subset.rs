@@ -45,12 +45,14 @@ pub struct Subset<D> {
 #[non_exhaustive]
 pub enum SubsetError {
     /// An index is not below the length of the dataset.
-    #[error("the subset's index {index}, at place {place}, is out of range: the dataset has {len} samples")]
+    #[error(
+        "the subset's index {index} at position {position} is out of range: the dataset has {len} samples"
+    )]
     IndexOutOfRange {
         /// The index.
         index: usize,
         /// Position of the index in the list, from 0.
-        place: usize,
+        position: usize,
         /// Number of samples of the dataset.
         len: usize,
     },
@@ -64,9 +66,9 @@ impl<D: Dataset> Subset<D> {
     /// Returns [`SubsetError::IndexOutOfRange`] if an index is not below the length of `dataset`.
     pub fn new(dataset: D, indices: impl IntoIterator<Item = usize>) -> Result<Self, SubsetError> {
         let len = dataset.len();
-        let checked = (0..).zip(indices).map(|(place, index)| match index < len {
+        let checked = (0..).zip(indices).map(|(position, index)| match index < len {
             true => Ok(index as u64),
-            false => Err(SubsetError::IndexOutOfRange { index, place, len }),
+            false => Err(SubsetError::IndexOutOfRange { index, position, len }),
         });
         let indices: Vec<u64> = checked.collect::<Result<_, _>>()?;
         let count = indices.len();
@@ -198,10 +200,10 @@ mod tests {
     #[test]
     fn an_index_out_of_range_is_refused() {
         let error = Subset::new(Noise { len: 10, many: false }, [3, 10]).unwrap_err();
-        assert_eq!(error, SubsetError::IndexOutOfRange { index: 10, place: 1, len: 10 });
+        assert_eq!(error, SubsetError::IndexOutOfRange { index: 10, position: 1, len: 10 });
         assert_eq!(
             error.to_string(),
-            "the subset's index 10, at place 1, is out of range: the dataset has 10 samples"
+            "the subset's index 10 at position 1 is out of range: the dataset has 10 samples"
         );
         assert!(Subset::new(Noise { len: 0, many: false }, []).unwrap().is_empty());
     }

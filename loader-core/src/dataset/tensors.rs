@@ -150,7 +150,7 @@ impl<T: Element> Tensors for Tensor<T> {
 }
 
 macro_rules! tensors {
-    ($($name:ident $place:tt),*) => {
+    ($($name:ident $position:tt),*) => {
         impl<$($name: Element),*> sealed::Sealed for ($(Tensor<$name>,)*) {}
 
         impl<$($name: Element),*> Tensors for ($(Tensor<$name>,)*) {
@@ -158,20 +158,20 @@ macro_rules! tensors {
             type Shared = ($(Shared<$name>,)*);
 
             fn shapes(&self) -> Vec<(String, &[usize])> {
-                vec![$((format!("tensor {}", $place), self.$place.shape())),*]
+                vec![$((format!("tensor {}", $position), self.$position.shape())),*]
             }
 
             fn share(self) -> Self::Shared {
-                ($(self.$place.share(),)*)
+                ($(self.$position.share(),)*)
             }
 
             fn unshare(shared: &Self::Shared) -> Self {
-                ($(Tensor::unshare(&shared.$place),)*)
+                ($(Tensor::unshare(&shared.$position),)*)
             }
 
             #[inline]
             fn rows(shared: &Self::Shared, index: usize) -> Self::Rows {
-                ($(Tensor::rows(&shared.$place, index),)*)
+                ($(Tensor::rows(&shared.$position, index),)*)
             }
         }
     };

@@ -230,7 +230,7 @@ fn encode_snapshot<S: Serialize>(items: &impl SnapshotIterator<Snapshot = S>) ->
     codec::encode(&snapshot).context("encoding a snapshot")
 }
 
-/// A place in a shard, at which it can be opened.
+/// A position in a shard, at which it can be opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardPosition {
     /// Number of items taken from the shard.
@@ -327,10 +327,10 @@ impl<S> Cursors<S> {
         self.0.get(&shard).map_or(0, |cursor| cursor.position.saturating_add(cursor.skip))
     }
 
-    /// Closes a shard that another worker has read since: `place`, at which the shard must be opened if it is
-    /// not open, is then another one. For a task that continues the shard, `place` is the start.
-    fn forget_stale(&mut self, shard: usize, place: &ShardPosition) {
-        if place.position > 0 && self.position(shard) != place.position {
+    /// Closes a shard that another worker has read since: the position at which this process continues the
+    /// shard is then not `open_at`. For a task that continues the shard, `open_at` is the start.
+    fn forget_stale(&mut self, shard: usize, open_at: &ShardPosition) {
+        if open_at.position > 0 && self.position(shard) != open_at.position {
             let stale = self.0.remove(&shard);
             // A panic of the iterator's destructor must not fail the task, which is to open the shard.
             drop(catch_unwind(AssertUnwindSafe(|| drop(stale))));
@@ -370,23 +370,23 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         Ok(Self { dataset: Arc::new(dataset), layout, snapshot_every, on_bad_sample, collate, seed, worker })
     }
 
-    /// Loads the next batch of `shard`, and opens the shard at `place` if it is not open. A panic of user
+    /// Loads the next batch of `shard`, and opens the shard at `open_at` if it is not open. A panic of user
     /// code ends the shard.
     pub(crate) fn batch(
         &self,
         cursors: &mut Cursors<O::Sample>,
         epoch: u64,
         shard: usize,
-        place: &ShardPosition,
+        open_at: &ShardPosition,
         arena: &mut Arena,
         sink: &(impl ProgressSink + ?Sized),
     ) -> Result<ShardBatch<C::Batch>, NoBatch> {
         let at = Cell::new((Stage::Open, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, place, arena, sink, &at));
+        let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, open_at, arena, sink, &at));
         catch_unwind(load).unwrap_or_else(|payload| {
             let items = cursors.0.get_mut(&shard).and_then(|cursor| {
-                // Before the cursor has reached its place, a loader that resumes may try again.
+                // Until the cursor has skipped to its position, a loader that resumes may try again.
                 cursor.has_panicked = cursor.is_open && cursor.skip == 0;
                 cursor.items.take()
             });
@@ -403,7 +403,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         cursors: &mut Cursors<O::Sample>,
         epoch: u64,
         shard: usize,
-        place: &ShardPosition,
+        open_at: &ShardPosition,
         arena: &mut Arena,
         sink: &(impl ProgressSink + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
@@ -412,14 +412,14 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             let (stage, index) = at.get();
             NoBatch::Failed(error_to_failure(error, stage, index))
         };
-        cursors.forget_stale(shard, place);
-        let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, place));
+        cursors.forget_stale(shard, open_at);
+        let cursor = cursors.0.entry(shard).or_insert_with(|| self.cursor(epoch, shard, open_at));
         if !cursor.is_open {
             // The control page shows where reading begins, which may be before the first sample of the batch.
             sink.progress(WorkerState::Fetching, usize::try_from(cursor.position).unwrap_or(usize::MAX));
             cursor.wait_until_open(shard).map_err(|error| failed(&error))?;
         }
-        let place = cursor.position.saturating_add(cursor.skip);
+        let start = cursor.position.saturating_add(cursor.skip);
         let ShardLayout { batch_size, drop_last, .. } = self.layout;
         let mut stack = self.collate.stack(batch_size);
         let (mut count, mut bad, mut snapshot, mut misfit) = (0, 0, None, None);
@@ -442,7 +442,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             {
                 // A stream inside of the dataset could not be opened. The shard ends, but its position stays
                 // at the beginning of this batch, so that a resumed run opens the stream again.
-                (cursor.items, cursor.position, cursor.skip) = (None, place, 0);
+                (cursor.items, cursor.position, cursor.skip) = (None, start, 0);
                 return Err(failed(error));
             }
             cursor.position = cursor.position.saturating_add(1);
@@ -500,11 +500,11 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         }
     }
 
-    fn cursor(&self, epoch: u64, shard: usize, place: &ShardPosition) -> Cursor<O::Sample> {
+    fn cursor(&self, epoch: u64, shard: usize, open_at: &ShardPosition) -> Cursor<O::Sample> {
         // The state may come from a loader with snapshots while this one has none.
-        let snapshot = place.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
+        let snapshot = open_at.snapshot.as_ref().filter(|_| O::SNAPSHOTS);
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
-        let skip = place.position.saturating_sub(position);
+        let skip = open_at.position.saturating_sub(position);
         let whole = Shard::new(self.layout.first_shard + shard, self.layout.all_shards);
         let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
@@ -563,10 +563,10 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
         arena: &mut Arena,
         sink: &dyn ProgressSink,
     ) -> Result<Box<dyn EncodeBatch>, NoBatch> {
-        let BatchRequest::NextOf { shard, place } = request else {
+        let BatchRequest::NextOf { shard, open_at } = request else {
             unreachable!("an iterable dataset has no indices")
         };
-        let batch = self.fetcher.batch(&mut self.cursors, epoch, *shard, place, arena, sink)?;
+        let batch = self.fetcher.batch(&mut self.cursors, epoch, *shard, open_at, arena, sink)?;
         Ok(Box::new(batch))
     }
 

@@ -144,7 +144,7 @@ pub enum BatchRequest {
         /// Number of the shard.
         shard: usize,
         /// Where to open the shard if it is not open yet.
-        place: ShardPosition,
+        open_at: ShardPosition,
     },
 }
 

@@ -47,7 +47,7 @@ pub struct Iter<B> {
     has_warned_of_length: bool,
     /// Maximum number of bad samples in the epoch.
     max_bad_samples: u64,
-    /// Number of bad samples in the epoch before the place from which this iterator was resumed.
+    /// Number of bad samples in the epoch before the position from which this iterator was resumed.
     bad_before: u64,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
@@ -88,7 +88,7 @@ impl<B: Batch> Iter<B> {
         }
     }
 
-    /// Sets the number of bad samples in the epoch before the place from which this iterator was resumed.
+    /// Sets the number of bad samples in the epoch before the position from which this iterator was resumed.
     pub(crate) fn set_bad_before(&mut self, bad_samples: u64) {
         self.bad_before = bad_samples;
     }
@@ -101,15 +101,15 @@ impl<B: Batch> Iter<B> {
     /// This call only copies the state. The state is exact; a batch that failed counts as returned. For the
     /// cost of resuming an iterable dataset, see [`SnapshotDataset`](crate::SnapshotDataset).
     pub fn state(&self) -> State {
-        let place = match &self.inner {
-            Inner::Batches(iter) => iter.place(),
-            Inner::Shards(iter) => iter.place(),
-            Inner::Workers(iter) => iter.place(),
+        let position = match &self.inner {
+            Inner::Batches(iter) => iter.position(),
+            Inner::Shards(iter) => iter.position(),
+            Inner::Workers(iter) => iter.position(),
         };
-        match place {
-            Some(place) => {
+        match position {
+            Some(position) => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
-                State::new(&self.origin, self.epoch(), bad_samples, place)
+                State::new(&self.origin, self.epoch(), bad_samples, position)
             }
             None => State::start(&self.origin, self.epoch().saturating_add(1)),
         }
@@ -119,7 +119,7 @@ impl<B: Batch> Iter<B> {
     /// the next batch.
     pub(crate) fn has_more(&mut self) -> Result<bool, Error> {
         match &mut self.inner {
-            Inner::Batches(iter) => Ok(iter.place().is_some()),
+            Inner::Batches(iter) => Ok(iter.position().is_some()),
             Inner::Shards(iter) => Ok(iter.has_more()),
             Inner::Workers(iter) => iter.wait(),
         }
@@ -163,7 +163,7 @@ impl<B: Batch> Iter<B> {
     /// seconds, in case it is used again, and then ends. A worker that is added is started in the background,
     /// and gets tasks once it has opened the dataset. If that fails, the loader warns
     /// ([`Warning::WorkerNotAdded`]) and continues with the other workers. The shards of an iterable
-    /// dataset are dealt out again; a shard that changes its worker is opened again at its place, so
+    /// dataset are dealt out again; a shard that changes its worker is opened again at its position, so
     /// [`SnapshotDataset`](crate::SnapshotDataset) keeps this cheap. More workers than shards are idle.
     ///
     /// Persistent workers keep the number for the next epochs. If the loader must end them and start others,

@@ -35,8 +35,8 @@ pub(crate) struct Team {
 /// What an iterator still knows of its epoch once its team is gone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Summary {
-    /// The user's place in the epoch; `None` at the end.
-    pub(super) place: Option<Position>,
+    /// The user's position in the epoch; `None` at the end.
+    pub(super) position: Option<Position>,
     /// The number of batches that the sampler announced and the number that it has yielded, if they differ.
     pub(super) miscount: Option<(usize, u64)>,
     pub(super) pids: Vec<u32>,
@@ -130,7 +130,7 @@ impl Team {
 
     pub(super) fn summary(&self) -> Summary {
         Summary {
-            place: self.coordinator.place(),
+            position: self.coordinator.position(),
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
             workers: self.coordinator.worker_reports(&self.pool).collect(),
@@ -163,7 +163,7 @@ impl Drop for Team {
 #[derive(Debug, Default)]
 pub(crate) struct IdleTeam(Arc<Mutex<Option<Team>>>);
 
-/// An iterator's reference to the place in the loader to which its team returns.
+/// An iterator's reference to the loader's [`IdleTeam`], to which its team returns.
 #[derive(Debug, Clone)]
 pub(crate) struct WeakIdleTeam(Weak<Mutex<Option<Team>>>);
 
@@ -192,11 +192,11 @@ impl WeakIdleTeam {
         let Some(idle) = self.0.upgrade().filter(|_| team.can_rest()) else { return Some(team) };
         // This precedes the lock because it may wait for a worker's lifeline.
         team.coordinator.rest(&mut team.pool);
-        let mut place = idle.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*place {
+        let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*idle {
             Some(_) => Some(team),
             None => {
-                *place = Some(team);
+                *idle = Some(team);
                 None
             }
         }

@@ -129,9 +129,9 @@ impl<B: Batch> WorkerIter<B> {
 }
 
 impl<B> WorkerIter<B> {
-    /// Returns the user's place in the epoch; `None` once the end is known.
-    pub(super) fn place(&self) -> Option<Position> {
-        self.team.as_ref().map_or_else(|| self.summary.place.clone(), |team| team.coordinator.place())
+    /// Returns the user's position in the epoch; `None` once the end is known.
+    pub(super) fn position(&self) -> Option<Position> {
+        self.team.as_ref().map_or_else(|| self.summary.position.clone(), |team| team.coordinator.position())
     }
 
     pub(super) fn pids(&self) -> Vec<u32> {

@@ -89,7 +89,7 @@ impl Blend {
         Self { mix, epoch, shard, rng, progress, phase }
     }
 
-    /// Returns the place of a snapshot.
+    /// Returns the progress, for a snapshot.
     pub(crate) fn progress(&self) -> Progress {
         let drawn = self.rng.get_word_pos() as u64;
         Progress { drawn, ..self.progress.clone() }
@@ -192,7 +192,7 @@ impl Blend {
         low
     }
 
-    /// True if the epoch, or a phase, can be at a place where each dataset has given `taken` samples.
+    /// True if the epoch, or a phase, can reach the position at which each dataset has given `taken` samples.
     fn is_before_end(&self, taken: &[u64], lens: &[u64]) -> bool {
         let mut datasets = taken.iter().zip(lens).zip(&self.phase.weights).zip(&self.progress.ended);
         match self.mix.exhausted {
@@ -247,12 +247,12 @@ impl Blend {
 impl Phase {
     /// Creates the phase that begins at position `start`, after the datasets in `ended` were read to their ends.
     fn new(mix: &Mix, epoch: u64, shard: Shard, start: u64, ended: &[bool]) -> Self {
-        let place = |at: usize| {
+        let begin = |at: usize| {
             let change = &mix.changes[at];
             (change.epoch, if change.epoch == epoch { share(change.sample, shard) } else { 0 })
         };
-        let past = (0..mix.changes.len()).take_while(|&at| place(at) <= (epoch, start)).count();
-        let end = if past < mix.changes.len() && place(past).0 == epoch { place(past).1 } else { u64::MAX };
+        let past = (0..mix.changes.len()).take_while(|&at| begin(at) <= (epoch, start)).count();
+        let end = if past < mix.changes.len() && begin(past).0 == epoch { begin(past).1 } else { u64::MAX };
         let mut weights = past.checked_sub(1).map_or(&mix.weights, |last| &mix.changes[last].weights).clone();
         if mix.exhausted == Exhausted::Drop {
             weights.iter_mut().zip(ended).filter(|(_, ended)| **ended).for_each(|(weight, _)| *weight = 0.0);

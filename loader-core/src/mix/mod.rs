@@ -154,7 +154,7 @@ pub struct Mix {
     changes: Vec<Change>,
 }
 
-/// The weights from a place on.
+/// The weights from sample `sample` of epoch `epoch` on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Change {
     epoch: u64,
@@ -208,7 +208,7 @@ impl Mix {
     /// share of the samples.
     ///
     /// # Errors
-    /// Returns [`MixError::UnorderedChange`] if the place is not after that of the previous change, and errors for
+    /// Returns [`MixError::UnorderedChange`] if it does not come after the previous change, and errors for
     /// invalid weights as [`new`](Self::new) does.
     pub fn change(
         mut self,

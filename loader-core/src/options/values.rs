@@ -274,7 +274,7 @@ pub enum OnBadSample {
     /// The sample is drawn from the seed, the epoch and the index, so it is the same one in every run. It is
     /// drawn from the whole dataset, or from the bad sample's own batch if a sampler, a batch sampler or a
     /// rank is set, because these may leave samples out on purpose. If it is bad too, another one is drawn;
-    /// after 16 bad samples for one place, the batch leaves the place out.
+    /// after 16 bad samples for one position, the batch leaves the position out.
     Replace,
 }
 

@@ -31,7 +31,7 @@ use crate::{
     tensor::{Element, Tensor},
 };
 
-pub(crate) use packer::{Packer, Place};
+pub(crate) use packer::{Packer, PackerPosition};
 pub use window::{Fill, PackedBatch, PackedStack, PackedWindow};
 
 /// Error returned when documents cannot be packed.

@@ -24,7 +24,7 @@ pub(crate) struct Packer<S> {
 
 /// What a packer needs to continue.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct PackerPosition {
     /// Position of the oldest document that is needed; `None` if no document is.
     pub(crate) oldest: Option<u64>,
     /// Number of documents in the packer.
@@ -88,29 +88,29 @@ impl<S: TokenSequence> Packer<S> {
         self.documents.front().map(|(position, _)| *position)
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn position(&self) -> PackerPosition {
         let Self { given, has_ended, .. } = *self;
-        Place { oldest: self.oldest(), documents: self.documents.len(), given, has_ended }
+        PackerPosition { oldest: self.oldest(), documents: self.documents.len(), given, has_ended }
     }
 
-    /// Continues at `place`, after its documents were added again.
-    pub(crate) fn restore(&mut self, place: &Place) -> anyhow::Result<()> {
-        if place.has_ended {
+    /// Continues at `position`, after its documents were added again.
+    pub(crate) fn restore(&mut self, position: &PackerPosition) -> anyhow::Result<()> {
+        if position.has_ended {
             self.end();
         }
         let is_valid = match self.packing.method {
             PackMethod::Concatenate => {
-                self.given = place.given;
-                place.given == 0
-                    || self.documents.front().is_some_and(|(_, first)| place.given < first.tokens().len())
+                self.given = position.given;
+                position.given == 0
+                    || self.documents.front().is_some_and(|(_, first)| position.given < first.tokens().len())
             }
             _ => {
-                let is_valid = place.given == 0 || place.given < self.ready.len();
-                (0..place.given.min(self.ready.len())).for_each(|_| self.drop_window());
+                let is_valid = position.given == 0 || position.given < self.ready.len();
+                (0..position.given.min(self.ready.len())).for_each(|_| self.drop_window());
                 is_valid
             }
         };
-        let is_valid = is_valid && self.documents.len() == place.documents;
+        let is_valid = is_valid && self.documents.len() == position.documents;
         is_valid.then_some(()).context("the documents differ from those at the time of the snapshot; the data must not change between two runs")
     }
 

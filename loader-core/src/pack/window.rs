@@ -43,8 +43,8 @@ impl<T: Element + TryFrom<i64>> PackedWindow<T> {
         for (segment, document) in (1..).zip(documents) {
             let range = end..end + document.len();
             all.0[range.clone()].copy_from_slice(document);
-            for (position, place) in (0..).zip(&mut all.1[range.clone()]) {
-                *place = number(position)?;
+            for (position, element) in (0..).zip(&mut all.1[range.clone()]) {
+                *element = number(position)?;
             }
             all.2[range.clone()].fill(number(segment)?);
             end = range.end;

@@ -1,7 +1,8 @@
 //! The share of one process in distributed training.
 
 use super::{
-    Epoch, Sampler, SamplerError, cut_into_batches, permutation::Permutations, places::Places, source::Source,
+    Epoch, Sampler, SamplerError, by_position::ByPosition, cut_into_batches, permutation::Permutations,
+    source::Source,
 };
 
 /// The share of one process if several processes train together: every `world_size`-th index of an order that
@@ -65,15 +66,15 @@ impl Sampler for DistributedSampler {
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
         match self.permutation(epoch) {
-            Some(mut order) => Box::new(self.share(move |place| order.at(place))),
-            None => Box::new(self.share(|place| place)),
+            Some(mut order) => Box::new(self.share(move |position| order.at(position))),
+            None => Box::new(self.share(|position| position)),
         }
     }
 
     fn batches(&self, epoch: Epoch, size: usize) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         match self.permutation(epoch) {
-            Some(mut order) => cut_into_batches(self.share(move |place| order.at(place)), size),
-            None => cut_into_batches(self.share(|place| place), size),
+            Some(mut order) => cut_into_batches(self.share(move |position| order.at(position)), size),
+            None => cut_into_batches(self.share(|position| position), size),
         }
     }
 
@@ -90,13 +91,13 @@ impl DistributedSampler {
         self.shuffle.then(|| Permutations::new(self.len, epoch, || Source::of_epoch(epoch)))
     }
 
-    /// Returns this process's share of the order that has the index `at(place)` at each place.
+    /// Returns this process's share of the order that has the index `at(position)` at each position.
     fn share(self, mut at: impl FnMut(usize) -> usize + Send) -> impl Iterator<Item = usize> + Send {
         let (len, world_size, rank) = (self.len, self.world_size, self.rank);
         // After its end the order is repeated: at most once, unless there are more processes than indices.
-        Places::new(Sampler::len(&self), move |place| {
-            let place = place * world_size + rank;
-            at(if place < len { place } else { place % len })
+        ByPosition::new(Sampler::len(&self), move |position| {
+            let position = position * world_size + rank;
+            at(if position < len { position } else { position % len })
         })
     }
 }

@@ -347,7 +347,7 @@ mod tests {
             (epoch, shuffle, world_size, skipped) in (0u64..3, any::<bool>(), 1usize..4, 0usize..50),
         ) {
             let (lens, weights): (Vec<usize>, Vec<u32>) = members.into_iter().unzip();
-            let changed = weights.iter().rev().enumerate().map(|(place, &weight)| f64::from(weight) * (place % 2 + 1) as f64 / 7.0);
+            let changed = weights.iter().rev().enumerate().map(|(position, &weight)| f64::from(weight) * (position % 2 + 1) as f64 / 7.0);
             let mut mix = Mix::new(weights.iter().map(|&weight| weight.into())).unwrap().rule(rule).exhausted(exhausted);
             mix = mix.change(1, at, changed).unwrap();
             if let Some(samples) = samples {

@@ -33,13 +33,13 @@
 //! equal values may be swapped too.
 
 mod batch;
+mod by_position;
 mod distributed;
 mod error;
 mod length;
 mod list;
 mod mix;
 mod permutation;
-mod places;
 mod random;
 mod sequential;
 mod source;

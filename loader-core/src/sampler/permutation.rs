@@ -64,20 +64,20 @@ impl Permutations {
         Self::new(len, epoch, || Source::of_epoch(epoch))
     }
 
-    /// Returns the number at position `place`, counted over all permutations. `place` must not be in an
+    /// Returns the number at `position`, counted over all permutations. `position` must not be in an
     /// earlier permutation than in the last call.
     #[inline]
-    pub(crate) fn at(&mut self, place: usize) -> usize {
+    pub(crate) fn at(&mut self, position: usize) -> usize {
         match self {
-            Self::Table(table) => table.at(place),
+            Self::Table(table) => table.at(position),
             Self::Keyed { epoch, start, permutation } => {
                 let len = permutation.len as usize;
-                if place - *start >= len {
-                    let number = place / len;
+                if position - *start >= len {
+                    let number = position / len;
                     *start = number * len;
                     *permutation = Feistel::of_epoch(len, *epoch, number as u64);
                 }
-                permutation.at((place - *start) as u64) as usize
+                permutation.at((position - *start) as u64) as usize
             }
         }
     }
@@ -98,8 +98,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn at(&mut self, place: usize) -> usize {
-        while place >= self.end {
+    fn at(&mut self, position: usize) -> usize {
+        while position >= self.end {
             if self.starts_sorted && self.end > 0 {
                 (0..).zip(&mut self.indices).for_each(|(index, item)| *item = index);
             }
@@ -107,7 +107,7 @@ impl Table {
             self.start = self.end;
             self.end = self.end.saturating_add(self.indices.len());
         }
-        self.indices[place - self.start]
+        self.indices[position - self.start]
     }
 }
 
@@ -137,13 +137,13 @@ impl<const ROUNDS: usize> Feistel<ROUNDS> {
         Self { len, low_bits, high_values, keys: std::array::from_fn(|_| [rng.next_u64(), rng.next_u64()]) }
     }
 
-    /// Returns the number at position `place`, which must be below `len`.
+    /// Returns the number at `position`, which must be below `len`.
     #[inline]
-    fn at(&self, place: u64) -> u64 {
-        let mut number = place;
+    fn at(&self, position: u64) -> u64 {
+        let mut number = position;
         loop {
             number = self.apply(number);
-            // The loop ends: it follows the cycle that contains `place`, and `place` itself is below `len`.
+            // The loop ends: it follows the cycle that contains `position`, which is below `len`.
             if number < self.len {
                 return number;
             }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_long_permutation_never_changes_between_releases() {
         let mut order = Permutations::new(100_000, Epoch::new(7, 0), || unreachable!("no table is needed"));
-        let first: Vec<usize> = (0..6).map(|place| order.at(place)).collect();
+        let first: Vec<usize> = (0..6).map(|position| order.at(position)).collect();
         assert_eq!(
             (first, order.at(99_999), order.at(100_000)),
             (GOLDEN_FIRST.to_vec(), GOLDEN_LAST, GOLDEN_NEXT)
@@ -203,7 +203,7 @@ mod tests {
     fn the_permutations_of_an_epoch_differ() {
         const LEN: usize = 70_000;
         let mut order = Permutations::new(LEN, Epoch::new(3, 1), || unreachable!("no table is needed"));
-        let all: Vec<usize> = (0..3 * LEN).map(|place| order.at(place)).collect();
+        let all: Vec<usize> = (0..3 * LEN).map(|position| order.at(position)).collect();
         for permutation in all.chunks(LEN) {
             let mut sorted = permutation.to_vec();
             sorted.sort_unstable();
@@ -216,15 +216,15 @@ mod tests {
         #[test]
         fn a_network_is_a_permutation_for_any_length(len in 4u64..5_000, seed: u64) {
             let permutation = Feistel::<6>::new(len, &mut ChaCha8Rng::seed_from_u64(seed));
-            let mut all: Vec<u64> = (0..len).map(|place| permutation.at(place)).collect();
+            let mut all: Vec<u64> = (0..len).map(|position| permutation.at(position)).collect();
             all.sort_unstable();
             prop_assert!(all.into_iter().eq(0..len));
         }
 
         #[test]
-        fn numbers_of_very_long_permutations_are_in_range(len in (1u64 << 40)..=u64::MAX, place: u64, seed: u64) {
+        fn numbers_of_very_long_permutations_are_in_range(len in (1u64 << 40)..=u64::MAX, position: u64, seed: u64) {
             let permutation = Feistel::<6>::new(len, &mut ChaCha8Rng::seed_from_u64(seed));
-            prop_assert!(permutation.at(place % len) < len);
+            prop_assert!(permutation.at(position % len) < len);
         }
     }
 
@@ -249,7 +249,7 @@ mod tests {
             for (name, stride) in [("neighbours", 1), ("256 apart", 256), ("1,000 apart", 1000)] {
                 add(name, differences(&order, stride));
             }
-            let fixed = order.iter().enumerate().filter(|(place, value)| place == *value).count();
+            let fixed = order.iter().enumerate().filter(|(position, value)| position == *value).count();
             // The number of fixed points of a shuffle has mean 1 and variance 1.
             add("fixed points", fixed as f64 - 1.0);
             add("cycles", cycles(&order));
@@ -275,7 +275,7 @@ mod tests {
         order
             .iter()
             .enumerate()
-            .for_each(|(place, value)| counts[place * 64 / len * 64 + value * 64 / len] += 1);
+            .for_each(|(position, value)| counts[position * 64 / len * 64 + value * 64 / len] += 1);
         chi_square(&counts, 63.0 * 63.0)
     }
 
@@ -294,10 +294,10 @@ mod tests {
         let mut seen = vec![false; len];
         let mut cycles = 0;
         for start in 0..len {
-            let mut place = start;
-            cycles += usize::from(!seen[place]);
-            while !std::mem::replace(&mut seen[place], true) {
-                place = order[place];
+            let mut position = start;
+            cycles += usize::from(!seen[position]);
+            while !std::mem::replace(&mut seen[position], true) {
+                position = order[position];
             }
         }
         let (mean, variance) = ((len as f64).ln() + 0.5772, (len as f64).ln() - 1.0677);
@@ -325,7 +325,7 @@ mod tests {
     fn keyed<const ROUNDS: usize>(len: usize) -> impl Fn(u64) -> Vec<usize> {
         move |seed| {
             let permutation = Feistel::<ROUNDS>::new(len as u64, &mut ChaCha8Rng::seed_from_u64(seed));
-            (0..len as u64).map(|place| permutation.at(place) as usize).collect()
+            (0..len as u64).map(|position| permutation.at(position) as usize).collect()
         }
     }
 

@@ -1,7 +1,8 @@
 //! Random order.
 
 use super::{
-    Epoch, Sampler, SamplerError, cut_into_batches, permutation::Permutations, places::Places, source::Source,
+    Epoch, Sampler, SamplerError, by_position::ByPosition, cut_into_batches, permutation::Permutations,
+    source::Source,
 };
 use crate::torch::{integer_draws, permutation_draws};
 
@@ -117,7 +118,7 @@ impl RandomSampler {
 
     fn permutations(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
         let mut permutations = Permutations::new(self.population, epoch, || self.source(epoch));
-        Places::new(self.num_samples, move |place| permutations.at(place))
+        ByPosition::new(self.num_samples, move |position| permutations.at(position))
     }
 }
 

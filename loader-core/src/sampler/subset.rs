@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Epoch, Sampler, cut_into_batches, permutation::Permutations, places::Places, source::Source};
+use super::{
+    Epoch, Sampler, by_position::ByPosition, cut_into_batches, permutation::Permutations, source::Source,
+};
 use crate::{fingerprint::hash, torch::permutation_draws};
 
 /// A random permutation of given indices, new for each epoch: PyTorch's `SubsetRandomSampler`.
@@ -55,7 +57,7 @@ impl SubsetRandomSampler {
     fn permutation(&self, epoch: Epoch) -> impl Iterator<Item = usize> + Send + use<> {
         let (indices, len) = (Arc::clone(&self.indices), self.indices.len());
         let mut order = Permutations::new(len, epoch, || Source::of_sampler(epoch, permutation_draws(len)));
-        Places::new(len, move |place| indices[order.at(place)])
+        ByPosition::new(len, move |position| indices[order.at(position)])
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Epoch, Sampler, SamplerError, cut_into_batches, places::Places, source::Source};
+use super::{Epoch, Sampler, SamplerError, by_position::ByPosition, cut_into_batches, source::Source};
 use crate::fingerprint::hash;
 
 /// Draws indices with probabilities proportional to weights, anew for each epoch: PyTorch's
@@ -188,7 +188,7 @@ fn race(
         racers.truncate(num_samples);
     }
     racers.sort_unstable_by(faster);
-    Places::new(num_samples, move |place| racers[place].1)
+    ByPosition::new(num_samples, move |position| racers[position].1)
 }
 
 #[cfg(test)]

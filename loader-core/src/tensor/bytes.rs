@@ -49,8 +49,8 @@ impl BytesArray {
         };
         let mut free = buffer.as_bytes_mut();
         for item in items {
-            let (place, rest) = free.split_at_mut(item.as_ref().len());
-            place.copy_from_slice(item.as_ref());
+            let (room, rest) = free.split_at_mut(item.as_ref().len());
+            room.copy_from_slice(item.as_ref());
             free = rest;
         }
         Ok(Self { data: Tensor::over(Arc::new(buffer), vec![total]), ends })

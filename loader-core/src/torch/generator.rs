@@ -25,9 +25,9 @@ impl Generator {
     /// `torch.Generator().manual_seed(seed)`, which uses only the low 32 bits.
     pub(crate) fn new(seed: u64) -> Self {
         let mut state = [seed as u32; LEN];
-        for place in 1..LEN {
-            let before = state[place - 1];
-            state[place] = 1_812_433_253u32.wrapping_mul(before ^ (before >> 30)).wrapping_add(place as u32);
+        for word in 1..LEN {
+            let before = state[word - 1];
+            state[word] = 1_812_433_253u32.wrapping_mul(before ^ (before >> 30)).wrapping_add(word as u32);
         }
         Self { state, used: LEN }
     }
@@ -72,9 +72,9 @@ impl Generator {
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         let len = items.len();
         if len < LARGE_PERMUTATION {
-            for place in 0..len.saturating_sub(1) {
-                let other = self.random() % (len - place) as u32;
-                items.swap(place, place + other as usize);
+            for position in 0..len.saturating_sub(1) {
+                let other = self.random() % (len - position) as u32;
+                items.swap(position, position + other as usize);
             }
         } else {
             self.shuffle_many(items);
@@ -83,9 +83,9 @@ impl Generator {
 
     /// [`shuffle`](Self::shuffle) for at least [`LARGE_PERMUTATION`] items.
     fn shuffle_many<T>(&mut self, items: &mut [T]) {
-        for place in 0..items.len() {
-            let other = self.random64() % (place as u64 + 1);
-            items.swap(place, other as usize);
+        for position in 0..items.len() {
+            let other = self.random64() % (position as u64 + 1);
+            items.swap(position, other as usize);
         }
     }
 
@@ -102,11 +102,11 @@ impl Generator {
     /// Computes the next [`LEN`] words.
     fn twist(&mut self) {
         let state = &mut self.state;
-        for place in 0..LEN - FAR {
-            state[place] = state[place + FAR] ^ mix(state[place], state[place + 1]);
+        for position in 0..LEN - FAR {
+            state[position] = state[position + FAR] ^ mix(state[position], state[position + 1]);
         }
-        for place in LEN - FAR..LEN - 1 {
-            state[place] = state[place + FAR - LEN] ^ mix(state[place], state[place + 1]);
+        for position in LEN - FAR..LEN - 1 {
+            state[position] = state[position + FAR - LEN] ^ mix(state[position], state[position + 1]);
         }
         state[LEN - 1] = state[FAR - 1] ^ mix(state[LEN - 1], state[0]);
         self.used = 0;
@@ -183,8 +183,8 @@ mod tests {
     #[test]
     #[ignore = "needs 2 GB of memory"]
     fn permutations_on_both_sides_of_the_limit_equal_pytorch_s() {
-        // First items of torch.randperm(n, generator=torch.Generator().manual_seed(7)), and the sum of place
-        // * index modulo 2^64.
+        // First items of torch.randperm(n, generator=torch.Generator().manual_seed(7)), and the sum of
+        // position * item modulo 2^64.
         const SMALL: ([u32; 4], u64) =
             ([112_993_252, 117_420_445, 128_500_308, 81_485_129], 300_273_953_342_404_185);
         const LARGE: ([u32; 4], u64) =
@@ -193,9 +193,8 @@ mod tests {
             let mut items: Vec<u32> = (0..len as u32).collect();
             Generator::new(7).shuffle(&mut items);
             assert_eq!(items[..4], first);
-            let places = (0u64..).zip(&items);
-            let found = places.fold(0u64, |sum, (place, &item)| sum.wrapping_add(place * u64::from(item)));
-            assert_eq!(found, sum);
+            let products = (0u64..).zip(&items).map(|(position, &item)| position * u64::from(item));
+            assert_eq!(products.fold(0, u64::wrapping_add), sum);
         }
     }
 }

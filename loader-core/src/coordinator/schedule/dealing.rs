@@ -39,7 +39,7 @@ impl<T> Schedule<T> {
         }
         let has_waiting_task = |shard: usize| {
             let is_waiting = |entry: &Entry<T>| matches!(entry, &Entry::Pending { lane, has_arrived: false, .. } if lane == shard);
-            self.pending.iter().filter_map(|&number| self.window.get(self.place(number)?)).any(is_waiting)
+            self.pending.iter().filter_map(|&number| self.window.get(self.position(number)?)).any(is_waiting)
         };
         let can_change = |&shard: &usize| self.lanes[shard].next_worker.is_some() && !has_waiting_task(shard);
         let shards: Vec<usize> = (0..self.lanes.len()).filter(can_change).collect();

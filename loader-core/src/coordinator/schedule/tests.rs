@@ -265,8 +265,8 @@ proptest! {
                         prop_assert!(schedule.waiting_at(idle) == [number]);
                     }
                 }
-                let place = picks.next().map_or(0, |pick| pick.index(waiting.len()));
-                let number = waiting.remove(place);
+                let position = picks.next().map_or(0, |pick| pick.index(waiting.len()));
+                let number = waiting.remove(position);
                 prop_assert!(schedule.arrived(number));
             }
         }

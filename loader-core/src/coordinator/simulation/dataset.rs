@@ -82,8 +82,8 @@ impl SimulatedDataset {
     fn hash(&self, values: [u64; 3]) -> u64 {
         let [a, b, c] = values;
         let mut bytes = [0; 32];
-        for (place, value) in [a, b, c, self.seed].into_iter().enumerate() {
-            bytes[8 * place..8 * (place + 1)].copy_from_slice(&value.to_le_bytes());
+        for (position, value) in [a, b, c, self.seed].into_iter().enumerate() {
+            bytes[8 * position..8 * (position + 1)].copy_from_slice(&value.to_le_bytes());
         }
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
@@ -110,9 +110,9 @@ impl SimulatedDataset {
         self.hash([u64::from(shard), 0, 3]) % (self.batches / u64::from(self.shards) * self.batch_size + 1)
     }
 
-    /// Returns the index of the sample at `place` in a batch.
-    fn index(&self, batch: u64, place: u64) -> u64 {
-        (batch * self.batch_size + place) * self.world_size + self.rank
+    /// Returns the index of the sample at `position` in a batch.
+    fn index(&self, batch: u64, position: u64) -> u64 {
+        (batch * self.batch_size + position) * self.world_size + self.rank
     }
 
     /// Returns the samples of a task of indices.
@@ -144,7 +144,7 @@ impl SimulatedDataset {
 
     /// What the user must get for a batch of indices.
     pub(super) fn expected(&self, batch: u64) -> Expected {
-        let faults = || (0..self.batch_size).map(|place| self.fault(self.index(batch, place)));
+        let faults = || (0..self.batch_size).map(|position| self.fault(self.index(batch, position)));
         let always_fails = |fault: &Fault| !matches!(fault, Fault::None | Fault::HangsOnce);
         let size = self.size(Content::Samples { first: self.index(batch, 0), left_out: 0 });
         match self.on_bad_sample {
@@ -152,7 +152,7 @@ impl SimulatedDataset {
             _ if faults().any(|fault| fault == Fault::HangsOnce) => return Expected::Any,
             _ => {}
         }
-        let bits = faults().enumerate().map(|(place, fault)| u32::from(always_fails(&fault)) << place);
+        let bits = faults().enumerate().map(|(position, fault)| u32::from(always_fails(&fault)) << position);
         let left_out = bits.sum();
         let is_all = left_out == (1 << self.batch_size) - 1;
         if size > self.limit && !is_all {
@@ -210,7 +210,7 @@ impl BatchSampler for Batches {
     fn batches(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = Vec<usize>> + Send> {
         let dataset = self.0;
         let batch =
-            move |batch| (0..dataset.batch_size).map(move |place| dataset.index(batch, place) as usize);
+            move |batch| (0..dataset.batch_size).map(move |position| dataset.index(batch, position) as usize);
         Box::new((0..dataset.batches).map(move |number| batch(number).collect()))
     }
 }

@@ -294,7 +294,7 @@ impl Iteration {
 
     /// Drops the iterator: ends its workers, and gives back its leases. Returns the user's position.
     pub(super) fn shut_down(mut self) -> Option<Position> {
-        let place = self.coordinator.place();
+        let position = self.coordinator.position();
         self.workers.end_all();
         for (_, lease) in self.coordinator.take_leases() {
             self.coordinator.slots().release(lease, false);
@@ -302,7 +302,7 @@ impl Iteration {
         for Held { slot, .. } in self.held.drain(..) {
             self.shared.memory.borrow_mut().take_back(slot);
         }
-        place
+        position
     }
 
     /// Does a step of some worker, or causes a fault.

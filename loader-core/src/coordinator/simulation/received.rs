@@ -1,4 +1,4 @@
-//! Checks what a user receives in an epoch: each batch once, in its place, and with its content.
+//! Checks what a user receives in an epoch: each batch once, at its position, and with its content.
 
 use std::collections::BTreeMap;
 

@@ -307,25 +307,25 @@ impl Setup {
     }
 
     /// Returns the batches of an epoch from a position on.
-    pub(super) fn supply(&self, epoch: u64, place: &Position) -> Supply {
+    pub(super) fn supply(&self, epoch: u64, position: &Position) -> Supply {
         let plan = || Plan::new(&Batches(self.dataset), Epoch::new(0, epoch), self.dataset.dataset_len());
-        match place {
+        match position {
             Position::Start if self.dataset.shards == 0 => Supply::batches(plan()),
             Position::Start => Supply::shards(Shards::new(epoch, self.dataset.layout())),
-            Position::Batches(place) => {
+            Position::Batches(position) => {
                 let plan = plan();
-                plan.check(place).expect("the same batches");
-                Supply::batches_from(plan, place)
+                plan.check(position).expect("the same batches");
+                Supply::batches_from(plan, position)
             }
-            Position::Shards(place) => {
-                Supply::shards(Shards::resume(epoch, self.dataset.layout(), place).expect("the same shards"))
-            }
+            Position::Shards(position) => Supply::shards(
+                Shards::resume(epoch, self.dataset.layout(), position).expect("the same shards"),
+            ),
         }
     }
 
     /// Checks that a process with another rank and a process with another world size refuse the state.
-    pub(super) fn check_refusal(&self, epoch: u64, place: Position) {
-        let state = State::new(&self.dataset.origin(), epoch, 0, place);
+    pub(super) fn check_refusal(&self, epoch: u64, position: Position) {
+        let state = State::new(&self.dataset.origin(), epoch, 0, position);
         state.check(&self.dataset.origin()).expect("the same loader");
         let SimulatedDataset { rank, world_size, .. } = self.dataset;
         let larger = SimulatedDataset { world_size: world_size + 1, ..self.dataset };

@@ -35,7 +35,7 @@ struct Training {
     iteration: Option<Iteration>,
     epoch: u64,
     /// The position at which the next iterator begins.
-    place: Position,
+    position: Position,
     received: Received,
     /// Number of errors that have ended an iterator.
     fatal: u32,
@@ -220,9 +220,9 @@ impl Simulation {
             Operation::Pause => self.shared.advance(Duration::from_secs(11)),
             Operation::ResumeElsewhere => {
                 let Training { setup, iteration, epoch, .. } = &self.trainings[training];
-                if let Some(place) = iteration.as_ref().and_then(|iteration| iteration.coordinator.place()) {
+                if let Some(at) = iteration.as_ref().and_then(|iteration| iteration.coordinator.position()) {
                     self.shared.count("states refused");
-                    setup.check_refusal(*epoch, place);
+                    setup.check_refusal(*epoch, at);
                 }
             }
         }
@@ -231,12 +231,12 @@ impl Simulation {
     /// Starts an iterator for a training that has none.
     fn open(&mut self, user: usize, training: usize) {
         let thread = self.scenario.thread(self.users[user].number);
-        let Training { number, setup, iteration, epoch, place, .. } = &mut self.trainings[training];
+        let Training { number, setup, iteration, epoch, position, .. } = &mut self.trainings[training];
         if iteration.is_some() {
             return;
         }
         let options = setup.options(&mut self.rng);
-        let supply = setup.supply(*epoch, place);
+        let supply = setup.supply(*epoch, position);
         let seed = self.rng.random();
         let workers = Workers::new(
             options.workers,
@@ -247,7 +247,7 @@ impl Simulation {
             seed,
             setup.has_memory_limit,
         );
-        self.shared.log(|| format!("iterator {number} starts at {place:?} with {options:?}"));
+        self.shared.log(|| format!("iterator {number} starts at {position:?} with {options:?}"));
         let new =
             Iteration::start(options, supply, &self.slots, setup.persistent, workers, &self.shared, thread);
         *iteration = Some(new);
@@ -255,10 +255,10 @@ impl Simulation {
 
     /// Drops an iterator, and remembers the user's position.
     fn close(&mut self, training: usize) {
-        let Training { iteration, place, .. } = &mut self.trainings[training];
+        let Training { iteration, position, .. } = &mut self.trainings[training];
         if let Some(iteration) = iteration.take() {
             match iteration.shut_down() {
-                Some(reached) => *place = reached,
+                Some(reached) => *position = reached,
                 // The user has received every batch.
                 None => self.end_epoch(training),
             }
@@ -287,11 +287,11 @@ impl Simulation {
 
     /// Abandons an epoch, and begins the next one.
     fn abandon(&mut self, user: usize, training: usize) {
-        let Training { setup, iteration, epoch, place, received, changes_left, .. } =
+        let Training { setup, iteration, epoch, position, received, changes_left, .. } =
             &mut self.trainings[training];
         *changes_left -= 1;
         *epoch += 1;
-        *place = Position::Start;
+        *position = Position::Start;
         *received = Received::new(setup.dataset, setup.in_order);
         if iteration.as_mut().is_some_and(|iteration| iteration.start_resuming(*epoch)) {
             self.users[user].state = UserState::Resuming(training);
@@ -397,7 +397,7 @@ impl Training {
             setup,
             iteration: None,
             epoch: 0,
-            place: Position::Start,
+            position: Position::Start,
             received: Received::new(setup.dataset, setup.in_order),
             fatal: 0,
             without_memory: 0,

@@ -4,18 +4,18 @@
 //!
 //! | file in the cache's folder | content |
 //! |---|---|
-//! | `index` | a header (see `identity.rs`), and an entry of 32 bytes for each sample: its place in `samples`, and a checksum |
+//! | `index` | a header (see `identity.rs`), and an entry of 32 bytes for each sample: its offset and length in `samples`, and a checksum |
 //! | `samples` | the encoded samples, in the order in which processes finished them |
 //! | `index.*.tmp` | the header while it is written. Only a process that is killed meanwhile leaves it behind |
 //!
 //! A process computes a sample that has no valid entry, appends its encoding to `samples` with one `write`,
-//! and then writes the entry with one `write`. Each process reads the place of its sample from its own file
+//! and then writes the entry with one `write`. Each process reads the offset of its sample from its own file
 //! position, because a write in append mode is atomic. There is no lock between processes: if two of them
 //! compute one sample, the second finds the entry of the first and writes nothing, or writes another valid
 //! entry.
 //!
 //! A sample is complete or absent. The checksum covers the random number in the header, the sample's index,
-//! its place and its bytes, and each read verifies it. A torn entry, a part of a sample, or data that a power
+//! its offset and its bytes, and each read verifies it. A torn entry, a part of a sample, or data that a power
 //! cut has lost therefore make the sample absent, and the next process that needs it computes it again. Only
 //! the header is flushed to the disk, before it gets its name.
 //!
@@ -30,7 +30,7 @@
 //!   SIGBUS if the file is truncated. `pread` costs one copy of the sample.
 //! - Alternative considered: verifying a checksum once per process. Rejected because the kernel may drop a page
 //!   and read it from the disk again at any time.
-//! - Alternative considered: a place in `loader-data`. Rejected because the cache needs no file format and no
+//! - Alternative considered: this module in `loader-data`. Rejected because the cache needs no file format and no
 //!   dependency that this crate lacks, and every dataset should have the method.
 //! - A computed sample is delivered as decoded from its encoding, whether or not it could be written. All
 //!   epochs therefore have the same samples, also if the encoding loses a field.

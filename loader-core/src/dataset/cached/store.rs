@@ -88,7 +88,7 @@ impl Store {
     fn entry(&self, number: usize) -> io::Result<Entry> {
         let mut entry = Entry::default();
         // The index ends with the last entry that was written.
-        read_all(&self.index, cast_slice_mut(&mut entry.0), self.place(number))?;
+        read_all(&self.index, cast_slice_mut(&mut entry.0), self.entry_at(number))?;
         Ok(entry)
     }
 
@@ -135,7 +135,7 @@ impl Store {
             )));
         }
         // A write beyond the limit would end the process with SIGXFSZ.
-        if end.max(self.place(number) + ENTRY as u64) > self.max_file {
+        if end.max(self.entry_at(number) + ENTRY as u64) > self.max_file {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         // One call, so that no other process writes in between. The bytes of an incomplete write have no
@@ -144,7 +144,7 @@ impl Store {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let offset = (&self.samples).stream_position()? - len;
-        self.index.write_all_at(cast_slice(&self.new_entry(number, offset, bytes).0), self.place(number))
+        self.index.write_all_at(cast_slice(&self.new_entry(number, offset, bytes).0), self.entry_at(number))
     }
 
     fn new_entry(&self, number: usize, offset: u64, bytes: &[u8]) -> Entry {
@@ -156,8 +156,8 @@ impl Store {
         Entry([offset, len, sum as u64, (sum >> 64) as u64])
     }
 
-    /// Returns the offset of the entry of sample `number`.
-    fn place(&self, number: usize) -> u64 {
+    /// Returns the offset of the entry of sample `number` in `index`.
+    fn entry_at(&self, number: usize) -> u64 {
         self.entries + (number * ENTRY) as u64
     }
 }

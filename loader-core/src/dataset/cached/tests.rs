@@ -153,8 +153,8 @@ fn torn_entries_and_truncated_files_make_samples_absent() {
         // The beginning of a new entry over the old one, which is absent or that of another sample.
         for old in [[0; ENTRY_BYTES].as_slice(), &whole_index[entries..][..ENTRY_BYTES]] {
             let mut torn = whole_index.clone();
-            let place = entries + 3 * ENTRY_BYTES + written;
-            torn[place..][..ENTRY_BYTES - written].copy_from_slice(&old[written..]);
+            let offset = entries + 3 * ENTRY_BYTES + written;
+            torn[offset..][..ENTRY_BYTES - written].copy_from_slice(&old[written..]);
             fs::write(&index, torn).unwrap();
             fs::write(&samples, &whole_samples).unwrap();
             assert!(computed(&folder, 8) <= 1);
@@ -279,20 +279,20 @@ fn a_damaged_header_is_refused() {
 #[test]
 fn what_is_not_a_file_or_a_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = |place: &Path| match texts(2).cached(place, "1").unwrap_err() {
+    let refused = |cache: &Path| match texts(2).cached(cache, "1").unwrap_err() {
         CacheError::System { source, .. } => source.to_string(),
         error => panic!("{error}"),
     };
     fs::write(folder.path().join("file"), "").unwrap();
     refused(&folder.path().join("file"));
     for name in ["index", "samples"] {
-        let place = folder.path().join(format!("with a pipe as {name}"));
-        fs::create_dir(&place).unwrap();
-        mkfifo(&place.join(name), Mode::S_IRWXU).unwrap();
-        assert!(refused(&place).ends_with("is not a regular file"));
-        let place = folder.path().join(format!("with a folder as {name}"));
-        fs::create_dir_all(place.join(name)).unwrap();
-        refused(&place);
+        let cache = folder.path().join(format!("with a pipe as {name}"));
+        fs::create_dir(&cache).unwrap();
+        mkfifo(&cache.join(name), Mode::S_IRWXU).unwrap();
+        assert!(refused(&cache).ends_with("is not a regular file"));
+        let cache = folder.path().join(format!("with a folder as {name}"));
+        fs::create_dir_all(cache.join(name)).unwrap();
+        refused(&cache);
     }
 }
 

@@ -108,10 +108,10 @@ impl<B> LocalBatches<B> {
         self.plan.skip_to(next);
     }
 
-    /// Returns the user's place in the epoch; `None` at the end.
-    pub(in super::super) fn place(&self) -> Option<Position> {
+    /// Returns the user's position in the epoch; `None` at the end.
+    pub(in super::super) fn position(&self) -> Option<Position> {
         let ahead = || self.ahead.iter().copied().collect();
-        (!self.plan.is_over()).then(|| self.plan.place(self.plan.next_number(), ahead()))
+        (!self.plan.is_over()).then(|| self.plan.position(self.plan.next_number(), ahead()))
     }
 
     pub(in super::super) fn miscount(&self) -> Option<(usize, u64)> {

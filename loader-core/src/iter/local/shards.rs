@@ -26,8 +26,8 @@ pub(crate) trait ShardSource<B>: Send + Sync {
 
 /// Reads the shards for one iteration.
 pub(crate) trait ShardReader<B>: Send {
-    /// Loads the next batch of a shard. Opens the shard at `place` if it is not open.
-    fn batch(&mut self, shard: usize, place: &ShardPosition) -> Loaded<B>;
+    /// Loads the next batch of a shard. Opens the shard at `open_at` if it is not open.
+    fn batch(&mut self, shard: usize, open_at: &ShardPosition) -> Loaded<B>;
 
     /// True if a panic has ended the shard.
     fn has_panicked(&self, shard: usize) -> bool;
@@ -70,8 +70,8 @@ struct Reader<O: OpenShard, C> {
 }
 
 impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C> {
-    fn batch(&mut self, shard: usize, place: &ShardPosition) -> Loaded<C::Batch> {
-        let not_opened = |batch| Loaded { batch: Err(batch), position: place.position, bad: Vec::new() };
+    fn batch(&mut self, shard: usize, open_at: &ShardPosition) -> Loaded<C::Batch> {
+        let not_opened = |batch| Loaded { batch: Err(batch), position: open_at.position, bad: Vec::new() };
         let StreamSource { open, seed, memory } = &*self.source;
         let opened =
             open.get(|(iterable, collate)| ShardFetcher::open(iterable, collate, *seed, None, &NoWorkerInit));
@@ -85,8 +85,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardReader<C::Batch> for Reader<O, C>
         };
         let mut arena = Arena::on_heap(memory);
         let watch = Unwatched::default();
-        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, place, &mut arena, &watch);
-        let position = self.cursors.position(shard).max(place.position);
+        let batch = fetcher.batch(&mut self.cursors, self.epoch, shard, open_at, &mut arena, &watch);
+        let position = self.cursors.position(shard).max(open_at.position);
         let bad = if let Err(NoBatch::Failed(_)) = batch { Vec::new() } else { watch.into_bad() };
         Loaded { batch, position, bad }
     }
@@ -117,7 +117,7 @@ struct Read<B> {
 
 impl<B> LocalShards<B> {
     pub(crate) fn new(source: Arc<dyn ShardSource<B>>, shards: Shards) -> Self {
-        let open = (0..shards.count()).map(|shard| !shards.place(shard).ended).collect();
+        let open = (0..shards.count()).map(|shard| !shards.position(shard).ended).collect();
         Self { reader: source.begin(shards.epoch()), shards, open, upcoming: None }
     }
 
@@ -149,7 +149,7 @@ impl<B> LocalShards<B> {
         let mut turn = self.shards.turn();
         loop {
             let shard = (0..count).map(|step| (turn + step) % count).find(|&shard| self.open[shard])?;
-            let Loaded { batch, position, bad } = self.reader.batch(shard, self.shards.place(shard));
+            let Loaded { batch, position, bad } = self.reader.batch(shard, self.shards.position(shard));
             let read = |batch, bad| Some(Read { shard, position, batch, bad });
             match batch {
                 Ok(batch) => return read(Ok(Some(batch)), bad),
@@ -163,8 +163,8 @@ impl<B> LocalShards<B> {
         }
     }
 
-    /// Returns the user's place in the epoch; `None` once the end is known.
-    pub(in super::super) fn place(&self) -> Option<Position> {
+    /// Returns the user's position in the epoch; `None` once the end is known.
+    pub(in super::super) fn position(&self) -> Option<Position> {
         let is_over = self.upcoming.is_none() && !self.open.contains(&true);
         (!is_over).then(|| Position::Shards(self.shards.write()))
     }
