@@ -1,6 +1,6 @@
-//! What is known about an option besides its value: its names, its kind, its default, its help.
+//! Describes an option: its names, its kind, its default and its help.
 
-use std::fmt;
+use std::{borrow::Borrow, fmt};
 
 use super::LoaderOptions;
 
@@ -27,6 +27,7 @@ pub struct OptionInfo {
     pub(super) kind: OptionKind,
     pub(super) bounds: &'static str,
     pub(super) help: &'static str,
+    /// Default in words, for an option without a default value; otherwise empty.
     pub(super) default_note: &'static str,
     pub(super) without_workers: WithoutWorkers,
     pub(super) set: fn(&mut LoaderOptions, &str) -> Option<()>,
@@ -174,16 +175,12 @@ impl fmt::Display for ParseOptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, kind } = self;
         match kind {
-            OptionKind::Choice([first, second]) => {
-                write!(f, "`{text}` is neither \"{first}\" nor \"{second}\"")
-            }
+            OptionKind::Choice([first, second]) => write!(f, "`{text}` is neither {first:?} nor {second:?}"),
             OptionKind::Choice(names) => {
-                let names: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+                let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
                 write!(f, "`{text}` is not one of {}", listed(&names, "and"))
             }
-            OptionKind::NumWorkers => {
-                write!(f, "`{text}` is neither a number of workers nor \"auto\"")
-            }
+            OptionKind::NumWorkers => write!(f, "`{text}` is neither a number of workers nor \"auto\""),
             _ => write!(f, "`{text}` is not {kind}"),
         }
     }
@@ -192,11 +189,9 @@ impl fmt::Display for ParseOptionError {
 impl std::error::Error for ParseOptionError {}
 
 /// Joins words as in "a, b or c".
-pub(crate) fn listed(words: &[impl AsRef<str>], conjunction: &str) -> String {
-    let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
-    match words.split_last() {
-        Some((last, [])) => (*last).to_owned(),
-        Some((last, rest)) => format!("{} {conjunction} {last}", rest.join(", ")),
-        None => String::new(),
+pub(crate) fn listed(words: &[impl Borrow<str> + fmt::Display], conjunction: &str) -> String {
+    match words {
+        [rest @ .., last] if !rest.is_empty() => format!("{} {conjunction} {last}", rest.join(", ")),
+        _ => words.concat(),
     }
 }
