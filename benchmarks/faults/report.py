@@ -99,9 +99,9 @@ def left(of: list[dict]) -> str:
 
 def files(of: list[dict]) -> str:
     """Formats the number of tries that left files, by folder."""
-    places = {"/dev/shm": "named_memory", "$TMPDIR": "temporary"}
-    counts = {place: sum(bool(one[field]) for one in of) for place, field in places.items()}
-    return "; ".join(f"{place}: {count}" for place, count in counts.items() if count) or "–"
+    folders = {"/dev/shm": "named_memory", "$TMPDIR": "temporary"}
+    counts = {folder: sum(bool(one[field]) for one in of) for folder, field in folders.items()}
+    return "; ".join(f"{folder}: {count}" for folder, count in counts.items() if count) or "–"
 
 
 def several(values: list[int]) -> str:

@@ -255,8 +255,8 @@ class Epoch:
             iterator = iter(loader)
             try:
                 workers = [worker.pid for worker in iterator._workers]
-                for place, batch in enumerate(iterator):
-                    if place >= skipped:
+                for number, batch in enumerate(iterator):
+                    if number >= skipped:
                         self.take(batch, workers)
                 break
             except Exception:  # a signal handler raises it, so it may have several types and come from any line
@@ -312,8 +312,8 @@ def killed(peer, options):
     figures = {name: [] for name in names}
     by_index = []
     for number in range(options.epochs):
-        place = (number * GOLDEN) % 1 * KILL_WITHIN
-        fault = (peer, options, options.batches // 2, place, number % options.workers)
+        moment = (number * GOLDEN) % 1 * KILL_WITHIN
+        fault = (peer, options, options.batches // 2, moment, number % options.workers)
         quiet = Epoch(*fault, 0).read(loader, None)
         again = Epoch(*fault, signal.SIGKILL).read(loader, lambda seen: (loader, seen))
         indexed = Epoch(*fault, signal.SIGKILL).read(loader, rest)

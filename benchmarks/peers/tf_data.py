@@ -112,8 +112,8 @@ def _(dataset: workloads.ImageFiles, options, shuffle, calls):
     paths, labels = tf.constant(dataset.paths), tf.constant(dataset.labels, tf.int64)
 
     def load(index):
-        place = index % len(dataset.paths)
-        return image(paths[place]), labels[place]
+        number = index % len(dataset.paths)
+        return image(paths[number]), labels[number]
 
     samples = order(len(dataset), shuffle).map(load, num_parallel_calls=calls, deterministic=False)
     return batched(samples, options, None)

@@ -192,8 +192,8 @@ class ImageFiles:
 
     def file(self, index):
         """Returns the path and the class of a sample."""
-        place = index % len(self.paths)
-        return self.paths[place], self.labels[place]
+        number = index % len(self.paths)
+        return self.paths[number], self.labels[number]
 
     def __getitem__(self, index):
         path, label = self.file(index)
@@ -456,8 +456,8 @@ def next_checksum(checksum, array):
     """Returns the checksum of the batches up to and including this one."""
     flat = numpy.ascontiguousarray(array).reshape(-1)
     values = flat.view(f"u{flat.itemsize}").astype(numpy.uint64)
-    places = numpy.arange(1, len(values) + 1, dtype=numpy.uint64)
-    total = int((values * places).sum(dtype=numpy.uint64))
+    positions = numpy.arange(1, len(values) + 1, dtype=numpy.uint64)
+    total = int((values * positions).sum(dtype=numpy.uint64))
     return (checksum * 1_000_003 + total) % 2**64
 
 

@@ -37,7 +37,7 @@ class Row:
     compare: bool = True
     # The name of the row in the overview.
     overview: str | None = None
-    # The name of a plot, and the place of the row in it.
+    # The name of a plot, and the label of the row in it.
     plot: tuple[str, str | int] | None = None
     # The title of a row of this loader whose figure no loader can beat.
     bound: str | None = None

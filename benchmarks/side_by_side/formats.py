@@ -23,11 +23,11 @@ def parquet(path, rows):
 def json_lines(path, rows):
     random = numpy.random.default_rng(0)
     letters = "abcdefghijklmnopqrstuvwxyz"
-    words = ["".join(letters[place] for place in random.integers(0, 26, length)) for length in random.integers(1, 12, 2000)]
+    words = ["".join(letters[number] for number in random.integers(0, 26, length)) for length in random.integers(1, 12, 2000)]
     words += ['"quoted"', "naïve", "line\nbreak"]
     with open(path, "w") as file:
         for _ in range(rows):
-            text = " ".join(words[place] for place in random.integers(0, len(words), 30))
+            text = " ".join(words[number] for number in random.integers(0, len(words), 30))
             tokens, label = random.integers(0, 50_000, 32).tolist(), int(random.integers(0, 1000))
             file.write(json.dumps({"text": text, "tokens": tokens, "label": label}) + "\n")
 

@@ -35,42 +35,42 @@ def of_sides(spreads: dict) -> list[svg.Series]:
     """Returns a series of medians for each side that has any, without zeros, because the scale may be logarithmic."""
     series = []
     for name, title in TITLES.items():
-        found = {place: by_side[name]["median"] for place, by_side in spreads.items() if name in by_side}
-        if values := {place: value for place, value in found.items() if value > 0}:
+        found = {label: by_side[name]["median"] for label, by_side in spreads.items() if name in by_side}
+        if values := {label: value for label, value in found.items() if value > 0}:
             series.append(svg.Series(title, COLOURS[name], values))
     return series
 
 
-def overview(places: list, series: list[svg.Series]) -> str:
+def overview(labels: list, series: list[svg.Series]) -> str:
     subtitle = "The figure of a peer divided by that of this loader: above 1 this loader is better, below 1 the peer."
-    return svg.bars("All workloads", subtitle, svg.Axis("ratio, logarithmic scale", base=1), places, series)
+    return svg.bars("All workloads", subtitle, svg.Axis("ratio, logarithmic scale", base=1), labels, series)
 
 
-def overhead(places: list, series: list[svg.Series]) -> str:
+def overhead(labels: list, series: list[svg.Series]) -> str:
     subtitle = "Time per batch; 0 workers means in process. Lower is better."
     axis = svg.Axis("microseconds, logarithmic scale")
-    return svg.lines("A batch of 64 integers", subtitle, axis, "workers", places, series)
+    return svg.lines("A batch of 64 integers", subtitle, axis, "workers", labels, series)
 
 
-def bandwidth(places: list, series: list[svg.Series]) -> str:
+def bandwidth(labels: list, series: list[svg.Series]) -> str:
     subtitle = "Time per batch, 1 worker. Lower is better."
-    return svg.bars("Time per batch by size", subtitle, svg.Axis("microseconds, logarithmic scale"), places, series)
+    return svg.bars("Time per batch by size", subtitle, svg.Axis("microseconds, logarithmic scale"), labels, series)
 
 
-def images(places: list, series: list[svg.Series]) -> str:
+def images(labels: list, series: list[svg.Series]) -> str:
     subtitle = "JPEGs of 500 x 375 decoded, cropped, resized to 224 x 224, flipped, normalised. Higher is better."
-    return svg.bars("Photographs", subtitle, svg.Axis("images per second", logarithmic=False), places, series)
+    return svg.bars("Photographs", subtitle, svg.Axis("images per second", logarithmic=False), labels, series)
 
 
-def start(places: list, series: list[svg.Series]) -> str:
+def start(labels: list, series: list[svg.Series]) -> str:
     subtitle = "A million file names; includes the start of the workers. Lower is better."
     axis = svg.Axis("milliseconds, logarithmic scale")
-    return svg.lines("From iter() to the first batch", subtitle, axis, "workers", places, series)
+    return svg.lines("From iter() to the first batch", subtitle, axis, "workers", labels, series)
 
 
-def memory(places: list, series: list[svg.Series]) -> str:
+def memory(labels: list, series: list[svg.Series]) -> str:
     subtitle = "After 400 shuffled batches; maximum of the workers. Lower is better."
-    return svg.bars("Private memory of a worker", subtitle, svg.Axis("megabytes, logarithmic scale"), places, series)
+    return svg.bars("Private memory of a worker", subtitle, svg.Axis("megabytes, logarithmic scale"), labels, series)
 
 
 PLOTS = {

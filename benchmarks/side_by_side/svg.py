@@ -16,7 +16,7 @@ BAR_SHARE = 0.82  # fraction of the width of a group that its bars take
 
 @dataclasses.dataclass
 class Series:
-    """The figures of one side, by group or by place on the horizontal axis."""
+    """The figures of one side, by the label of their group or of their point on the horizontal axis."""
 
     title: str
     colour: str
@@ -58,7 +58,7 @@ class Scale:
         step = next(power * part for part in (0.1, 0.2, 0.5, 1) if largest <= 10 * power * part)
         return cls([step * number for number in range(math.ceil(largest / step) + 1)], False)
 
-    def place(self, value: float) -> float:
+    def y(self, value: float) -> float:
         measure = math.log10 if self.logarithmic else float
         share = (measure(value) - measure(self.marks[0])) / (measure(self.marks[-1]) - measure(self.marks[0]))
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
@@ -86,8 +86,8 @@ class Drawing:
         )
 
     def line(self, points: list[tuple[float, float]], colour: str, width: float = 1.0):
-        places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self.elements.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self.elements.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
 
     def dot(self, x: float, y: float, colour: str, about: str):
         title = f"<title>{html.escape(about)}</title>"
@@ -102,7 +102,7 @@ class Drawing:
 
     def axis(self, scale: Scale, title: str):
         for mark in scale.marks:
-            y = scale.place(mark)
+            y = scale.y(mark)
             self.line([(LEFT, y), (WIDTH - RIGHT, y)], FAINT)
             self.text(LEFT - 8, y + 4, shown(mark), anchor="end")
         self.text(20, (TOP + HEIGHT - BOTTOM) / 2, title, anchor="middle", turn=-90)
@@ -119,7 +119,7 @@ def bars(title: str, subtitle: str, axis: Axis, groups: list[str], series: list[
     scale = axis.scale(series)
     drawing.axis(scale, axis.title)
     drawing.legend(series)
-    foot = scale.place(axis.base) if axis.base else HEIGHT - BOTTOM
+    foot = scale.y(axis.base) if axis.base else HEIGHT - BOTTOM
     group_width = (WIDTH - LEFT - RIGHT) / len(groups)
     for number, group in enumerate(groups):
         left = LEFT + number * group_width
@@ -127,35 +127,35 @@ def bars(title: str, subtitle: str, axis: Axis, groups: list[str], series: list[
         # Bars have the same width in all groups, even if a group has fewer bars.
         width = min(group_width * BAR_SHARE / len(series), 36)
         start = left + (group_width - width * len(present)) / 2
-        for place, one in enumerate(present):
-            y = scale.place(one.values[group])
+        for bar, one in enumerate(present):
+            y = scale.y(one.values[group])
             top, height = min(y, foot), max(abs(foot - y), 1)
             about = f"{one.title}, {group}: {shown(one.values[group])}"
-            drawing.rectangle(start + place * width, top, width - 1.5, height, one.colour, about)
+            drawing.rectangle(start + bar * width, top, width - 1.5, height, one.colour, about)
             if width >= NARROW:
-                drawing.text(start + (place + 0.5) * width, top - 4, shown(one.values[group]), size=9, anchor="middle")
+                drawing.text(start + (bar + 0.5) * width, top - 4, shown(one.values[group]), size=9, anchor="middle")
         for row, words in enumerate(wrapped(group, group_width)):
             drawing.text(left + group_width / 2, HEIGHT - BOTTOM + 18 + 14 * row, words, anchor="middle", size=11)
     drawing.line([(LEFT, foot), (WIDTH - RIGHT, foot)], INK)
     return drawing.finished()
 
 
-def lines(title: str, subtitle: str, axis: Axis, across: str, places: list[int], series: list[Series]) -> str:
-    """Draws a line for each of `series` over `places`, which have equal distances on the horizontal axis."""
+def lines(title: str, subtitle: str, axis: Axis, across: str, labels: list[int], series: list[Series]) -> str:
+    """Draws a line for each of `series` over `labels`, which have equal distances on the horizontal axis."""
     drawing = Drawing(title, subtitle)
     scale = axis.scale(series)
     drawing.axis(scale, axis.title)
     drawing.legend(series)
-    step = (WIDTH - LEFT - RIGHT) / len(places)
-    middles = {place: LEFT + (number + 0.5) * step for number, place in enumerate(places)}
-    for place, x in middles.items():
-        drawing.text(x, HEIGHT - BOTTOM + 20, str(place), anchor="middle")
+    step = (WIDTH - LEFT - RIGHT) / len(labels)
+    middles = {label: LEFT + (number + 0.5) * step for number, label in enumerate(labels)}
+    for label, x in middles.items():
+        drawing.text(x, HEIGHT - BOTTOM + 20, str(label), anchor="middle")
     drawing.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 18, across, anchor="middle")
     for one in series:
-        points = [(middles[place], scale.place(value)) for place, value in one.values.items()]
+        points = [(middles[label], scale.y(value)) for label, value in one.values.items()]
         drawing.line(points, one.colour, 2.2)
-        for (x, y), (place, value) in zip(points, one.values.items()):
-            drawing.dot(x, y, one.colour, f"{one.title}, {place}: {shown(value)}")
+        for (x, y), (label, value) in zip(points, one.values.items()):
+            drawing.dot(x, y, one.colour, f"{one.title}, {label}: {shown(value)}")
     drawing.line([(LEFT, HEIGHT - BOTTOM), (WIDTH - RIGHT, HEIGHT - BOTTOM)], INK)
     return drawing.finished()
 

@@ -16,13 +16,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match options.dtype {
         Dtype::F32 => measure(options, quarter, |element| u64::from(element.to_bits())),
         // 251 is prime, so neither rows nor pages repeat.
-        Dtype::U8 => measure(options, |place| (place % 251) as u8, u64::from),
+        Dtype::U8 => measure(options, |position| (position % 251) as u8, u64::from),
     }
 }
 
-/// Returns a number that is exact in `f32` and differs from place to place.
-pub(crate) fn quarter(place: usize) -> f32 {
-    place as f32 / 4.0
+/// Returns a number that is exact in `f32` and differs from position to position.
+pub(crate) fn quarter(position: usize) -> f32 {
+    position as f32 / 4.0
 }
 
 /// Returns one element of every page of memory.

@@ -118,7 +118,7 @@ impl Rows {
     pub(crate) fn new() -> anyhow::Result<Self> {
         const ROWS: usize = 1 << 18;
         const LENGTH: usize = 1 << 10;
-        let elements = (0..ROWS * LENGTH).map(|place| (place % (1 << 20)) as f32).collect();
+        let elements = (0..ROWS * LENGTH).map(|position| (position % (1 << 20)) as f32).collect();
         Ok(Self { array: Tensor::from_vec(elements, [ROWS, LENGTH])? })
     }
 }

@@ -100,16 +100,15 @@ impl Memory {
     }
 }
 
-/// A checksum over batches that depends on each element and its place. The peers compute it too, so it must
-/// be easy with NumPy. The sum of a batch is the sum of each element's bits times its place, counted from 1.
+/// A checksum over batches that depends on each element and its position. The peers compute it too, so it must
+/// be easy with NumPy. The sum of a batch is the sum of each element's bits times its position, counted from 1.
 /// The checksum is a polynomial of the sums of the batches. Everything is modulo 2^64.
 #[derive(Debug, Default)]
 pub(crate) struct Checksum(u64);
 
 impl Checksum {
     pub(crate) fn batch(&mut self, bits: impl Iterator<Item = u64>) {
-        let sum =
-            (1u64..).zip(bits).fold(0u64, |sum, (place, bits)| sum.wrapping_add(place.wrapping_mul(bits)));
+        let sum = (1u64..).zip(bits).fold(0u64, |sum, (at, bits)| sum.wrapping_add(at.wrapping_mul(bits)));
         self.0 = self.0.wrapping_mul(1_000_003).wrapping_add(sum);
     }
 

@@ -74,8 +74,8 @@ impl Reporter {
     /// Prints the error that took the place of `batch`, or that ended the epoch if `batch` is `None`.
     pub(crate) fn error(&self, epoch: u64, batch: Option<&BatchInfo>, error: &Error) -> io::Result<()> {
         let message = error.to_string();
-        let place = if batch.is_some() { format!("epoch {epoch}: ") } else { String::new() };
-        self.error_line(&format!("{place}{message}"));
+        let prefix = if batch.is_some() { format!("epoch {epoch}: ") } else { String::new() };
+        self.error_line(&format!("{prefix}{message}"));
         if let Some(exited) = Event::worker_exited(error) {
             self.event(&exited)?;
         }

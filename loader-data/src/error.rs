@@ -87,7 +87,7 @@ pub enum DataProblem {
     /// The server refuses the request: the credentials are missing, wrong, expired, or allow too little.
     #[error("the server refuses access; check the credentials in the environment, and their permissions")]
     PermissionDenied,
-    /// There are no credentials for the store in any of the standard places.
+    /// There are no credentials for the store in any of the standard locations.
     #[error(
         "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or use ~/.aws/credentials, or set \
          `skip_signature` for a public bucket"

@@ -44,7 +44,7 @@ pub(crate) struct Report {
     pub(crate) workers: Vec<u32>,
     /// Time since the fault.
     pub(crate) milliseconds: f64,
-    /// Number of batches with the right content in the right place.
+    /// Number of batches with the right content at the right position.
     pub(crate) right: usize,
     /// Text of the first error.
     pub(crate) error: Option<String>,
@@ -156,8 +156,8 @@ fn build(fault: &Fault, armed: &Path) -> anyhow::Result<DataLoader<Tensor<u64>>>
         (_, Some(State::StuckWithSignalsBlocked)) => (Some(InSample::BlockSignalsAndHang), false),
         _ => (None, false),
     };
-    let place = |what| IN_SAMPLE.iter().position(|other| *other == what);
-    let in_sample = in_sample.and_then(place).map(u8::try_from).transpose()?;
+    let code = |what| IN_SAMPLE.iter().position(|other| *other == what);
+    let in_sample = in_sample.and_then(code).map(u8::try_from).transpose()?;
     let dataset = Samples { in_sample, always, armed: armed.to_owned() };
     let builder = DataLoader::builder(dataset).batch_size(BATCH_SIZE).num_workers(2);
     let builder = match fault.setting {

@@ -65,9 +65,9 @@ impl Results {
             let kept: Vec<Try> = before.tries.into_iter().filter(|one| !tried(&one.fault)).collect();
             tries.extend(kept);
         }
-        let place = |one: &Try| FAULTS.iter().position(|fault| fault.name == one.fault);
-        tries.retain(|one| place(one).is_some());
-        tries.sort_by_key(place);
+        let number = |one: &Try| FAULTS.iter().position(|fault| fault.name == one.fault);
+        tries.retain(|one| number(one).is_some());
+        tries.sort_by_key(number);
         let results = Self { machine: Machine::this()?, tries };
         fs::write(OURS, serde_json::to_string_pretty(&results)? + "\n").context(OURS)
     }

@@ -107,14 +107,14 @@ impl Statistics {
         self.samples += other.samples;
         self.bytes += other.bytes;
         self.has_more_fields |= other.has_more_fields;
-        for (place, field) in other.fields.into_iter().enumerate() {
+        for (position, field) in other.fields.into_iter().enumerate() {
             // Samples mostly have the same fields in the same order.
-            let place = match self.fields.get(place) {
-                Some(same) if same.name == field.name => Some(place),
+            let position = match self.fields.get(position) {
+                Some(same) if same.name == field.name => Some(position),
                 _ => self.fields.iter().position(|known| known.name == field.name),
             };
-            match place {
-                Some(place) => self.fields[place].merge(field),
+            match position {
+                Some(position) => self.fields[position].merge(field),
                 None if self.fields.len() < MAX_FIELDS => self.fields.push(field),
                 None => self.has_more_fields = true,
             }

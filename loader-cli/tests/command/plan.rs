@@ -87,7 +87,7 @@ fn processes_share_the_native_order() {
     let shares: Vec<Vec<usize>> = ["0", "1"]
         .map(|rank| batches(&[&shuffled[..], &["--rank", rank, "--world-size", "2"]].concat()).concat())
         .into();
-    let interleaved: Vec<usize> = (0..8).map(|place| shares[place % 2][place / 2]).collect();
+    let interleaved: Vec<usize> = (0..8).map(|position| shares[position % 2][position / 2]).collect();
     assert_eq!(batches(&shuffled), [interleaved]);
 }
 

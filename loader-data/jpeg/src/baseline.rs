@@ -187,8 +187,8 @@ impl Baseline<'_> {
                         let (x, y) = (part % component.across, part / component.across);
                         let x = ((column - columns.start) * component.across + x) * 8;
                         let y = ((row - rows.start) * component.down + y) * 8;
-                        let place = y * plane.width + x;
-                        blocks::write(&mut block, last, &mut plane.bytes[place..], plane.width);
+                        let offset = y * plane.width + x;
+                        blocks::write(&mut block, last, &mut plane.bytes[offset..], plane.width);
                     }
                 }
             }
@@ -270,11 +270,11 @@ mod tests {
     fn a_cut_file_fails() {
         let (_, file) = PHOTOS[3];
         let buffers = &mut Buffers::default();
-        for place in 0..file.len() - 2 {
+        for length in 0..file.len() - 2 {
             for end in [&[][..], &[0xFF, END_OF_IMAGE]] {
-                let cut = [&file[..place], end].concat();
+                let cut = [&file[..length], end].concat();
                 let area = Area::new(0, 0, Size::new(1, 1));
-                assert!(decode(&cut, area, buffers).is_none(), "cut at {place}");
+                assert!(decode(&cut, area, buffers).is_none(), "cut at {length}");
             }
         }
     }

@@ -55,7 +55,7 @@ fn transposed(rows: [[i32; 8]; 8]) -> [[i32; 8]; 8] {
 }
 
 /// Writes the pixels of `block` to eight rows of `out`, which start `width` bytes apart, and sets all values
-/// of the block to 0. `last` is the place, in zigzag order, after which all values are 0.
+/// of the block to 0. `last` is the position, in zigzag order, after which all values are 0.
 #[inline(always)]
 pub(crate) fn write(block: &mut Block, last: usize, out: &mut [u8], width: usize) {
     if last == 0 {

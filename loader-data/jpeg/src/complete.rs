@@ -28,14 +28,14 @@ pub(crate) fn check(file: &[u8], max_pixels: u64) -> Result<(), JpegError> {
     let mut restart = 0;
     let mut scans = 0;
     let mut entropy = Entropy::default();
-    let mut place = 2;
+    let mut offset = 2;
     loop {
-        let marker = next_marker(file, &mut place).ok_or(JpegError::Truncated)?;
+        let marker = next_marker(file, &mut offset).ok_or(JpegError::Truncated)?;
         if marker == END_OF_IMAGE {
             let has_all = frame.is_some_and(|frame: Frame| frame.components.iter().all(|one| one.has_dc));
             return if has_all { Ok(()) } else { Err(JpegError::Truncated) };
         }
-        let segment = segment(file, &mut place)?;
+        let segment = segment(file, &mut offset)?;
         match marker {
             0xC0..=0xC2 => {
                 frame = Some(Frame::read(marker == 0xC2, segment, max_pixels).ok_or(JpegError::FrameHeader)?);
@@ -53,8 +53,8 @@ pub(crate) fn check(file: &[u8], max_pixels: u64) -> Result<(), JpegError> {
                     return Err(JpegError::TooManyScans);
                 }
                 let frame = frame.as_mut().ok_or(JpegError::ScanWithoutFrame)?;
-                let (end, length) = entropy.read(&file[place..]).ok_or(JpegError::Truncated)?;
-                place += length;
+                let (end, length) = entropy.read(&file[offset..]).ok_or(JpegError::Truncated)?;
+                offset += length;
                 let scan = Scan::read(segment, frame, &codes)?;
                 let mut bits = Bits::new(&entropy);
                 if scan.read_all_blocks(frame, restart, &mut bits).is_none() {
@@ -74,27 +74,27 @@ pub(crate) fn check(file: &[u8], max_pixels: u64) -> Result<(), JpegError> {
     }
 }
 
-/// Returns the next marker that has a segment or ends the image, and moves `place` after it. Skips stray
+/// Returns the next marker that has a segment or ends the image, and moves `offset` after it. Skips stray
 /// bytes and padding before the marker. Returns `None` if the file ends before a marker.
-fn next_marker(file: &[u8], place: &mut usize) -> Option<u8> {
+fn next_marker(file: &[u8], offset: &mut usize) -> Option<u8> {
     loop {
-        *place += memchr::memchr(0xFF, file.get(*place..)?)?;
-        match *file.get(*place + 1)? {
-            0xFF => *place += 1,
-            0x00 | 0x01 | 0xD0..=0xD8 => *place += 2,
+        *offset += memchr::memchr(0xFF, file.get(*offset..)?)?;
+        match *file.get(*offset + 1)? {
+            0xFF => *offset += 1,
+            0x00 | 0x01 | 0xD0..=0xD8 => *offset += 2,
             marker => {
-                *place += 2;
+                *offset += 2;
                 return Some(marker);
             }
         }
     }
 }
 
-/// Returns the segment at `place`, without its length field, and moves `place` after it.
-fn segment<'a>(file: &'a [u8], place: &mut usize) -> Result<&'a [u8], JpegError> {
-    let rest = &file[*place..];
+/// Returns the segment at `offset`, without its length field, and moves `offset` after it.
+fn segment<'a>(file: &'a [u8], offset: &mut usize) -> Result<&'a [u8], JpegError> {
+    let rest = &file[*offset..];
     let length = usize::from(u16::from_be_bytes(*rest.first_chunk().ok_or(JpegError::Truncated)?));
-    *place += length;
+    *offset += length;
     if length < 2 {
         return Err(JpegError::SegmentLength);
     }
@@ -279,48 +279,48 @@ impl Scan {
     /// Reads the AC values of a block. `ended` is the number of blocks, counted from this one on, that have
     /// no more codes. Returns `None` if a code is missing or invalid.
     fn ac(&self, bits: &mut Bits<'_>, table: &Table, nonzero: &mut u64, ended: &mut u64) -> Option<()> {
-        let mut place = self.first;
-        while *ended == 0 && place <= self.last {
+        let mut position = self.first;
+        while *ended == 0 && position <= self.last {
             let (entry, window) = bits.symbol(table)?;
             if entry.is_end() {
                 *ended = (1 << entry.size()) + entry.bits(window);
                 break;
             }
-            place = self.skip_zeros(bits, place, entry.run(), *nonzero);
+            position = self.skip_zeros(bits, position, entry.run(), *nonzero);
             if entry.size() > 0 {
                 // The run of zeros goes beyond the end of the block.
-                if place > self.last {
+                if position > self.last {
                     return None;
                 }
-                *nonzero |= 1 << place;
+                *nonzero |= 1 << position;
             }
-            place += 1;
+            position += 1;
         }
         if *ended > 0 {
-            self.skip_zeros(bits, place, usize::MAX, *nonzero);
+            self.skip_zeros(bits, position, usize::MAX, *nonzero);
             *ended -= 1;
         }
         Some(())
     }
 
-    /// Skips `zeros` values that are 0, starting at `place`. In a [`Content::MoreAc`] scan, also skips the
-    /// values between them that are not 0, and reads the one bit that each of these has. Returns the place of
+    /// Skips `zeros` values that are 0, starting at `position`. In a [`Content::MoreAc`] scan, also skips the
+    /// values between them that are not 0, and reads the one bit that each of these has. Returns the position of
     /// the value after them.
-    fn skip_zeros(&self, bits: &mut Bits<'_>, mut place: usize, mut zeros: usize, nonzero: u64) -> usize {
+    fn skip_zeros(&self, bits: &mut Bits<'_>, mut position: usize, mut zeros: usize, nonzero: u64) -> usize {
         if self.content == Content::FirstAc {
-            return place.saturating_add(zeros);
+            return position.saturating_add(zeros);
         }
-        while place <= self.last {
-            if nonzero >> place & 1 == 1 {
+        while position <= self.last {
+            if nonzero >> position & 1 == 1 {
                 bits.skip(1);
             } else if zeros == 0 {
                 break;
             } else {
                 zeros -= 1;
             }
-            place += 1;
+            position += 1;
         }
-        place
+        position
     }
 }
 
@@ -375,13 +375,13 @@ mod tests {
 
     /// Returns the range of the segment with the marker `wanted`.
     fn segment_of(file: &[u8], wanted: u8) -> std::ops::Range<usize> {
-        let mut place = 2;
+        let mut offset = 2;
         loop {
-            let marker = next_marker(file, &mut place).unwrap();
-            let start = place - 2;
-            segment(file, &mut place).unwrap();
+            let marker = next_marker(file, &mut offset).unwrap();
+            let start = offset - 2;
+            segment(file, &mut offset).unwrap();
             if marker == wanted {
-                return start..place;
+                return start..offset;
             }
         }
     }

@@ -56,8 +56,8 @@ impl Entropy {
 #[derive(Debug)]
 pub(crate) struct Bits<'a> {
     bytes: &'a [u8],
-    /// Number of the next bit in `bytes`.
-    place: usize,
+    /// Number of bits of `bytes` that were read.
+    read: usize,
     /// Ends of the restart intervals in bytes, from the current one on.
     ends: &'a [usize],
 }
@@ -75,20 +75,20 @@ const ZIGZAG: [u8; 64] = [
 
 impl<'a> Bits<'a> {
     pub(crate) fn new(entropy: &'a Entropy) -> Self {
-        Self { bytes: &entropy.bytes, place: 0, ends: &entropy.ends }
+        Self { bytes: &entropy.bytes, read: 0, ends: &entropy.ends }
     }
 
     /// Returns the next bits, the first of which is the most significant one. At least 57 bits are valid.
     /// Returns `None` after the end of the scan.
     #[inline(always)]
     fn window(&self) -> Option<u64> {
-        let bytes = self.bytes.get(self.place >> 3..)?.first_chunk()?;
-        Some(u64::from_be_bytes(*bytes) << (self.place & 7))
+        let bytes = self.bytes.get(self.read >> 3..)?.first_chunk()?;
+        Some(u64::from_be_bytes(*bytes) << (self.read & 7))
     }
 
     /// Reads a block. If `kept` is set, multiplies each value by its quantiser and stores it in the given
     /// block, which must be all 0. `before` is the DC value of the component's previous block, and afterwards
-    /// that of this block. Returns a place, in zigzag order, after which all values are 0, or `None` if a
+    /// that of this block. Returns a position, in zigzag order, after which all values are 0, or `None` if a
     /// code is invalid or missing.
     #[inline(always)]
     pub(crate) fn block(
@@ -107,25 +107,25 @@ impl<'a> Bits<'a> {
         if let Some((quantisers, block)) = &mut kept {
             block[0] = before.wrapping_mul(quantisers[0]);
         }
-        self.place += entry.total() as usize;
+        self.read += entry.total() as usize;
 
-        let (mut place, mut last) = (1, 0);
-        while place < 64 {
+        let (mut position, mut last) = (1, 0);
+        while position < 64 {
             let mut window = self.window()?;
-            let end = self.place + MAX_USED;
-            while self.place <= end {
+            let end = self.read + MAX_USED;
+            while self.read <= end {
                 let entry = ac.look_up(window);
-                self.place += entry.total() as usize;
-                place += entry.run();
-                if place > 63 {
+                self.read += entry.total() as usize;
+                position += entry.run();
+                if position > 63 {
                     return entry.is_end().then_some(last);
                 }
                 if let Some((quantisers, block)) = &mut kept {
-                    block[usize::from(ZIGZAG[place])] = entry.value(window) * quantisers[place];
+                    block[usize::from(ZIGZAG[position])] = entry.value(window) * quantisers[position];
                 }
-                last = place;
-                place += 1;
-                if place == 64 {
+                last = position;
+                position += 1;
+                if position == 64 {
                     break;
                 }
                 window <<= entry.total();
@@ -139,13 +139,13 @@ impl<'a> Bits<'a> {
     pub(crate) fn symbol(&mut self, table: &Table) -> Option<(Entry, u64)> {
         let window = self.window()?;
         let entry = table.look_up(window);
-        self.place += entry.total() as usize;
+        self.read += entry.total() as usize;
         entry.is_valid().then_some((entry, window))
     }
 
     /// Skips `count` bits.
     pub(crate) fn skip(&mut self, count: usize) {
-        self.place += count;
+        self.read += count;
     }
 
     /// Skips the rest of this restart interval and moves to the next one. Returns `None` if this interval is
@@ -153,28 +153,28 @@ impl<'a> Bits<'a> {
     pub(crate) fn skip_to_restart(&mut self) -> Option<()> {
         self.check()?;
         let (&end, ends) = self.ends.split_first().filter(|(_, ends)| !ends.is_empty())?;
-        (self.place, self.ends) = (end * 8, ends);
+        (self.read, self.ends) = (end * 8, ends);
         Some(())
     }
 
     /// Moves to the next restart interval. Returns `None` if this one is the last, or is not read to its end.
     pub(crate) fn restart(&mut self) -> Option<()> {
         let (&end, ends) = self.ends.split_first()?;
-        if self.place.div_ceil(8) != end || ends.is_empty() {
+        if self.read.div_ceil(8) != end || ends.is_empty() {
             return None;
         }
-        (self.place, self.ends) = (end * 8, ends);
+        (self.read, self.ends) = (end * 8, ends);
         Some(())
     }
 
     /// True if fewer than 16 bits are left in the interval. The longest code has 16 bits, and the padding at
     /// the end of an interval need not be a valid code.
     pub(crate) fn is_at_end(&self) -> bool {
-        self.ends.first().is_none_or(|&end| self.place + 16 > end * 8)
+        self.ends.first().is_none_or(|&end| self.read + 16 > end * 8)
     }
 
     /// Returns `None` if more bits were read than the interval has.
     pub(crate) fn check(&self) -> Option<()> {
-        self.ends.first().filter(|&&end| self.place <= end * 8).map(|_| ())
+        self.ends.first().filter(|&&end| self.read <= end * 8).map(|_| ())
     }
 }

@@ -54,16 +54,16 @@ impl<'a> Header<'a> {
             restart: 0,
             scan: 0,
         };
-        let mut place = 2;
+        let mut offset = 2;
         loop {
-            let (&[0xFF, marker], rest) = file.get(place..)?.split_first_chunk()? else { return None };
+            let (&[0xFF, marker], rest) = file.get(offset..)?.split_first_chunk()? else { return None };
             if marker == 0xFF {
-                place += 1; // padding
+                offset += 1; // padding
                 continue;
             }
             let length = usize::from(u16::from_be_bytes(*rest.first_chunk()?));
             let segment = rest.get(2..length)?;
-            place += 2 + length;
+            offset += 2 + length;
             match marker {
                 0xC0 | 0xC1 => header.frame(segment)?,
                 0xC4 => header.codes.read(segment)?,
@@ -74,7 +74,7 @@ impl<'a> Header<'a> {
                 }
                 0xDA => {
                     header.start_of_scan(segment)?;
-                    header.scan = place;
+                    header.scan = offset;
                     return Some(header);
                 }
                 // A segment of Adobe, which may declare colours other than YCbCr.

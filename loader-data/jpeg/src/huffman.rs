@@ -202,8 +202,8 @@ impl Table {
                 let entry = entry(length, symbol).0;
                 *self.entries.get_mut(number)? = entry;
                 if length <= SHORT {
-                    let place = (next >> (16 - SHORT)) as usize;
-                    self.short[place..place + (1 << (SHORT - length))].fill(entry);
+                    let first = (next >> (16 - SHORT)) as usize;
+                    self.short[first..first + (1 << (SHORT - length))].fill(entry);
                 }
                 next += step;
             }

@@ -65,16 +65,16 @@ impl Picture {
 
     /// Returns `width` pixels of row `y` of the image, from column `x` on.
     pub(super) fn row(&self, x: u32, y: u32, width: u32) -> &[u8] {
-        let start = self.place(x, y);
+        let start = self.offset(x, y);
         &self.bytes[start..start + width as usize * RGB]
     }
 
     pub(super) fn row_mut(&mut self, x: u32, y: u32, width: u32) -> &mut [u8] {
-        let start = self.place(x, y);
+        let start = self.offset(x, y);
         &mut self.bytes[start..start + width as usize * RGB]
     }
 
-    fn place(&self, x: u32, y: u32) -> usize {
+    fn offset(&self, x: u32, y: u32) -> usize {
         let Area { x: left, y: top, size } = self.area;
         ((y - top) as usize * size.width as usize + (x - left) as usize) * RGB
     }

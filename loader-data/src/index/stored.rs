@@ -67,7 +67,7 @@ pub(crate) fn store(place: &IndexPlace, kind: Kind, file: &DataFile, words: &[u6
     }
 }
 
-/// Returns the path of the index, or `None` if there is no place for one.
+/// Returns the path of the index, or `None` if none is stored.
 fn path_of(place: &IndexPlace, kind: Kind, file: &DataFile) -> Option<PathBuf> {
     let folder = match place {
         IndexPlace::None => return None,
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_no_error() {
+    fn a_folder_that_cannot_be_written_is_no_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = data_file(folder.path());
         // A file cannot be a folder, also for root.
@@ -242,7 +242,7 @@ mod tests {
         let inside_a_file = IndexPlace::Folder(folder.path().join("file/inside"));
         store(&inside_a_file, KIND, &file, &[1]);
         assert_eq!(load(&inside_a_file, KIND, &file), None);
-        // A folder or a named pipe in the place of the index.
+        // A folder or a named pipe in place of the index.
         fs::create_dir(folder.path().join("data.bin.index")).unwrap();
         store(&IndexPlace::Beside, KIND, &file, &[1]);
         assert_eq!(load(&IndexPlace::Beside, KIND, &file), None);

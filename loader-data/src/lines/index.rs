@@ -212,7 +212,7 @@ fn last(numbers: &[u64]) -> u64 {
 
 /// Copies `items` to the beginning of `free` and returns the rest.
 fn append<'a, T: Element>(free: &'a mut [T], items: &[T]) -> &'a mut [T] {
-    let (place, rest) = free.split_at_mut(items.len());
-    place.copy_from_slice(items);
+    let (room, rest) = free.split_at_mut(items.len());
+    room.copy_from_slice(items);
     rest
 }

@@ -116,8 +116,8 @@ impl Lines {
         parse: impl Fn(&[u8]) -> Result<T, DataProblem>,
     ) -> Result<Vec<T>> {
         let mut wanted = Vec::with_capacity(indices.len());
-        for (place, &index) in indices.iter().enumerate() {
-            wanted.push((self.locate(index)?, place));
+        for (position, &index) in indices.iter().enumerate() {
+            wanted.push((self.locate(index)?, position));
         }
         wanted.sort_unstable_by_key(|(line, _)| line.index);
         let mut parsed: Vec<Option<T>> = indices.iter().map(|_| None).collect();
@@ -128,14 +128,14 @@ impl Lines {
             let blob = self.files.open(of_file[0].0.file)?;
             for (run, bytes) in iter::zip(runs, blob.read_ranges(&ranges)?) {
                 let start = run[0].0.bytes.start;
-                for (line, place) in run {
+                for (line, position) in run {
                     let line_bytes = (line.bytes.start - start) as usize..(line.bytes.end - start) as usize;
                     let value = parse(&bytes[line_bytes]).map_err(|problem| self.error(line, problem))?;
-                    parsed[*place] = Some(value);
+                    parsed[*position] = Some(value);
                 }
             }
         }
-        Ok(parsed.into_iter().map(|value| value.expect("each place is in one run")).collect())
+        Ok(parsed.into_iter().map(|value| value.expect("each position is in one run")).collect())
     }
 
     /// Finds line `index` and checks its length.

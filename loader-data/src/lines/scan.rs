@@ -150,9 +150,9 @@ mod tests {
                     let part = scan(reader, start..start + part_len, blank_lines).unwrap();
                     for gap in &part.gaps {
                         // The run begins with a blank line that is after as many other lines as it says.
-                        let place = lines.iter().position(|&(start, _)| start == gap.start).unwrap();
-                        prop_assert!(lines[place..place + gap.count as usize].iter().all(|&(_, blank)| blank));
-                        let before = lines[..place].iter().filter(|&&(_, blank)| !blank).count();
+                        let first = lines.iter().position(|&(start, _)| start == gap.start).unwrap();
+                        prop_assert!(lines[first..first + gap.count as usize].iter().all(|&(_, blank)| blank));
+                        let before = lines[..first].iter().filter(|&&(_, blank)| !blank).count();
                         prop_assert_eq!(before, starts.len() + gap.row as usize);
                         skipped += gap.count as usize;
                     }

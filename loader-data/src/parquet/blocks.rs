@@ -65,20 +65,20 @@ impl Iterator for Draws {
             return None;
         }
         let mut at = below(&mut self.rng, self.remaining) as usize;
-        let place = self.open.iter().position(|open| match at.checked_sub(open.rows.len()) {
+        let position = self.open.iter().position(|open| match at.checked_sub(open.rows.len()) {
             Some(rest) => {
                 at = rest;
                 false
             }
             None => true,
         });
-        let place = place.expect("`remaining` is the sum of the rows of the open groups");
-        let open = &mut self.open[place];
+        let position = position.expect("`remaining` is the sum of the rows of the open groups");
+        let open = &mut self.open[position];
         let (group, row) = (open.group, open.rows.swap_remove(at) as usize);
         let is_last = open.rows.is_empty();
         self.remaining -= 1;
         if is_last {
-            self.open.remove(place);
+            self.open.remove(position);
         }
         Some(Drawn { group, row, is_last })
     }

@@ -168,31 +168,31 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Parquet<R> {
     }
 
     fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<R>> {
-        // The places in the batch, ordered by the row.
-        let mut places: Vec<usize> = (0..indices.len()).collect();
-        places.sort_by_key(|&place| indices[place]);
+        // The positions in the batch, ordered by the row.
+        let mut positions: Vec<usize> = (0..indices.len()).collect();
+        positions.sort_by_key(|&position| indices[position]);
         let mut samples: Vec<Option<R>> = Vec::new();
         samples.resize_with(indices.len(), || None);
         let rows = self.table.samples();
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rest = &places[..];
+        let mut rest = &positions[..];
         while let Some(&first) = rest.first() {
             assert!(indices[first] < self.len(), "index {} of {} rows", indices[first], self.len());
             let index = self.table.group_of(indices[first]);
             let group = self.table.group(index);
             let start = group.first as usize;
-            let count = rest.partition_point(|&place| indices[place] < start + group.rows);
+            let count = rest.partition_point(|&position| indices[position] < start + group.rows);
             let of_group;
             (of_group, rest) = rest.split_at(count);
-            let mut wanted: Vec<usize> = of_group.iter().map(|&place| indices[place] - start).collect();
+            let mut wanted: Vec<usize> = of_group.iter().map(|&position| indices[position] - start).collect();
             wanted.dedup();
             let found = cache.read(&self.table, index, &wanted, self.cache_bytes)?;
             let mut number = 0;
-            for &place in of_group {
-                let row = indices[place] - start;
+            for &position in of_group {
+                let row = indices[position] - start;
                 number += usize::from(wanted[number] < row);
                 let (batch, at) = found.locate(row, number);
-                samples[place] =
+                samples[position] =
                     Some(rows.sample(batch, at).map_err(|problem| self.table.error(group, row, problem))?);
             }
         }

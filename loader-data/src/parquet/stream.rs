@@ -319,8 +319,8 @@ fn draw<R: DeserializeOwned + 'static>(
     limit: u64,
 ) -> Result<R> {
     let group = table.group(drawn.group);
-    let place = match decoded.iter().position(|(group, _)| *group == drawn.group) {
-        Some(place) => place,
+    let position = match decoded.iter().position(|(group, _)| *group == drawn.group) {
+        Some(position) => position,
         None => {
             let used: u64 =
                 decoded.iter().filter_map(|(_, decoded)| decoded.as_ref().ok()).map(|it| it.bytes).sum();
@@ -341,7 +341,7 @@ fn draw<R: DeserializeOwned + 'static>(
             decoded.len() - 1
         }
     };
-    match &decoded[place].1 {
+    match &decoded[position].1 {
         Ok(rows) => {
             let (batch, at) = rows.locate(drawn.row);
             samples.sample(batch, at).map_err(|problem| table.error(group, drawn.row, problem))

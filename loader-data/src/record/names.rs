@@ -34,9 +34,9 @@ impl Names {
     fn share(&mut self, name: &str) -> Arc<str> {
         let (before, after) = self.seen.split_at(self.next);
         let found = after.iter().chain(before).position(|seen| **seen == *name);
-        if let Some(place) = found.map(|distance| (self.next + distance) % self.seen.len()) {
-            self.next = (place + 1) % self.seen.len();
-            return Arc::clone(&self.seen[place]);
+        if let Some(position) = found.map(|distance| (self.next + distance) % self.seen.len()) {
+            self.next = (position + 1) % self.seen.len();
+            return Arc::clone(&self.seen[position]);
         }
         let name: Arc<str> = name.into();
         if self.seen.len() < MAX_NAMES && name.len() <= MAX_LEN {

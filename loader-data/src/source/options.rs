@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// How files are read from S3, Google Cloud Storage, Azure and HTTP servers.
 ///
-/// The options have no credentials: each process reads these from its environment. `docs/data.md` lists the places.
+/// The options have no credentials: each process reads these from its environment. `docs/data.md` lists the locations.
 ///
 /// # Examples
 /// ```

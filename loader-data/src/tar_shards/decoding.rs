@@ -78,11 +78,11 @@ impl Decoding {
         let mut names: Vec<String> = sample.fields.iter().map(|(field, _)| field.clone()).collect();
         for (new_name, alternatives) in &self.renamed {
             let find = |name: &String| sample.fields.iter().position(|(field, _)| field == name);
-            let Some(place) = alternatives.iter().find_map(find) else { continue };
-            if names[place] != *new_name && (names.contains(new_name) || [KEY, URL].contains(&&**new_name)) {
+            let Some(at) = alternatives.iter().find_map(find) else { continue };
+            if names[at] != *new_name && (names.contains(new_name) || [KEY, URL].contains(&&**new_name)) {
                 return Err(DataProblem::DuplicateField { field: new_name.clone() });
             }
-            names[place].clone_from(new_name);
+            names[at].clone_from(new_name);
         }
         Ok(names)
     }

@@ -345,10 +345,10 @@ mod tests {
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/fixtures/tar");
             let mut bytes = fs::read(fixtures.join(names[file])).unwrap();
             for (index, value) in changes {
-                let place = index.index(bytes.len());
-                bytes[place] = value;
+                let offset = index.index(bytes.len());
+                bytes[offset] = value;
                 // Most changes only break a checksum; so some of them are given the right one.
-                let block = place / 512 * 512;
+                let block = offset / 512 * 512;
                 if in_headers && let Some(block) = bytes.get_mut(block..block + 512) && file < 4 {
                     block[148..156].fill(b' ');
                     let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();

@@ -88,7 +88,7 @@ impl<T: Token> TokenDocuments<T> {
     /// Returns the number of tokens of each document in order, for example to put documents of similar length into a
     /// batch. Reads no file.
     pub fn lengths(&self) -> impl Iterator<Item = usize> {
-        (0..self.documents.len()).map(|index| self.documents.place(index).2)
+        (0..self.documents.len()).map(|index| self.documents.locate(index).2)
     }
 }
 
@@ -164,7 +164,7 @@ impl Documents {
 
     /// The file of document `index`, the number of tokens before the document in the file, and the number of tokens
     /// in the sample.
-    fn place(&self, index: usize) -> (usize, u64, usize) {
+    fn locate(&self, index: usize) -> (usize, u64, usize) {
         let (file_ends, ends) = (self.file_ends.as_slice(), self.ends.as_slice());
         let file = file_ends.partition_point(|&end| end <= index as u64);
         let first = file.checked_sub(1).map_or(0, |before| file_ends[before] as usize);
@@ -180,7 +180,7 @@ impl Documents {
             let problem = DataProblem::InvalidOption { option: "index", reason };
             return Err(DataError::new(self.files.get(0).location, problem));
         }
-        let (file, start, len) = self.place(index);
+        let (file, start, len) = self.locate(index);
         let blob = self.files.open(file)?;
         let offset = start * self.dtype.size() as u64;
         read(&blob, offset, self.dtype, len, Accepted::new::<T>(self.vocabulary))

@@ -240,15 +240,15 @@ fn the_checksum_of_the_compression_is_checked() {
         let bytes = fs::read(fixture(name)).unwrap();
         let whole: Vec<_> = all(&TarShards::open(fixture(name)).unwrap()).into_iter().map(show).collect();
         let mut same = 0;
-        for place in 20..bytes.len() {
+        for offset in 20..bytes.len() {
             let mut changed = bytes.clone();
-            changed[place] ^= 0x10;
+            changed[offset] ^= 0x10;
             let path = folder.path().join(name);
             write_old(&path, &changed);
             let samples: Vec<_> = all(&TarShards::open(&path).unwrap()).into_iter().map(show).collect();
             // Some changes decompress to the same, such as another distance in a run of zeros.
             same += usize::from(samples == whole);
-            assert!(samples == whole || samples.iter().any(Result::is_err), "{name} changed at {place}");
+            assert!(samples == whole || samples.iter().any(Result::is_err), "{name} changed at {offset}");
         }
         assert!(same < 10, "{same} changes of {name} were not noticed");
     }

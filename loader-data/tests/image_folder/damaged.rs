@@ -93,13 +93,13 @@ fn a_jpeg_with_fewer_rows_than_its_header_says_fails() {
 fn replace_markers(file: &[u8], from: u8, to: u8) -> (Vec<u8>, usize) {
     let mut file = file.to_vec();
     let mut count = 0;
-    let mut place = 2;
-    while file[place + 1] != 0xDA {
-        if file[place + 1] == from {
-            file[place + 1] = to;
+    let mut offset = 2;
+    while file[offset + 1] != 0xDA {
+        if file[offset + 1] == from {
+            file[offset + 1] = to;
             count += 1;
         }
-        place += 2 + usize::from(u16::from_be_bytes([file[place + 2], file[place + 3]]));
+        offset += 2 + usize::from(u16::from_be_bytes([file[offset + 2], file[offset + 3]]));
     }
     (file, count)
 }
@@ -130,9 +130,9 @@ fn a_jpeg_without_one_of_its_tables_fails() {
             for missing in 0..count {
                 let mut broken = file.clone();
                 let found = broken.windows(2).enumerate().filter(|(_, pair)| *pair == [0xFF, marker]);
-                let place = found.map(|(place, _)| place).nth(missing).unwrap();
+                let offset = found.map(|(offset, _)| offset).nth(missing).unwrap();
                 // One flipped bit turns the segment into an APP segment or an unknown one.
-                broken[place + 1] ^= 0x20;
+                broken[offset + 1] ^= 0x20;
                 assert!(pixels("broken.jpg", &broken).is_err(), "{name}: table {missing} of {marker:x}");
             }
         }

@@ -93,10 +93,10 @@ fn is_mapped(start: usize, len: usize) -> bool {
 /// Writes a result for the caller.
 ///
 /// # Safety
-/// `place` must be valid for a write, as the driver's interface requires.
-unsafe fn answer<T>(place: *mut T, value: T) -> c_int {
+/// `result` must be valid for a write, as the driver's interface requires.
+unsafe fn answer<T>(result: *mut T, value: T) -> c_int {
     // SAFETY: as above.
-    unsafe { place.write(value) };
+    unsafe { result.write(value) };
     SUCCESS
 }
 

@@ -29,9 +29,9 @@ fn main() {
 #[derive(Default)]
 struct Steps {
     manifest: String,
-    /// `run.toml` at this place of the tutorial.
+    /// `run.toml` at this point of the tutorial.
     options: String,
-    /// `src/main.rs` at this place of the tutorial.
+    /// `src/main.rs` at this point of the tutorial.
     program: String,
     /// The versions of `src/main.rs` that a command runs.
     programs: Vec<String>,
@@ -60,8 +60,8 @@ impl Steps {
             lines.flat_map(|line| [&line[1..], "\n"]).collect()
         };
         let (old, new) = (side('-'), side('+'));
-        let places = self.program.matches(&old).count();
-        assert_eq!(places, 1, "line {number}: the program must have these lines once:\n{old}");
+        let found = self.program.matches(&old).count();
+        assert_eq!(found, 1, "line {number}: the program must have these lines once:\n{old}");
         self.program = self.program.replacen(&old, &new, 1);
     }
 

@@ -69,7 +69,7 @@ fn each_command_prints_what_the_tutorial_says() {
 fn matches(pattern: &str, line: &str) -> bool {
     let Some((head, tail)) = pattern.split_once("...") else { return pattern == line };
     let Some(rest) = line.strip_prefix(head) else { return false };
-    (0..=rest.len()).filter(|&place| rest.is_char_boundary(place)).any(|place| matches(tail, &rest[place..]))
+    (0..=rest.len()).filter(|&start| rest.is_char_boundary(start)).any(|start| matches(tail, &rest[start..]))
 }
 
 #[test]

@@ -92,10 +92,10 @@ fn changing_a_batch_does_not_change_a_tensor_that_the_worker_keeps() {
     for workers in [0, 1, 2] {
         let loader =
             DataLoader::builder(Noise { count: 60 }).batch_size(4).num_workers(workers).collate(with_mask);
-        for (place, batch) in loader.build().unwrap().iter().unwrap().enumerate() {
+        for (number, batch) in loader.build().unwrap().iter().unwrap().enumerate() {
             let (mut numbers, mut mask) = batch.unwrap();
-            assert_eq!(mask.as_slice(), [1.0; 8], "{workers} workers, batch {place}");
-            assert_eq!(numbers.as_slice()[0], 4 * place as u64);
+            assert_eq!(mask.as_slice(), [1.0; 8], "{workers} workers, batch {number}");
+            assert_eq!(numbers.as_slice()[0], 4 * number as u64);
             // Only the program has a handle on `numbers`.
             numbers.as_mut_slice().unwrap().fill(0);
             match mask.as_mut_slice() {

@@ -183,8 +183,8 @@ fn panics_that_abort_a_worker_are_printed() {
         assert_eq!(count(&is_it), 1, "{message}: {text}");
     }
     // Rust's own panics about them are in other files.
-    let is_place = |line: &str| line.contains("panicked at") && line.contains("tests/src/datasets/fault.rs:");
-    assert_eq!(count(&is_place), 3, "{text}");
+    let in_file = |line: &str| line.contains("panicked at") && line.contains("tests/src/datasets/fault.rs:");
+    assert_eq!(count(&in_file), 3, "{text}");
 }
 
 #[test]

@@ -44,7 +44,7 @@ enum Where {
     Destructor,
 }
 
-/// Four samples; the worker is stuck in sample 2, unless another place is named.
+/// Four samples; the worker is stuck in sample 2, unless it is stuck elsewhere.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stuck(Where);
 
@@ -108,7 +108,7 @@ impl Drop for Stuck {
 fn a_drop_ends_a_worker_wherever_it_is_stuck() {
     alone(|| {
         let before = Before::take();
-        let places = [
+        let cases = [
             Where::Stopped,
             Where::StoppedInSetup,
             Where::HandlesSigterm,
@@ -120,19 +120,21 @@ fn a_drop_ends_a_worker_wherever_it_is_stuck() {
         ];
         // In parallel, because most of these drops wait for several seconds.
         thread::scope(|scope| {
-            for place in places {
+            for how in cases {
                 scope.spawn(move || {
-                    let builder = DataLoader::builder(Stuck(place)).num_workers(1).timeout(TIMEOUT);
+                    let builder = DataLoader::builder(Stuck(how)).num_workers(1).timeout(TIMEOUT);
                     let mut batches = builder.build().unwrap().iter().unwrap();
                     let pid = batches.worker_pids()[0];
                     let error = batches.by_ref().take(4).find_map(Result::err);
-                    match place {
+                    match how {
                         Where::Destructor => assert!(error.is_none(), "{error:?}"),
-                        _ => assert!(matches!(error, Some(Error::TimedOut { .. })), "{place:?}: {error:?}"),
+                        _ => {
+                            assert!(matches!(error, Some(Error::TimedOut { .. })), "{how:?}: {error:?}")
+                        }
                     }
                     let ((), took) = timed(|| drop(batches));
-                    println!("{place:?}: dropped in {took:?}");
-                    assert!(took < DROP && !processes::exists(pid), "{place:?}: {took:?}");
+                    println!("{how:?}: dropped in {took:?}");
+                    assert!(took < DROP && !processes::exists(pid), "{how:?}: {took:?}");
                 });
             }
         });
@@ -145,7 +147,7 @@ fn a_drop_ends_a_worker_wherever_it_is_stuck() {
 fn with_sample_timeout_a_stuck_worker_is_replaced_and_one_batch_is_lost() {
     alone(|| {
         let before = Before::take();
-        let places = [
+        let cases = [
             Where::Stopped,
             Where::HandlesSigterm,
             Where::BlocksSignals,
@@ -153,18 +155,18 @@ fn with_sample_timeout_a_stuck_worker_is_replaced_and_one_batch_is_lost() {
             Where::Reads,
             Where::OtherProgram,
         ];
-        for place in places {
-            let builder = DataLoader::builder(Stuck(place)).num_workers(2).sample_timeout(TIMEOUT);
+        for how in cases {
+            let builder = DataLoader::builder(Stuck(how)).num_workers(2).sample_timeout(TIMEOUT);
             let batches = builder.on_warning(|_| {}).build().unwrap().iter().unwrap();
             let (batches, took) = timed(|| batches.collect::<Vec<_>>());
-            println!("{place:?}: the epoch took {took:?}");
+            println!("{how:?}: the epoch took {took:?}");
             assert_soon(took);
             let [Ok(zero), Ok(one), Err(Error::DatasetFailed { index: Some(2), .. }), Ok(three)] =
                 &batches[..]
             else {
-                panic!("{place:?}: {batches:?}");
+                panic!("{how:?}: {batches:?}");
             };
-            assert_eq!([zero, one, three].map(|batch| batch.as_slice()[0]), [0, 1, 3], "{place:?}");
+            assert_eq!([zero, one, three].map(|batch| batch.as_slice()[0]), [0, 1, 3], "{how:?}");
         }
         before.assert_nothing_left();
     });

@@ -34,9 +34,9 @@ enum Fork {
     Daemon,
 }
 
-/// Where user code forks.
+/// The user code that calls `fork`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Place {
+enum Caller {
     Setup,
     WorkerInit,
     Get,
@@ -52,26 +52,26 @@ enum Place {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Forks {
     how: Fork,
-    place: Place,
+    caller: Caller,
     folder: PathBuf,
 }
 
 impl Forks {
     /// Makes samples `0..count` fork once each.
-    fn prepare(how: Fork, place: Place, count: usize) -> (Self, tempfile::TempDir) {
+    fn prepare(how: Fork, caller: Caller, count: usize) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         put_tokens(folder.path(), &(0..count).map(|sample| (sample, 1)).collect::<Vec<_>>());
-        (Self { how, place, folder: folder.path().to_owned() }, folder)
+        (Self { how, caller, folder: folder.path().to_owned() }, folder)
     }
 
-    /// Forks if this is the place and `sample` has not forked yet. Both processes return; true in the child.
-    fn fork_at(&self, place: Place, sample: usize) -> bool {
-        place == self.place && take_token(&self.folder, sample) && fork(self.how, place)
+    /// Forks if `caller` is to fork and `sample` has not forked yet. Both processes return; true in the child.
+    fn fork_at(&self, caller: Caller, sample: usize) -> bool {
+        caller == self.caller && take_token(&self.folder, sample) && fork(self.how, caller)
     }
 
     /// The same for functions that do not get the dataset; they use [`FORKS`].
-    fn fork_of_process(place: Place) -> bool {
-        FORKS.get().is_some_and(|forks| forks.fork_at(place, 0))
+    fn fork_of_process(caller: Caller) -> bool {
+        FORKS.get().is_some_and(|forks| forks.fork_at(caller, 0))
     }
 }
 
@@ -79,7 +79,7 @@ impl Forks {
 static FORKS: OnceLock<Forks> = OnceLock::new();
 
 /// True in the child.
-fn fork(how: Fork, place: Place) -> bool {
+fn fork(how: Fork, caller: Caller) -> bool {
     let result = match how {
         // SAFETY: unsound in general, because the process has other threads, but user code may do it.
         Fork::Library => i64::from(unsafe { libc::fork() }),
@@ -95,11 +95,11 @@ fn fork(how: Fork, place: Place) -> bool {
             // A child that writes into the slot during collation gets SIGSEGV. Any other child exits with
             // code 1.
             let is_right = match status {
-                WaitStatus::Signaled(_, Signal::SIGSEGV, _) => place == Place::Collate,
-                WaitStatus::Exited(_, 1) => place != Place::Collate,
+                WaitStatus::Signaled(_, Signal::SIGSEGV, _) => caller == Caller::Collate,
+                WaitStatus::Exited(_, 1) => caller != Caller::Collate,
                 _ => false,
             };
-            assert!(is_right, "{place:?}: {status:?}");
+            assert!(is_right, "{caller:?}: {status:?}");
         }
         // Lets the child go on first.
         _ if result > 0 => thread::sleep(Duration::from_millis(20)),
@@ -125,19 +125,19 @@ impl Dataset for Forking {
     fn setup(&mut self, _cx: &mut SampleContext) -> anyhow::Result<()> {
         // Without workers this may be set already. By then all forks are done.
         drop(FORKS.set(self.forks.clone()));
-        self.forks.fork_at(Place::Setup, 0);
+        self.forks.fork_at(Caller::Setup, 0);
         Ok(())
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<NoiseSample> {
-        self.forks.fork_at(Place::Get, index);
+        self.forks.fork_at(Caller::Get, index);
         self.noise.get(index, cx)
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<NoiseSample>> {
         let load = |&index| {
             cx.set_index(index);
-            self.forks.fork_at(Place::GetMany, index);
+            self.forks.fork_at(Caller::GetMany, index);
             self.get(index, cx)
         };
         indices.iter().map(load).collect()
@@ -153,7 +153,7 @@ impl IterableDataset for Forking {
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<NoiseSample>> + Send> {
         Ok(shard.of(0..self.noise.count as u64).map(|number| {
-            self.forks.fork_at(Place::Next, number as usize);
+            self.forks.fork_at(Caller::Next, number as usize);
             self.noise.get(number as usize, cx)
         }))
     }
@@ -172,7 +172,7 @@ impl From<(Tensor<u64>, Tensor<f32>)> for ForkingBatch {
 
 impl Serialize for ForkingBatch {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Forks::fork_of_process(Place::Encode);
+        Forks::fork_of_process(Caller::Encode);
         (&self.0, &self.1).serialize(serializer)
     }
 }
@@ -181,7 +181,7 @@ fn forking_collate(samples: Vec<NoiseSample>) -> anyhow::Result<ForkingBatch> {
     // A part of the batch is made before the fork, the rest after it.
     let numbers: Vec<u64> = samples.iter().map(|(number, ..)| *number).collect();
     let mut numbers = Tensor::from_slice(&numbers, [numbers.len()])?;
-    if Forks::fork_of_process(Place::Collate) {
+    if Forks::fork_of_process(Caller::Collate) {
         // The worker's batch must not contain this, although it is built in the same slot.
         numbers.as_mut_slice()?.fill(u64::MAX);
     }
@@ -190,7 +190,7 @@ fn forking_collate(samples: Vec<NoiseSample>) -> anyhow::Result<ForkingBatch> {
 }
 
 fn forking_worker_init(_worker: &WorkerInfo) -> anyhow::Result<()> {
-    Forks::fork_of_process(Place::WorkerInit);
+    Forks::fork_of_process(Caller::WorkerInit);
     Ok(())
 }
 
@@ -215,22 +215,22 @@ fn load_in_order(dataset: Forking, workers: usize) -> Epoch {
 
 /// Loads an epoch whose dataset forks `count` times. The epoch must be that of a dataset that does not fork,
 /// and the forked children must have ended.
-fn assert_children_end(how: Fork, place: Place, count: usize) {
+fn assert_children_end(how: Fork, caller: Caller, count: usize) {
     let before = Before::take();
-    let (forks, tokens) = Forks::prepare(how, place, count);
+    let (forks, tokens) = Forks::prepare(how, caller, count);
     let dataset = Forking { noise: Noise { count: 200 }, forks };
-    let load = |workers| match place {
-        Place::Next => load_in_order(dataset.clone(), workers),
+    let load = |workers| match caller {
+        Caller::Next => load_in_order(dataset.clone(), workers),
         _ => load_by_index(dataset.clone(), workers),
     };
     let ((digest, restarts), took) = timed(|| load(2));
-    println!("{how:?} in {place:?}: {took:?}");
+    println!("{how:?} in {caller:?}: {took:?}");
     assert_eq!(std::fs::read_dir(tokens.path()).unwrap().count(), 0, "all forks were made");
     assert_soon(took);
     // All forks are done, so main itself can load the epoch.
-    assert_eq!(digest, load(0).0, "{how:?} in {place:?}");
+    assert_eq!(digest, load(0).0, "{how:?} in {caller:?}");
     // With `daemon` the worker itself ends, and is replaced.
-    assert_eq!(restarts, if how == Fork::Daemon { count as u64 } else { 0 }, "{how:?} in {place:?}");
+    assert_eq!(restarts, if how == Fork::Daemon { count as u64 } else { 0 }, "{how:?} in {caller:?}");
     drop(tokens);
     before.assert_nothing_left();
 }
@@ -238,18 +238,18 @@ fn assert_children_end(how: Fork, place: Place, count: usize) {
 #[test]
 fn user_code_forks_and_both_processes_return() {
     alone(|| {
-        for place in [
-            Place::Setup,
-            Place::WorkerInit,
-            Place::Get,
-            Place::GetMany,
-            Place::Collate,
-            Place::Encode,
-            Place::Next,
+        for caller in [
+            Caller::Setup,
+            Caller::WorkerInit,
+            Caller::Get,
+            Caller::GetMany,
+            Caller::Collate,
+            Caller::Encode,
+            Caller::Next,
         ] {
             for how in [Fork::Library, Fork::RawClone] {
-                let is_per_sample = matches!(place, Place::Get | Place::GetMany | Place::Next);
-                assert_children_end(how, place, if is_per_sample { 5 } else { 1 });
+                let is_per_sample = matches!(caller, Caller::Get | Caller::GetMany | Caller::Next);
+                assert_children_end(how, caller, if is_per_sample { 5 } else { 1 });
             }
         }
     });
@@ -258,8 +258,8 @@ fn user_code_forks_and_both_processes_return() {
 #[test]
 fn user_code_becomes_a_daemon() {
     alone(|| {
-        for place in [Place::Setup, Place::Get, Place::Collate, Place::Next] {
-            assert_children_end(Fork::Daemon, place, 1);
+        for caller in [Caller::Setup, Caller::Get, Caller::Collate, Caller::Next] {
+            assert_children_end(Fork::Daemon, caller, 1);
         }
     });
 }

@@ -105,9 +105,9 @@ fn iterators_of_several_loaders_take_turns() {
         let mut plain = [0, 1].map(|epoch| loader(0).epoch(epoch).unwrap());
         for _ in 0..34 {
             let expected = [0, 1].map(|epoch| plain[epoch].next().unwrap().unwrap().1);
-            for (place, batches) in iterators.iter_mut().enumerate() {
+            for (number, batches) in iterators.iter_mut().enumerate() {
                 let noise = batches.next().unwrap().unwrap().1;
-                assert_eq!(noise.as_slice(), expected[place % 2].as_slice());
+                assert_eq!(noise.as_slice(), expected[number % 2].as_slice());
             }
         }
         assert!(iterators.iter_mut().all(|batches| batches.next().is_none()));

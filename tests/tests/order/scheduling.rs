@@ -30,10 +30,10 @@ fn workers_get_tasks_in_turn() {
             let builder = DataLoader::builder(dataset).batch_size(batch_size).num_workers(workers);
             let batches = all(builder.prefetch_factor(1).build().unwrap().iter().unwrap());
             assert_eq!(batches.len(), 2 * workers);
-            for (place, (numbers, ids)) in batches.iter().enumerate() {
-                let first = (place * batch_size) as u64;
+            for (number, (numbers, ids)) in batches.iter().enumerate() {
+                let first = (number * batch_size) as u64;
                 assert!(numbers.as_slice().iter().copied().eq(first..first + batch_size as u64));
-                assert_eq!(ids.as_slice(), vec![(place % workers) as u64; batch_size]);
+                assert_eq!(ids.as_slice(), vec![(number % workers) as u64; batch_size]);
             }
         }
     }

@@ -121,17 +121,17 @@ fn tags_in(text: &str) -> Result<Vec<(usize, String)>, usize> {
     open.map_or(Ok(tags), Err)
 }
 
-/// Returns the places, as `file:line`, that name each row.
+/// Returns the locations, as `file:line`, that name each row.
 fn tagged() -> BTreeMap<String, Vec<String>> {
-    let mut places = BTreeMap::<String, Vec<String>>::new();
+    let mut locations = BTreeMap::<String, Vec<String>>::new();
     for source in sources() {
         let tags = tags_in(&fs::read_to_string(&source).unwrap());
         let tags = tags.unwrap_or_else(|line| panic!("{}:{line}: no test follows the tag", source.display()));
         for (line, row) in tags {
-            places.entry(row).or_default().push(format!("{}:{line}", source.display()));
+            locations.entry(row).or_default().push(format!("{}:{line}", source.display()));
         }
     }
-    places
+    locations
 }
 
 #[test]

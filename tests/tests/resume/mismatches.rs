@@ -177,7 +177,7 @@ fn fingerprints_of_the_user_are_compared() {
     assert_eq!((part, &theirs[..]), ("sampler", "batches(5, curriculum 1[20])"));
     // Of a sampler without a fingerprint, the first batches are compared.
     let rotated = |by: usize| {
-        let order: Vec<usize> = (0..20).map(|place| (place + by) % 20).collect();
+        let order: Vec<usize> = (0..20).map(|position| (position + by) % 20).collect();
         DataLoader::builder(Versioned(1)).batch_size(5).sampler(Anonymous(order)).build().unwrap()
     };
     let (part, ..) = mismatch(&rotated(1), &state_after(&rotated(0), 1));

@@ -90,7 +90,7 @@ impl Sampler for Rotated {
 
     fn indices(&self, epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
         let len = self.0;
-        Box::new((0..len).map(move |place| (place + epoch.number as usize) % len))
+        Box::new((0..len).map(move |position| (position + epoch.number as usize) % len))
     }
 }
 

@@ -145,7 +145,7 @@ impl Sampler for Scattered {
     }
 
     fn indices(&self, _epoch: Epoch) -> Box<dyn Iterator<Item = usize> + Send> {
-        Box::new((0..LARGE).map(|place| place * 7919 % LARGE))
+        Box::new((0..LARGE).map(|position| position * 7919 % LARGE))
     }
 }
 

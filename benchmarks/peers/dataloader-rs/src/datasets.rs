@@ -72,7 +72,7 @@ pub(crate) struct Rows(Arc<[f32]>);
 
 impl Rows {
     pub(crate) fn new() -> Self {
-        Self((0..TABLE_ROWS * TABLE_COLUMNS).map(|place| (place % (1 << 20)) as f32).collect())
+        Self((0..TABLE_ROWS * TABLE_COLUMNS).map(|position| (position % (1 << 20)) as f32).collect())
     }
 }
 

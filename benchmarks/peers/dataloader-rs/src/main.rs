@@ -48,8 +48,8 @@ fn main() -> anyhow::Result<()> {
     match options.workload {
         Workload::Overhead => overhead(&options),
         Workload::Bandwidth => match options.dtype {
-            DType::F32 => bandwidth(&options, |place| place as f32 / 4.0),
-            DType::U8 => bandwidth(&options, |place| (place % 251) as u8),
+            DType::F32 => bandwidth(&options, |position| position as f32 / 4.0),
+            DType::U8 => bandwidth(&options, |position| (position % 251) as u8),
         },
         Workload::Tokens => tokens(&options),
         Workload::Images => images(&options),
@@ -184,7 +184,7 @@ where
         );
         let sum = (1u64..)
             .zip(&batch)
-            .fold(0u64, |sum, (place, element)| sum.wrapping_add(place.wrapping_mul(element.bits())));
+            .fold(0u64, |sum, (position, element)| sum.wrapping_add(position.wrapping_mul(element.bits())));
         checksum = checksum.wrapping_mul(1_000_003).wrapping_add(sum);
         batches += 1;
     }

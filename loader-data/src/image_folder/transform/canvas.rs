@@ -97,7 +97,7 @@ impl Canvas {
     }
 
     /// Scales the visible part of the plan's source. The resizer reads a part with fractional edges, so that
-    /// each pixel is computed from the same place as if the whole source was scaled.
+    /// each pixel is computed from the same coordinates as if the whole source was scaled.
     fn scale(&mut self, plan: &Plan, visible: &Visible) {
         let held = self.picture.area();
         let source = plan.source;
@@ -159,8 +159,8 @@ fn spread<'a, P: Pixel>(
     row: [&mut [P]; RGB],
 ) {
     let [red, green, blue] = row;
-    let places = red.iter_mut().zip(green).zip(blue);
-    for (((red, green), blue), pixel) in places.zip(pixels) {
+    let row = red.iter_mut().zip(green).zip(blue);
+    for (((red, green), blue), pixel) in row.zip(pixels) {
         *red = tables[0][usize::from(pixel[0])];
         *green = tables[1][usize::from(pixel[1])];
         *blue = tables[2][usize::from(pixel[2])];

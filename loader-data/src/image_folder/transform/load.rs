@@ -234,8 +234,8 @@ mod tests {
     fn canvas(width: u32, height: u32) -> Canvas {
         let mut canvas = Canvas::default();
         canvas.picture.clear(Size::new(width, height), 3);
-        for (place, pixel) in canvas.picture.bytes_mut().chunks_exact_mut(3).enumerate() {
-            let (x, y) = (place as u32 % width, place as u32 / width);
+        for (number, pixel) in canvas.picture.bytes_mut().chunks_exact_mut(3).enumerate() {
+            let (x, y) = (number as u32 % width, number as u32 / width);
             pixel.copy_from_slice(&[(x + y) as u8, (x * y) as u8, if x % 5 < 2 { 255 } else { 0 }]);
         }
         canvas

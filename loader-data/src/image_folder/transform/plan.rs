@@ -98,7 +98,7 @@ impl Plan {
 }
 
 /// Intersects a window at `start` of length `length` with the pixels from 0 to `whole`, in one direction.
-/// Returns the first pixel of the intersection, its place in the window, and the length of the intersection.
+/// Returns the first pixel of the intersection, its position in the window, and the length of the intersection.
 fn overlap(start: i64, length: u32, whole: u32) -> Option<(u32, u32, u32)> {
     let from = start.max(0);
     let to = (start + i64::from(length)).min(whole.into());

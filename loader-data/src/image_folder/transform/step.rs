@@ -44,7 +44,7 @@ pub enum Step {
         /// The width.
         width: u32,
     },
-    /// Takes a part of random area, aspect ratio and place, and resizes it to `height` x `width` pixels.
+    /// Takes a part of random area, aspect ratio and position, and resizes it to `height` x `width` pixels.
     /// After ten draws that do not fit into the image it takes the largest central part whose aspect ratio is
     /// within `ratio`.
     RandomResizedCrop {

@@ -41,7 +41,7 @@ impl Address {
         };
         let (host, key) = rest.split_once('/').unwrap_or((rest, ""));
         if scheme != Scheme::Azure && host.contains('@') {
-            let problem = "a user name or password in a URL; use the standard places of credentials";
+            let problem = "a user name or password in a URL; use the standard locations of credentials";
             return Err(DataProblem::Unsupported(problem.to_owned()));
         }
         if host.is_empty() {

@@ -166,7 +166,7 @@ fn a_changed_index_never_panics() {
     let (_folder, index, _) = copy();
     let whole = fs::read(&index).unwrap();
     let cx = &mut SampleContext::new(0);
-    // One byte at each place of the header and the counts, and at every 7th place after them.
+    // Each byte of the header and the counts, and every 7th byte after them.
     for at in (0..34).chain((34..whole.len()).step_by(7)) {
         for change in [1, 0x80, 0xff] {
             let mut changed = whole.clone();
@@ -182,10 +182,10 @@ fn a_changed_index_never_panics() {
 }
 
 #[test]
-fn a_document_outside_the_vocabulary_names_its_place() {
+fn a_document_outside_the_vocabulary_names_its_offset() {
     let documents = TokenDocuments::<i64>::open(fixture("corpus")).unwrap().vocabulary(100);
     let error = documents.get(2, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
-    let place = written(1000).iter().enumerate().position(|(at, &token)| at >= 23 && token >= 100).unwrap();
-    assert_eq!(error.position, Position::Offset(2 * place as u64), "{error}");
+    let token = written(1000).iter().enumerate().position(|(at, &token)| at >= 23 && token >= 100).unwrap();
+    assert_eq!(error.position, Position::Offset(2 * token as u64), "{error}");
     assert!(matches!(error.problem, DataProblem::TokenOutOfRange { min: 0, max: 99, .. }), "{error}");
 }

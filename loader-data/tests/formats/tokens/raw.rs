@@ -107,7 +107,7 @@ fn wrong_options_and_files_are_typed_errors() {
 }
 
 #[test]
-fn a_token_outside_the_vocabulary_names_its_place() {
+fn a_token_outside_the_vocabulary_names_its_offset() {
     let cx = &mut SampleContext::new(0);
     // Read with the wrong dtype, two tokens are taken for one.
     let wrong = Tokens::<i64>::open(fixture("u16.bin"), DType::U32, 8).unwrap().vocabulary(50_257);

@@ -18,7 +18,7 @@ const TRAILER: u64 = 8 + 16 + 8 + 8;
 pub(super) struct Key(pub(super) u128);
 
 impl Key {
-    /// Checksum of page `number`. A page of another block, or of another place in the block, has another.
+    /// Checksum of page `number`. A page of another block, or at another position in the block, has another.
     fn checksum(self, number: u64, page: &[u8]) -> u64 {
         xxh3_64_with_seed(page, (self.0 as u64).wrapping_add(number))
     }
