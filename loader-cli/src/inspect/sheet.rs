@@ -48,10 +48,11 @@ impl Sheet {
             let left = number % columns * (width + GAP);
             let top = number / columns * (height + GAP);
             let image = images.row(number);
-            for place in 0..width * height {
-                let (x, y) = (left + place % width, top + place / width);
+            for position in 0..width * height {
+                let (x, y) = (left + position % width, top + position / width);
                 for channel in 0..RGB {
-                    pixels[(y * sheet_width + x) * RGB + channel] = image[channel * width * height + place];
+                    pixels[(y * sheet_width + x) * RGB + channel] =
+                        image[channel * width * height + position];
                 }
             }
         }

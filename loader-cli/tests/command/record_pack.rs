@@ -20,7 +20,7 @@ fn write_samples(folder: &Path, count: usize, bytes: usize) -> String {
     for number in 0..count {
         let class = source.join(format!("part.{}", number % 3));
         fs::create_dir_all(&class).unwrap();
-        let noise = |place: usize| (place * 31 + number * 7) as u8;
+        let noise = |offset: usize| (offset * 31 + number * 7) as u8;
         fs::write(class.join(format!("{number:04}.bin")), (0..bytes).map(noise).collect::<Vec<_>>()).unwrap();
         fs::write(class.join(format!("{number:04}.Seg.txt")), format!("sample {number}")).unwrap();
     }

@@ -131,7 +131,7 @@ fn indexes_are_made_and_checked() {
     fs::write(&path, "{\"x\": 1}\n").unwrap();
     refused("is stale");
 
-    // A file in the place of the folder for the indexes, also for root.
+    // A file in place of the folder for the indexes, also for root.
     let failed = index(&[&path, "--index", &path]);
     assert!(failed.assert_status(1).stdout.contains("cannot be written"), "{failed:#?}");
 }

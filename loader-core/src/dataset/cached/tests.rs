@@ -166,7 +166,9 @@ fn torn_entries_and_truncated_files_make_samples_absent() {
             fs::write(&index, &whole_index).unwrap();
             fs::write(&samples, &whole_samples).unwrap();
             fs::write(path, &whole[..len]).unwrap();
-            assert!(computed(&folder, 8) > 0, "{} bytes of {}", len, path.display());
+            // A missing byte of an entry is read as 0, which may be the right value.
+            let is_lost = whole[len..].iter().any(|&byte| byte != 0);
+            assert_eq!(computed(&folder, 8) > 0, is_lost, "{} bytes of {}", len, path.display());
             assert_eq!(computed(&folder, 8), 0);
         }
     }
