@@ -72,8 +72,8 @@ pub use error::{DataError, DataProblem, Position};
 
 #[cfg(feature = "image-folder")]
 pub use image_folder::{
-    ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE, Pixel,
-    Step, Transform, TransformError,
+    Drawn, ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE,
+    Pixel, Size as ImageSize, Step, Transform, TransformError, decode_mask,
 };
 #[cfg(any(feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};

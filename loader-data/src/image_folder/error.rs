@@ -4,7 +4,10 @@ use std::{io, path::PathBuf};
 
 use loader_core::SharedVecError;
 
-use super::picture::{MAX_PIXELS, MAX_SIDE};
+use super::{
+    picture::{MAX_PIXELS, MAX_SIDE, Size},
+    scan::EXTENSIONS,
+};
 
 /// Why a folder cannot be opened as an [`ImageFolder`](crate::ImageFolder).
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +56,8 @@ pub enum ImageFolderError {
     },
     /// There is no class folder in the folder.
     #[error(
-        "image folder `{}` has no class folders; make one sub-folder per class and put its images (jpg, jpeg, png) there",
-        path.display()
+        "image folder `{}` has no class folders; make one sub-folder per class and put its images ({}) there",
+        path.display(), EXTENSIONS.join(", ")
     )]
     NoClasses {
         /// The path that was given.
@@ -62,8 +65,8 @@ pub enum ImageFolderError {
     },
     /// Class folders have no images in them.
     #[error(
-        "image folder `{}`: no images in class folder {}; put images (jpg, jpeg, png) there or remove it",
-        path.display(), list(classes)
+        "image folder `{}`: no images in class folder {}; put images ({}) there or remove it",
+        path.display(), list(classes), EXTENSIONS.join(", ")
     )]
     EmptyClasses {
         /// The path that was given.
@@ -118,11 +121,20 @@ pub enum ImageProblem {
     /// The file has no bytes.
     #[error("is empty; fetch it again or remove it")]
     Empty,
-    /// The file is neither JPEG nor PNG, even if its name says so.
-    #[error("is neither JPEG nor PNG but looks like {found}; convert it or remove it")]
+    /// The file is not an image of a type that can be decoded, even if its name says so.
+    #[error("is not an image of a known type but looks like {found}; convert it or remove it")]
     UnknownFormat {
         /// The format that the first bytes suggest.
         found: &'static str,
+    },
+    /// The type of the image needs a feature of this crate that is off.
+    #[error(
+        "is {format}, which needs the feature `more-images` of loader-data; build the program with it, \
+         or convert the file to JPEG or PNG"
+    )]
+    NotBuiltIn {
+        /// The type of the image.
+        format: &'static str,
     },
     /// The file ends before the image does.
     #[error("is truncated: the file ends before the {format} image does; fetch it again or remove it")]
@@ -151,6 +163,17 @@ pub enum ImageProblem {
         format: &'static str,
         /// The message of the decoder.
         reason: String,
+    },
+    /// An image or a mask does not have the size for which a transform was drawn.
+    #[error(
+        "has {} x {} pixels, but the transform was drawn for an image of {} x {} pixels",
+        found.width, found.height, expected.width, expected.height
+    )]
+    OtherSize {
+        /// The size for which the transform was drawn.
+        expected: Size,
+        /// The size of the image or mask; 0 x 0 if a mask does not have two dimensions.
+        found: Size,
     },
     /// The transform makes the image larger than [`MAX_PIXELS`] allows.
     #[error(
@@ -218,6 +241,9 @@ pub enum TransformError {
         /// Its standard deviation.
         std: f32,
     },
+    /// `exif_orientation` follows another step.
+    #[error("exif_orientation must be the first step; move it to the beginning")]
+    OrientationNotFirst,
     /// A step follows `normalise`.
     #[error("normalise must be the last step and can occur only once; move it to the end")]
     NormaliseNotLast,

@@ -13,5 +13,5 @@ mod transform;
 
 pub use error::{ImageError, ImageFolderError, ImageProblem, TransformError};
 pub use folder::ImageFolder;
-pub use picture::{MAX_PIXELS, MAX_SIDE};
-pub use transform::{MAX_FILE_BYTES, Pixel, Step, Transform};
+pub use picture::{MAX_PIXELS, MAX_SIDE, Size};
+pub use transform::{Drawn, MAX_FILE_BYTES, Pixel, Step, Transform, decode_mask};

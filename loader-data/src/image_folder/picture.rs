@@ -1,6 +1,9 @@
 //! Decoded images and areas of them.
 
-pub(super) use loader_jpeg::{Area, Size};
+pub(super) use loader_jpeg::Area;
+pub use loader_jpeg::Size;
+
+use super::decode::Orientation;
 
 /// Maximum width and maximum height of an image, in pixels: 16,384.
 pub const MAX_SIDE: u32 = 16_384;
@@ -20,11 +23,11 @@ pub(super) struct Picture {
 pub(super) const RGB: usize = 3;
 
 impl Picture {
-    /// Makes the picture a whole image, all black, with at least `channels` bytes per pixel.
-    pub(super) fn clear(&mut self, size: Size, channels: usize) {
+    /// Makes the picture a whole image, all black, with at least `pixel_bytes` bytes for each pixel.
+    pub(super) fn clear(&mut self, size: Size, pixel_bytes: usize) {
         self.area = Area::new(0, 0, size);
         self.bytes.clear();
-        self.bytes.resize(size.pixels() as usize * channels.max(RGB), 0);
+        self.bytes.resize(size.pixels() as usize * pixel_bytes.max(RGB), 0);
     }
 
     /// Makes the picture the part `area` of an image. The caller must write all pixels.
@@ -81,24 +84,45 @@ impl Picture {
 
     /// Converts pixels of 1 (grey), 2 (grey, alpha), 3 (RGB) or 4 (RGB, alpha) channels to RGB in place.
     pub(super) fn make_rgb(&mut self, channels: usize) {
-        let bytes = &mut self.bytes;
-        let pixels = self.area.size.pixels() as usize;
         match channels {
-            // Pixels grow, so the loop starts with the last one: no pixel is overwritten before it is read.
-            1 | 2 => {
-                for pixel in (0..pixels).rev() {
-                    let grey = bytes[pixel * channels];
-                    bytes[pixel * RGB..][..RGB].fill(grey);
-                }
-            }
-            4 => {
-                for pixel in 0..pixels {
-                    bytes.copy_within(pixel * channels..pixel * channels + RGB, pixel * RGB);
-                }
-            }
+            1 | 2 => self.map_to_rgb(channels, |pixel| [pixel[0]; RGB]),
+            4 => self.map_to_rgb(channels, |pixel| [pixel[0], pixel[1], pixel[2]]),
             _ => debug_assert_eq!(channels, RGB),
         }
-        bytes.truncate(pixels * RGB);
+        self.bytes.truncate(self.area.size.pixels() as usize * RGB);
+    }
+
+    /// Converts pixels of `pixel_bytes` bytes to RGB in place.
+    pub(super) fn map_to_rgb(&mut self, pixel_bytes: usize, rgb: impl Fn(&[u8]) -> [u8; RGB]) {
+        let pixels = self.area.size.pixels() as usize;
+        let mut convert = |pixel: usize| {
+            let colour = rgb(&self.bytes[pixel * pixel_bytes..][..pixel_bytes]);
+            self.bytes[pixel * RGB..][..RGB].copy_from_slice(&colour);
+        };
+        // Pixels that grow are converted from the last one on: no pixel is overwritten before it is read.
+        if pixel_bytes < RGB {
+            (0..pixels).rev().for_each(&mut convert);
+        } else {
+            (0..pixels).for_each(&mut convert);
+        }
+        self.bytes.truncate(pixels * RGB);
+    }
+
+    /// Turns the part that the picture holds of an image of `size`.
+    pub(super) fn turn(&mut self, orientation: Orientation, size: Size) {
+        if orientation.is_upright() {
+            return;
+        }
+        let mut turned = Self::default();
+        turned.clear_part(orientation.turned(self.area, size));
+        let Area { x: left, y: top, size: part } = turned.area;
+        for y in top..top + part.height {
+            for (x, pixel) in (left..).zip(turned.row_mut(left, y, part.width).as_chunks_mut().0) {
+                let from = orientation.source(Area::new(x, y, Size::new(1, 1)), size);
+                *pixel = *self.row(from.x, from.y, 1).first_chunk::<RGB>().expect("a pixel has three bytes");
+            }
+        }
+        *self = turned;
     }
 }
 

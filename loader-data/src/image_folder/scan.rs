@@ -11,7 +11,12 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::error::ImageFolderError;
 
-const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+/// Extensions of images: with the feature `more-images`, those of torchvision's `ImageFolder`.
+pub(super) const EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
+    &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"]
+} else {
+    &["jpg", "jpeg", "png"]
+};
 
 /// The classes and images of a folder.
 #[derive(Debug, Default)]

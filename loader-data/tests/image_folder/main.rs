@@ -6,3 +6,4 @@ mod folders;
 mod odd_files;
 mod support;
 mod transforms;
+mod types;

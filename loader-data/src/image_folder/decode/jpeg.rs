@@ -7,10 +7,8 @@ use super::{
         error::ImageProblem,
         picture::{MAX_PIXELS, Size},
     },
-    check,
+    Format, check,
 };
-
-const FORMAT: &str = "JPEG";
 
 pub(super) fn open(file: &[u8]) -> Result<Jpeg<'_>, ImageProblem> {
     let jpeg = Jpeg::open(file, MAX_PIXELS).map_err(problem)?;
@@ -20,8 +18,8 @@ pub(super) fn open(file: &[u8]) -> Result<Jpeg<'_>, ImageProblem> {
 
 pub(super) fn problem(error: JpegError) -> ImageProblem {
     match error {
-        JpegError::Truncated => ImageProblem::Truncated { format: FORMAT },
+        JpegError::Truncated => ImageProblem::Truncated { format: Format::Jpeg.name() },
         JpegError::TooLarge { size: Size { width, height }, .. } => ImageProblem::TooLarge { width, height },
-        error => ImageProblem::Malformed { format: FORMAT, reason: error.to_string() },
+        error => Format::Jpeg.malformed(&error.to_string()),
     }
 }

@@ -1,50 +1,86 @@
-//! Decodes the bytes of an image file to RGB.
+//! Decodes the bytes of an image file to RGB, as Pillow's `convert("RGB")` does.
 
+mod exif;
+mod format;
+#[cfg(feature = "more-images")]
+mod gif;
 mod jpeg;
+#[cfg(feature = "more-images")]
+mod library;
+#[cfg(feature = "more-images")]
+mod netpbm;
 mod png;
+#[cfg(feature = "more-images")]
+mod tiff;
 
 use loader_jpeg::{Buffers, Jpeg};
 
+use self::format::Format;
+pub(super) use self::{
+    exif::Orientation,
+    format::{START, recognise},
+    png::indices,
+};
 use super::{
     error::ImageProblem,
-    picture::{Area, MAX_PIXELS, MAX_SIDE, Picture, Size},
+    picture::{Area, MAX_PIXELS, MAX_SIDE, Picture, RGB, Size},
 };
 
 /// An image whose headers have been read.
-pub(super) enum Image<'a> {
+pub(super) struct Image<'a> {
+    content: Content<'a>,
+    /// Applied to the image after it was decoded.
+    orientation: Orientation,
+}
+
+enum Content<'a> {
     /// The whole image is decoded already and is in the picture.
     Decoded(Size),
     Jpeg(Jpeg<'a>),
 }
 
-/// Number of bytes at the start of a file that identify its format.
-pub(super) const START: usize = 512;
-
-/// Fails if a file is not an image of a known format. `start` is the first [`START`] bytes of the file, or
-/// the whole file if it is shorter.
-pub(super) fn recognise(start: &[u8]) -> Result<(), ImageProblem> {
-    match start {
-        [] => Err(ImageProblem::Empty),
-        [0xFF, 0xD8, ..] | [0x89, b'P', b'N', b'G', ..] => Ok(()),
-        _ => Err(ImageProblem::UnknownFormat { found: guess(start) }),
+/// Reads the headers of a file that [`recognise`] accepts. If the format does not allow a part to be decoded alone,
+/// also decodes the whole image into `picture`, in place of the previous image. With `upright`, turns the image as its
+/// EXIF data says.
+pub(super) fn open<'a>(
+    bytes: &'a [u8],
+    upright: bool,
+    picture: &mut Picture,
+) -> Result<Image<'a>, ImageProblem> {
+    let Some(format) = Format::of(bytes) else {
+        return Err(ImageProblem::UnknownFormat { found: "another binary format" });
+    };
+    let orientation = match format {
+        Format::Jpeg => {
+            let orientation = if upright { Orientation::of_jpeg(bytes) } else { Orientation::default() };
+            return Ok(Image { content: Content::Jpeg(jpeg::open(bytes)?), orientation });
+        }
+        Format::Png => png::decode(bytes, picture)?,
+        #[cfg(feature = "more-images")]
+        Format::Bmp => library::bmp(bytes, picture).map(|()| Orientation::default())?,
+        #[cfg(feature = "more-images")]
+        Format::Gif => gif::decode(bytes, picture).map(|()| Orientation::default())?,
+        #[cfg(feature = "more-images")]
+        Format::Netpbm => netpbm::decode(bytes, picture).map(|()| Orientation::default())?,
+        #[cfg(feature = "more-images")]
+        Format::Tiff => tiff::decode(bytes, picture)?,
+        #[cfg(feature = "more-images")]
+        Format::WebP => library::webp(bytes, picture)?,
+        #[cfg(not(feature = "more-images"))]
+        format => return Err(ImageProblem::NotBuiltIn { format: format.name() }),
+    };
+    // The orientation of a TIFF is part of the format, and Pillow always applies it.
+    if upright || format == Format::Tiff {
+        picture.turn(orientation, picture.area().size);
     }
-}
-
-/// Reads the headers of a file of a known format. If the format does not allow a part to be decoded alone,
-/// also decodes the whole image into `picture`, in place of the previous image.
-pub(super) fn open<'a>(bytes: &'a [u8], picture: &mut Picture) -> Result<Image<'a>, ImageProblem> {
-    if bytes.starts_with(&[0xFF, 0xD8]) {
-        return jpeg::open(bytes).map(Image::Jpeg);
-    }
-    png::decode(bytes, picture)?;
-    Ok(Image::Decoded(picture.area().size))
+    Ok(Image { content: Content::Decoded(picture.area().size), orientation: Orientation::default() })
 }
 
 impl Image<'_> {
     pub(super) fn size(&self) -> Size {
-        match self {
-            Self::Decoded(size) => *size,
-            Self::Jpeg(jpeg) => jpeg.size(),
+        match &self.content {
+            Content::Decoded(size) => *size,
+            Content::Jpeg(jpeg) => self.orientation.size(jpeg.size()),
         }
     }
 
@@ -55,12 +91,20 @@ impl Image<'_> {
         picture: &mut Picture,
         buffers: &mut Buffers,
     ) -> Result<(), ImageProblem> {
-        match self {
-            Self::Decoded(_) => Ok(()),
-            Self::Jpeg(jpeg) => {
-                picture.replace(|pixels| jpeg.decode(area, pixels, buffers)).map_err(jpeg::problem)
-            }
+        if let Content::Jpeg(jpeg) = self.content {
+            let size = jpeg.size();
+            let part = self.orientation.source(area, size);
+            picture.replace(|pixels| jpeg.decode(part, pixels, buffers)).map_err(jpeg::problem)?;
+            picture.turn(self.orientation, size);
         }
+        Ok(())
+    }
+}
+
+impl Format {
+    /// The error of a decoder that refuses a file of this format.
+    fn malformed(self, reason: &str) -> ImageProblem {
+        ImageProblem::Malformed { format: self.name(), reason: reason.to_owned() }
     }
 }
 
@@ -73,36 +117,23 @@ fn check(size: Size) -> Result<(), ImageProblem> {
     Ok(())
 }
 
-/// Makes `picture` a black image of `width` x `height` pixels with at least `channels` bytes each. The bytes
-/// must be zero, because a decoder may leave out pixels of a damaged file, and those must not show the
-/// previous image.
-fn make_room(picture: &mut Picture, width: u32, height: u32, channels: usize) -> Result<(), ImageProblem> {
-    let size = Size::new(width, height);
+/// Makes `picture` a black image of `size` with at least `pixel_bytes` bytes for each pixel. The bytes must be zero,
+/// because a decoder may leave out pixels of a damaged file, and those must not show the previous image.
+fn make_room(picture: &mut Picture, size: Size, pixel_bytes: usize) -> Result<(), ImageProblem> {
     check(size)?;
-    picture.clear(size, channels);
+    picture.clear(size, pixel_bytes);
     Ok(())
 }
 
-/// Guesses what a file is that has the name of an image but is neither JPEG nor PNG.
-fn guess(bytes: &[u8]) -> &'static str {
-    const KNOWN: [(&[u8], &str); 8] = [
-        (b"GIF8", "GIF"),
-        (b"BM", "BMP"),
-        (b"II*\0", "TIFF"),
-        (b"MM\0*", "TIFF"),
-        (b"%PDF", "PDF"),
-        (b"\x1F\x8B", "a gzip archive"),
-        (b"PK\x03\x04", "a zip archive"),
-        (b"version https://git-lfs", "a Git LFS pointer"),
-    ];
-    if let Some((_, name)) = KNOWN.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        return name;
-    }
-    match bytes {
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "WebP",
-        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "HEIC, AVIF or a video",
-        _ if bytes.trim_ascii_start().starts_with(b"<") => "HTML or XML",
-        _ if bytes.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => "text",
-        _ => "another binary format",
-    }
+/// A sample of a grey image with 16 bits, as Pillow converts it to 8 bits: what is above 255 becomes white.
+fn clipped(sample: u16) -> u8 {
+    sample.min(255) as u8
+}
+
+/// Unpacks samples of 1, 2, 4 or 8 bits in rows of `width` samples. A row begins with a new byte.
+fn unpacked(packed: &[u8], width: u32, bits: usize) -> Vec<u8> {
+    let (width, mask) = (width as usize, (0xFF >> (8 - bits)) as u8);
+    let rows = packed.chunks_exact((width * bits).div_ceil(8));
+    let sample = |row: &[u8], x: usize| row[x * bits / 8] >> (8 - bits - x * bits % 8) & mask;
+    rows.flat_map(|row| (0..width).map(move |x| sample(row, x))).collect()
 }

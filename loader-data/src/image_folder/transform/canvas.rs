@@ -39,8 +39,7 @@ impl Canvas {
     }
 
     /// Replaces the picture by the result of `plan`, which is not mirrored.
-    pub(super) fn flatten(&mut self, plan: &Plan) -> Result<(), ImageProblem> {
-        check(plan.size())?;
+    pub(super) fn flatten(&mut self, plan: &Plan) {
         let mut flat = Picture::default();
         flat.clear(plan.size(), RGB);
         if let Some(visible) = plan.visible() {
@@ -51,7 +50,6 @@ impl Canvas {
             }
         }
         self.picture = flat;
-        Ok(())
     }
 
     /// Carries out `plan` and writes the result to `out`, one channel after the other.

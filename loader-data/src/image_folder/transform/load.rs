@@ -1,7 +1,6 @@
 //! Loads a file and transforms it into a tensor.
 
 use std::{
-    array,
     cell::RefCell,
     fs::{self, OpenOptions},
     io::{self, Read},
@@ -17,11 +16,9 @@ use super::{
     super::{
         decode,
         error::{ImageError, ImageProblem},
-        picture::{Area, Size},
     },
     Pixel, Transform,
-    canvas::{self, Canvas},
-    plan::Plan,
+    canvas::Canvas,
 };
 
 /// Maximum size in bytes of each buffer that is kept for the next image: enough for 22 megapixels.
@@ -93,12 +90,7 @@ impl Transform {
     /// # anyhow::Ok(())
     /// ```
     pub fn decode<P: Pixel>(&self, file: &[u8], rng: &mut impl Rng) -> Result<Tensor<P>, ImageProblem> {
-        SCRATCH.with_borrow_mut(|Scratch { canvas, .. }| {
-            let start = &file[..file.len().min(decode::START)];
-            let image = decode::recognise(start).and_then(|()| self.load_with(file, canvas, rng));
-            canvas.release(MAX_KEPT);
-            image
-        })
+        Ok(self.decode_drawn(file, rng)?.0)
     }
 
     /// As [`load`](Self::load), for a file of at most `max` bytes.
@@ -109,71 +101,29 @@ impl Transform {
         rng: &mut impl Rng,
     ) -> Result<Tensor<P>, ImageError> {
         let image = SCRATCH.with_borrow_mut(|Scratch { file, canvas }| {
-            let image = read(path, max, file).and_then(|()| self.load_with(file, canvas, rng));
+            let image = read(path, max, file).and_then(|()| self.decode_on(canvas, file, rng));
             canvas.release(MAX_KEPT);
             if file.capacity() > MAX_KEPT {
                 *file = Vec::new();
             }
             image
         });
+        let image = image.map(|(image, _)| image);
         image.map_err(|problem| ImageError { path: path.to_owned(), problem })
     }
+}
 
-    fn load_with<P: Pixel>(
-        &self,
-        file: &[u8],
-        canvas: &mut Canvas,
-        rng: &mut impl Rng,
-    ) -> Result<Tensor<P>, ImageProblem> {
-        let image = decode::open(file, &mut canvas.picture)?;
-        let size = image.size();
-        self.apply(
-            canvas,
-            size,
-            |canvas, area| image.decode(area, &mut canvas.picture, &mut canvas.buffers),
-            rng,
-        )
-    }
-
-    /// Transforms an image of `size`. `decode` gets the area that the steps need, and decodes it into the
-    /// picture of the canvas.
-    fn apply<P: Pixel>(
-        &self,
-        canvas: &mut Canvas,
-        size: Size,
-        decode: impl FnOnce(&mut Canvas, Area) -> Result<(), ImageProblem>,
-        rng: &mut impl Rng,
-    ) -> Result<Tensor<P>, ImageProblem> {
-        let mut plan = Plan::whole(size);
-        let mut decode = Some(decode);
-        let mut decode_once = |canvas: &mut Canvas, plan: &Plan| match decode.take() {
-            Some(decode) => decode(canvas, plan.needed().unwrap_or(Area::new(0, 0, size))),
-            None => Ok(()),
-        };
-        for step in &self.steps {
-            if step.resizes() && !plan.can_resize() {
-                decode_once(canvas, &plan)?;
-                canvas.flatten(&plan)?;
-                let flipped = plan.is_flipped();
-                plan = Plan::whole(canvas.picture.area().size);
-                if flipped {
-                    plan.flip();
-                }
-            }
-            step.extend(&mut plan, rng);
-        }
-
-        let (mean, std) = self.normalisation().unwrap_or(([0.0; 3], [1.0; 3]));
-        let tables = array::from_fn(|channel| P::table(mean[channel], std[channel]));
-        let size = plan.size();
-        canvas::check(size)?;
-        decode_once(canvas, &plan)?;
-        let mut image =
-            Tensor::zeros([3, size.height as usize, size.width as usize]).expect("the size was checked");
-        let pixels = image.as_mut_slice().expect("a new tensor has no clones");
-        canvas.write(&plan, &tables, pixels);
-        Ok(image)
-    }
+/// Calls `decode` with the buffers of this thread, if `file` starts like an image.
+pub(super) fn with_canvas<T>(
+    file: &[u8],
+    decode: impl FnOnce(&mut Canvas) -> Result<T, ImageProblem>,
+) -> Result<T, ImageProblem> {
+    decode::recognise(&file[..file.len().min(decode::START)])?;
+    SCRATCH.with_borrow_mut(|Scratch { canvas, .. }| {
+        let decoded = decode(canvas);
+        canvas.release(MAX_KEPT);
+        decoded
+    })
 }
 
 /// Reads a file into `bytes`, if it is a regular file of at most `max` bytes and starts like an image. Other
@@ -228,7 +178,10 @@ fn kind(file: fs::FileType) -> &'static str {
 mod tests {
     use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-    use super::*;
+    use super::{
+        super::{super::picture::Size, plan::Plan},
+        *,
+    };
 
     /// A picture that is smooth in red, steep in green and striped in blue.
     fn canvas(width: u32, height: u32) -> Canvas {
@@ -247,7 +200,7 @@ mod tests {
 
     fn try_apply<P: Pixel>(transform: Transform, canvas: &mut Canvas) -> Result<Tensor<P>, ImageProblem> {
         let size = canvas.picture.area().size;
-        transform.apply(canvas, size, |_, _| Ok(()), &mut ChaCha8Rng::seed_from_u64(1))
+        transform.draw(size, &mut ChaCha8Rng::seed_from_u64(1))?.write(canvas, |_, _| Ok(()))
     }
 
     /// Returns the pixels of a part of a `[3, height, width]` tensor.
@@ -279,7 +232,7 @@ mod tests {
         let mut cut = canvas(80, 60);
         let mut plan = Plan::whole(cut.picture.area().size);
         plan.crop(20, 15, Size::new(40, 30));
-        cut.flatten(&plan).unwrap();
+        cut.flatten(&plan);
         let expected = apply(Transform::new().resize(17), &mut cut);
         let found = apply(Transform::new().center_crop(30, 40).resize(17), &mut canvas(80, 60));
         assert_eq!(found, expected);
@@ -294,7 +247,7 @@ mod tests {
         let mut between = canvas(80, 60);
         let mut plan = Plan::whole(between.picture.area().size);
         plan.resize(Size::new(60, 40));
-        between.flatten(&plan).unwrap();
+        between.flatten(&plan);
         assert_eq!(apply(Transform::new().resize_exact(20, 30), &mut between), twice);
     }
 

@@ -1,6 +1,7 @@
 //! Transforms: the steps between an image file and its tensor.
 
 mod canvas;
+mod drawn;
 mod load;
 mod pixel;
 mod plan;
@@ -9,6 +10,7 @@ mod step;
 use serde::{Deserialize, Serialize};
 
 use super::error::TransformError;
+pub use drawn::{Drawn, decode_mask};
 pub use load::MAX_FILE_BYTES;
 pub use pixel::Pixel;
 pub use step::Step;
@@ -140,6 +142,25 @@ impl Transform {
         self.step(Step::Normalise { mean, std })
     }
 
+    /// Sets whether [`Step::ExifOrientation`] is the first step: turns each image upright before the other steps, as
+    /// the orientation in its EXIF data says. The default is false, as in torchvision.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::{Step, Transform};
+    ///
+    /// let train = Transform::standard_train(224).exif_orientation(true);
+    /// assert_eq!(train.steps()[0], Step::ExifOrientation);
+    /// ```
+    #[must_use]
+    pub fn exif_orientation(mut self, is_applied: bool) -> Self {
+        self.steps.retain(|step| *step != Step::ExifOrientation);
+        if is_applied {
+            self.steps.insert(0, Step::ExifOrientation);
+        }
+        self
+    }
+
     /// Adds a step.
     #[must_use]
     pub fn step(mut self, step: Step) -> Self {
@@ -157,12 +178,15 @@ impl Transform {
     ///
     /// # Errors
     /// Returns [`TransformError`] for the first value that is out of bounds, or if a step follows
-    /// [`Step::Normalise`].
+    /// [`Step::Normalise`] or comes before [`Step::ExifOrientation`].
     pub fn validate(&self) -> Result<(), TransformError> {
         self.steps.iter().try_for_each(Step::validate)?;
         let before_last = self.steps.split_last().map_or(&[][..], |(_, before)| before);
         if before_last.iter().any(|step| matches!(step, Step::Normalise { .. })) {
             return Err(TransformError::NormaliseNotLast);
+        }
+        if self.steps.iter().skip(1).any(|step| *step == Step::ExifOrientation) {
+            return Err(TransformError::OrientationNotFirst);
         }
         Ok(())
     }
@@ -174,6 +198,11 @@ impl Transform {
             return Err(TransformError::NormaliseBytes);
         }
         Ok(())
+    }
+
+    /// True if images are turned upright.
+    fn turns_upright(&self) -> bool {
+        self.steps.first() == Some(&Step::ExifOrientation)
     }
 
     /// Returns the means and standard deviations of the last step, if it normalises.

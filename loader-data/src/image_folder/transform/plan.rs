@@ -89,6 +89,33 @@ impl Plan {
         Some(Area { x: x + left, y: y + top, size: Size::new(width, height) })
     }
 
+    /// Returns the column of the picture that is nearest to column `x` of the result before it is mirrored, or `None`
+    /// outside of the picture.
+    pub(super) fn nearest_column(&self, x: u32) -> Option<u32> {
+        let Area { x: start, size, .. } = self.source;
+        Some(start + nearest(self.x + i64::from(x), self.scaled.width, size.width)?)
+    }
+
+    /// Returns the row of the picture that is nearest to row `y` of the result, or `None` outside of the picture.
+    pub(super) fn nearest_row(&self, y: u32) -> Option<u32> {
+        let Area { y: start, size, .. } = self.source;
+        Some(start + nearest(self.y + i64::from(y), self.scaled.height, size.height)?)
+    }
+
+    /// Returns where the box `[left, top, right, bottom]` of the picture is in the result before it is mirrored. Cuts
+    /// it off at the edges of the source and of the result.
+    pub(super) fn box_of(&self, [left, top, right, bottom]: [f64; 4]) -> [f64; 4] {
+        let Area { x, y, size: source } = self.source;
+        let edge = |edge: f64, start: u32, source: u32, scaled: u32, window: i64, size: u32| {
+            let inside = (edge - f64::from(start)).clamp(0.0, source.into());
+            let scaled = inside * f64::from(scaled) / f64::from(source);
+            (scaled - window as f64).clamp(0.0, size.into())
+        };
+        let across = |at| edge(at, x, source.width, self.scaled.width, self.x, self.size.width);
+        let down = |at| edge(at, y, source.height, self.scaled.height, self.y, self.size.height);
+        [across(left), down(top), across(right), down(bottom)]
+    }
+
     /// Returns the part of the scaled source inside the window, before mirroring, or `None` if it is empty.
     pub(super) fn visible(&self) -> Option<Visible> {
         let (x, at_x, width) = overlap(self.x, self.size.width, self.scaled.width)?;
@@ -104,6 +131,14 @@ fn overlap(start: i64, length: u32, whole: u32) -> Option<(u32, u32, u32)> {
     let to = (start + i64::from(length)).min(whole.into());
     // The casts keep the values: all three are from 0 to `u32::MAX`.
     (from < to).then(|| (from as u32, (from - start) as u32, (to - from) as u32))
+}
+
+/// Returns the pixel of a source of length `source` whose centre is nearest to that of pixel `at`, if the source is
+/// scaled to `scaled`; `None` outside of it.
+fn nearest(at: i64, scaled: u32, source: u32) -> Option<u32> {
+    let at = u32::try_from(at).ok().filter(|&at| at < scaled)?;
+    // The cast rounds down. The result is below `source`, because `at + 0.5` is below `scaled`.
+    Some(((f64::from(at) + 0.5) * f64::from(source) / f64::from(scaled)) as u32)
 }
 
 /// Returns start and length of the part of a source of length `source` that is scaled to the pixels at

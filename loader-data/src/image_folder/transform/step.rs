@@ -72,6 +72,8 @@ pub enum Step {
         /// Standard deviation of each channel; finite and above 0.
         std: [f32; 3],
     },
+    /// Turns the image upright, as the orientation in its EXIF data says. Must be the first step.
+    ExifOrientation,
 }
 
 impl Step {
@@ -84,6 +86,7 @@ impl Step {
             Self::RandomResizedCrop { .. } => "random_resized_crop",
             Self::RandomHorizontalFlip { .. } => "random_horizontal_flip",
             Self::Normalise { .. } => "normalise",
+            Self::ExifOrientation => "exif_orientation",
         }
     }
 
@@ -120,6 +123,7 @@ impl Step {
                     Err(TransformError::Normalise { channel, mean: mean[channel], std: std[channel] })
                 })
             }
+            Self::ExifOrientation => Ok(()),
         }
     }
 
@@ -149,7 +153,8 @@ impl Step {
                     plan.flip();
                 }
             }
-            Self::Normalise { .. } => {}
+            // The decoder turns the image, and a table normalises it.
+            Self::ExifOrientation | Self::Normalise { .. } => {}
         }
     }
 }
