@@ -154,8 +154,14 @@ impl SampleContext {
 
     /// Creates the generator of a shuffle buffer in layer `layer` of the shard.
     pub(crate) fn buffer_rng(&self, layer: u8) -> ChaCha8Rng {
+        random::generator(self.buffer_key(layer), 0)
+    }
+
+    /// Returns the key of the generators of a dataset that collects samples, such as a shuffle buffer, in layer
+    /// `layer`.
+    pub(crate) fn buffer_key(&self, layer: u8) -> [u8; 32] {
         let key = random::purpose_key(self.key, Purpose::Buffer);
-        random::generator(random::layer_key(key, self.base_layer.wrapping_add(layer)), 0)
+        random::layer_key(key, self.base_layer.wrapping_add(layer))
     }
 
     /// Runs `call` with the sample's generator of layer `layer`, which starts at its beginning whatever the

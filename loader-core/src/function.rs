@@ -36,6 +36,8 @@ pub type FilterFn<A> = Function<SharedMut<A, SampleContext, anyhow::Result<bool>
 /// A function given to [`IterableDataset::filter_with`](crate::IterableDataset::filter_with), with its
 /// parameters.
 pub type FilterFnWith<P, A> = WithParams<P, SharedSharedMut<P, A, SampleContext, anyhow::Result<bool>>>;
+/// A function given to [`IterableDataset::length_batches`](crate::IterableDataset::length_batches).
+pub type LengthFn<A> = Function<Shared<A, usize>>;
 /// A function given to [`Builder::collate`](crate::Builder::collate): from a `Vec` of samples `S` to a batch
 /// `B`.
 pub type CollateFn<S, B> = CollateWith<BatchFn<Vec<S>, B>>;

@@ -58,6 +58,7 @@ extern crate self as loader_core;
 mod batch_info;
 mod builder;
 pub mod collate;
+mod collector;
 #[cfg(feature = "config")]
 pub mod config;
 mod context;
@@ -97,8 +98,8 @@ pub use context::{SampleContext, Shard, WorkerInfo};
 pub use dataset::{CacheError, CachePart, Cached};
 pub use dataset::{
     ChainDataset, ComposeError, Concat, ConcatDataset, Dataset, DatasetStream, Filter, InterleaveDataset,
-    IterableDataset, Map, MixDataset, PackedDataset, ShuffleBuffer, SnapshotDataset, SnapshotIterator,
-    StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
+    IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, PackedDataset, ShuffleBuffer,
+    SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
 };
 pub use digest::Digest;
 pub use error::{Error, UserFailure};

@@ -9,11 +9,14 @@ use std::iter;
 use loader_ipc::function::Function;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{ChainDataset, Filter, InterleaveDataset, Map, PackedDataset, ShuffleBuffer, Take};
+use super::{
+    ChainDataset, Filter, InterleaveDataset, LengthBatchesDataset, Map, PackedDataset, ShuffleBuffer, Take,
+};
 use crate::{
     context::{SampleContext, Shard},
     function::{FilterFn, FilterFnWith, MapFn, MapFnWith, Params, WithParams},
     pack::{PackError, Packing, TokenSequence},
+    sampler::{LengthError, TokenBudget},
 };
 
 /// A dataset that is read from its beginning to its end: PyTorch's `IterableDataset`. Use it for logs,
@@ -298,9 +301,50 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
         ShuffleBuffer::new(self, size)
     }
 
-    /// Packs documents, which are sequences of tokens, into windows of one length, in each shard. Empty documents
-    /// are left out. A batch is a [`PackedBatch`](crate::pack::PackedBatch): tokens, positions and segments of
-    /// shape `[B, window]`, and `cu_seqlens`. The module [`pack`](crate::pack) describes the methods.
+    /// Puts samples of similar length into batches with at most `budget` tokens, padding included, in each
+    /// shard: collects `look_ahead` samples, cuts them as [`LengthBatches`](crate::sampler::LengthBatches)
+    /// does, and gives the batches in random order before it reads on. `budget` is a [`TokenBudget`], or the
+    /// max number of tokens; `len` returns the number of tokens of a sample. Each sample of the result is a
+    /// whole batch, so that the loader must be [`unbatched`](crate::Builder::unbatched). A sample that is
+    /// longer than the budget allows is the error [`LengthError::TooLong`], as a bad sample.
+    ///
+    /// # Errors
+    /// Returns [`LengthError::Zero`] if `look_ahead` is 0, and this or [`LengthError::UnorderedBoundaries`] if the
+    /// budget is invalid.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::{collate::Ragged, prelude::*};
+    ///
+    /// let rows = TensorDataset::new(Tensor::<i64>::from_vec((0..6).collect(), [6])?)?;
+    /// // Documents of 6, 5, 4, 3, 2 and 1 tokens.
+    /// let documents = rows.map(|row, _cx| Ok(Ragged::new(vec![row[0]; 6 - row[0] as usize]))).into_stream();
+    /// let batches = documents.length_batches(12, 1000, |document| document.row().len())?;
+    /// let loader = DataLoader::stream(batches).unbatched().build()?;
+    /// let mut shapes = Vec::new();
+    /// for batch in loader.iter()? {
+    ///     shapes.push(batch?.values.shape().to_vec());
+    /// }
+    /// shapes.sort();
+    /// assert_eq!(shapes, [[1, 6], [2, 5], [3, 3]]);
+    /// # anyhow::Ok(())
+    /// ```
+    fn length_batches(
+        self,
+        budget: impl Into<TokenBudget>,
+        look_ahead: usize,
+        len: fn(&Self::Sample) -> usize,
+    ) -> Result<LengthBatchesDataset<Self>, LengthError>
+    where
+        Self: Sized,
+    {
+        LengthBatchesDataset::new(self, budget.into(), look_ahead, len)
+    }
+
+    /// Packs documents, which are sequences of tokens, into windows of one length, in each shard. Empty
+    /// documents are left out. A batch is a [`PackedBatch`](crate::pack::PackedBatch): tokens, positions and
+    /// segments of shape `[B, window]`, and `cu_seqlens`. The module [`pack`](crate::pack) describes the
+    /// methods.
     ///
     /// # Errors
     /// Returns a [`PackError`] if the window or `look_ahead` is 0, or if the type of the tokens cannot hold the

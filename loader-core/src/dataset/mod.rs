@@ -20,8 +20,10 @@ mod concat;
 mod error;
 mod filter;
 pub(crate) mod generator;
+mod groups;
 mod interleave;
 mod iterable;
+mod length_batches;
 pub(crate) mod many;
 mod map;
 mod mix;
@@ -58,6 +60,7 @@ pub use error::ComposeError;
 pub use filter::Filter;
 pub use interleave::InterleaveDataset;
 pub use iterable::IterableDataset;
+pub use length_batches::{LengthBatch, LengthBatchesDataset};
 pub use map::Map;
 pub use mix::MixDataset;
 pub(crate) use nested::NotOpened;
@@ -287,8 +290,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 
     /// Reads the dataset as a stream, so that it can be mixed with streams or packed. Each shard reads every
-    /// `count`-th sample, and a resumed run opens the stream at its position. [`get_many`](Self::get_many) is not
-    /// used. The generator of a sample differs from that in a map-style loader.
+    /// `count`-th sample, and a resumed run opens the stream at its position. [`get_many`](Self::get_many) is
+    /// not used. The generator of a sample differs from that in a map-style loader.
     ///
     /// # Examples
     /// ```
@@ -426,5 +429,6 @@ mod tests {
         check!(IterableDataset, Probe.chain(Probe), layers: LAYERS + 1, len: Some(20));
         check!(IterableDataset, Probe.interleave(2), layers: 1, len: Some(10));
         check!(IterableDataset, Probe.shuffle_buffer(4), layers: 1, len: Some(10));
+        check!(IterableDataset, Probe.length_batches(9, 4, |_| 1).unwrap(), layers: 1, len: None);
     }
 }

@@ -6,19 +6,18 @@
 //!
 //! # Design
 //! A packed stream collects documents, and forgets them when all their tokens are in windows. A snapshot has no
-//! tokens. It is a snapshot of the documents from before the oldest document that is still needed, with the
-//! number of documents read since, and of tokens or windows given. A resumed stream reads these documents again,
-//! as a shuffle buffer does. So the windows depend only on the order of the documents in their shard.
+//! tokens: a resumed stream reads the documents that are not yet in windows again. So the windows depend only on the
+//! order of the documents in their shard.
 //!
-//! With [`PackMethod::BestFit`] and [`PackMethod::FirstFit`], `look_ahead` documents are collected, all of them
-//! are packed, and the windows are given before the next document is read. Alternatives considered:
-//! - Keeping badly filled windows open, as Grain does. Rejected because the oldest document in an open window can
-//!   be arbitrarily old, and would have to be read again. With 1,000 documents the last window of each round
-//!   costs little.
-//! - A plan over the lengths of all documents. Rejected for streams because their lengths are not known before
-//!   they are read.
-//! - A stage in `loader-data`, beside the token files. Rejected because packing needs no file format, and stands
-//!   in a program beside `shuffle_buffer` and `map`.
+//! With [`PackMethod::BestFit`] and [`PackMethod::FirstFit`], `look_ahead` documents are collected, all of
+//! them are packed, and the windows are given before the next document is read. Alternatives considered:
+//! - Keeping badly filled windows open, as Grain does. Rejected because the oldest document in an open window
+//!   can be arbitrarily old, and would have to be read again. With 1,000 documents the last window of each
+//!   round costs little.
+//! - A plan over the lengths of all documents. Rejected for streams because their lengths are not known
+//!   before they are read.
+//! - A stage in `loader-data`, beside the token files. Rejected because packing needs no file format, and
+//!   stands in a program beside `shuffle_buffer` and `map`.
 
 mod bins;
 mod packer;
@@ -31,7 +30,7 @@ use crate::{
     tensor::{Element, Tensor},
 };
 
-pub(crate) use packer::{Packer, PackerPosition};
+pub(crate) use packer::Packer;
 pub use window::{Fill, PackedBatch, PackedStack, PackedWindow};
 
 /// Error returned when documents cannot be packed.
@@ -110,8 +109,8 @@ pub enum PackMethod {
     /// shard has padding, but most windows begin and end in the middle of a document.
     #[default]
     Concatenate,
-    /// First-fit decreasing: of [`look_ahead`](Packing::look_ahead) documents, from the longest to the shortest,
-    /// each goes to the first window with room for it.
+    /// First-fit decreasing: of [`look_ahead`](Packing::look_ahead) documents, from the longest to the
+    /// shortest, each goes to the first window with room for it.
     FirstFit,
     /// Best-fit decreasing: each document goes to the window with the least room that is enough. This is the
     /// method of "Fewer Truncations Improve Language Modeling" (arXiv 2404.10830).
@@ -140,13 +139,14 @@ pub struct Packing {
     long: LongDocuments,
     pad: i64,
     drop_last: bool,
+    shuffle: bool,
 }
 
 impl Packing {
     /// Packs documents into windows of `window` tokens.
     pub fn new(window: usize) -> Self {
         let (method, long) = Default::default();
-        Self { window, method, look_ahead: 1000, long, pad: 0, drop_last: false }
+        Self { window, method, look_ahead: 1000, long, pad: 0, drop_last: false, shuffle: false }
     }
 
     /// Sets the method; [`PackMethod::Concatenate`] by default.
@@ -155,8 +155,8 @@ impl Packing {
         Self { method, ..self }
     }
 
-    /// Sets the number of documents that [`PackMethod::FirstFit`] and [`PackMethod::BestFit`] collect before they
-    /// pack them; 1,000 by default. More documents need less padding, and more memory in each shard.
+    /// Sets the number of documents that [`PackMethod::FirstFit`] and [`PackMethod::BestFit`] collect before
+    /// they pack them; 1,000 by default. More documents need less padding, and more memory in each shard.
     #[must_use]
     pub fn look_ahead(self, documents: usize) -> Self {
         Self { look_ahead: documents, ..self }
@@ -179,6 +179,14 @@ impl Packing {
     #[must_use]
     pub fn drop_last(self, drop_last: bool) -> Self {
         Self { drop_last, ..self }
+    }
+
+    /// If true, [`PackMethod::FirstFit`] and [`PackMethod::BestFit`] give the windows of `look_ahead`
+    /// documents in random order, which depends on the seed of the loader, the epoch and the shard; false by
+    /// default: the windows with the longest documents come first.
+    #[must_use]
+    pub fn shuffle(self, shuffle: bool) -> Self {
+        Self { shuffle, ..self }
     }
 
     /// Checks the options for tokens of type `T`.

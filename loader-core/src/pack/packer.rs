@@ -2,116 +2,40 @@
 
 use std::{collections::VecDeque, mem, ops::Range};
 
-use anyhow::Context;
-use serde::{Deserialize, Serialize};
-
 use super::{LongDocuments, PackError, PackMethod, PackedWindow, Packing, TokenSequence, bins};
+use crate::{
+    collector::{Collector, CollectorPosition},
+    random::{generator, shuffle},
+};
 
 /// The documents that are not yet in windows.
 pub(crate) struct Packer<S> {
     packing: Packing,
+    /// Key of the generators of the shard, of which each round of documents has one.
+    key: [u8; 32],
     /// Documents with tokens, each with its position in the stream.
     documents: VecDeque<(u64, S)>,
     /// For [`PackMethod::Concatenate`], the number of tokens in `documents`.
     tokens: usize,
-    /// Number of tokens of the first document that are in windows; for the other methods, the number of windows of
-    /// `documents` that were given.
+    /// Number of tokens of the first document that are in windows; for the other methods, the number of
+    /// windows of `documents` that were given.
     given: usize,
     /// The windows of `documents`: pieces of documents.
     ready: VecDeque<Vec<(usize, Range<usize>)>>,
     has_ended: bool,
 }
 
-/// What a packer needs to continue.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct PackerPosition {
-    /// Position of the oldest document that is needed; `None` if no document is.
-    pub(crate) oldest: Option<u64>,
-    /// Number of documents in the packer.
-    pub(crate) documents: usize,
-    given: usize,
-    pub(crate) has_ended: bool,
-}
-
 impl<S: TokenSequence> Packer<S> {
-    pub(crate) fn new(packing: Packing) -> Self {
+    pub(crate) fn new(packing: Packing, key: [u8; 32]) -> Self {
         Self {
             packing,
+            key,
             documents: VecDeque::new(),
             tokens: 0,
             given: 0,
             ready: VecDeque::new(),
             has_ended: false,
         }
-    }
-
-    /// Adds the document at `position` of the stream.
-    ///
-    /// # Errors
-    /// Returns [`PackError::TooLong`].
-    pub(crate) fn push(&mut self, position: u64, document: S) -> Result<(), PackError> {
-        let (tokens, Packing { window, method, long, .. }) = (document.tokens().len(), self.packing);
-        if method != PackMethod::Concatenate && long == LongDocuments::Error && tokens > window {
-            return Err(PackError::TooLong { tokens, window });
-        }
-        if tokens > 0 {
-            self.tokens += tokens;
-            self.documents.push_back((position, document));
-        }
-        if method != PackMethod::Concatenate && self.documents.len() == self.packing.look_ahead {
-            self.pack();
-        }
-        Ok(())
-    }
-
-    /// Notes that there are no more documents.
-    pub(crate) fn end(&mut self) {
-        if !mem::replace(&mut self.has_ended, true) && self.packing.method != PackMethod::Concatenate {
-            self.pack();
-        }
-    }
-
-    /// Returns the next window, if enough documents were added.
-    pub(crate) fn pop(&mut self) -> Option<anyhow::Result<PackedWindow<S::Token>>> {
-        match self.packing.method {
-            PackMethod::Concatenate => self.cut(),
-            _ => {
-                let window = self.make(self.ready.front()?);
-                self.drop_window();
-                Some(window)
-            }
-        }
-    }
-
-    /// Position of the oldest document that is needed.
-    pub(crate) fn oldest(&self) -> Option<u64> {
-        self.documents.front().map(|(position, _)| *position)
-    }
-
-    pub(crate) fn position(&self) -> PackerPosition {
-        let Self { given, has_ended, .. } = *self;
-        PackerPosition { oldest: self.oldest(), documents: self.documents.len(), given, has_ended }
-    }
-
-    /// Continues at `position`, after its documents were added again.
-    pub(crate) fn restore(&mut self, position: &PackerPosition) -> anyhow::Result<()> {
-        if position.has_ended {
-            self.end();
-        }
-        let is_valid = match self.packing.method {
-            PackMethod::Concatenate => {
-                self.given = position.given;
-                position.given == 0
-                    || self.documents.front().is_some_and(|(_, first)| position.given < first.tokens().len())
-            }
-            _ => {
-                let is_valid = position.given == 0 || position.given < self.ready.len();
-                (0..position.given.min(self.ready.len())).for_each(|_| self.drop_window());
-                is_valid
-            }
-        };
-        let is_valid = is_valid && self.documents.len() == position.documents;
-        is_valid.then_some(()).context("the documents differ from those at the time of the snapshot; the data must not change between two runs")
     }
 
     /// Cuts the next window of concatenated documents.
@@ -152,9 +76,13 @@ impl<S: TokenSequence> Packer<S> {
             pieces.extend(starts.map(|start| (document, start..len.min(start + window))));
         }
         let lens: Vec<usize> = pieces.iter().map(|(_, piece)| piece.len()).collect();
-        let windows = bins::pack(&lens, window, method).into_iter();
-        self.ready =
-            windows.map(|bin| bin.into_iter().map(|piece| pieces[piece].clone()).collect()).collect();
+        let mut windows = bins::pack(&lens, window, method);
+        if self.packing.shuffle {
+            let oldest = self.position().oldest.unwrap_or_default();
+            shuffle(&mut generator(self.key, oldest), &mut windows);
+        }
+        let pieces_of = |bin: Vec<usize>| bin.into_iter().map(|piece| pieces[piece].clone()).collect();
+        self.ready = windows.into_iter().map(pieces_of).collect();
     }
 
     /// Drops the first window, and all documents after the last window.
@@ -171,5 +99,66 @@ impl<S: TokenSequence> Packer<S> {
         let pieces =
             pieces.iter().map(|(document, piece)| &self.documents[*document].1.tokens()[piece.clone()]);
         PackedWindow::new(pieces, self.packing.window, self.packing.pad)
+    }
+}
+
+impl<S: TokenSequence> Collector<S> for Packer<S> {
+    type Group = PackedWindow<S::Token>;
+
+    fn push(&mut self, position: u64, document: S) -> anyhow::Result<()> {
+        let (tokens, Packing { window, method, long, .. }) = (document.tokens().len(), self.packing);
+        if method != PackMethod::Concatenate && long == LongDocuments::Error && tokens > window {
+            return Err(PackError::TooLong { tokens, window }.into());
+        }
+        if tokens > 0 {
+            self.tokens += tokens;
+            self.documents.push_back((position, document));
+        }
+        if method != PackMethod::Concatenate && self.documents.len() == self.packing.look_ahead {
+            self.pack();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        if !mem::replace(&mut self.has_ended, true) && self.packing.method != PackMethod::Concatenate {
+            self.pack();
+        }
+    }
+
+    fn pop(&mut self) -> Option<anyhow::Result<PackedWindow<S::Token>>> {
+        match self.packing.method {
+            PackMethod::Concatenate => self.cut(),
+            _ => {
+                let window = self.make(self.ready.front()?);
+                self.drop_window();
+                Some(window)
+            }
+        }
+    }
+
+    fn position(&self) -> CollectorPosition {
+        let Self { given, has_ended, .. } = *self;
+        let oldest = self.documents.front().map(|(position, _)| *position);
+        CollectorPosition { oldest, samples: self.documents.len(), given, has_ended }
+    }
+
+    fn restore(&mut self, position: &CollectorPosition) -> anyhow::Result<()> {
+        if position.has_ended {
+            self.end();
+        }
+        let is_valid = match self.packing.method {
+            PackMethod::Concatenate => {
+                self.given = position.given;
+                position.given == 0
+                    || self.documents.front().is_some_and(|(_, first)| position.given < first.tokens().len())
+            }
+            _ => {
+                let is_valid = position.given == 0 || position.given < self.ready.len();
+                (0..position.given.min(self.ready.len())).for_each(|_| self.drop_window());
+                is_valid
+            }
+        };
+        CollectorPosition::check(is_valid && self.documents.len() == position.samples)
     }
 }

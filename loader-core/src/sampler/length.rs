@@ -1,28 +1,28 @@
 //! Batches of samples of similar length.
 //!
-//! The samples are sorted by length, with samples of equal length in the order of the epoch, and cut into batches
-//! as by fairseq's `batch_by_size`; then the batches are shuffled. The cuts depend only on the sorted lengths, so
-//! every epoch has the same number of batches, and steps in which all ranks load batches of similar length.
-//! Alternative considered: buckets that collect samples in the order of the epoch, as tf.data's. Rejected because
-//! each ends with a batch that is not full, and because the number of batches of an epoch, and of a rank, is not
-//! known in advance.
+//! The samples are sorted by length, with samples of equal length in the order of the epoch, and cut into
+//! batches as by fairseq's `batch_by_size`; then the batches are shuffled. The cuts depend only on the sorted
+//! lengths, so every epoch has the same number of batches, and steps in which all ranks load batches of
+//! similar length. Alternative considered: buckets that collect samples in the order of the epoch, as
+//! tf.data's. Rejected because each ends with a batch that is not full, and because the number of batches of
+//! an epoch, and of a rank, is not known in advance.
 
 use std::sync::Arc;
 
-use super::{BatchSampler, Epoch, SamplerError};
+use super::{BatchSampler, Epoch, SamplerError, TokenBudget};
 use crate::{
     fingerprint::hash,
     random::{Purpose, generator, key, shuffle},
 };
 
-/// Error returned when a [`LengthBatches`] is created with invalid arguments.
+/// Error returned when samples cannot be put into batches by their lengths.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LengthError {
     /// There are no samples.
     #[error("there are no samples to put into batches")]
     NoSamples,
-    /// `max_tokens`, `max_samples`, or the factor of `multiple_of` is 0.
+    /// `max_tokens`, `max_samples`, the factor of `multiple_of`, or `look_ahead` is 0.
     #[error("{option} is 0; it must be at least 1")]
     Zero {
         /// Name of the option.
@@ -33,7 +33,7 @@ pub enum LengthError {
         "sample {index} has {tokens} tokens, but a batch has at most {max_tokens}; raise max_tokens, or cut the sample"
     )]
     TooLong {
-        /// Index of the sample.
+        /// Index of the sample; in a stream, its position in the shard.
         index: usize,
         /// Its length.
         tokens: usize,
@@ -49,7 +49,8 @@ pub enum LengthError {
 }
 
 /// Batches of samples of similar length with at most `max_tokens` tokens, padding included: fairseq's
-/// `max_tokens`. The order of the batches, and which samples of equal length share a batch, is new in each epoch.
+/// `max_tokens`. The order of the batches, and which samples of equal length share a batch, is new in each
+/// epoch.
 ///
 /// # Examples
 /// ```
@@ -67,87 +68,42 @@ pub enum LengthError {
 #[derive(Debug, Clone)]
 pub struct LengthBatches {
     lens: Arc<[usize]>,
-    max_tokens: usize,
-    max_samples: usize,
-    multiple_of: usize,
-    boundaries: Vec<usize>,
+    budget: TokenBudget,
     shuffle: bool,
     rank: usize,
     world_size: usize,
 }
 
 impl LengthBatches {
-    /// Creates batches of samples with the lengths `lens`. The number of samples times the length of the longest is
-    /// at most `max_tokens` in each batch.
+    /// Creates batches of samples with the lengths `lens`, each within `budget`: a [`TokenBudget`], or the
+    /// max number of tokens of a batch.
     ///
     /// # Errors
-    /// Returns [`LengthError::NoSamples`] if `lens` is empty, [`LengthError::Zero`] if `max_tokens` is 0, and
-    /// [`LengthError::TooLong`] if a sample is longer than `max_tokens`.
-    pub fn new(lens: impl IntoIterator<Item = usize>, max_tokens: usize) -> Result<Self, LengthError> {
-        let lens: Arc<[usize]> = lens.into_iter().collect();
+    /// Returns [`LengthError::NoSamples`] if `lens` is empty, [`LengthError::TooLong`] if a sample is longer than the
+    /// budget allows, and [`LengthError::Zero`] or [`LengthError::UnorderedBoundaries`] if the budget is invalid.
+    pub fn new(
+        lens: impl IntoIterator<Item = usize>,
+        budget: impl Into<TokenBudget>,
+    ) -> Result<Self, LengthError> {
+        let (lens, budget): (Arc<[usize]>, _) = (lens.into_iter().collect(), budget.into());
         if lens.is_empty() {
             return Err(LengthError::NoSamples);
         }
-        at_least_one("max_tokens", max_tokens)?;
-        if let Some(index) = lens.iter().position(|&len| len > max_tokens) {
-            return Err(LengthError::TooLong { index, tokens: lens[index], max_tokens });
-        }
-        let (max_samples, multiple_of, boundaries) = (usize::MAX, 1, Vec::new());
-        Ok(Self {
-            lens,
-            max_tokens,
-            max_samples,
-            multiple_of,
-            boundaries,
-            shuffle: true,
-            rank: 0,
-            world_size: 1,
-        })
+        budget.check()?;
+        lens.iter().enumerate().try_for_each(|(index, &len)| budget.check_len(index, len))?;
+        Ok(Self { lens, budget, shuffle: true, rank: 0, world_size: 1 })
     }
 
-    /// Sets the max number of samples of a batch; no maximum by default.
-    ///
-    /// # Errors
-    /// Returns [`LengthError::Zero`] if `samples` is 0.
-    pub fn max_samples(self, samples: usize) -> Result<Self, LengthError> {
-        at_least_one("max_samples", samples)?;
-        Ok(Self { max_samples: samples, ..self })
-    }
-
-    /// Prefers batches whose number of samples is a multiple of `samples`, which makes some kernels faster: fairseq's
-    /// `required_batch_size_multiple`. 1 by default. Batches with fewer samples than `samples` remain possible.
-    ///
-    /// # Errors
-    /// Returns [`LengthError::Zero`] if `samples` is 0.
-    pub fn multiple_of(self, samples: usize) -> Result<Self, LengthError> {
-        at_least_one("multiple_of", samples)?;
-        Ok(Self { multiple_of: samples, ..self })
-    }
-
-    /// Puts only samples of one bucket into a batch. Bucket `j` has the lengths from `boundaries[j - 1]` to below
-    /// `boundaries[j]`, as in tf.data's `bucket_by_sequence_length`. One bucket by default.
-    ///
-    /// # Errors
-    /// Returns [`LengthError::UnorderedBoundaries`] if the boundaries are not ascending.
-    pub fn boundaries(self, boundaries: impl IntoIterator<Item = usize>) -> Result<Self, LengthError> {
-        let boundaries: Vec<usize> = boundaries.into_iter().collect();
-        if boundaries.is_sorted_by(|one, other| one < other) {
-            Ok(Self { boundaries, ..self })
-        } else {
-            Err(LengthError::UnorderedBoundaries)
-        }
-    }
-
-    /// If true (the default), each epoch has another order of batches and of samples of equal length; if false, the
-    /// batches come from the shortest to the longest samples.
+    /// If true (the default), each epoch has another order of batches and of samples of equal length; if
+    /// false, the batches come from the shortest to the longest samples.
     #[must_use]
     pub fn shuffle(self, shuffle: bool) -> Self {
         Self { shuffle, ..self }
     }
 
-    /// Gives this process one of `world_size` batches of similar length in each step. All processes get the same
-    /// number of batches; up to `world_size - 1` batches of the longest samples are left out. All processes must have
-    /// the same seed.
+    /// Gives this process one of `world_size` batches of similar length in each step. All processes get the
+    /// same number of batches; up to `world_size - 1` batches of the longest samples are left out. All
+    /// processes must have the same seed.
     ///
     /// # Errors
     /// Returns [`LengthError::Rank`] if `rank` is not below `world_size`.
@@ -160,33 +116,9 @@ impl LengthBatches {
     }
 
     /// Returns the batches of all processes in ascending order of length.
-    fn cut(&self, mut order: Vec<usize>) -> Vec<Vec<usize>> {
-        // Stable, so that samples of equal length keep the order of the epoch.
-        order.sort_by_key(|&index| self.lens[index]);
-        let bucket = |index: usize| self.boundaries.partition_point(|&end| end <= self.lens[index]);
-        let mut batches = Vec::new();
-        let mut batch: Vec<usize> = Vec::new();
-        for index in order {
-            if batch.last().is_some_and(|&last| bucket(last) != bucket(index)) {
-                batches.push(std::mem::take(&mut batch));
-            }
-            // The sample is the longest so far.
-            let tokens = (batch.len() + 1).saturating_mul(self.lens[index]);
-            if !batch.is_empty() && (batch.len() == self.max_samples || tokens > self.max_tokens) {
-                let (whole, rest) =
-                    (batch.len() / self.multiple_of * self.multiple_of, batch.len() % self.multiple_of);
-                let next = batch.split_off(whole.max(rest));
-                batches.push(std::mem::replace(&mut batch, next));
-            }
-            batch.push(index);
-        }
-        batches.push(batch);
-        batches
+    fn cut(&self, order: Vec<usize>) -> Vec<Vec<usize>> {
+        self.budget.cut(order, |index| self.lens[index])
     }
-}
-
-fn at_least_one(option: &'static str, number: usize) -> Result<(), LengthError> {
-    if number == 0 { Err(LengthError::Zero { option }) } else { Ok(()) }
 }
 
 impl BatchSampler for LengthBatches {
@@ -211,10 +143,10 @@ impl BatchSampler for LengthBatches {
     }
 
     fn fingerprint(&self) -> String {
-        let Self { lens, max_tokens, max_samples, multiple_of, boundaries, shuffle, rank, world_size } = self;
-        let options = [*max_tokens, *max_samples, *multiple_of, usize::from(*shuffle), *rank, *world_size];
-        let numbers = options.iter().chain(boundaries).chain(&**lens).map(|&number| number as u64);
-        format!("lengths({}, {})", lens.len(), hash(numbers))
+        let Self { lens, budget, shuffle, rank, world_size } = self;
+        let options = [usize::from(*shuffle), *rank, *world_size];
+        let numbers = budget.numbers().chain(options).chain(lens.iter().copied());
+        format!("lengths({}, {})", lens.len(), hash(numbers.map(|number| number as u64)))
     }
 
     fn max_index(&self) -> Option<usize> {
@@ -243,24 +175,31 @@ mod tests {
             serde_json::from_str(include_str!("../../tests/golden/batch_by_size.json")).unwrap();
         assert!(cases.len() >= 5);
         for case in cases {
-            let sampler = LengthBatches::new(case.lens, case.max_tokens).unwrap().shuffle(false);
-            let sampler =
-                sampler.max_samples(case.max_samples).unwrap().multiple_of(case.multiple_of).unwrap();
+            let budget = TokenBudget::new(case.max_tokens);
+            let budget = budget.max_samples(case.max_samples).multiple_of(case.multiple_of);
+            let sampler = LengthBatches::new(case.lens, budget).unwrap().shuffle(false);
             assert!(sampler.batches(Epoch::new(0, 0)).eq(case.batches));
         }
     }
 
     #[test]
     fn invalid_arguments_are_refused() {
-        let new = |lens: &[usize], max| LengthBatches::new(lens.to_vec(), max);
-        assert_eq!(new(&[], 5).unwrap_err(), LengthError::NoSamples);
-        assert_eq!(new(&[1], 0).unwrap_err(), LengthError::Zero { option: "max_tokens" });
-        assert_eq!(new(&[5, 6], 5).unwrap_err(), LengthError::TooLong { index: 1, tokens: 6, max_tokens: 5 });
-        let valid = || new(&[1, 2], 5).unwrap();
-        assert_eq!(valid().max_samples(0).unwrap_err(), LengthError::Zero { option: "max_samples" });
-        assert_eq!(valid().multiple_of(0).unwrap_err(), LengthError::Zero { option: "multiple_of" });
-        assert_eq!(valid().boundaries([4, 4]).unwrap_err(), LengthError::UnorderedBoundaries);
-        assert!(matches!(valid().distributed(3, 3).unwrap_err(), LengthError::Rank(_)));
+        let new = |lens: &[usize], budget: TokenBudget| LengthBatches::new(lens.to_vec(), budget);
+        let budget = || TokenBudget::new(5);
+        assert_eq!(new(&[], budget()).unwrap_err(), LengthError::NoSamples);
+        assert_eq!(
+            new(&[5, 6], budget()).unwrap_err(),
+            LengthError::TooLong { index: 1, tokens: 6, max_tokens: 5 }
+        );
+        for (budget, option) in [
+            (TokenBudget::new(0), "max_tokens"),
+            (budget().max_samples(0), "max_samples"),
+            (budget().multiple_of(0), "multiple_of"),
+        ] {
+            assert_eq!(new(&[0], budget).unwrap_err(), LengthError::Zero { option });
+        }
+        assert_eq!(new(&[1], budget().boundaries([4, 4])).unwrap_err(), LengthError::UnorderedBoundaries);
+        assert!(matches!(new(&[1], budget()).unwrap().distributed(3, 3).unwrap_err(), LengthError::Rank(_)));
     }
 
     proptest! {
@@ -270,9 +209,8 @@ mod tests {
             (max_samples, multiple_of, world_size) in (1usize..20, 1usize..5, 1usize..4),
             (number, shuffle) in (0u64..3, any::<bool>()),
         ) {
-            let sampler = LengthBatches::new(lens.clone(), max_tokens).unwrap().shuffle(shuffle);
-            let sampler = sampler.max_samples(max_samples).unwrap().multiple_of(multiple_of).unwrap();
-            let sampler = sampler.boundaries([10, 25]).unwrap();
+            let budget = TokenBudget::new(max_tokens).max_samples(max_samples).multiple_of(multiple_of);
+            let sampler = LengthBatches::new(lens.clone(), budget.boundaries([10, 25])).unwrap().shuffle(shuffle);
             let epoch = Epoch::new(4, number);
             let batches: Vec<_> = sampler.batches(epoch).collect();
             prop_assert_eq!(batches.len(), sampler.len(epoch));

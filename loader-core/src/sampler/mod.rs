@@ -33,6 +33,7 @@
 //! equal values may be swapped too.
 
 mod batch;
+mod budget;
 mod by_position;
 mod distributed;
 mod error;
@@ -58,6 +59,7 @@ use crate::{
 
 use batch::cut_into_batches;
 pub use batch::{BatchSampler, FixedBatches};
+pub use budget::TokenBudget;
 pub use distributed::DistributedSampler;
 pub use error::SamplerError;
 pub use length::{LengthBatches, LengthError};
@@ -124,7 +126,8 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
     /// Number of indices in an epoch.
     fn len(&self) -> usize;
 
-    /// Number of indices in `epoch`, for a sampler whose epochs differ in length; [`len`](Self::len) by default.
+    /// Number of indices in `epoch`, for a sampler whose epochs differ in length; [`len`](Self::len) by
+    /// default.
     fn len_of(&self, epoch: Epoch) -> usize {
         let _ = epoch;
         self.len()

@@ -7,7 +7,7 @@ use loader_core::{
     mix::{Exhausted, Mix, MixRule},
     pack::{LongDocuments, PackMethod, Packing},
     prelude::{DataLoader, Dataset, Digest, SampleContext},
-    sampler::{LengthBatches, MixSampler},
+    sampler::{LengthBatches, MixSampler, TokenBudget},
 };
 use loader_tests::{Watchdog, digest, everywhere, processes::try_signal};
 use nix::sys::signal::Signal;
@@ -104,7 +104,8 @@ fn packed_documents() {
     let tokens: usize = (0..documents.len).map(|index| documents.tokens(index)).sum();
     for method in [PackMethod::Concatenate, PackMethod::FirstFit, PackMethod::BestFit] {
         let batches = check(|workers| {
-            let packing = Packing::new(16).method(method).look_ahead(7).long_documents(LongDocuments::Split);
+            let packing = Packing::new(16).method(method).look_ahead(7).shuffle(true);
+            let packing = packing.long_documents(LongDocuments::Split);
             let packed = documents.clone().into_stream().shuffle(true).pack(packing).unwrap();
             DataLoader::stream(packed)
                 .shards(3)
@@ -123,11 +124,25 @@ fn packed_documents() {
 }
 
 #[test]
+fn streams_of_batches_of_similar_length() {
+    let [documents, _] = MEMBERS;
+    let batches = check(|workers| {
+        let stream = documents.clone().into_stream().shuffle(true);
+        let batches = stream.length_batches(100, 7, |document| document.row().len()).unwrap();
+        DataLoader::stream(batches).shards(3).snapshots().unbatched().seed(3).num_workers(workers).build()
+    });
+    assert!(batches.iter().all(|batch| batch.values.as_slice().len() <= 100));
+    let lengths = batches.iter().flat_map(|batch| batch.lengths.as_slice().to_vec());
+    let tokens: usize = (0..documents.len).map(|index| documents.tokens(index)).sum();
+    assert_eq!(lengths.sum::<u64>(), tokens as u64, "each document once");
+}
+
+#[test]
 fn batches_of_similar_length() {
     let [documents, _] = MEMBERS;
     let batches = check(|workers| {
         let lens = (0..documents.len).map(|index| documents.tokens(index));
-        let sampler = LengthBatches::new(lens, 100).unwrap().max_samples(8).unwrap();
+        let sampler = LengthBatches::new(lens, TokenBudget::new(100).max_samples(8)).unwrap();
         DataLoader::builder(documents.clone()).batch_sampler(sampler).seed(3).num_workers(workers).build()
     });
     assert!(batches.iter().all(|batch| batch.values.as_slice().len() <= 100));
