@@ -24,6 +24,16 @@
 //! # anyhow::Ok(())
 //! ```
 
+#![cfg_attr(
+    not(all(feature = "formats", feature = "cloud")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "a single format uses a part of what the formats share"
+    )
+)]
+
 #[cfg(feature = "arrays")]
 mod arrays;
 #[cfg(feature = "parquet")]
@@ -60,6 +70,8 @@ mod source;
 mod tar_shards;
 #[cfg(feature = "json-lines")]
 mod text_lines;
+#[cfg(feature = "tokenizer")]
+mod tokenizer;
 #[cfg(feature = "tokens")]
 mod tokens;
 
@@ -93,6 +105,8 @@ pub use source::{CacheOptions, StoreOptions};
 pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
 #[cfg(feature = "json-lines")]
 pub use text_lines::{TextLines, TextLinesOptions, TextLinesStream};
+#[cfg(feature = "tokenizer")]
+pub use tokenizer::Tokenizer;
 #[cfg(feature = "tokens")]
 pub use tokens::{
     SegmentedTokens, Token, TokenDocuments, TokenFormat, TokenRecords, TokenWindow, TokenWindowBatch,
@@ -104,7 +118,7 @@ pub use tokens::{
 #[doc = include_str!("../../docs/data.md")]
 struct Data;
 
-/// The programs in the guide to streams for language models must run.
-#[cfg(doctest)]
+/// The programs in the guide to language models must run.
+#[cfg(all(doctest, feature = "formats", feature = "tokenizer"))]
 #[doc = include_str!("../../docs/language-models.md")]
 struct LanguageModels;

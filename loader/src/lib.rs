@@ -81,6 +81,8 @@
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The feature is off by
 //!   default because the image codecs take long to build.
+//! - `formats`: the module `data` reads JSON lines, Parquet, tar archives and other files too.
+//! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
 //!
 //! # `loader-core` and `loader-worker`
 //! This crate exports all of `loader-core`, and the items of `loader-worker` that a program calls. It adds no

@@ -1,0 +1,177 @@
+//! Tokenizers of Hugging Face, for datasets of text.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use loader_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{DataError, DataProblem, Result},
+    source::Files,
+};
+
+/// A tokenizer in Hugging Face's format (`tokenizer.json`), from text to token ids (`u32`). Main reads the
+/// file once, and shares it with the workers, each of which parses it for its first text.
+///
+/// The ids are those of the Python package `tokenizers`, with the normalisation, truncation and padding that
+/// the file says. The expressions in the file are matched by the crate `fancy-regex` instead of Oniguruma,
+/// which is a C library.
+///
+/// # Examples
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("poems.txt");
+/// # std::fs::write(&path, "The workers don't stay.\nThe batches do.\n")?;
+/// use loader_core::{Dataset, DataLoader, IterableDataset, pack::Packing};
+/// use loader_data::{TextLines, Tokenizer};
+///
+/// let tokenizer = Tokenizer::open("tests/formats/fixtures/tokenizer")?;
+/// assert_eq!(tokenizer.decode(&tokenizer.encode("The workers")?)?, "The workers");
+///
+/// let documents = TextLines::open(&path)?.map_with(tokenizer, |tokenizer, line, _cx| Ok(tokenizer.encode(&line)?));
+/// let loader = DataLoader::stream(documents.into_stream().pack(Packing::new(8))?).batch_size(2).build()?;
+/// assert_eq!(loader.iter()?.next().unwrap()?.tokens.shape(), [2, 8]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Tokenizer {
+    file: String,
+    /// The content of the file, in shared memory.
+    json: Tensor<u8>,
+    special_tokens: bool,
+    #[serde(skip)]
+    parsed: OnceLock<Arc<tokenizers::Tokenizer>>,
+}
+
+impl Tokenizer {
+    /// Opens the file at `path`, or the file `tokenizer.json` in the folder `path`.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if there is no such file, or it is not a tokenizer.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
+        let blob = Files::list([&file], &[".json"])?.open(0)?;
+        let json = blob.read(0..blob.len())?;
+        let shape = [json.len()];
+        let json = Tensor::from_vec(json, shape)
+            .map_err(|error| blob.error(0, DataProblem::Memory(error.to_string())))?;
+        let file = file.display().to_string();
+        let tokenizer = Self { file, json, special_tokens: true, parsed: OnceLock::new() };
+        tokenizer.parsed()?;
+        Ok(tokenizer)
+    }
+
+    /// If true (the default), [`encode`](Self::encode) adds the special tokens that the file says, such as
+    /// those for the beginning and the end of a document.
+    #[must_use]
+    pub fn special_tokens(self, special_tokens: bool) -> Self {
+        Self { special_tokens, ..self }
+    }
+
+    /// Returns the ids of the tokens of `text`.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if the tokenizer has no token for a part of the text, nor one for unknown parts.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = self.parsed()?.encode_fast(text, self.special_tokens);
+        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|error| self.error(error))
+    }
+
+    /// Returns the text of `ids`, without special tokens.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if the decoder of the tokenizer fails.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.parsed()?.decode(ids, true).map_err(|error| self.error(error))
+    }
+
+    /// Returns the id of `token`, such as `</s>`; `None` if it is not in the vocabulary.
+    ///
+    /// # Errors
+    /// Returns [`DataError`] if the tokenizer cannot be parsed.
+    pub fn id(&self, token: &str) -> Result<Option<u32>> {
+        Ok(self.parsed()?.token_to_id(token))
+    }
+
+    /// Number of tokens in the vocabulary, with the added ones.
+    ///
+    /// # Errors
+    /// As for [`id`](Self::id).
+    pub fn vocab_size(&self) -> Result<usize> {
+        Ok(self.parsed()?.get_vocab_size(true))
+    }
+
+    fn parsed(&self) -> Result<&tokenizers::Tokenizer> {
+        if self.parsed.get().is_none() {
+            let parsed = tokenizers::Tokenizer::from_bytes(self.json.as_slice());
+            // If another thread was faster, both have parsed the same.
+            drop(self.parsed.set(Arc::new(parsed.map_err(|error| self.error(error))?)));
+        }
+        Ok(self.parsed.get().expect("it was set above"))
+    }
+
+    fn error(&self, error: tokenizers::Error) -> DataError {
+        let problem = DataProblem::Malformed { format: "tokenizer", reason: error.to_string() };
+        DataError::new(format!("`{}`", self.file), problem)
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tokenizer");
+
+    #[derive(Deserialize)]
+    struct Case {
+        text: String,
+        ids: Vec<u32>,
+        with_special: Vec<u32>,
+    }
+
+    #[test]
+    fn the_ids_are_those_of_python() {
+        let cases = fs::read_to_string(Path::new(FIXTURES).join("expected.json")).unwrap();
+        let cases: Vec<Case> = serde_json::from_str(&cases).unwrap();
+        assert_eq!(cases.len(), 5);
+        let tokenizer = Tokenizer::open(FIXTURES).unwrap();
+        for Case { text, ids, with_special } in cases {
+            assert_eq!(tokenizer.encode(&text).unwrap(), with_special, "{text:?}");
+            let plain = tokenizer.clone().special_tokens(false);
+            assert_eq!(plain.encode(&text).unwrap(), ids, "{text:?}");
+            assert_eq!(plain.decode(&ids).unwrap(), text);
+        }
+        assert_eq!((tokenizer.id("</s>").unwrap(), tokenizer.id("nothing").unwrap()), (Some(1), None));
+    }
+
+    #[test]
+    fn a_file_that_is_no_tokenizer_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = fs::read(Path::new(FIXTURES).join("tokenizer.json")).unwrap();
+        let path = folder.path().join("tokenizer.json");
+        let refusal = |content: &[u8]| {
+            fs::write(&path, content).unwrap();
+            Tokenizer::open(folder.path()).unwrap_err()
+        };
+        for content in [&b""[..], b"{}", &whole[..whole.len() / 2], b"\xFF\xFE"] {
+            let error = refusal(content);
+            assert!(matches!(error.problem, DataProblem::Malformed { .. }), "{error}");
+            assert!(error.to_string().contains("tokenizer.json"), "{error}");
+        }
+        let missing = Tokenizer::open(folder.path().join("other.json")).unwrap_err();
+        assert!(matches!(missing.problem, DataProblem::NotFound), "{missing}");
+    }
+}
