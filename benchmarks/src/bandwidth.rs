@@ -1,4 +1,4 @@
-//! `bandwidth`: the cost of the bytes of a batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of a smaller one.
+//! `bandwidth`: the cost of the bytes of a batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of smaller samples.
 
 use loader_core::Element;
 
@@ -47,7 +47,7 @@ where
     )
 }
 
-/// Returns a number of batches that takes about half a second.
+/// Returns the number of batches that the loader loads in about half a second.
 fn batches(sample: Shape) -> usize {
     match sample {
         Shape::Image => 300,

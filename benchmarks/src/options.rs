@@ -48,7 +48,7 @@ pub(crate) struct Options {
     /// The file for `tokens` (16-bit numbers, little-endian), `parquet`, `json-lines` and `tar`.
     #[arg(long)]
     pub(crate) file: Option<PathBuf>,
-    /// Measure the library that decodes the file alone, without the loader.
+    /// Measure only the library that decodes the file, without the loader.
     #[arg(long)]
     pub(crate) decoder: bool,
     /// In `json-lines`, read records, whose fields are known only when the program runs.
@@ -67,9 +67,9 @@ pub(crate) struct Options {
 pub(crate) enum Workload {
     /// Time per batch of 64 integers: the cost of a batch with almost no content.
     Overhead,
-    /// Time per batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of a smaller one: the cost of its bytes.
+    /// Time per batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of smaller samples: the cost of the bytes.
     Bandwidth,
-    /// Time of the same copy without a loader.
+    /// Time to copy as many bytes as in `bandwidth`, without a loader.
     Memcpy,
     /// Time per batch of samples of 2048 tokens from a file of 16-bit numbers.
     #[cfg(feature = "formats")]
@@ -83,11 +83,11 @@ pub(crate) enum Workload {
     /// Time per batch of samples of a tar archive in WebDataset's layout.
     #[cfg(feature = "formats")]
     Tar,
-    /// Speed of JPEG files that are decoded, cropped, resized, flipped and normalised.
+    /// Number of JPEG files that are decoded, cropped, resized, flipped and normalised per second.
     Images,
     /// Time from `iter()` to the first batch.
     Start,
-    /// Private memory of each worker in the middle of an epoch.
+    /// Memory of main and of each worker in the middle of an epoch.
     Memory,
     /// Time of an epoch in which one sample in a hundred takes fifty times as long.
     Stragglers,

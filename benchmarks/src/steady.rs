@@ -1,5 +1,5 @@
-//! `steady`: page faults, allocations and shared memory in the middle of an epoch of 38.5 MB batches, of
-//! which main reads every page. In steady state there should be no page faults and no allocations of the size
+//! `steady`: page faults, allocations and shared memory in the middle of an epoch. The batches have 38.5 MB, and
+//! main reads every page of them. In steady state there should be no page faults and no allocations of the size
 //! of a batch, and shared memory should not grow.
 
 use anyhow::{Context, ensure};
@@ -34,10 +34,10 @@ struct Line<'a> {
 
 type Batch = (Tensor<f32>, Tensor<u64>);
 
-/// What was counted so far.
+/// What this process and the workers have counted so far.
 struct Counters {
     main_faults: i64,
-    /// Number and bytes of main's allocations; zeros if they are not counted.
+    /// Number of main's allocations, and their bytes; zeros if the allocator does not count.
     main_allocated: [u64; 2],
     worker_faults: Vec<u64>,
 }

@@ -66,12 +66,12 @@ pub(crate) fn minor_faults() -> anyhow::Result<i64> {
 /// The memory of a process, in bytes.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Memory {
-    /// Pages of private maps that only this process has: the memory that the process costs.
+    /// Pages of private maps that only this process has. This is the memory that the process costs.
     pub(crate) private: u64,
     /// Pages of shared maps that no other process has touched. The kernel counts them as private too, but a
     /// further worker would share them and not add to them.
     pub(crate) shared_map_private: u64,
-    /// Proportional share of all pages that the process has mapped.
+    /// Proportional set size: each mapped page, divided by the number of processes that share it.
     pub(crate) pss: u64,
 }
 
@@ -100,15 +100,17 @@ impl Memory {
     }
 }
 
-/// A checksum over batches that depends on each element and its position. The peers compute it too, so it must
-/// be easy with NumPy. The sum of a batch is the sum of each element's bits times its position, counted from 1.
-/// The checksum is a polynomial of the sums of the batches. Everything is modulo 2^64.
+/// A checksum over batches that depends on each element and its position. The programs
+/// of the peers compute it too, so it must be easy with NumPy. The sum of a batch adds up the bits of each element
+/// times the element's position, counted from 1. The checksum is a polynomial of these sums, modulo 2^64.
 #[derive(Debug, Default)]
 pub(crate) struct Checksum(u64);
 
 impl Checksum {
     pub(crate) fn batch(&mut self, bits: impl Iterator<Item = u64>) {
-        let sum = (1u64..).zip(bits).fold(0u64, |sum, (at, bits)| sum.wrapping_add(at.wrapping_mul(bits)));
+        let sum = (1u64..)
+            .zip(bits)
+            .fold(0u64, |sum, (position, bits)| sum.wrapping_add(position.wrapping_mul(bits)));
         self.0 = self.0.wrapping_mul(1_000_003).wrapping_add(sum);
     }
 

@@ -6,7 +6,7 @@ use loader_core::{LoaderOptions, OptionInfo, OptionKind};
 /// The options that determine the indices of each batch. `loader plan` has only these.
 const ORDER: [&str; 7] = ["batch_size", "shuffle", "seed", "order", "rank", "world_size", "drop_last"];
 
-/// All options of the loader that the command has, or only those in [`ORDER`].
+/// The loader's options on the command line: all of them, or only those in [`ORDER`].
 #[derive(Debug, Default)]
 pub(crate) struct LoaderArguments<const ONLY_ORDER: bool> {
     pub(crate) options: LoaderOptions,

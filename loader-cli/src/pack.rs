@@ -20,13 +20,13 @@ use crate::{
 /// Time between two lines of progress if standard error is not a terminal.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// Time between two looks at the progress.
+/// Interval at which the progress is read.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Bytes of the unit of the progress.
+/// Number of bytes in the unit of the progress.
 const MEGABYTE: u64 = 1_000_000;
 
-/// Runs the command. Returns the number of archives that are not as they were packed.
+/// Runs the command. Returns the number of unfinished, missing or damaged archives that `--check` has found.
 pub(crate) fn pack(
     arguments: &PackArguments,
     reporter: &mut Reporter,
@@ -35,14 +35,14 @@ pub(crate) fn pack(
     let PackArguments { source, output, check, .. } = arguments;
     match output {
         Some(_) if *check => {
-            let message = "--check needs only the folder of the archives; leave the source out";
+            let message = "--check takes only the folder of the archives; leave the source out";
             Err(Stop::InvalidArguments(message.to_owned()))
         }
         Some(output) => {
             let summary = write(arguments, output, reporter, interrupt)?;
             let PackSummary { shards, samples, kept } = summary;
             reporter.line(&format!(
-                "{}: {samples} samples in {shards} archives, of which {kept} were there already",
+                "{}: {samples} samples in {shards} archives; {kept} of the archives were there already",
                 output.display()
             ))?;
             Ok(0)
@@ -67,7 +67,7 @@ fn write(
     let plan = PackPlan::new(&arguments.source, &options)?;
     let total = Some(plan.bytes().div_ceil(MEGABYTE));
     reporter.begin(Task { name: "packing".to_owned(), total, unit: "MB" }, PROGRESS);
-    // Relaxed: the number only tells the progress.
+    // Relaxed: the number is only displayed.
     let done = AtomicU64::new(0);
     let begun = Instant::now();
     let summary = thread::scope(|scope| {

@@ -22,8 +22,8 @@ use crate::{
 /// The memory in which a batch is built: a slot, or the heap.
 #[derive(Debug)]
 pub struct Arena {
-    /// While [`Arena::within`] runs, it is swapped with the one in the thread-local. Boxed, because it is
-    /// moved for each sample.
+    /// [`Arena::within`] swaps this with the content of the thread-local `CURRENT` while it runs. Boxed, because it
+    /// is moved for each sample.
     backing: Option<Box<Backing>>,
 }
 
@@ -43,13 +43,13 @@ pub(crate) enum Allocation {
 #[derive(Debug)]
 struct SlotArena {
     loan: Loan,
-    /// Number of bytes allocated. While a batch is encoded, it may exceed the slot's length: it is then what
-    /// the batch needs.
+    /// Number of bytes allocated. While a batch is being encoded, this may exceed the slot's length: the batch then
+    /// needs a slot of this length.
     used: usize,
-    encoding: bool,
-    /// Offsets of buffers that the encoding has copied into the slot, by address and length: clones are
-    /// copied once. The map holds each buffer until the batch is encoded, so that no other can get its
-    /// address.
+    is_encoding: bool,
+    /// Offsets of the buffers that the encoding has copied into the slot, by address and length, so that clones of a
+    /// tensor are copied once. The map holds each buffer until the batch is encoded, so that no other buffer can
+    /// get its address.
     copied: BTreeMap<(usize, usize), (u64, Arc<Buffer>)>,
 }
 
@@ -84,7 +84,7 @@ thread_local! {
 impl Arena {
     /// Creates an arena that fills one slot from its first byte.
     pub fn in_slot(loan: Loan) -> Self {
-        let slot = SlotArena { loan, used: 0, encoding: false, copied: BTreeMap::new() };
+        let slot = SlotArena { loan, used: 0, is_encoding: false, copied: BTreeMap::new() };
         Self { backing: Some(Box::new(Backing::Slot(slot))) }
     }
 
@@ -109,8 +109,8 @@ impl Arena {
         collate()
     }
 
-    /// Encodes `batch` into the slot: tensors that are in it as references, the others as copies, and the
-    /// rest of the batch behind them. A tensor and its clones are stored once.
+    /// Encodes `batch` into the slot. Tensors that are in the slot already stay where they are, other tensors are
+    /// copied into the slot, and the rest of the batch follows. A tensor and its clones are stored once.
     ///
     /// # Errors
     /// [`EncodeError::TooLarge`] if the slot is too small: encode the batch again into a slot of the size
@@ -120,17 +120,17 @@ impl Arena {
     /// If this arena has no slot.
     pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
         let slot = self.slot();
-        // Before the encoding: if user code keeps a tensor and changes it later, main must not see the
-        // change.
+        // Freezes the tensors, so that main does not see a change that user code makes later to a tensor that it
+        // has kept.
         slot.loan.freeze();
-        slot.encoding = true;
+        slot.is_encoding = true;
         let before = slot.used;
         let bytes = self.within(|| codec::encode(batch));
         // The batch's `Serialize` is user code, which may have forked, and only the worker may write to the
         // slot.
         end_if_forked();
         let slot = self.slot();
-        slot.encoding = false;
+        slot.is_encoding = false;
         slot.copied.clear();
         let bytes = bytes?;
         match slot.put(&bytes) {
@@ -170,7 +170,7 @@ impl SlotArena {
 pub(crate) fn allocate(len: usize) -> Option<Allocation> {
     CURRENT.with_borrow_mut(|current| match current.as_deref_mut()? {
         Backing::Heap(pool) => Some(Allocation::Heap(pool.take(len.div_ceil(ALIGNMENT))?, pool.clone())),
-        Backing::Slot(slot) if slot.encoding => None,
+        Backing::Slot(slot) if slot.is_encoding => None,
         Backing::Slot(slot) => {
             let before = slot.used;
             let chunk = slot.allocate(len);
@@ -185,7 +185,7 @@ pub(crate) fn allocate(len: usize) -> Option<Allocation> {
 
 /// Returns true while this thread encodes a batch into a slot.
 pub fn is_encoding() -> bool {
-    CURRENT.with_borrow(|current| matches!(current.as_deref(), Some(Backing::Slot(slot)) if slot.encoding))
+    CURRENT.with_borrow(|current| matches!(current.as_deref(), Some(Backing::Slot(slot)) if slot.is_encoding))
 }
 
 /// Returns the offset of the first `len` bytes of `buffer` in the slot that this thread is encoding into.
@@ -194,7 +194,7 @@ pub fn is_encoding() -> bool {
 pub fn ensure_in_slot(buffer: &Arc<Buffer>, len: usize) -> Option<u64> {
     CURRENT.with_borrow_mut(|current| {
         let Some(Backing::Slot(arena)) = current.as_deref_mut() else { return None };
-        if !arena.encoding {
+        if !arena.is_encoding {
             return None;
         }
         if let Some(chunk) = buffer.chunk().filter(|chunk| arena.loan.owns(chunk)) {

@@ -42,11 +42,11 @@ pub struct Task {
     /// Regions that no longer exist and that the worker unmaps, each by the number of its first slot; at most
     /// [`MAX_FORGOTTEN`].
     pub forget: Vec<u32>,
-    /// Number of the task's claim, one of [`MAX_UNANSWERED`] of the queue: it says whether the worker has
-    /// begun the task or main has withdrawn it.
+    /// Number of the task's claim, below [`MAX_UNANSWERED`]. The claim decides whether the worker begins the task
+    /// or main withdraws it.
     pub claim: u32,
-    /// Indices of samples that count as bad and are not tried, because an attempt has ended a worker; at most
-    /// [`MAX_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that each sample is loaded on its own.
+    /// Indices of samples that have ended a worker. They count as bad, and the worker does not try them. At most
+    /// [`MAX_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that the worker loads each sample on its own.
     pub known_bad: Vec<u64>,
 }
 
@@ -54,8 +54,8 @@ pub struct Task {
 pub const MAX_FORGOTTEN: usize = 64;
 /// Maximum number of samples that a task lists as bad, so that its frame stays small.
 pub const MAX_KNOWN_BAD: usize = 64;
-/// Stands in [`Task::known_bad`] if loading many samples at once has ended a worker: loading each on its own
-/// shows which one is bad.
+/// Value in [`Task::known_bad`] after a worker ended while it loaded many samples with one call. Loading each sample
+/// on its own shows which one is bad.
 pub const ONE_BY_ONE: u64 = u64::MAX;
 /// Maximum number of bad samples that one event lists.
 pub const MAX_BAD_SAMPLES: usize = 256;
@@ -144,7 +144,8 @@ pub enum Report {
 pub enum Event {
     /// The worker has opened the dataset and has run `setup` and `worker_init`.
     Ready,
-    /// One of those failed. The worker stays, and answers every task with this failure.
+    /// Opening the dataset, `setup` or `worker_init` failed. The worker does not end, and answers every task with
+    /// this failure.
     NotReady {
         /// The failure.
         failure: Failure,
@@ -186,8 +187,8 @@ pub enum Event {
         held: bool,
         /// As in [`Done`](Self::Done).
         position: u64,
-        /// True if the failure, a panic, ended the task's shard: a loader that resumes after this batch must
-        /// not continue the shard.
+        /// True if the failure is a panic that ended the task's shard: a loader that resumes after this batch
+        /// must not continue the shard.
         ended: bool,
     },
     /// The worker has skipped the task, because the epoch is over or abandoned.
@@ -282,7 +283,7 @@ impl Event {
     }
 }
 
-/// A bad sample that did not fail its batch: the worker left it out or replaced it.
+/// A bad sample that the worker left out or replaced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadSampleRecord {
     /// Its position in the batch; meaningless for a sample of a shard.
@@ -298,7 +299,7 @@ pub struct BadSampleRecord {
 impl BadSampleRecord {
     /// Truncates the reasons of a batch's bad samples, so that all of them fit a frame.
     pub fn cut_to_frame(samples: &mut [Self]) {
-        let share = 2 * HALF_TEXT / samples.len().max(1);
+        let share = MAX_TEXT / samples.len().max(1);
         samples.iter_mut().for_each(|sample| cut(&mut sample.reason, share.saturating_sub(NOTE_LEN)));
     }
 }
@@ -339,9 +340,9 @@ pub enum Stage {
     Send,
 }
 
-/// Half the maximum size in bytes of an error with its causes, of a backtrace, and of the reasons of a
-/// batch's bad samples. No frame holds more than two of these.
-const HALF_TEXT: usize = 8 * 1024;
+/// Maximum size in bytes of an error with its causes, of a backtrace, and of the reasons of a batch's bad samples. No
+/// frame holds more than two of these.
+const MAX_TEXT: usize = 16 * 1024;
 const MAX_CAUSES: usize = 8;
 
 impl Failure {
@@ -358,9 +359,9 @@ impl Failure {
             self.chain.truncate(MAX_CAUSES);
             self.chain.push(format!("[{left_out} more causes left out]"));
         }
-        let share = HALF_TEXT / self.chain.len().max(1) * 2;
+        let share = MAX_TEXT / self.chain.len().max(1);
         self.chain.iter_mut().for_each(|text| cut(text, share));
-        self.backtrace.iter_mut().for_each(|text| cut(text, 2 * HALF_TEXT));
+        self.backtrace.iter_mut().for_each(|text| cut(text, MAX_TEXT));
         self
     }
 }

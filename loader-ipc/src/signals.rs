@@ -9,8 +9,8 @@ use crate::sys;
 
 static IS_SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Ignores SIGPIPE in this process, as Rust does before `main`. A worker may begin before that, and user code
-/// that writes to a closed pipe must get an error there too.
+/// Ignores SIGPIPE in this process, as Rust's runtime does before `main`. A worker may begin before Rust's runtime
+/// does this, and user code that writes to a closed pipe must get an error in the worker too.
 pub fn ignore_sigpipe() {
     sys::ignore_sigpipe();
     // Relaxed: a thread that reads the old value only makes needless system calls.
@@ -23,7 +23,7 @@ pub(crate) fn without_sigpipe<T, E>(send: impl FnOnce() -> Result<T, E>) -> Resu
     if IS_SIGPIPE_IGNORED.load(Ordering::Relaxed) { send() } else { without(Signal::SIGPIPE, send) }
 }
 
-/// Runs `call`. A `signal` that its failure raises is never delivered.
+/// Runs `call`. If `call` fails and raises `signal`, the signal is never delivered.
 pub(crate) fn without<T, E>(signal: Signal, call: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let set = SigSet::from(signal);
     while_blocked(&set, |before| {

@@ -56,13 +56,13 @@ impl Registry {
     }
 }
 
-/// Serves as a worker until its end; returns the exit code.
+/// Serves as a worker. Returns the exit code for this process.
 pub(crate) fn run(registry: &Registry) -> i32 {
     match serve(registry) {
         Ok(()) => 0,
         Err(error) => {
             // Main knows the reason of a refusal, and a closed lifeline means that main has ended or dropped
-            // this worker. Main copies other errors to its standard error, after this worker's number.
+            // this worker. Main prints other errors to its own standard error, with this worker's number.
             if !matches!(
                 error.downcast_ref(),
                 Some(HandshakeError::Refused(_) | HandshakeError::Lifeline(LifelineError::Closed))

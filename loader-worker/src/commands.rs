@@ -29,9 +29,9 @@ use crate::{
     slots::{Grant, Slots},
 };
 
-/// Minimum time of a batch after which the worker always measures its page faults and memory.
+/// If a batch takes at least this long, the worker measures its page faults and memory after the batch.
 const LONG_BATCH: Duration = Duration::from_millis(1);
-/// The worker also measures them after each batch whose number is a multiple of this.
+/// The worker also measures its page faults and memory after every batch whose number is a multiple of this.
 const MEASURE_INTERVAL: u64 = 16;
 
 /// What [`run`] needs besides the dataset.
@@ -110,7 +110,7 @@ struct Worker<'a> {
     resident: u64,
 }
 
-/// `Break` if main receives no reports any more.
+/// `Break` if main no longer receives reports.
 type Flow = ControlFlow<()>;
 
 /// The result of a task.
@@ -163,7 +163,7 @@ impl Worker<'_> {
         let control = Arc::clone(&self.session.control);
         let sink = PageSink::new(&control, self.session.worker, &known_bad);
         let outcome = self.fetch_and_send(epoch, number, lease, &request, &sink)?;
-        // Without a batch, the control page still shows the last sample, on which the worker works no more.
+        // If there is no batch, the control page still shows the last sample, which the worker no longer loads.
         if !matches!(outcome, Outcome::Done { .. }) {
             self.enter(WorkerState::Sending);
         }
@@ -222,8 +222,8 @@ impl Worker<'_> {
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(open_at.position)
     }
 
-    /// Loads a batch and encodes it into its slot. When this returns, nothing of the batch is left in this
-    /// process, unless user code has kept one of its tensors.
+    /// Loads a batch and encodes it into its slot. When this returns, this process has dropped the batch, except
+    /// tensors that user code has kept.
     fn fetch_and_send(
         &mut self,
         epoch: u64,

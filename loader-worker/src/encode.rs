@@ -35,7 +35,7 @@ pub(crate) fn encode(batch: &dyn EncodeBatch, arena: &mut Arena) -> Result<Encod
 
 /// A batch that waits for a larger slot.
 pub(crate) enum WaitingBatch {
-    /// The batch as collation has made it. Its tensors may be in the slot that is too small.
+    /// The batch that collation has made. Its tensors may be in the slot that is too small.
     InSlot(Box<dyn EncodeBatch>),
     /// The batch in private memory, encoded exactly as it will be in the larger slot.
     Copied(Arc<SlotMemory>, Encoded),
@@ -71,7 +71,7 @@ impl WaitingBatch {
     }
 }
 
-/// Encodes a batch that needed `needed` bytes when it was first encoded.
+/// Encodes a batch again. The first encoding needed `needed` bytes.
 fn encode_again(batch: &dyn EncodeBatch, arena: &mut Arena, needed: usize) -> Result<Encoded, Failure> {
     encode(batch, arena).map_err(|error| match error {
         EncodeFailure::Failed(failure) => failure,

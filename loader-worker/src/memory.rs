@@ -11,8 +11,8 @@ const HARD_LIMIT_FACTOR: u64 = 2;
 /// Returns the private memory of this process in bytes. It includes neither shared memory, such as slots, nor
 /// code.
 pub(crate) fn own_memory() -> Option<u64> {
-    // The file has numbers of pages: the total size (skipped), the resident pages, and those of the resident
-    // pages that are shared with files or other processes.
+    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or other
+    // processes.
     let pages = fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = pages.split_whitespace().skip(1).map(str::parse::<u64>);
     let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
@@ -23,8 +23,8 @@ pub(crate) fn own_memory() -> Option<u64> {
 /// process, before the machine runs out of memory.
 pub(crate) fn limit_memory(limit: u64) {
     let hard = limit.saturating_mul(HARD_LIMIT_FACTOR);
-    // RLIMIT_DATA, not RLIMIT_AS, which also counts shared memory and the program's code. A limit that is
-    // lower already stays.
+    // RLIMIT_DATA, not RLIMIT_AS, which also counts shared memory and the program's code. A lower limit
+    // that is set already stays in force.
     if let Ok((soft, max)) = getrlimit(Resource::RLIMIT_DATA) {
         // If this fails, the check after each batch remains.
         let _ = setrlimit(Resource::RLIMIT_DATA, hard.min(soft), hard.min(max));

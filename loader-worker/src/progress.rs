@@ -23,10 +23,10 @@ const MAX_UNTIMED: u32 = 16;
 pub(crate) struct PageSink<'a> {
     control: &'a ControlPage,
     line: WorkerLine<'a>,
-    /// Number of the next samples that are published without the time.
+    /// Number of samples to publish before the worker reads the clock again.
     untimed: Cell<u32>,
-    /// Length of the current run of samples without the time. `None` before the first sample: the time before
-    /// it does not show how long a sample takes.
+    /// Length of the current run of samples without the time. `None` before the first sample, because the time
+    /// before the first sample does not show how long a sample takes.
     run: Cell<Option<u32>>,
     known_bad: &'a [u64],
     bad: RefCell<Vec<BadSampleRecord>>,

@@ -20,8 +20,8 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-/// Interval at which the watchdog also compares the parent's pid with main's. It notices the end of main even
-/// if neither the lifeline nor the pidfd shows it.
+/// Interval at which the watchdog also compares the parent's pid with main's. The comparison shows the end of main
+/// even if neither the lifeline nor the pidfd shows it.
 const SLOW_POLL: Duration = Duration::from_millis(500);
 /// Exit code of a worker whose main is gone. No process reads it.
 const ORPHANED: i32 = 1;
@@ -36,7 +36,8 @@ pub(crate) struct Watchdog {
 impl Watchdog {
     /// Starts the watchdog. The watchdog ends the process when the lifeline is closed (main has ended, called
     /// `exec`, or dropped it), or when main's pidfd becomes readable (main has ended, but a forked child of
-    /// main may hold the lifeline open). Before that, it removes `socket` and the socket's folder.
+    /// main may hold the lifeline open). Before it ends the process, it
+    /// removes `socket` and the socket's folder.
     ///
     /// Alternative considered: `PR_SET_PDEATHSIG`. Rejected because it fires when the *thread* that started
     /// this process ends.

@@ -86,7 +86,8 @@ fn programs_inherit_no_descriptor_of_the_loader_and_workers_none_of_the_host() {
     let mut batches = loader.iter().unwrap();
     let mut next = || -> String { batches.next().unwrap().unwrap().concat() };
     let (in_worker, in_its_program) = (next(), next());
-    // The loader has now opened its queues, slots and pidfds. Any thread of the host may start a program.
+    // The loader has now opened its queues, slots and pidfds. Another thread lists them and starts a program, as
+    // any thread of the host may do.
     let (meanwhile, program) =
         std::thread::spawn(|| (descriptors_of_this_process(), descriptors_of_new_program())).join().unwrap();
 
@@ -121,7 +122,7 @@ fn arguments_and_environment_of_a_worker_contain_no_secret() {
     let loader = DataLoader::builder(Environment).num_workers(1).build().unwrap();
     let seen: Vec<String> = loader.iter().unwrap().next().unwrap().unwrap().into_iter().flatten().collect();
     assert_eq!(seen[0], "loader-worker-0");
-    // The inode of its standard input, which is not secret.
+    // The value is the inode of the worker's standard input, which is not secret.
     let marker = seen[1].strip_prefix("LOADER_WORKER_LIFELINE=").unwrap();
     assert!(marker.trim_end_matches(';').chars().all(|digit| digit.is_ascii_digit()), "{marker}");
 }

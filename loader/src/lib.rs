@@ -69,7 +69,7 @@
 //! - [`collate`] makes batches of samples, [`sampler`] determines their order.
 //! - [`Iter::state`] and [`DataLoader::resume`] save the position in an epoch and continue from it.
 //! - [`Error`] says what can go wrong. A worker that dies is replaced.
-//! - [`init`] says what runs in workers. Tests use [`init_before_main!`], separate worker programs a
+//! - [`init`] says what runs in workers. Tests use [`init_before_main!`], and separate worker programs use a
 //!   [`Registry`].
 //!
 //! # Features
@@ -79,10 +79,12 @@
 //!   TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
-//! - `data`: the module `data` has datasets over real files, such as folders of images. The feature is off by
-//!   default because the image codecs take long to build.
-//! - `formats`: the module `data` reads JSON lines, Parquet, tar archives and other files too.
+//! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take long
+//!   to build.
+//! - `formats`: the module `data` also reads JSON lines, Parquet, tar archives, token files and arrays.
 //! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
+//!
+//! `formats` and `tokenizer` include `data`.
 //!
 //! # `loader-core` and `loader-worker`
 //! This crate exports all of `loader-core`, and the items of `loader-worker` that a program calls. It adds no
@@ -91,7 +93,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// Named beside the glob, so that the compiler can tell a program without the feature that it exists.
+// The glob below exports this module too. Because it is also named here, the compiler can tell a program that
+// lacks the feature which feature it needs.
 #[cfg(feature = "config")]
 #[doc(inline)]
 pub use loader_core::config;

@@ -26,8 +26,8 @@ impl Series {
         self.points.push((seconds, value));
     }
 
-    /// Fits a line through the second half in time: in the first half caches fill and the allocator takes
-    /// what it keeps.
+    /// Fits a line through the values of the second half of the time. In the first half, caches fill, and the
+    /// allocator takes memory that it then keeps.
     ///
     /// # Panics
     /// If the second half has fewer than three values, or all values have the same time.
@@ -42,7 +42,7 @@ impl Series {
             half.iter().map(|(seconds, found)| of(seconds - time, found - value)).sum()
         };
         let spread = sum(&|seconds, _| seconds * seconds);
-        assert!(spread > 0.0, "all values are of one time");
+        assert!(spread > 0.0, "all values have the same time");
         let slope = sum(&|seconds, found| seconds * found) / spread;
         let max = self.points.iter().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
         Growth { max, slope, total: slope * end }

@@ -1,5 +1,5 @@
-//! Writes the file of tries, and the tables in `docs/reliability.md`, which are made from that file and from
-//! PyTorch's.
+//! Writes the file of tries. Makes the tables in `docs/reliability.md` from that file and from the file of PyTorch's
+//! tries.
 
 use std::{fs, path::Path, process::Command};
 
@@ -53,12 +53,12 @@ struct PyTorchTry {
     fault: String,
     outcome: String,
     seconds: Option<f64>,
-    /// Number of workers that ran when the drop returned, and 2 s later.
+    /// Number of workers that were running when the drop returned, and number 2 s later.
     workers_running: Option<Vec<u32>>,
 }
 
 impl Results {
-    /// Writes the tries to the file. Faults that were not tried this time keep their tries in the file.
+    /// Writes the tries to the file. Keeps the earlier tries of faults that were not tried this time.
     pub(crate) fn write(mut tries: Vec<Try>) -> anyhow::Result<()> {
         if let Ok(before) = read::<Self>(OURS) {
             let tried = |name: &str| tries.iter().any(|one| one.fault == name);
@@ -98,7 +98,7 @@ pub(crate) fn write_document() -> anyhow::Result<()> {
     fs::write(DOCUMENT, with_tables(&text)?).context(DOCUMENT)
 }
 
-/// Returns the text of the document with tables made from the files of results.
+/// Returns the text of the document with its tables made again from the files of results.
 fn with_tables(text: &str) -> anyhow::Result<String> {
     let (before, rest) = text.split_once(BEGIN).context("the document has no line where the tables begin")?;
     let (_, after) = rest.split_once(END).context("the document has no line where the tables end")?;

@@ -23,7 +23,7 @@ use crate::{
 
 /// Time after which a try without an outcome counts as hung.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Time after the end of the program; workers and files that still exist then are left over.
+/// Time that workers and files may outlive the program. Those that exist longer are left over.
 const LEFT_OVER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
     LostOne,
     /// There was an error, and more than one batch did not arrive.
     Lost,
-    /// Nothing happened before the deadline.
+    /// The program had reported no outcome at the deadline.
     Hung,
     /// Batches were wrong, or missing without an error; or a copy of a worker loaded samples.
     Wrong,
@@ -93,7 +93,7 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<Try> {
     if folder.path().join(COPY).exists() {
         done.outcome = Outcome::Wrong;
     }
-    // The file ARMED is from this program and not from the loader.
+    // The benchmark made the file ARMED, not the loader.
     let files = fs::read_dir(folder.path())?.filter_map(Result::ok).filter(|file| file.file_name() != ARMED);
     let left: Vec<u32> = workers.into_iter().filter(|&pid| is_running(pid)).collect();
     done.left_over = !left.is_empty() || files.count() > 0;
@@ -111,7 +111,7 @@ fn epoch_ends(fault: &Fault, lines: &mpsc::Receiver<String>) -> anyhow::Result<T
             let milliseconds = DEADLINE.as_secs_f64() * 1e3;
             return Ok(Try::of(fault, Outcome::Hung, milliseconds, None));
         }
-        Err(error) => return Err(error).context("the program failed, and not because of the fault"),
+        Err(error) => return Err(error).context("the program ended without a report"),
     };
     let Report { milliseconds, right, error, wrong, .. } = serde_json::from_str(&line)?;
     let is_drop = right < BATCHES && error.is_none() && milliseconds > 0.0 && !wrong && right == FAULT_BATCH;
@@ -127,7 +127,7 @@ fn epoch_ends(fault: &Fault, lines: &mpsc::Receiver<String>) -> anyhow::Result<T
 
 fn main_ends(fault: &Fault, lines: &mpsc::Receiver<String>, workers: &[u32]) -> anyhow::Result<Try> {
     if lines.recv_timeout(DEADLINE)? != "now" {
-        bail!("the program printed another line than `now`");
+        bail!("the program printed another line instead of `now`");
     }
     let since = Instant::now();
     while workers.iter().any(|&pid| is_running(pid)) && since.elapsed() < DEADLINE {

@@ -24,7 +24,7 @@ struct Row {
 
 type Rows = (Tensor<i64>, Tensor<i64>, Vec<String>);
 
-/// Opens the file as rows of a type of the program.
+/// Opens the file as rows of the type [`Row`].
 pub(super) fn loader(options: &Options, path: &Path) -> anyhow::Result<DataLoader<Rows>> {
     let rows = JsonLinesStream::open(path)?.rows::<Row>();
     let rows = rows.map(|row, _cx| Ok((row.tokens, row.label, row.text)));
@@ -53,8 +53,7 @@ pub(super) fn record_columns(batch: &Columns) -> anyhow::Result<Vec<Column>> {
     ])
 }
 
-/// Reads the file line by line and parses each line: as the type of the program, or with `--records` as a value of
-/// any type.
+/// Reads the file line by line and parses each line as a [`Row`], or with `--records` as any JSON value.
 pub(super) fn decode(options: &Options, path: &Path) -> anyhow::Result<usize> {
     let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
     let (mut line, mut rows) = (Vec::new(), 0);

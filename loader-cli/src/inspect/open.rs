@@ -1,4 +1,4 @@
-//! The dataset that is inspected.
+//! Opens the dataset that `loader inspect` describes.
 
 use loader_core::{Builder, DataLoader, Dataset, LoaderOptions, Tensor, Warning, kind::MapStyle};
 use loader_data::ImageFolder;
@@ -47,8 +47,8 @@ impl Source {
             #[cfg(feature = "formats")]
             ResolvedDataset::Records(config) => {
                 let is_config = arguments.target.extension().is_some_and(|extension| extension == "toml");
-                let has_order = is_config || options.shuffle == Some(true);
-                records::open(if has_order { *config } else { records::in_order(*config) })?
+                let reads_as_run = is_config || options.shuffle == Some(true);
+                records::open(if reads_as_run { *config } else { records::in_order(*config) })?
             }
         };
         Ok((source, options))
@@ -62,7 +62,7 @@ impl Source {
         Ok(Self { opened: Opened::Images { settings, images }, bad_files: Vec::new(), files, file_bytes })
     }
 
-    /// Name of the format in a config.
+    /// Returns the name of the format, as in a config.
     pub(super) fn kind(&self) -> &'static str {
         match &self.opened {
             Opened::Images { .. } => "image-folder",
@@ -71,7 +71,7 @@ impl Source {
         }
     }
 
-    /// Number of files of each class of an image folder, whether they can be read or not.
+    /// Returns the number of files of each class of an image folder, including files that cannot be read.
     pub(super) fn classes(&self) -> Vec<ClassEntry> {
         match &self.opened {
             Opened::Images { images, .. } => {
@@ -85,7 +85,7 @@ impl Source {
         }
     }
 
-    /// Returns a loader of the statistics of all samples. Images are not transformed.
+    /// Returns a loader whose samples are statistics of the dataset's samples. Images are not transformed.
     pub(super) fn statistics(
         &self,
         options: LoaderOptions,
@@ -140,7 +140,7 @@ mod records {
     use super::{BadFileEntry, Opened, Source, Statistics, Stop, build, statistics};
     use crate::inspect::sheet;
 
-    /// Returns the same dataset read in order, which needs no index, and reads no block twice.
+    /// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
     pub(super) fn in_order(config: RecordConfig) -> RecordConfig {
         match config {
             RecordConfig::JsonLines(options) => RecordConfig::JsonLinesStream(options),
@@ -150,7 +150,8 @@ mod records {
         }
     }
 
-    /// Opens the dataset. If that fails, opens it without those files that cannot be opened alone.
+    /// Opens the dataset. If that fails, opens each file on its own, and then the dataset without the files that
+    /// failed.
     pub(super) fn open(mut config: RecordConfig) -> Result<Source, Stop> {
         let mut files = config.files()?;
         let mut bad_files = Vec::new();
@@ -158,6 +159,7 @@ mod records {
             Ok(records) => records,
             Err(error) => {
                 let mut alone = config.clone();
+                // False if each file has fields of its own, so that the dataset needs all files.
                 if !alone.set_files(Vec::new()) {
                     return Err(error.into());
                 }

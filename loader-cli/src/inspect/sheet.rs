@@ -61,7 +61,8 @@ impl Sheet {
 
     fn write(&self, path: &Path) -> Result<(), png::EncodingError> {
         let file = BufWriter::new(File::create(path)?);
-        // At most 16,384 pixels per side and image, and a batch has fewer images than memory has bytes.
+        // The casts keep the values: an image has at most 16,384 pixels per side, and memory limits the number of
+        // images.
         let mut encoder = png::Encoder::new(file, self.width as u32, self.height as u32);
         encoder.set_color(png::ColorType::Rgb);
         let mut writer = encoder.write_header()?;
@@ -70,13 +71,14 @@ impl Sheet {
     }
 }
 
-/// Returns the first image of a record in one size: encoded bytes, or a tensor of shape `[3, height, width]`.
+/// Returns the first image of a record. Decodes, resizes and crops an encoded image; returns a tensor of shape
+/// `[3, height, width]` unchanged.
 #[cfg(feature = "formats")]
 pub(super) fn thumbnail(
     record: loader_data::Record,
     cx: &mut loader_core::SampleContext,
 ) -> anyhow::Result<Tensor<u8>> {
-    let image = find(&record).ok_or_else(|| anyhow::anyhow!("no field of the record has an image"))?;
+    let image = first_image(&record).ok_or_else(|| anyhow::anyhow!("no field of the record has an image"))?;
     let transform = loader_data::Transform::new().resize(SIZE).center_crop(SIZE, SIZE);
     match image {
         Image::Encoded(bytes) => Ok(transform.decode(bytes, cx.rng())?),
@@ -91,7 +93,7 @@ enum Image<'a> {
 }
 
 #[cfg(feature = "formats")]
-fn find(record: &loader_data::Record) -> Option<Image<'_>> {
+fn first_image(record: &loader_data::Record) -> Option<Image<'_>> {
     use loader_data::Value;
 
     const JPEG: &[u8] = b"\xFF\xD8\xFF";
@@ -106,7 +108,7 @@ fn find(record: &loader_data::Record) -> Option<Image<'_>> {
             }
             _ => None,
         },
-        Value::Record(inner) => find(inner),
+        Value::Record(inner) => first_image(inner),
         _ => None,
     })
 }

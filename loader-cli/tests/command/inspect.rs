@@ -14,8 +14,8 @@ pub(crate) fn inspection(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error} in {finished:#?}"))
 }
 
-/// Returns the inspection without the time that it took.
-pub(crate) fn whole(arguments: &[&str]) -> Value {
+/// Returns what the command prints about a target, without the time that the reading took.
+pub(crate) fn untimed_inspection(arguments: &[&str]) -> Value {
     let mut inspection = inspection(inspect(arguments).assert_status(0));
     inspection.as_object_mut().unwrap().remove("seconds");
     inspection
@@ -23,7 +23,7 @@ pub(crate) fn whole(arguments: &[&str]) -> Value {
 
 #[test]
 fn an_image_folder_is_described_with_any_number_of_workers() {
-    let found = whole(&[PHOTOS]);
+    let found = untimed_inspection(&[PHOTOS]);
     assert_eq!(
         (&found["kind"], &found["files"], &found["samples"]),
         (&json!("image-folder"), &json!(9), &json!(9))
@@ -39,7 +39,7 @@ fn an_image_folder_is_described_with_any_number_of_workers() {
     let labels = &found["fields"][1]["values"];
     let total: u64 = labels.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
     assert_eq!((labels.as_object().unwrap().len(), total), (5, 9));
-    assert_eq!(whole(&[PHOTOS, "--num-workers", "2", "--batch-size", "2"]), found);
+    assert_eq!(untimed_inspection(&[PHOTOS, "--num-workers", "2", "--batch-size", "2"]), found);
 
     let text = run(&["inspect", PHOTOS]);
     assert!(text.assert_status(0).stdout.contains("image: uint8 [3, "), "{text:#?}");
@@ -75,9 +75,9 @@ fn a_contact_sheet_has_the_images_of_a_batch() {
     let config = config.to_str().unwrap();
     inspect(&[config, "--batch-size", "5", "--contact-sheet", sheet.to_str().unwrap()]).assert_status(0);
     let png = fs::read(&sheet).unwrap();
-    let size = |at: usize| u32::from_be_bytes(png[at..at + 4].try_into().unwrap());
+    let number = |offset: usize| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap());
     // 3 columns and 2 rows of 32 pixels, with 2 pixels between them.
-    assert_eq!((&png[1..4], size(16), size(20)), (&b"PNG"[..], 3 * 34 - 2, 2 * 34 - 2));
+    assert_eq!((&png[1..4], number(16), number(20)), (&b"PNG"[..], 3 * 34 - 2, 2 * 34 - 2));
 
     let nowhere = folder.path().join("no/sheet.png");
     let failed = inspect(&[config, "--contact-sheet", nowhere.to_str().unwrap()]);

@@ -153,13 +153,13 @@ fn only_what_changed_is_packed_again() {
     assert!(checked.assert_status(1).stdout.contains("shard-000001.tar` is damaged"), "{checked:#?}");
     assert!(checked.stdout.contains("shard-000002.tar` is missing"), "{checked:#?}");
     let again = pack(&source, &output, &options);
-    let kept = format!("in {shards} archives, of which {} were there already", shards - 2);
+    let kept = format!("in {shards} archives; {} of the archives were there already", shards - 2);
     assert!(again.assert_status(0).stdout.contains(&kept), "{again:#?}");
     assert_eq!(contents(&output), before);
 
     fs::write(format!("{source}/part.0/0000.bin"), [1; 700]).unwrap();
     let changed = pack(&source, &output, &options);
-    let kept = format!("of which {} were there already", shards - 1);
+    let kept = format!("; {} of the archives were there already", shards - 1);
     assert!(changed.assert_status(0).stdout.contains(&kept), "{changed:#?}");
     check().assert_status(0);
 }

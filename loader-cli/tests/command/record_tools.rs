@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 
 use crate::{
-    inspect::{inspect, inspection, whole},
+    inspect::{inspect, inspection, untimed_inspection},
     support::{Finished, run},
 };
 
@@ -28,7 +28,7 @@ fn field<'a>(inspection: &'a Value, name: &str) -> &'a Value {
 fn records_are_described_with_any_number_of_workers() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_lines(folder.path(), "train.jsonl");
-    let found = whole(&[&path]);
+    let found = untimed_inspection(&[&path]);
     assert_eq!((&found["samples"], &found["is_complete"]), (&json!(50), &json!(true)));
     assert_eq!(field(&found, "label")["values"], json!({"0": 17, "1": 17, "2": 16}));
     let text = field(&found, "text");
@@ -37,8 +37,8 @@ fn records_are_described_with_any_number_of_workers() {
     assert_eq!(text["lengths"]["buckets"][3], json!({"min": 4, "max": 7, "samples": 4}));
     let tokens = field(&found, "tokens")["types"].as_array().unwrap();
     assert!(tokens.contains(&json!({"type": "int64", "samples": 37, "shape": [[1, 3]]})), "{tokens:?}");
-    assert_eq!(whole(&[&path, "--num-workers", "2", "--shards", "1"]), found);
-    assert_eq!(whole(&[folder.path().to_str().unwrap()]), found, "the folder of the file");
+    assert_eq!(untimed_inspection(&[&path, "--num-workers", "2", "--shards", "1"]), found);
+    assert_eq!(untimed_inspection(&[folder.path().to_str().unwrap()]), found, "the folder of the file");
 }
 
 #[test]
@@ -52,8 +52,8 @@ fn bad_lines_and_bad_files_are_listed() {
 
     let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/parquet");
     let tables = tempfile::tempdir().unwrap();
-    let whole = "train-00000-of-00002.parquet";
-    fs::copy(Path::new(fixtures).join(whole), tables.path().join(whole)).unwrap();
+    let good_file = "train-00000-of-00002.parquet";
+    fs::copy(Path::new(fixtures).join(good_file), tables.path().join(good_file)).unwrap();
     fs::write(tables.path().join("broken.parquet"), "PAR1 and no more").unwrap();
     let tables = tables.path().to_str().unwrap();
     let found = inspection(inspect(&[tables]).assert_status(0));
@@ -73,13 +73,13 @@ fn arrays_in_files_of_their_own_are_described() {
         fs::write(&config, format!("[dataset]\nkind = \"arrays\"\nfiles = {files}\n")).unwrap();
     };
     write("labels-idx1-ubyte.gz");
-    let found = whole(&[config.to_str().unwrap()]);
+    let found = untimed_inspection(&[config.to_str().unwrap()]);
     assert_eq!(
         (&found["kind"], &found["files"], &found["bad_files"]),
         (&json!("arrays"), &json!(2), &json!([]))
     );
     assert_eq!(field(&found, "label")["samples"], found["samples"]);
-    // No file can be left out, therefore a bad one is the error of the dataset.
+    // The dataset needs every file, so one bad file makes the command fail.
     write("write.py");
     let failed = inspect(&[config.to_str().unwrap()]);
     assert!(failed.assert_status(2).stderr.contains("write.py"), "{failed:#?}");
@@ -131,7 +131,7 @@ fn indexes_are_made_and_checked() {
     fs::write(&path, "{\"x\": 1}\n").unwrap();
     refused("is stale");
 
-    // A file in place of the folder for the indexes, also for root.
+    // A file stands where the folder for the indexes would be. Unlike missing permissions, this stops root too.
     let failed = index(&[&path, "--index", &path]);
     assert!(failed.assert_status(1).stdout.contains("cannot be written"), "{failed:#?}");
 }

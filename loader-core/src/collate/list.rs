@@ -9,8 +9,7 @@ use crate::tensor::{Element, Tensor};
 /// position. All lists of a batch must have the same length.
 ///
 /// A `Vec<T>` of numbers is one row of a tensor. Rust's trait rules do not allow another implementation for a
-/// `Vec` of samples, so such a `Vec` is wrapped in a `List`. `Vec<String>` and `Vec<Tensor<T>>` need no
-/// wrapper.
+/// `Vec` of samples, so wrap such a `Vec` in a `List`. `Vec<String>` and `Vec<Tensor<T>>` need no wrapper.
 ///
 /// # Examples
 /// ```
@@ -27,13 +26,13 @@ use crate::tensor::{Element, Tensor};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct List<S>(pub Vec<S>);
 
-/// Stacks lists position by position. All lists must have the length of the first.
-struct Stacks<S: Sample> {
+/// PositionStacks lists position by position. All lists must have the length of the first.
+struct PositionStacks<S: Sample> {
     capacity: usize,
     stacks: Option<Vec<S::Stack>>,
 }
 
-impl<S: Sample> Stacks<S> {
+impl<S: Sample> PositionStacks<S> {
     fn push_list(&mut self, list: Vec<S>) -> Result<(), CollateError> {
         let capacity = self.capacity;
         let stacks = self.stacks.get_or_insert_with(|| list.iter().map(|_| S::stack(capacity)).collect());
@@ -84,7 +83,7 @@ macro_rules! lists {
                 type Stack = $stack<$sample>;
 
                 fn stack(samples: usize) -> Self::Stack {
-                    $stack(Stacks { capacity: samples, stacks: None })
+                    $stack(PositionStacks { capacity: samples, stacks: None })
                 }
             }
         )*
@@ -93,11 +92,11 @@ macro_rules! lists {
 
 /// The [`Stack`] of [`List`]: holds one stack for each position of the lists.
 #[derive(Debug)]
-pub struct ListStack<S: Sample>(Stacks<S>);
+pub struct ListStack<S: Sample>(PositionStacks<S>);
 
 /// The [`Stack`] of `Vec<String>` and `Vec<Tensor<T>>`: holds one stack for each position of the lists.
 #[derive(Debug)]
-pub struct VecStack<S: Sample>(Stacks<S>);
+pub struct VecStack<S: Sample>(PositionStacks<S>);
 
 lists! {
     [S: Sample] List<S>, ListStack, S, |list| list.0;
@@ -144,9 +143,11 @@ impl<S: Sample> Sample for Option<S> {
     }
 }
 
-impl<S: Sample> fmt::Debug for Stacks<S> {
+impl<S: Sample> fmt::Debug for PositionStacks<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stacks").field("stacks", &self.stacks.as_ref().map(Vec::len)).finish_non_exhaustive()
+        f.debug_struct("PositionStacks")
+            .field("stacks", &self.stacks.as_ref().map(Vec::len))
+            .finish_non_exhaustive()
     }
 }
 
@@ -184,8 +185,8 @@ mod tests {
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "field `1`: the list has {found} items, but that of the batch's first sample has {expected}; make \
-                     them equally long, or wrap them in `Keep`"
+                    "field `1`: the list has {found} items, but the list of the batch's first sample has \
+                     {expected}; make them equally long, or wrap them in `Keep`"
                 )
             );
         }

@@ -148,10 +148,10 @@ pub enum CollateProblem {
         /// The key, in its `Debug` form.
         key: String,
     },
-    /// The length of a list differs from that in the first sample.
+    /// A list is longer or shorter than the list of the first sample.
     #[error(
-        "the list has {found} items, but that of the batch's first sample has {expected}; make them equally long, or \
-         wrap them in `Keep`"
+        "the list has {found} items, but the list of the batch's first sample has {expected}; make them equally \
+         long, or wrap them in `Keep`"
     )]
     ListLength {
         /// Length of the list in the first sample.

@@ -30,9 +30,9 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
     match kind {
         Kind::UnknownField => {
             let key = names.first().cloned().unwrap_or_default();
-            let lost = Lost { key: &key, known: &names[1..] };
+            let unlocated = UnlocatedKey { key: &key, known: &names[1..] };
             if keys.last() != Some(&key)
-                && let Some(found) = lost.find(document.get_ref(), &keys)
+                && let Some(found) = unlocated.find(document.get_ref(), &keys)
             {
                 location = Location::of(text, found.offset, path);
                 (keys, is_table) = (found.keys, found.is_table);
@@ -69,7 +69,7 @@ pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) 
     }
 }
 
-/// Explains an error in a section that is missing from the file, and was read as an empty section.
+/// Explains an error in a section that the file does not have. Such a section is read as an empty one.
 pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Option<&Path>) -> ConfigError {
     let location = Location::of("", 0, path);
     let Message { kind, names } = Message::new(error.message());
@@ -87,11 +87,11 @@ fn wrong_value(location: Location, mut keys: Vec<String>, problem: String) -> Co
     ConfigError::WrongValue { location, key, section: keys.join("."), problem }
 }
 
-/// Returns the keys that lead to the key or value at `offset`, outermost first, and whether it is a table.
+/// Returns the keys that lead to the key or value at `offset`, outermost first, and whether the last of them names
+/// a table.
 fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
-    // The span of a table is its header, such as `[a.b]` for `b`. The keys in the header are inside of that
-    // span, so this function searches keys before values. The content of the table is outside of that span,
-    // so this function searches every table.
+    // The span of a table is its header, such as `[a.b]` for `b`. The span includes the keys in the header, so
+    // keys are searched before values. It does not include the content of the table, so every table is searched.
     if let Some((key, value)) = table.iter().find(|(key, _)| key.span().contains(&offset)) {
         return (vec![key.get_ref().to_string()], value.get_ref().is_table());
     }
@@ -110,28 +110,28 @@ fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     (Vec::new(), false)
 }
 
-/// An unknown key whose location serde has lost. For an enum with `#[serde(tag = "...")]`, serde first reads the
-/// whole table, and the error is then about the table.
-struct Lost<'a> {
+/// An unknown key whose location is not in serde's error. For an enum with `#[serde(tag = "...")]`, serde reads the
+/// whole table first, and its errors then have the location of the table.
+struct UnlocatedKey<'a> {
     key: &'a str,
-    /// The keys that are known in its table.
+    /// The keys that the key's table may have.
     known: &'a [String],
 }
 
-/// Where a key is.
-struct Found {
-    /// The keys that lead to it, with itself, outermost first.
+/// The location of a key.
+struct LocatedKey {
+    /// The keys that lead to the key, outermost first; the last one is the key itself.
     keys: Vec<String>,
     offset: usize,
     is_table: bool,
-    /// Number of keys beside it that are known.
-    known: usize,
+    /// Number of known keys in the same table.
+    known_keys: usize,
 }
 
-impl Lost<'_> {
-    /// Finds the key in the table to which `keys` lead, or inside of it. If several tables have such a key, it is
-    /// the one that has the most keys that are known.
-    fn find(&self, document: &DeTable<'_>, keys: &[String]) -> Option<Found> {
+impl UnlocatedKey<'_> {
+    /// Finds the key in the table to which `keys` lead, or in a table inside that table. If several tables have
+    /// the key, returns its location in the table with the most known keys.
+    fn find(&self, document: &DeTable<'_>, keys: &[String]) -> Option<LocatedKey> {
         let mut table = document;
         for key in keys {
             table = table.get(key.as_str())?.get_ref().as_table()?;
@@ -139,21 +139,24 @@ impl Lost<'_> {
         self.find_in(table, keys)
     }
 
-    fn find_in(&self, table: &DeTable<'_>, keys: &[String]) -> Option<Found> {
-        let here = table.get_key_value(self.key).map(|(key, value)| Found {
+    fn find_in(&self, table: &DeTable<'_>, keys: &[String]) -> Option<LocatedKey> {
+        let here = table.get_key_value(self.key).map(|(key, value)| LocatedKey {
             keys: [keys, &[self.key.to_owned()]].concat(),
             offset: key.span().start,
             is_table: value.get_ref().is_table(),
-            known: table.keys().filter(|key| self.known.iter().any(|known| known == key.get_ref())).count(),
+            known_keys: table
+                .keys()
+                .filter(|key| self.known.iter().any(|known| known == key.get_ref()))
+                .count(),
         });
         let inside = table.iter().filter_map(|(key, value)| {
             self.find_in(value.get_ref().as_table()?, &[keys, &[key.get_ref().to_string()]].concat())
         });
-        here.into_iter().chain(inside).max_by_key(|found| found.known)
+        here.into_iter().chain(inside).max_by_key(|found| found.known_keys)
     }
 }
 
-/// A parsed error message of serde. An implementation of `Deserialize` reports its errors as text only.
+/// A parsed error message of serde. Implementations of `Deserialize` report their errors only as text.
 struct Message {
     kind: Kind,
     /// The names in backquotes, in order.

@@ -17,8 +17,8 @@ use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
 use crate::{error::Error, exit::ExitCause, options::OnBadSample};
 
 /// With `sample_timeout`, the time without progress outside of samples (in collation or sending) after which
-/// main kills a worker, unless `sample_timeout` is longer. Also the maximum time from a worker's report that
-/// it ends to its end.
+/// main kills a worker, unless `sample_timeout` is longer. Also the maximum time between a worker's report that
+/// it ends and the end of its process.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time for which a worker that has work may be unable to continue, because SIGSTOP or a debugger
@@ -36,7 +36,7 @@ const MAX_CHECK_DELAY: Duration = Duration::from_millis(250);
 /// What main has observed of its workers while it waited for batches.
 #[derive(Debug, Default)]
 pub(super) struct Observations {
-    /// Total time that main has waited for batches, in each wait from the first check to the end.
+    /// Total time that main has waited for batches. Each wait counts from its first check.
     clock: Duration,
     /// The time of the last check in this wait, and the planned pause until the next check.
     last_check: Option<(Instant, Duration)>,
@@ -49,8 +49,8 @@ struct Observation {
     step: Step,
     /// Value of `clock` at the first check that found the worker in this step.
     since: Duration,
-    /// How the worker is halted, and the value of `clock` at the first of the checks in a row that found
-    /// this.
+    /// If the last check found the worker halted: the value of `clock` at the first of the consecutive checks that
+    /// found it halted in the same way, and that way.
     halted: Option<(Duration, Halt)>,
 }
 
@@ -222,12 +222,12 @@ impl Coordinator {
         }
         let patience = self.options.sample_timeout.unwrap_or_default();
         let reason = format!("it took longer than {patience:?} (sample_timeout)");
-        let is_by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
-        let is_noted = match sample {
-            Some(sample) if is_by_sample => self.note_bad(task, sample, reason.clone()),
-            _ => is_by_sample,
+        let tolerates_bad = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+        let is_tolerated = match sample {
+            Some(sample) if tolerates_bad => self.note_bad(task, sample, reason.clone()),
+            _ => tolerates_bad,
         };
-        if !is_noted {
+        if !is_tolerated {
             let index = sample.map(|sample| sample as u64);
             let failure =
                 Failure { stage: Stage::Fetch, index, chain: vec![reason], panicked: false, backtrace: None };

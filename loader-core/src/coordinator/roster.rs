@@ -1,4 +1,4 @@
-//! What each worker was sent and has not answered, and what it has said about itself.
+//! The tasks that each worker has to answer, and what each worker has reported about itself.
 
 use std::{collections::VecDeque, mem};
 
@@ -16,19 +16,20 @@ pub(super) struct Roster(Vec<Member>);
 
 #[derive(Debug, Default)]
 struct Member {
-    /// Tasks that are not sent yet, because the worker has enough to do or its process is being replaced.
+    /// Tasks that main has not sent yet, because the worker has enough to do or its process is being replaced.
     backlog: VecDeque<Task>,
-    /// Tasks that it was sent and has not answered.
+    /// Tasks that main has sent and the worker has not answered.
     unanswered: VecDeque<Unanswered>,
-    /// The claim of the next task. Claims are used in turn; there are as many as tasks may be unanswered.
+    /// Number of the claim of the next task. The `MAX_UNANSWERED` claims are used in turn, so two unanswered tasks
+    /// never share a claim.
     next_claim: u32,
-    /// Whether it could open the dataset; `None` until it has said so.
+    /// True if the worker could open the dataset; `None` before it reports that.
     is_fit: Option<bool>,
-    /// True once it has said that it ends.
+    /// True once the worker has reported that it ends.
     has_sent_bye: bool,
 }
 
-/// A task that a worker was sent.
+/// A task that main has sent to a worker.
 #[derive(Debug)]
 struct Unanswered {
     task: u64,
@@ -50,13 +51,13 @@ impl Roster {
         self.0.len()
     }
 
-    /// Gives a task to a worker: at once, or when it has answered enough of the tasks before.
+    /// Sends a task to a worker, at once or after the worker has answered enough of its earlier tasks.
     pub(super) fn give(&mut self, worker: usize, task: Task, crew: &mut impl Crew) -> Result<(), Error> {
         self.0[worker].backlog.push_back(task);
         self.send_backlog(worker, crew)
     }
 
-    /// Sends tasks that wait here, as long as the worker's queue surely has room.
+    /// Sends tasks of the backlog while the worker's queue is certain to have room.
     pub(super) fn send_backlog(&mut self, worker: usize, crew: &mut impl Crew) -> Result<(), Error> {
         let member = &mut self.0[worker];
         while !crew.is_down(worker) && member.unanswered.len() < MAX_UNANSWERED {
@@ -70,7 +71,7 @@ impl Roster {
         Ok(())
     }
 
-    /// Takes a task back. False if the worker has begun it, or does not have it.
+    /// Withdraws a task. Returns false if the worker has begun it, or does not have it.
     pub(super) fn withdraw(&mut self, worker: usize, task: u64, crew: &mut impl Crew) -> bool {
         let Member { backlog, unanswered, .. } = &mut self.0[worker];
         if let Some(position) = backlog.iter().position(|waiting| waiting.number == task) {
@@ -89,7 +90,7 @@ impl Roster {
         self.send_backlog(worker, crew)
     }
 
-    /// Notes that a worker has seen that a task was withdrawn.
+    /// Notes that a worker has skipped a withdrawn task.
     pub(super) fn saw_withdrawn(
         &mut self,
         worker: usize,
@@ -102,16 +103,16 @@ impl Roster {
         }
     }
 
-    /// Removes a task from those that are unanswered. False if it is not among them.
+    /// Removes a task from the unanswered ones. Returns false if it is not among them.
     fn remove(&mut self, worker: usize, task: u64, is_withdrawn: bool) -> bool {
         let unanswered = &mut self.0[worker].unanswered;
-        // The first one, unless the worker misbehaves.
+        // A worker answers its tasks in order, so this finds the first entry unless the worker misbehaves.
         let is_answered = |sent: &Unanswered| sent.task == task && sent.is_withdrawn == is_withdrawn;
         let position = unanswered.iter().position(is_answered);
         position.is_some_and(|position| unanswered.remove(position).is_some())
     }
 
-    /// True if the worker was sent nothing that it has not answered.
+    /// True if the worker has answered all of its tasks.
     pub(super) fn is_free(&self, worker: usize) -> bool {
         let Member { backlog, unanswered, .. } = &self.0[worker];
         backlog.is_empty() && unanswered.is_empty()
@@ -128,7 +129,7 @@ impl Roster {
         self.0[worker].is_fit != Some(false) && crew.takes_tasks(worker)
     }
 
-    /// True if no worker has said that it could not open the dataset.
+    /// True if no worker has reported that it could not open the dataset.
     pub(super) fn all_are_fit(&self) -> bool {
         self.0.iter().all(|member| member.is_fit != Some(false))
     }
@@ -136,7 +137,7 @@ impl Roster {
     /// Notes whether a worker could open the dataset. If not, it fails every task.
     ///
     /// # Errors
-    /// If the worker has said it before: main must not handle a worker's reports without end.
+    /// If the worker has reported it before. Otherwise a worker could keep main busy with such reports forever.
     pub(super) fn note_opened(&mut self, worker: usize, is_fit: bool) -> Result<(), Error> {
         match self.0[worker].is_fit.replace(is_fit) {
             None => Ok(()),
@@ -144,15 +145,15 @@ impl Roster {
         }
     }
 
-    /// True once the worker has said whether it could open the dataset.
+    /// True once the worker has reported whether it could open the dataset.
     pub(super) fn has_opened(&self, worker: usize) -> bool {
         self.0[worker].is_fit.is_some()
     }
 
-    /// Notes that a worker says that it ends.
+    /// Notes a worker's report that it ends.
     ///
     /// # Errors
-    /// If the worker has said it before.
+    /// If the worker has reported it before.
     pub(super) fn note_bye(&mut self, worker: usize) -> Result<(), Error> {
         match mem::replace(&mut self.0[worker].has_sent_bye, true) {
             false => Ok(()),
@@ -160,12 +161,12 @@ impl Roster {
         }
     }
 
-    /// True once the worker has said that it ends.
+    /// True once the worker has reported that it ends.
     pub(super) fn has_sent_bye(&self, worker: usize) -> bool {
         self.0[worker].has_sent_bye
     }
 
-    /// Forgets a worker's tasks and what it has said: its process has ended.
+    /// Forgets the tasks and reports of a worker whose process has ended.
     pub(super) fn forget(&mut self, worker: usize) {
         self.0[worker] = Member::default();
     }

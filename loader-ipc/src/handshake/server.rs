@@ -1,13 +1,13 @@
 //! The one-shot server that a worker makes and to which main connects. Its socket and folder are the loader's
 //! only entries in the file system.
 //!
-//! The worker tells main the name of its server, and main checks the name before it connects: main would
-//! otherwise give the worker's queues to another process, and afterwards remove that process's socket.
+//! The worker tells main the name of its server, and main checks the name before it connects. Otherwise a wrong
+//! name could make main give the worker's queues to another process and remove that process's socket.
 //!
-//! ipc-channel's `connect` has two defects. It waits without a deadline if the server does not accept;
-//! therefore a thread connects, which main can leave behind, and which ends when the worker ends. And it
-//! leaks a descriptor if no process listens; therefore the worker sends its socket along, and while main
-//! holds that socket, a process listens, even if the worker is dead by then.
+//! ipc-channel's `connect` has two defects. It waits without a deadline if the server does not accept. Therefore
+//! a separate thread connects. Main can leave this thread behind; it ends when the worker ends. The second
+//! defect: `connect` leaks a descriptor if no process listens. Therefore the worker sends its socket along. While
+//! main holds that socket, a process listens, even if the worker is dead by then.
 //!
 //! Alternative considered: main makes the connection itself, without blocking. Rejected because the server
 //! accepts only one connection, and ipc-channel cannot take over a socket. The thread costs some tens of
@@ -66,10 +66,10 @@ pub(super) struct Server<T> {
 ///
 /// ipc-channel reads the folder from the environment, which can be changed only while no other thread may use
 /// it. If other threads may, the server is made directly in the folder for temporary files. If that folder
-/// cannot be used, the folder that main has chosen replaces it, for everything that the worker makes with the
-/// crate `tempfile` from then on.
+/// cannot be used, the parent of `socket_folder` replaces it, for everything that the worker makes with the crate
+/// `tempfile` from then on.
 ///
-/// Alternative considered: to tell the crate `tempfile` that its default folder is `socket_folder`. Rejected
+/// Alternative considered: tell the crate `tempfile` that its default folder is `socket_folder`. Rejected
 /// because that cannot be undone, and user code in the worker would make its temporary files there.
 pub(super) fn make<T>(socket_folder: PathBuf) -> Result<Server<T>, String>
 where
@@ -146,7 +146,7 @@ impl Address {
             return refused("is not a valid path");
         }
         let Some(folder) = path.parent() else { return refused("is not the path of a file") };
-        // The file may be gone, perhaps because the worker is.
+        // The file does not exist any more if the worker has ended.
         let file = fs::symlink_metadata(path).map_err(HandshakeError::Queue)?;
         let folder = fs::symlink_metadata(folder).map_err(HandshakeError::Queue)?;
         let user = geteuid().as_raw();
@@ -163,8 +163,7 @@ impl Address {
         }
     }
 
-    /// Connects and sends `welcome`, until `deadline`. Removes the socket's name, which is not needed
-    /// afterwards.
+    /// Connects and sends `welcome`, both before `deadline`. Removes the socket's name.
     pub(super) fn send_welcome<T>(self, welcome: T, deadline: Instant) -> Result<(), HandshakeError>
     where
         T: Serialize + Send + 'static,

@@ -2,12 +2,12 @@
 //!
 //! A wake-up that the worker has not received is still in the channel. The worker finds it when it next goes
 //! to sleep, and looks at its ring again, so a second wake-up would add nothing. Therefore the channel holds
-//! at most one wake-up, and sending one, which has no deadline, never blocks.
+//! at most one wake-up, and sending it never blocks, although it has no deadline.
 //!
 //! A worker writes into shared memory the number of the last wake-up that it has received. The numbers are
 //! random, and a worker does not know a number before it has taken that wake-up out of the channel. Therefore
 //! a worker that writes other values there cannot make main send a second wake-up. It only harms itself: a
-//! worker that receives no wake-up is stuck, and `timeout` covers stuck workers.
+//! worker that receives no wake-up is stuck, and the option `timeout` covers stuck workers.
 //!
 //! Alternative considered: a thread of main notices that main blocks while it sends a wake-up, and kills the
 //! worker. Rejected because it needs the deadline that sending lacks, and another thread.
@@ -22,7 +22,7 @@ use crate::atomic::{AtomicU64, Ordering};
 pub(super) struct WakeupGate {
     numbers: RandomState,
     sent: u64,
-    /// Number of the last wake-up; before the first one 0, which the shared memory contains at first.
+    /// Number of the last wake-up. At first it is 0, as is the word in shared memory.
     last: u64,
 }
 

@@ -4,6 +4,7 @@ mod random_steps;
 
 use super::{recent::RECENT, *};
 
+/// Prefers no slot, so that a lease may be on any slot.
 const ANY_SLOT: fn(u32) -> bool = |_| false;
 
 /// Leases a slot for a batch of unknown size.
@@ -233,7 +234,7 @@ fn a_large_slot_has_a_region_of_its_own() {
         let lease = pool.lease(1 << 20, 0, ANY_SLOT).unwrap();
         pool.release(lease, true);
     }
-    // The margin is for the other tests of this process.
+    // Other tests of this process may open descriptors too.
     assert!(descriptors() <= before + 50);
 }
 

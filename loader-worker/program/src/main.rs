@@ -1,6 +1,6 @@
-//! The ready-made worker program. It serves every dataset of `loader-data`, by the name that a config file
-//! uses as the dataset's `kind`. To use it, set `LOADER_WORKER` to its path, or put it into the folder of a
-//! program that does not call `loader_worker::init()`.
+//! The ready-made worker program. It serves the datasets that `loader run` loads, under the same names. To use it,
+//! set `LOADER_WORKER` to its path, or put it into the folder of a program that does not call
+//! `loader_worker::init()`.
 
 use std::process::ExitCode;
 

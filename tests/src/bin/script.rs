@@ -14,13 +14,13 @@ fn main() -> anyhow::Result<()> {
     let [kind, workers, persistent, leaks, way] = &arguments[..] else { bail!("five arguments are needed") };
     let (workers, persistent, leaks): (usize, bool, bool) =
         (workers.parse()?, persistent.parse()?, leaks.parse()?);
-    let (at, fault) = match way.as_str() {
+    let (bad_index, fault) = match way.as_str() {
         "worker-fails" => (12, Fault::Error),
         "worker-is-killed" => (12, Fault::Kill),
         // No sample has this index.
         _ => (usize::MAX, Fault::Error),
     };
-    let dataset = Faulty { count: 40, at, fault };
+    let dataset = Faulty { count: 40, at: bad_index, fault };
     match kind.as_str() {
         "map" => {
             let builder = DataLoader::builder(dataset).batch_size(2);

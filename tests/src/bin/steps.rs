@@ -79,9 +79,9 @@ fn load<B: Batch>(loader: &DataLoader<B>) -> anyhow::Result<()> {
     print(&batches.worker_pids())?;
     let (mut digest, mut longest) = (Digest::new(), Duration::ZERO);
     loop {
-        let asked = Instant::now();
+        let started = Instant::now();
         let Some(batch) = batches.next() else { break };
-        longest = longest.max(asked.elapsed());
+        longest = longest.max(started.elapsed());
         digest.add(&batches.last_batch().expect("a batch was returned").indices, &batch?);
     }
     let restarts = batches.report().restarts;

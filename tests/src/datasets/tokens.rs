@@ -1,5 +1,5 @@
-//! Tokens: files of which each can be taken by one process only. They limit how often something happens, in
-//! whichever process.
+//! Tokens: files, each of which only one process can take. They limit how often something happens in all processes
+//! together.
 
 use std::{fs, path::Path};
 

@@ -100,7 +100,7 @@ fn changing_a_batch_does_not_change_a_tensor_that_the_worker_keeps() {
             numbers.as_mut_slice().unwrap().fill(0);
             match mask.as_mut_slice() {
                 Ok(mask) => mask.fill(-1.0),
-                // Without workers, the static has the other handle.
+                // Without workers, the static `MASK` of this process has another handle.
                 Err(error) => assert_eq!((error, workers), (TensorError::Shared, 0)),
             }
         }
@@ -111,14 +111,14 @@ fn changing_a_batch_does_not_change_a_tensor_that_the_worker_keeps() {
 #[derive(Debug, Clone, Copy)]
 struct Kept(u64);
 
-/// A batch in progress.
+/// A batch that is being stacked.
 #[derive(Default)]
 struct KeptStack {
     numbers: Vec<u64>,
     has_kept: bool,
 }
 
-/// All tensors that stacks of this process created.
+/// The tensors that the stacks of this process have kept.
 static KEPT_BY_STACKS: Mutex<Vec<Tensor<u64>>> = Mutex::new(Vec::new());
 
 impl Sample for Kept {

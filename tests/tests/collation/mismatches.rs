@@ -36,8 +36,8 @@ fn the_error_names_the_sample_the_field_and_both_shapes() {
     check(vec![map(&["a"]), map(&["a", "b"])], 1, "key \"b\" is new");
     check(vec![map(&["a", "b"]), map(&["a"])], 1, "key \"b\" is missing");
     let list = |len: usize| vec!["X".to_owned(); len];
-    check(vec![list(1), list(2)], 1, "the list has 2 items, but that of the batch's first sample has 1");
-    check(vec![list(2), list(1)], 1, "the list has 1 items, but that of the batch's first sample has 2");
+    check(vec![list(1), list(2)], 1, "the list has 2 items, but the list of the batch's first sample has 1");
+    check(vec![list(2), list(1)], 1, "the list has 1 items, but the list of the batch's first sample has 2");
     check(
         vec![vec![0u8; 3], vec![0; 3], vec![0; 4]],
         2,
@@ -49,7 +49,7 @@ fn the_error_names_the_sample_the_field_and_both_shapes() {
     check(
         vec![lists(&[3, 3]), lists(&[3, 3]), lists(&[3, 3, 3])],
         2,
-        "field `1`: the list has 3 items, but that of the batch's first sample has 2",
+        "field `1`: the list has 3 items, but the list of the batch's first sample has 2",
     );
     check(
         vec![lists(&[3, 3]), lists(&[3, 4])],

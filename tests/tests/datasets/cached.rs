@@ -1,5 +1,5 @@
-//! Cached datasets: each sample is computed once, in whatever order workers and programs ask, die and start
-//! again.
+//! Cached datasets: samples are computed once and then read from the cache, by any worker of any program, also
+//! after workers have died.
 
 use std::{
     fs::{self, OpenOptions},
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 const SAMPLES: usize = 120;
 
-/// Sample `i` is `i`, and bytes whose number depends on `i`. Each computation of it adds a line to `log`.
+/// Sample `i` is `i`, and a text whose length depends on `i`. Each computation of a sample adds a line to `log`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Expensive {
     log: PathBuf,
@@ -46,7 +46,7 @@ impl Dataset for Expensive {
 }
 
 impl Expensive {
-    /// Number of computations.
+    /// Returns the number of computations so far.
     fn computed(&self) -> usize {
         fs::read_to_string(&self.log).unwrap_or_default().lines().count()
     }
@@ -62,13 +62,13 @@ fn cached(folder: &Path) -> Cached<Expensive> {
 
 type Batch = (Tensor<u64>, Vec<String>, Tensor<u64>);
 
-/// Loads `dataset`, with random numbers that are drawn after the cache.
+/// Builds a loader that adds a random number to each sample of `dataset`, after the cache.
 fn loader(dataset: impl Dataset<Sample = (u64, String)>, workers: usize) -> DataLoader<Batch> {
     let dataset = dataset.map(|(number, text), cx| Ok((number, text, cx.rng().next_u64())));
     DataLoader::builder(dataset).batch_size(8).shuffle(true).seed(3).num_workers(workers).build().unwrap()
 }
 
-/// Digests of two epochs.
+/// Returns the digests of two epochs.
 fn epochs(loader: &DataLoader<Batch>) -> [(u64, u64); 2] {
     [0, 1].map(|epoch| digest(loader.epoch(epoch).unwrap()).unwrap())
 }
@@ -118,7 +118,7 @@ fn killed_workers_leave_each_sample_complete_or_absent() {
     assert_eq!(expensive(folder.path()).computed(), computed, "the second epoch computes nothing");
 }
 
-/// Starts another process that runs `test` with `folder`.
+/// Returns a command that runs `test` in another process with `folder`, started by `wrapper` if that is not empty.
 fn program(test: &str, folder: &Path, wrapper: &[&str]) -> Command {
     let this = std::env::current_exe().unwrap();
     let words = wrapper.iter().map(|word| word.as_ref()).chain([this.as_os_str()]);
@@ -129,7 +129,7 @@ fn program(test: &str, folder: &Path, wrapper: &[&str]) -> Command {
     command
 }
 
-/// The folder, in a process that `program` started.
+/// Returns the folder, if `program` started this process.
 fn folder_of_program() -> Option<PathBuf> {
     std::env::var_os("CACHED_TEST_FOLDER").map(PathBuf::from)
 }
@@ -169,7 +169,7 @@ fn limit_files(_worker: &WorkerInfo) -> anyhow::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_FSIZE, 20_000, 20_000)?)
 }
 
-/// A write beyond the limit would kill the worker with SIGXFSZ.
+/// Without the loader's protection, a write beyond the limit would kill the worker with SIGXFSZ.
 #[test]
 fn a_limit_on_the_size_of_files_is_bypassed() {
     let _watchdog = Watchdog::start();
@@ -220,6 +220,6 @@ fn a_full_disk_is_bypassed_with_one_warning() {
         program("a_full_disk_is_bypassed_with_one_warning", folder.path(), &wrapper).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    // One for each epoch, because each has a worker of its own.
+    // Each of the two epochs has its own worker, which warns once.
     assert_eq!(text.matches("is not filled: a sample cannot be written").count(), 2, "{text}");
 }

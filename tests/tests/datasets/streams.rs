@@ -92,7 +92,7 @@ fn the_turns_begin_at_worker_0_in_each_epoch() {
                 }
                 assert!(batches.next().is_none());
             }
-            // Also after an abandoned epoch.
+            // The turns begin at worker 0 after an abandoned epoch too.
             drop(loader.iter().unwrap().next());
             let (_, ids) = loader.iter().unwrap().next().unwrap().unwrap();
             assert_eq!(ids.as_slice(), [0, 0]);
@@ -138,13 +138,13 @@ fn workers_whose_shards_have_ended_stay_only_if_they_are_persistent() {
     }
 }
 
-/// PyTorch warns of every sample beyond the length, after the program has called `len`, and compares batches
-/// with samples.
+/// PyTorch differs: it warns about every sample beyond the length, only after the program has called `len`, and it
+/// compares a number of batches with a number of samples.
 // PyTorch: 46, U20
 #[test]
 fn a_stream_longer_than_its_length_is_warned_of_once_per_epoch() {
     let _watchdog = Watchdog::start();
-    // Each shard gives batches of up to 7 samples in turn; the length is exceeded after `quiet` batches.
+    // The shards give batches of up to 7 samples in turn. The first `quiet` batches do not exceed the length.
     for (sizes, quiet, total, loaded) in [(vec![20, 20], 2, 6, 21), (vec![0, 4, 20], 3, 4, 24)] {
         for way in WAYS {
             let shards = sizes.len();
@@ -268,7 +268,7 @@ fn no_two_functions_or_parts_draw_the_same_numbers() {
     assert_ne!(halves[0], halves[1]);
 }
 
-/// A state of one rank does not fit another rank, or another number of ranks, because their shards differ.
+/// A state of one rank does not fit another rank or another world size, because the shards differ.
 // PyTorch: T20
 #[test]
 fn a_share_of_a_stream_is_resumed_by_its_own_rank() {

@@ -5,7 +5,7 @@ use std::mem;
 use super::{Entry, Lane, LaneKind, Member, Schedule};
 
 impl<T> Schedule<T> {
-    /// Lets a worker get tasks, or no more tasks. At least one worker must remain that gets tasks.
+    /// Sets whether a worker gets tasks. At least one worker must get tasks.
     pub(crate) fn set_working(&mut self, worker: usize, is_working: bool) {
         let member = &mut self.workers[worker];
         if mem::replace(&mut member.is_working, is_working) != is_working {
@@ -31,8 +31,8 @@ impl<T> Schedule<T> {
         self.deal();
     }
 
-    /// Gives each shard that is to change its worker to its next worker, if the old worker has answered all
-    /// tasks of the shard. Returns these shards.
+    /// Moves each shard that has a next worker to that worker, if the old worker has answered all tasks of the
+    /// shard. Returns the moved shards.
     pub(crate) fn hand_over(&mut self) -> Vec<usize> {
         if !self.is_dealing {
             return Vec::new();
@@ -57,18 +57,17 @@ impl<T> Schedule<T> {
         (0..self.lanes.len()).filter(|&lane| self.lanes[lane].worker == worker).collect()
     }
 
-    /// Chooses the workers of the open shards, so that the workers that get tasks have equally many, and as
-    /// few shards as possible change their worker.
+    /// Assigns the open shards to the workers that get tasks, as evenly as possible, and so that as few shards as
+    /// possible change their worker.
     fn deal(&mut self) {
         if self.lane_kind == LaneKind::Shards {
             let takes_shards = |worker: &Member| worker.is_working && !worker.is_finished;
-            // The number of shards of each worker that takes shards.
+            // The number of shards of each worker; `None` for a worker that takes no shards.
             let mut counts: Vec<Option<usize>> =
                 self.workers.iter().map(|worker| takes_shards(worker).then_some(0)).collect();
             let takers = counts.iter().flatten().count().max(1);
             let share = self.open.div_ceil(takers);
-            // If the shares cannot be equal, this number of workers has `share` shards, and the others one
-            // less.
+            // Number of workers that get `share` shards. The others get one less.
             let remainder = self.open % takers;
             let mut full_shares = if remainder == 0 { takers } else { remainder };
             let mut unassigned = Vec::new();

@@ -66,7 +66,7 @@ pub(super) struct SimulatedDataset {
     pub(super) shards: u32,
     /// Maximum size of a batch, in bytes.
     pub(super) max_size: u64,
-    /// Size of the largest batch that fits shared memory whatever else is loaded, in bytes.
+    /// Size of the largest batch that fits into shared memory whatever else is being loaded, in bytes.
     pub(super) max_sure_size: u64,
     /// The limit on shared memory, in bytes.
     pub(super) limit: u64,
@@ -115,7 +115,7 @@ impl SimulatedDataset {
         (batch * self.batch_size + position) * self.world_size + self.rank
     }
 
-    /// Returns the samples of a task of indices.
+    /// Returns the samples that a task of a map-style dataset lists.
     pub(super) fn samples(indices: &Indices) -> Vec<u64> {
         match indices {
             Indices::Range { start, len } => (*start..*start + *len).collect(),
@@ -124,12 +124,12 @@ impl SimulatedDataset {
         }
     }
 
-    /// What user code does with a sample of a map-style dataset.
+    /// Returns what user code does with a sample of a map-style dataset.
     pub(super) fn fault(&self, index: u64) -> Fault {
         self.fault_by(self.hash([index, 0, 5]))
     }
 
-    /// What user code does with an item of a shard.
+    /// Returns what user code does with an item of a shard.
     pub(super) fn fault_of_item(&self, shard: u32, position: u64) -> Fault {
         self.fault_by(self.hash([u64::from(shard), position, 6]))
     }
@@ -142,7 +142,7 @@ impl SimulatedDataset {
         kinds[(hash / every) as usize % kinds.len()]
     }
 
-    /// What the user must get for a batch of indices.
+    /// Returns what the user must get for a batch of a map-style dataset.
     pub(super) fn expected(&self, batch: u64) -> Expected {
         let faults = || (0..self.batch_size).map(|position| self.fault(self.index(batch, position)));
         let always_fails = |fault: &Fault| !matches!(fault, Fault::None | Fault::HangsOnce);
@@ -154,19 +154,19 @@ impl SimulatedDataset {
         }
         let bits = faults().enumerate().map(|(position, fault)| u32::from(always_fails(&fault)) << position);
         let left_out = bits.sum();
-        let is_all = left_out == (1 << self.batch_size) - 1;
-        if size > self.limit && !is_all {
+        let all_left_out = left_out == (1 << self.batch_size) - 1;
+        if size > self.limit && !all_left_out {
             Expected::Error
         } else if size > self.max_sure_size {
             Expected::Any
-        } else if is_all {
+        } else if all_left_out {
             Expected::Nothing
         } else {
             Expected::Batch { left_out }
         }
     }
 
-    /// True if `content` is that of batch number `batch`, whichever samples were left out.
+    /// True if `content` belongs to batch number `batch`, whichever samples were left out.
     pub(super) fn belongs_to(&self, content: Content, batch: u64) -> bool {
         matches!(content, Content::Samples { first, .. } if first == self.index(batch, 0))
     }
@@ -186,7 +186,7 @@ impl SimulatedDataset {
         (self.batches * self.batch_size * self.world_size) as usize
     }
 
-    /// Returns the properties of the loader that a state must agree with.
+    /// Returns the properties that a loader and a state must have in common.
     pub(super) fn origin(&self) -> Origin {
         let Self { seed, rank, world_size, batch_size, .. } = *self;
         let batching = match self.shards {

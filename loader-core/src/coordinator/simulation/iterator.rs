@@ -1,5 +1,5 @@
-//! A simulated iterator of the loader: its coordinator, its workers, and its batches that the user holds. It
-//! does what `iter::team` and `iter::workers` do.
+//! A simulated iterator of the loader: its coordinator, its workers, and the batches that the user holds. It takes
+//! the place of `iter::team` and `iter::workers`.
 
 use std::{
     any::Any,
@@ -21,7 +21,8 @@ use super::{
 use crate::{coordinator::supply::Wanted, error::Error, state::Position};
 
 /// Maximum simulated time that a call of `next` may take. A stopped worker is replaced after 10 seconds, and
-/// an iterator without memory waits 5 seconds for others.
+/// an iterator without memory waits 5 seconds for other
+/// iterators.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 /// Maximum time from the moment when main must act to the moment when it acts.
 const MAX_DELAY: Duration = Duration::from_millis(100);
@@ -34,7 +35,7 @@ pub(super) enum Returned {
     Batch(u64, Content),
     /// A batch of which every sample was left out. The real `next` does not return it.
     Nothing(u64),
-    /// The error of a batch, and for a shard where the batch ends.
+    /// The error of a batch. If the batch is part of a shard, also where it ends.
     Failed(u64, Option<EndOfFailure>),
     /// The end of the epoch.
     End,
@@ -73,6 +74,7 @@ pub(super) struct Iteration {
     since: Instant,
     /// When main wakes up if no report comes.
     wake: Instant,
+    /// True if main looks for ended workers at `wake`.
     then_check_exits: bool,
     /// When main last acted in this call of `next`, once it checks the workers.
     watched_at: Option<Instant>,
@@ -154,8 +156,8 @@ impl Iteration {
         }
     }
 
-    /// Checks that no worker has been in one sample for longer than `sample_timeout`, while main waited. Main
-    /// checks the workers four times in that time, so a worker may stay half of it longer.
+    /// Checks that main kills a worker that stays in one sample for longer than `sample_timeout` while main waits.
+    /// Main looks at the workers four times per `sample_timeout`, so it may be late by half of `sample_timeout`.
     fn check_sample_timeout(&mut self, now: Instant) {
         let patience = self.coordinator.options.sample_timeout;
         let Some((patience, before)) = patience.zip(self.watched_at) else { return };
@@ -200,7 +202,7 @@ impl Iteration {
         handled
     }
 
-    /// Takes the batch that has arrived.
+    /// Returns the batch that has arrived.
     fn take(&mut self) -> Returned {
         let (taken, outcome) = self.coordinator.take_next().expect("`poll` has returned `Next::Return`");
         let number = taken.batch();
@@ -305,7 +307,7 @@ impl Iteration {
         position
     }
 
-    /// Does a step of some worker, or causes a fault.
+    /// Lets one worker take a step, or causes a fault.
     pub(super) fn step_workers(&mut self, faults: Faults) {
         self.workers.step(faults);
     }
