@@ -1,4 +1,5 @@
-//! `bandwidth`: the cost of the bytes of a batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of smaller samples.
+//! `bandwidth`: the cost of the bytes of a batch of 64 x 3 x 224 x 224 floats (38.5 MB), or of smaller
+//! samples.
 
 use loader_core::Element;
 

@@ -58,7 +58,7 @@ impl<T: Element> Dataset for Same<T> {
     }
 }
 
-/// Images, each with the number and the bytes of the allocations that the process that loads it has made so far.
+/// Images, each with the number and the bytes of all allocations of the loading process so far.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct CountedImages(pub(crate) Same<f32>);
 

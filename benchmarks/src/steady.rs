@@ -1,6 +1,6 @@
-//! `steady`: page faults, allocations and shared memory in the middle of an epoch. The batches have 38.5 MB, and
-//! main reads every page of them. In steady state there should be no page faults and no allocations of the size
-//! of a batch, and shared memory should not grow.
+//! `steady`: page faults, allocations and shared memory in the middle of an epoch. The batches have 38.5 MB,
+//! and main reads every page of them. In steady state there should be no page faults and no allocations of
+//! the size of a batch, and shared memory should not grow.
 
 use anyhow::{Context, ensure};
 use loader_core::{DataLoader, Iter, Tensor};

@@ -101,8 +101,9 @@ impl Memory {
 }
 
 /// A checksum over batches that depends on each element and its position. The programs
-/// of the peers compute it too, so it must be easy with NumPy. The sum of a batch adds up the bits of each element
-/// times the element's position, counted from 1. The checksum is a polynomial of these sums, modulo 2^64.
+/// of the peers compute it too, so it must be easy with NumPy. The sum of a batch adds up the bits of each
+/// element times the element's position, counted from 1. The checksum is a polynomial of these sums, modulo
+/// 2^64.
 #[derive(Debug, Default)]
 pub(crate) struct Checksum(u64);
 

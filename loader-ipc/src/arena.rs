@@ -22,8 +22,8 @@ use crate::{
 /// The memory in which a batch is built: a slot, or the heap.
 #[derive(Debug)]
 pub struct Arena {
-    /// [`Arena::within`] swaps this with the content of the thread-local `CURRENT` while it runs. Boxed, because it
-    /// is moved for each sample.
+    /// [`Arena::within`] swaps this with the content of the thread-local `CURRENT` while it runs. Boxed,
+    /// because it is moved for each sample.
     backing: Option<Box<Backing>>,
 }
 
@@ -43,13 +43,13 @@ pub(crate) enum Allocation {
 #[derive(Debug)]
 struct SlotArena {
     loan: Loan,
-    /// Number of bytes allocated. While a batch is being encoded, this may exceed the slot's length: the batch then
-    /// needs a slot of this length.
+    /// Number of bytes allocated. While a batch is being encoded, this may exceed the slot's length: the
+    /// batch then needs a slot of this length.
     used: usize,
     is_encoding: bool,
-    /// Offsets of the buffers that the encoding has copied into the slot, by address and length, so that clones of a
-    /// tensor are copied once. The map holds each buffer until the batch is encoded, so that no other buffer can
-    /// get its address.
+    /// Offsets of the buffers that the encoding has copied into the slot, by address and length, so that
+    /// clones of a tensor are copied once. The map holds each buffer until the batch is encoded, so that no
+    /// other buffer can get its address.
     copied: BTreeMap<(usize, usize), (u64, Arc<Buffer>)>,
 }
 
@@ -109,8 +109,8 @@ impl Arena {
         collate()
     }
 
-    /// Encodes `batch` into the slot. Tensors that are in the slot already stay where they are, other tensors are
-    /// copied into the slot, and the rest of the batch follows. A tensor and its clones are stored once.
+    /// Encodes `batch` into the slot. Tensors that are in the slot already stay where they are, other tensors
+    /// are copied into the slot, and the rest of the batch follows. A tensor and its clones are stored once.
     ///
     /// # Errors
     /// [`EncodeError::TooLarge`] if the slot is too small: encode the batch again into a slot of the size
@@ -120,8 +120,8 @@ impl Arena {
     /// If this arena has no slot.
     pub fn encode<B: Serialize>(&mut self, batch: &B) -> Result<Encoded, EncodeError> {
         let slot = self.slot();
-        // Freezes the tensors, so that main does not see a change that user code makes later to a tensor that it
-        // has kept.
+        // Freezes the tensors, so that main does not see a change that user code makes later to a tensor that
+        // it has kept.
         slot.loan.freeze();
         slot.is_encoding = true;
         let before = slot.used;

@@ -54,8 +54,8 @@ struct Pieces {
     number: usize,
     /// Bytes written.
     end: usize,
-    /// Offsets of the buffers written, by address and length, so that clones are written once. The map holds each
-    /// buffer, so that no other buffer can get its address.
+    /// Offsets of the buffers written, by address and length, so that clones are written once. The map holds
+    /// each buffer, so that no other buffer can get its address.
     known: BTreeMap<(usize, usize), (usize, Arc<Buffer>)>,
 }
 
@@ -128,8 +128,8 @@ pub fn attach_memory(memory: &Arc<SealedMemory>) -> Option<u32> {
     })
 }
 
-/// Attaches `function` to the value that this thread is encoding. Returns the number to serialise instead of the
-/// function; `None` in the same case as [`attach_memory`].
+/// Attaches `function` to the value that this thread is encoding. Returns the number to serialise instead of
+/// the function; `None` in the same case as [`attach_memory`].
 pub fn attach_function(function: AnyFunction) -> Option<u32> {
     ENCODING.with_borrow_mut(|encoding| {
         let list = &mut encoding.as_mut()?.functions;
@@ -185,8 +185,8 @@ fn to_number(position: usize) -> u32 {
     u32::try_from(position).expect("fewer attachments than descriptors")
 }
 
-/// Hides the attachments of the value that this thread is encoding or decoding while `call` runs. Used for a part
-/// of the value that is encoded separately.
+/// Hides the attachments of the value that this thread is encoding or decoding while `call` runs. Used for a
+/// part of the value that is encoded separately.
 pub fn without_attachments<R>(call: impl FnOnce() -> R) -> R {
     let _encoding = Restore(&ENCODING, ENCODING.take());
     let _decoding = Restore(&DECODING, DECODING.take());

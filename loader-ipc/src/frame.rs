@@ -42,11 +42,11 @@ pub struct Task {
     /// Regions that no longer exist and that the worker unmaps, each by the number of its first slot; at most
     /// [`MAX_FORGOTTEN`].
     pub forget: Vec<u32>,
-    /// Number of the task's claim, below [`MAX_UNANSWERED`]. The claim decides whether the worker begins the task
-    /// or main withdraws it.
+    /// Number of the task's claim, below [`MAX_UNANSWERED`]. The claim decides whether the worker begins the
+    /// task or main withdraws it.
     pub claim: u32,
-    /// Indices of samples that have ended a worker. They count as bad, and the worker does not try them. At most
-    /// [`MAX_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that the worker loads each sample on its own.
+    /// Indices of samples that have ended a worker. They count as bad, and the worker does not try them. At
+    /// most [`MAX_KNOWN_BAD`]. [`ONE_BY_ONE`] in the list means that the worker loads each sample on its own.
     pub known_bad: Vec<u64>,
 }
 
@@ -54,8 +54,8 @@ pub struct Task {
 pub const MAX_FORGOTTEN: usize = 64;
 /// Maximum number of samples that a task lists as bad, so that its frame stays small.
 pub const MAX_KNOWN_BAD: usize = 64;
-/// Value in [`Task::known_bad`] after a worker ended while it loaded many samples with one call. Loading each sample
-/// on its own shows which one is bad.
+/// Value in [`Task::known_bad`] after a worker ended while it loaded many samples with one call. Loading each
+/// sample on its own shows which one is bad.
 pub const ONE_BY_ONE: u64 = u64::MAX;
 /// Maximum number of bad samples that one event lists.
 pub const MAX_BAD_SAMPLES: usize = 256;
@@ -144,8 +144,8 @@ pub enum Report {
 pub enum Event {
     /// The worker has opened the dataset and has run `setup` and `worker_init`.
     Ready,
-    /// Opening the dataset, `setup` or `worker_init` failed. The worker does not end, and answers every task with
-    /// this failure.
+    /// Opening the dataset, `setup` or `worker_init` failed. The worker does not end, and answers every task
+    /// with this failure.
     NotReady {
         /// The failure.
         failure: Failure,
@@ -340,8 +340,8 @@ pub enum Stage {
     Send,
 }
 
-/// Maximum size in bytes of an error with its causes, of a backtrace, and of the reasons of a batch's bad samples. No
-/// frame holds more than two of these.
+/// Maximum size in bytes of an error with its causes, of a backtrace, and of the reasons of a batch's bad
+/// samples. No frame holds more than two of these.
 const MAX_TEXT: usize = 16 * 1024;
 const MAX_CAUSES: usize = 8;
 

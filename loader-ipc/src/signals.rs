@@ -9,8 +9,8 @@ use crate::sys;
 
 static IS_SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// Ignores SIGPIPE in this process, as Rust's runtime does before `main`. A worker may begin before Rust's runtime
-/// does this, and user code that writes to a closed pipe must get an error in the worker too.
+/// Ignores SIGPIPE in this process, as Rust's runtime does before `main`. A worker may begin before Rust's
+/// runtime does this, and user code that writes to a closed pipe must get an error in the worker too.
 pub fn ignore_sigpipe() {
     sys::ignore_sigpipe();
     // Relaxed: a thread that reads the old value only makes needless system calls.

@@ -1,6 +1,6 @@
 //! The socket through which main and a new worker connect has a name in the file system for a moment.
-//! ipc-channel's server in the worker removes the name. The functions here remove it if the worker may be unable to
-//! do so.
+//! ipc-channel's server in the worker removes the name. The functions here remove it if the worker may be
+//! unable to do so.
 
 use std::{
     env, fs, io, iter,
@@ -36,8 +36,8 @@ pub fn remove_socket(socket: &Path) {
 
 /// Removes the sockets of workers that had several threads and were killed before they could tell main the
 /// names of their sockets. ipc-channel has made such a socket in a folder inside the folder for temporary
-/// files or inside a folder that main may choose. Main must have reaped the workers: until then they may have the
-/// sockets open.
+/// files or inside a folder that main may choose. Main must have reaped the workers: until then they may have
+/// the sockets open.
 pub fn remove_abandoned_sockets() {
     remove_abandoned_since(SystemTime::now() - RECENT);
 }
@@ -66,9 +66,9 @@ fn is_abandoned(path: &Path, since: SystemTime) -> io::Result<bool> {
     Ok(!has_server(path)?)
 }
 
-/// True if a process has the socket at `path` open. Tries to connect with a socket of another type. The kernel
-/// refuses this with `ECONNREFUSED` only if no process has the socket open; a process that has it open does not
-/// notice the attempt.
+/// True if a process has the socket at `path` open. Tries to connect with a socket of another type. The
+/// kernel refuses this with `ECONNREFUSED` only if no process has the socket open; a process that has it open
+/// does not notice the attempt.
 fn has_server(path: &Path) -> io::Result<bool> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(connect(&socket, &SocketAddrUnix::new(path)?) != Err(Errno::CONNREFUSED))

@@ -163,7 +163,8 @@ impl Worker<'_> {
         let control = Arc::clone(&self.session.control);
         let sink = PageSink::new(&control, self.session.worker, &known_bad);
         let outcome = self.fetch_and_send(epoch, number, lease, &request, &sink)?;
-        // If there is no batch, the control page still shows the last sample, which the worker no longer loads.
+        // If there is no batch, the control page still shows the last sample, which the worker no longer
+        // loads.
         if !matches!(outcome, Outcome::Done { .. }) {
             self.enter(WorkerState::Sending);
         }
@@ -222,8 +223,8 @@ impl Worker<'_> {
         self.fetch.as_ref().map_or(0, |fetch| fetch.position(*shard)).max(open_at.position)
     }
 
-    /// Loads a batch and encodes it into its slot. When this returns, this process has dropped the batch, except
-    /// tensors that user code has kept.
+    /// Loads a batch and encodes it into its slot. When this returns, this process has dropped the batch,
+    /// except tensors that user code has kept.
     fn fetch_and_send(
         &mut self,
         epoch: u64,

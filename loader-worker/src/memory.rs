@@ -11,8 +11,8 @@ const HARD_LIMIT_FACTOR: u64 = 2;
 /// Returns the private memory of this process in bytes. It includes neither shared memory, such as slots, nor
 /// code.
 pub(crate) fn own_memory() -> Option<u64> {
-    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or other
-    // processes.
+    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or
+    // other processes.
     let pages = fs::read_to_string("/proc/self/statm").ok()?;
     let mut pages = pages.split_whitespace().skip(1).map(str::parse::<u64>);
     let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);

@@ -25,8 +25,8 @@ pub(crate) struct PageSink<'a> {
     line: WorkerLine<'a>,
     /// Number of samples to publish before the worker reads the clock again.
     untimed: Cell<u32>,
-    /// Length of the current run of samples without the time. `None` before the first sample, because the time
-    /// before the first sample does not show how long a sample takes.
+    /// Length of the current run of samples without the time. `None` before the first sample, because the
+    /// time before the first sample does not show how long a sample takes.
     run: Cell<Option<u32>>,
     known_bad: &'a [u64],
     bad: RefCell<Vec<BadSampleRecord>>,

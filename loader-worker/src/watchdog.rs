@@ -20,8 +20,8 @@ use rustix::{
     process::{PidfdFlags, pidfd_open},
 };
 
-/// Interval at which the watchdog also compares the parent's pid with main's. The comparison shows the end of main
-/// even if neither the lifeline nor the pidfd shows it.
+/// Interval at which the watchdog also compares the parent's pid with main's. The comparison shows the end of
+/// main even if neither the lifeline nor the pidfd shows it.
 const SLOW_POLL: Duration = Duration::from_millis(500);
 /// Exit code of a worker whose main is gone. No process reads it.
 const ORPHANED: i32 = 1;

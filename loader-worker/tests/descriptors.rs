@@ -86,8 +86,8 @@ fn programs_inherit_no_descriptor_of_the_loader_and_workers_none_of_the_host() {
     let mut batches = loader.iter().unwrap();
     let mut next = || -> String { batches.next().unwrap().unwrap().concat() };
     let (in_worker, in_its_program) = (next(), next());
-    // The loader has now opened its queues, slots and pidfds. Another thread lists them and starts a program, as
-    // any thread of the host may do.
+    // The loader has now opened its queues, slots and pidfds. Another thread lists them and starts a program,
+    // as any thread of the host may do.
     let (meanwhile, program) =
         std::thread::spawn(|| (descriptors_of_this_process(), descriptors_of_new_program())).join().unwrap();
 

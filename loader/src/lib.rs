@@ -79,8 +79,8 @@
 //!   TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
-//! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take long
-//!   to build.
+//! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take
+//!   long to build.
 //! - `formats`: the module `data` also reads JSON lines, Parquet, tar archives, token files and arrays.
 //! - `tokenizer`: the module `data` has the tokenizers of Hugging Face.
 //!

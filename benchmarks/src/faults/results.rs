@@ -1,5 +1,5 @@
-//! Writes the file of tries. Makes the tables in `docs/reliability.md` from that file and from the file of PyTorch's
-//! tries.
+//! Writes the file of tries. Makes the tables in `docs/reliability.md` from that file and from the file of
+//! PyTorch's tries.
 
 use std::{fs, path::Path, process::Command};
 

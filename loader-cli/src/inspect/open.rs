@@ -150,8 +150,8 @@ mod records {
         }
     }
 
-    /// Opens the dataset. If that fails, opens each file on its own, and then the dataset without the files that
-    /// failed.
+    /// Opens the dataset. If that fails, opens each file on its own, and then the dataset without the files
+    /// that failed.
     pub(super) fn open(mut config: RecordConfig) -> Result<Source, Stop> {
         let mut files = config.files()?;
         let mut bad_files = Vec::new();

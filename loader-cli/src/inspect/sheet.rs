@@ -61,8 +61,8 @@ impl Sheet {
 
     fn write(&self, path: &Path) -> Result<(), png::EncodingError> {
         let file = BufWriter::new(File::create(path)?);
-        // The casts keep the values: an image has at most 16,384 pixels per side, and memory limits the number of
-        // images.
+        // The casts keep the values: an image has at most 16,384 pixels per side, and memory limits the
+        // number of images.
         let mut encoder = png::Encoder::new(file, self.width as u32, self.height as u32);
         encoder.set_color(png::ColorType::Rgb);
         let mut writer = encoder.write_header()?;
@@ -71,8 +71,8 @@ impl Sheet {
     }
 }
 
-/// Returns the first image of a record. Decodes, resizes and crops an encoded image; returns a tensor of shape
-/// `[3, height, width]` unchanged.
+/// Returns the first image of a record. Decodes, resizes and crops an encoded image; returns a tensor of
+/// shape `[3, height, width]` unchanged.
 #[cfg(feature = "formats")]
 pub(super) fn thumbnail(
     record: loader_data::Record,

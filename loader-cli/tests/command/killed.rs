@@ -16,8 +16,8 @@ use crate::support::{Finished, PHOTOS, command, pid};
 /// Time after which a run is killed and the test fails; far more than a run takes.
 const MAX_TIME: Duration = Duration::from_secs(600);
 
-/// Runs two epochs of `samples` photographs with two workers. If `killing` is set, kills one of the workers every
-/// second. Returns the output of the command and the number of kills.
+/// Runs two epochs of `samples` photographs with two workers. If `killing` is set, kills one of the workers
+/// every second. Returns the output of the command and the number of kills.
 fn run_two_epochs(samples: usize, killing: bool) -> (Finished, usize) {
     let folder = tempfile::tempdir().unwrap();
     // Uses the smallest photographs, because a batch must take far less than a second, even in a debug build.
@@ -78,8 +78,8 @@ fn digests(finished: &Finished) -> Vec<Value> {
     epochs.iter().map(|epoch| json!([epoch["order_digest"], epoch["content_digest"]])).collect()
 }
 
-/// Runs two epochs that together take at least `min_seconds`, with and without a kill every second. Compares the
-/// digests.
+/// Runs two epochs that together take at least `min_seconds`, with and without a kill every second. Compares
+/// the digests.
 fn assert_same_when_killed_every_second(min_seconds: f64) {
     let mut samples = 200;
     let undisturbed = loop {

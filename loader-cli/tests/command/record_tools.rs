@@ -131,7 +131,8 @@ fn indexes_are_made_and_checked() {
     fs::write(&path, "{\"x\": 1}\n").unwrap();
     refused("is stale");
 
-    // A file stands where the folder for the indexes would be. Unlike missing permissions, this stops root too.
+    // A file stands where the folder for the indexes would be. Unlike missing permissions, this stops root
+    // too.
     let failed = index(&[&path, "--index", &path]);
     assert!(failed.assert_status(1).stdout.contains("cannot be written"), "{failed:#?}");
 }

@@ -87,11 +87,12 @@ fn wrong_value(location: Location, mut keys: Vec<String>, problem: String) -> Co
     ConfigError::WrongValue { location, key, section: keys.join("."), problem }
 }
 
-/// Returns the keys that lead to the key or value at `offset`, outermost first, and whether the last of them names
-/// a table.
+/// Returns the keys that lead to the key or value at `offset`, outermost first, and whether the last of them
+/// names a table.
 fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
-    // The span of a table is its header, such as `[a.b]` for `b`. The span includes the keys in the header, so
-    // keys are searched before values. It does not include the content of the table, so every table is searched.
+    // The span of a table is its header, such as `[a.b]` for `b`. The span includes the keys in the header,
+    // so keys are searched before values. It does not include the content of the table, so every table is
+    // searched.
     if let Some((key, value)) = table.iter().find(|(key, _)| key.span().contains(&offset)) {
         return (vec![key.get_ref().to_string()], value.get_ref().is_table());
     }
@@ -110,8 +111,8 @@ fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     (Vec::new(), false)
 }
 
-/// An unknown key whose location is not in serde's error. For an enum with `#[serde(tag = "...")]`, serde reads the
-/// whole table first, and its errors then have the location of the table.
+/// An unknown key whose location is not in serde's error. For an enum with `#[serde(tag = "...")]`, serde
+/// reads the whole table first, and its errors then have the location of the table.
 struct UnlocatedKey<'a> {
     key: &'a str,
     /// The keys that the key's table may have.
@@ -129,8 +130,8 @@ struct LocatedKey {
 }
 
 impl UnlocatedKey<'_> {
-    /// Finds the key in the table to which `keys` lead, or in a table inside that table. If several tables have
-    /// the key, returns its location in the table with the most known keys.
+    /// Finds the key in the table to which `keys` lead, or in a table inside that table. If several tables
+    /// have the key, returns its location in the table with the most known keys.
     fn find(&self, document: &DeTable<'_>, keys: &[String]) -> Option<LocatedKey> {
         let mut table = document;
         for key in keys {

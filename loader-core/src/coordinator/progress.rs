@@ -17,8 +17,8 @@ use super::{Coordinator, crew::Crew, deaths::Cause, wait::LIVENESS_INTERVAL};
 use crate::{error::Error, exit::ExitCause, options::OnBadSample};
 
 /// With `sample_timeout`, the time without progress outside of samples (in collation or sending) after which
-/// main kills a worker, unless `sample_timeout` is longer. Also the maximum time between a worker's report that
-/// it ends and the end of its process.
+/// main kills a worker, unless `sample_timeout` is longer. Also the maximum time between a worker's report
+/// that it ends and the end of its process.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time for which a worker that has work may be unable to continue, because SIGSTOP or a debugger
@@ -49,8 +49,8 @@ struct Observation {
     step: Step,
     /// Value of `clock` at the first check that found the worker in this step.
     since: Duration,
-    /// If the last check found the worker halted: the value of `clock` at the first of the consecutive checks that
-    /// found it halted in the same way, and that way.
+    /// If the last check found the worker halted: the value of `clock` at the first of the consecutive checks
+    /// that found it halted in the same way, and that way.
     halted: Option<(Duration, Halt)>,
 }
 

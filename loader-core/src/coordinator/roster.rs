@@ -16,12 +16,13 @@ pub(super) struct Roster(Vec<Member>);
 
 #[derive(Debug, Default)]
 struct Member {
-    /// Tasks that main has not sent yet, because the worker has enough to do or its process is being replaced.
+    /// Tasks that main has not sent yet, because the worker has enough to do or its process is being
+    /// replaced.
     backlog: VecDeque<Task>,
     /// Tasks that main has sent and the worker has not answered.
     unanswered: VecDeque<Unanswered>,
-    /// Number of the claim of the next task. The `MAX_UNANSWERED` claims are used in turn, so two unanswered tasks
-    /// never share a claim.
+    /// Number of the claim of the next task. The `MAX_UNANSWERED` claims are used in turn, so two unanswered
+    /// tasks never share a claim.
     next_claim: u32,
     /// True if the worker could open the dataset; `None` before it reports that.
     is_fit: Option<bool>,
@@ -137,7 +138,8 @@ impl Roster {
     /// Notes whether a worker could open the dataset. If not, it fails every task.
     ///
     /// # Errors
-    /// If the worker has reported it before. Otherwise a worker could keep main busy with such reports forever.
+    /// If the worker has reported it before. Otherwise a worker could keep main busy with such reports
+    /// forever.
     pub(super) fn note_opened(&mut self, worker: usize, is_fit: bool) -> Result<(), Error> {
         match self.0[worker].is_fit.replace(is_fit) {
             None => Ok(()),

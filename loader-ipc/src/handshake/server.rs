@@ -1,13 +1,13 @@
 //! The one-shot server that a worker makes and to which main connects. Its socket and folder are the loader's
 //! only entries in the file system.
 //!
-//! The worker tells main the name of its server, and main checks the name before it connects. Otherwise a wrong
-//! name could make main give the worker's queues to another process and remove that process's socket.
+//! The worker tells main the name of its server, and main checks the name before it connects. Otherwise a
+//! wrong name could make main give the worker's queues to another process and remove that process's socket.
 //!
-//! ipc-channel's `connect` has two defects. It waits without a deadline if the server does not accept. Therefore
-//! a separate thread connects. Main can leave this thread behind; it ends when the worker ends. The second
-//! defect: `connect` leaks a descriptor if no process listens. Therefore the worker sends its socket along. While
-//! main holds that socket, a process listens, even if the worker is dead by then.
+//! ipc-channel's `connect` has two defects. It waits without a deadline if the server does not accept.
+//! Therefore a separate thread connects. Main can leave this thread behind; it ends when the worker ends. The
+//! second defect: `connect` leaks a descriptor if no process listens. Therefore the worker sends its socket
+//! along. While main holds that socket, a process listens, even if the worker is dead by then.
 //!
 //! Alternative considered: main makes the connection itself, without blocking. Rejected because the server
 //! accepts only one connection, and ipc-channel cannot take over a socket. The thread costs some tens of
@@ -66,8 +66,8 @@ pub(super) struct Server<T> {
 ///
 /// ipc-channel reads the folder from the environment, which can be changed only while no other thread may use
 /// it. If other threads may, the server is made directly in the folder for temporary files. If that folder
-/// cannot be used, the parent of `socket_folder` replaces it, for everything that the worker makes with the crate
-/// `tempfile` from then on.
+/// cannot be used, the parent of `socket_folder` replaces it, for everything that the worker makes with the
+/// crate `tempfile` from then on.
 ///
 /// Alternative considered: tell the crate `tempfile` that its default folder is `socket_folder`. Rejected
 /// because that cannot be undone, and user code in the worker would make its temporary files there.

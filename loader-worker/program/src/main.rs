@@ -1,5 +1,5 @@
-//! The ready-made worker program. It serves the datasets that `loader run` loads, under the same names. To use it,
-//! set `LOADER_WORKER` to its path, or put it into the folder of a program that does not call
+//! The ready-made worker program. It serves the datasets that `loader run` loads, under the same names. To
+//! use it, set `LOADER_WORKER` to its path, or put it into the folder of a program that does not call
 //! `loader_worker::init()`.
 
 use std::process::ExitCode;

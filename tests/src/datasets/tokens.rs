@@ -1,5 +1,5 @@
-//! Tokens: files, each of which only one process can take. They limit how often something happens in all processes
-//! together.
+//! Tokens: files, each of which only one process can take. They limit how often something happens in all
+//! processes together.
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! Cached datasets: samples are computed once and then read from the cache, by any worker of any program, also
-//! after workers have died.
+//! Cached datasets: samples are computed once and then read from the cache, by any worker of any program,
+//! also after workers have died.
 
 use std::{
     fs::{self, OpenOptions},
@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 
 const SAMPLES: usize = 120;
 
-/// Sample `i` is `i`, and a text whose length depends on `i`. Each computation of a sample adds a line to `log`.
+/// Sample `i` is `i`, and a text whose length depends on `i`. Each computation of a sample adds a line to
+/// `log`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Expensive {
     log: PathBuf,
@@ -118,7 +119,8 @@ fn killed_workers_leave_each_sample_complete_or_absent() {
     assert_eq!(expensive(folder.path()).computed(), computed, "the second epoch computes nothing");
 }
 
-/// Returns a command that runs `test` in another process with `folder`, started by `wrapper` if that is not empty.
+/// Returns a command that runs `test` in another process with `folder`, started by `wrapper` if that is not
+/// empty.
 fn program(test: &str, folder: &Path, wrapper: &[&str]) -> Command {
     let this = std::env::current_exe().unwrap();
     let words = wrapper.iter().map(|word| word.as_ref()).chain([this.as_os_str()]);

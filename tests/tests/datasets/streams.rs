@@ -138,8 +138,8 @@ fn workers_whose_shards_have_ended_stay_only_if_they_are_persistent() {
     }
 }
 
-/// PyTorch differs: it warns about every sample beyond the length, only after the program has called `len`, and it
-/// compares a number of batches with a number of samples.
+/// PyTorch differs: it warns about every sample beyond the length, only after the program has called `len`,
+/// and it compares a number of batches with a number of samples.
 // PyTorch: 46, U20
 #[test]
 fn a_stream_longer_than_its_length_is_warned_of_once_per_epoch() {

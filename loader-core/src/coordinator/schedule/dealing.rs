@@ -31,8 +31,8 @@ impl<T> Schedule<T> {
         self.deal();
     }
 
-    /// Moves each shard that has a next worker to that worker, if the old worker has answered all tasks of the
-    /// shard. Returns the moved shards.
+    /// Moves each shard that has a next worker to that worker, if the old worker has answered all tasks of
+    /// the shard. Returns the moved shards.
     pub(crate) fn hand_over(&mut self) -> Vec<usize> {
         if !self.is_dealing {
             return Vec::new();
@@ -57,8 +57,8 @@ impl<T> Schedule<T> {
         (0..self.lanes.len()).filter(|&lane| self.lanes[lane].worker == worker).collect()
     }
 
-    /// Assigns the open shards to the workers that get tasks, as evenly as possible, and so that as few shards as
-    /// possible change their worker.
+    /// Assigns the open shards to the workers that get tasks, as evenly as possible, and so that as few
+    /// shards as possible change their worker.
     fn deal(&mut self) {
         if self.lane_kind == LaneKind::Shards {
             let takes_shards = |worker: &Member| worker.is_working && !worker.is_finished;

@@ -1,5 +1,5 @@
-//! A simulated iterator of the loader: its coordinator, its workers, and the batches that the user holds. It takes
-//! the place of `iter::team` and `iter::workers`.
+//! A simulated iterator of the loader: its coordinator, its workers, and the batches that the user holds. It
+//! takes the place of `iter::team` and `iter::workers`.
 
 use std::{
     any::Any,
@@ -156,8 +156,9 @@ impl Iteration {
         }
     }
 
-    /// Checks that main kills a worker that stays in one sample for longer than `sample_timeout` while main waits.
-    /// Main looks at the workers four times per `sample_timeout`, so it may be late by half of `sample_timeout`.
+    /// Checks that main kills a worker that stays in one sample for longer than `sample_timeout` while main
+    /// waits. Main looks at the workers four times per `sample_timeout`, so it may be late by half of
+    /// `sample_timeout`.
     fn check_sample_timeout(&mut self, now: Instant) {
         let patience = self.coordinator.options.sample_timeout;
         let Some((patience, before)) = patience.zip(self.watched_at) else { return };
