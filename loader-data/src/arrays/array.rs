@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DataProblem;
 
-/// Max number of bytes into which deflate unpacks one byte. A header that claims more is damaged.
+/// Maximum number of bytes into which deflate unpacks one byte. A header that claims more is damaged.
 const MAX_DEFLATE_RATIO: u64 = 1032;
 
 /// An array in a file.
@@ -15,7 +15,8 @@ const MAX_DEFLATE_RATIO: u64 = 1032;
 pub(super) struct Array {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
-    /// Type of the elements; an error if tensors do not have it. The array is then only refused if it is asked for.
+    /// Type of the elements, or an error if no tensor can have it. The error counts only if the array is
+    /// selected.
     pub(super) element: Result<ElementType, DataProblem>,
     pub(super) elements: Elements,
 }
@@ -40,7 +41,8 @@ pub(super) enum Elements {
     File {
         /// Offset of the first row.
         offset: u64,
-        /// Number of bytes from the start of a row to the start of the next; `None` if nothing lies between rows.
+        /// Number of bytes from the start of a row to the start of the next; `None` if the rows
+        /// follow each other without a gap.
         stride: Option<u64>,
     },
     /// In memory that all workers share, because they are compressed in the file.
@@ -60,7 +62,7 @@ impl Elements {
         let memory = |error: loader_core::TensorError| DataProblem::Memory(error.to_string());
         let mut bytes = Tensor::<u8>::zeros([len as usize]).map_err(memory)?;
         reader.read_exact(bytes.as_mut_slice().map_err(memory)?)?;
-        // Reading up to the end also checks the checksum.
+        // The reader verifies the checksum when it reaches the end.
         if reader.read(&mut [0])? != 0 {
             return Err(DataProblem::Malformed {
                 format: "compressed array",
@@ -71,7 +73,7 @@ impl Elements {
     }
 }
 
-/// Returns the number of bytes of the elements, or an error if it is larger than any file.
+/// Returns the number of bytes of the elements, or an error if the number overflows.
 pub(super) fn bytes_of(shape: &[usize], dtype: DType) -> Result<u64, DataProblem> {
     let product = shape.iter().try_fold(dtype.size(), |product, &size| product.checked_mul(size));
     product.map(|bytes| bytes as u64).ok_or(DataProblem::Truncated)

@@ -19,7 +19,7 @@ use crate::{
 /// otherwise a tensor with the dtype of the array. Truth values become `u8`. All arrays must have the same number of
 /// rows. A sample is a [`Record`], or a type of your own that implements `Deserialize`, see [`rows`](Self::rows).
 ///
-/// # How it reads them
+/// # Reading
 /// Opening reads the headers. A field of a row is one read of the file (`pread`), so any order costs about the same.
 /// Compressed arrays (`savez_compressed`, `.gz`) are unpacked when they are opened, into memory that all workers
 /// share.
@@ -46,7 +46,7 @@ use crate::{
 pub struct Arrays<R = Record> {
     /// The files, with the fields that are read from them.
     sources: Vec<(Files, Vec<Field>)>,
-    /// For each field of a row: the index of its source, and its index there.
+    /// For each field of a row: the index of its source, and the index of the field in that source.
     order: Vec<(usize, usize)>,
     rows: usize,
     options: FieldOptions,
@@ -59,12 +59,13 @@ impl Arrays<Record> {
     /// `data/train-*.npz`. The rows of the files follow each other; each file must have the same fields.
     ///
     /// The fields are named as in the file. The only field of a `.npy` or IDX file is named after the file, without
-    /// extension, so that [`open_fields`](Self::open_fields) is better for them.
+    /// extension; [`open_fields`](Self::open_fields) lets you choose its name.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file, a file cannot be read or is damaged, the arrays have different
-    /// numbers of rows, or a file has other fields than the first one. An array whose elements are not numbers or
-    /// truth values, or are in Fortran order, is an error too; [`ArraysOptions::fields`] selects others.
+    /// numbers of rows, or a file has other fields than the first one. An array in Fortran order, or whose
+    /// elements are not numbers or truth values, is an error too; [`ArraysOptions::fields`] selects the other
+    /// arrays.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         ArraysOptions::new(pattern).open()
     }
@@ -120,8 +121,8 @@ impl ArraysOptions {
 }
 
 impl<R> Arrays<R> {
-    /// Returns rows of type `T`. Its fields are found by their names; fields that it does not have are read and
-    /// dropped, so select those that it has.
+    /// Returns the dataset with rows of type `T`, whose fields are found by their names. Fields that `T` does
+    /// not have are read and dropped, so select only the fields that `T` has.
     #[must_use]
     pub fn rows<T: DeserializeOwned + Send + 'static>(self) -> Arrays<T> {
         let Self { sources, order, rows, options, .. } = self;
@@ -133,7 +134,7 @@ impl<R> Arrays<R> {
         self.ordered().map(|(_, field)| (field.name.clone(), field.row_type())).collect()
     }
 
-    /// The fields of a row, in order, with their files.
+    /// Returns the fields of a row, in order, with their files.
     fn ordered(&self) -> impl Iterator<Item = (&Files, &Field)> {
         self.order.iter().map(|&(source, field)| {
             let (files, fields) = &self.sources[source];
@@ -195,7 +196,8 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrays<R> {
     }
 }
 
-/// Reads the headers of all files of `source`, and returns its fields, or those of them that are selected.
+/// Reads the headers of all files of `source`. Returns the selected fields, or all fields if none are
+/// selected.
 fn fields_of(source: &Source<'_>, selected: Option<&[String]>) -> Result<Vec<Field>> {
     let mut fields: Vec<Field> = Vec::new();
     for number in 0..source.files.len() {
@@ -204,7 +206,8 @@ fn fields_of(source: &Source<'_>, selected: Option<&[String]>) -> Result<Vec<Fie
         let mut arrays = formats::arrays(&blob, source.format)?;
         if let Some(name) = source.field {
             let [array] = &mut arrays[..] else {
-                let reason = format!("has {} arrays; a file of one field must have one", arrays.len());
+                let reason =
+                    format!("has {} arrays, but a file for one field must have exactly one", arrays.len());
                 return Err(failed(DataProblem::Unsupported(reason)));
             };
             array.name = name.to_owned();
@@ -224,16 +227,16 @@ fn fields_of(source: &Source<'_>, selected: Option<&[String]>) -> Result<Vec<Fie
             return Err(DataError::new(first.location, missing(&unknown.name, &fields)));
         }
         for field in &mut fields {
-            let Some(at) = found.iter().position(|found| found.name == field.name) else {
+            let Some(position) = found.iter().position(|found| found.name == field.name) else {
                 return Err(failed(missing(&field.name, &found)));
             };
-            field.append(found.swap_remove(at)).map_err(failed)?;
+            field.append(found.swap_remove(position)).map_err(failed)?;
         }
     }
     Ok(fields)
 }
 
-/// Returns where each field of a row is: those that are selected, or all of them.
+/// Returns the indices of the source and of the field in it, for each selected field, or for all fields.
 fn order_of(sources: &[(Files, Vec<Field>)], selected: Option<&[String]>) -> Result<Vec<(usize, usize)>> {
     let all = || {
         let numbered = sources.iter().enumerate();
@@ -247,9 +250,9 @@ fn order_of(sources: &[(Files, Vec<Field>)], selected: Option<&[String]>) -> Res
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(of_first(DataProblem::DuplicateField { field: twice[0].clone() }));
     }
-    let Some(selected) = selected else { return Ok(all().map(|(_, at)| at).collect()) };
+    let Some(selected) = selected else { return Ok(all().map(|(_, indices)| indices).collect()) };
     let found = selected.iter().map(|name| {
-        all().find(|(found, _)| *found == name).map(|(_, at)| at).ok_or_else(|| {
+        all().find(|(found, _)| *found == name).map(|(_, indices)| indices).ok_or_else(|| {
             let fields = sources.iter().flat_map(|(_, fields)| fields);
             of_first(missing(name, fields))
         })

@@ -11,17 +11,17 @@ use crate::{
     source::Blob,
 };
 
-/// Max number of bytes of a header, as in the library of the format.
+/// Maximum number of bytes of a header, as in the library of the format.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// Returns the tensors in a file, in the order of their elements.
+/// Returns the tensors in a file, in the order of their data.
 pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
     let malformed = |reason| blob.error(0, DataProblem::Malformed { format: "safetensors", reason });
     let mut len = [0; 8];
     blob.read_exact_at(&mut len, 0)?;
     let len = u64::from_le_bytes(len);
     if len > MAX_HEADER {
-        return Err(malformed(format!("the header would have {len} bytes")));
+        return Err(malformed(format!("the header claims to have {len} bytes")));
     }
     let start = 8 + len;
     let header: Metadata =

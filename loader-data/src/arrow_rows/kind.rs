@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{error::DataProblem, record::FieldOptions};
 
-/// What the values of a column are.
+/// The type of the values of a column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Null,
     Bool,
     Number(DType),
-    /// A number with decimals, which is read as an `f64`.
+    /// A decimal number, which is read as an `f64`.
     Decimal,
     Text,
     Bytes,
@@ -27,7 +27,7 @@ impl Kind {
     /// Returns the kind of the values of type `data_type`.
     ///
     /// # Errors
-    /// Returns the type that is not supported: `data_type`, or that of a part of it.
+    /// Returns the name of the unsupported type: `data_type`, or the type of a part of it.
     pub(crate) fn of(data_type: &DataType) -> Result<Self, String> {
         Ok(match data_type {
             DataType::Null => Self::Null,
@@ -61,8 +61,8 @@ impl Kind {
     }
 }
 
-/// Returns the dtype of the numbers that a column of type `data_type` has: also dates, times and durations, as in
-/// the file.
+/// Returns the dtype of the numbers in a column of type `data_type`. Dates, times and durations are numbers
+/// too, in the unit of the file.
 pub(crate) fn number_type(data_type: &DataType) -> Option<DType> {
     Some(match data_type {
         DataType::Int8 => DType::I8,
@@ -109,7 +109,8 @@ impl fmt::Display for Kind {
 /// Returns the columns of `schema` that `fields` select. `format` is the name of the format in errors.
 ///
 /// # Errors
-/// Returns an error if there is no such column, there are two, or its type is not supported.
+/// Returns an error if a selected column does not exist, shares its name with another column, or has an
+/// unsupported type.
 pub(crate) fn selected(
     format: &'static str,
     schema: &Schema,

@@ -1,4 +1,4 @@
-//! From a line to a sample.
+//! Parses lines into rows.
 
 use std::any::TypeId;
 
@@ -27,7 +27,7 @@ pub(super) fn parse<R: DeserializeOwned + 'static>(
 fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem> {
     serde_json::from_slice(line).map_err(|error| {
         let text = error.to_string();
-        // The library counts from the beginning of the bytes that it got, which is always in line 1.
+        // serde_json gets a single line, so it always reports line 1.
         let reason = text.replace(" at line 1 column ", " at column ");
         let is_object = line.trim_ascii_start().first() == Some(&b'{');
         match error.classify() {
@@ -35,7 +35,7 @@ fn parse_as<R: DeserializeOwned + 'static>(line: &[u8]) -> Result<R, DataProblem
                 DataProblem::Record(reason)
             }
             Category::Data if !is_object => {
-                let reason = format!("the line is no object: {reason}");
+                let reason = format!("the line is not an object: {reason}");
                 DataProblem::Malformed { format: FORMAT, reason }
             }
             Category::Data | Category::Syntax | Category::Eof | Category::Io => {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_a_typed_error() {
+    fn an_invalid_row_is_a_typed_error() {
         let all = FieldOptions::new();
         let problem = |line: &[u8]| parse::<Row>(line, &all).map(|row| row.n).unwrap_err();
         let malformed: [&[u8]; 12] = [
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_selected_also_for_a_row_type() {
+    fn fields_are_selected_for_a_row_type_too() {
         let fields = FieldOptions::new().select(["n"]);
         assert_eq!(parse::<Row>(br#"{"n": 1, "m": 2}"#, &fields).unwrap().n, 1);
         let missing = parse::<Row>(br#"{"m": 2}"#, &fields).unwrap_err();

@@ -14,8 +14,8 @@ fn expected() -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The columns of the files that have one compression each.
-const SOME: [&str; 5] = ["i64", "text", "list", "fixed_list", "dictionary"];
+/// The columns of the fixtures that test one compression each.
+const COMPRESSED_COLUMNS: [&str; 5] = ["i64", "text", "list", "fixed_list", "dictionary"];
 
 #[test]
 fn each_type_reads_as_pyarrow_wrote_it() {
@@ -69,10 +69,10 @@ fn columns_have_the_types_of_the_file() {
 }
 
 #[test]
-fn each_compression_reads_alike_with_and_without_an_index_of_pages() {
+fn each_compression_gives_the_same_rows_with_and_without_an_index_of_pages() {
     let expected = expected();
-    let some = |row: usize| -> Json {
-        SOME.iter().map(|&name| (name.to_owned(), expected[row][name].clone())).collect()
+    let expected_row = |row: usize| -> Json {
+        COMPRESSED_COLUMNS.iter().map(|&name| (name.to_owned(), expected[row][name].clone())).collect()
     };
     // Rows of all row groups, not in order, and one of them twice.
     let wanted = [39, 0, 17, 16, 15, 17, 31, 32, 5, 6, 7];
@@ -82,11 +82,11 @@ fn each_compression_reads_alike_with_and_without_an_index_of_pages() {
         for cache in [0, 1 << 20] {
             let dataset = open(&name).cache_bytes(cache);
             for _ in 0..3 {
-                assert_eq!(rows(&dataset, &wanted), wanted.map(some), "{name}");
-                assert_eq!(rows(&dataset, &[38]), [some(38)], "{name}");
+                assert_eq!(rows(&dataset, &wanted), wanted.map(expected_row), "{name}");
+                assert_eq!(rows(&dataset, &[38]), [expected_row(38)], "{name}");
             }
             let all: Vec<usize> = (0..40).collect();
-            assert!(rows(&dataset, &all).into_iter().eq(all.into_iter().map(some)), "{name}");
+            assert!(rows(&dataset, &all).into_iter().eq(all.into_iter().map(expected_row)), "{name}");
         }
     }
 }
