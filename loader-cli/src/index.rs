@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use loader_data::{
-    DataError, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig, StoredIndex, TarOptions,
+    CsvOptions, DataError, IndexPlace, IndexStatus, JsonLinesOptions, RecordConfig, StoredIndex, TarOptions,
     TextLinesOptions,
 };
 use serde::Serialize;
@@ -63,6 +63,7 @@ impl IndexEntry {
 
 /// A format with an index.
 enum Format {
+    Csv(CsvOptions),
     Json(JsonLinesOptions),
     Text(TextLinesOptions),
     Tar(TarOptions),
@@ -76,13 +77,14 @@ impl Format {
         } else {
             let no_index = |kind: &str| {
                 let message = format!(
-                    "the format `{kind}` has no index; JSON lines, lines of text (.txt) and tar archives have one"
+                    "the format `{kind}` has no index; CSV, JSON lines, lines of text (.txt) and tar archives have one"
                 );
                 Err(Stop::InvalidArguments(message))
             };
             match settings::read(target, &LoaderArguments::default())?.0.resolved()? {
                 ResolvedDataset::Images(_) => return no_index("image-folder"),
                 ResolvedDataset::Records(config) => match *config {
+                    RecordConfig::Csv(options) | RecordConfig::CsvStream(options) => Self::Csv(options),
                     RecordConfig::JsonLines(options) | RecordConfig::JsonLinesStream(options) => {
                         Self::Json(options)
                     }
@@ -99,6 +101,7 @@ impl Format {
 
     fn stored_in(self, place: IndexPlace) -> Self {
         match self {
+            Self::Csv(options) => Self::Csv(options.index(place)),
             Self::Json(options) => Self::Json(options.index(place)),
             Self::Text(options) => Self::Text(options.index(place)),
             Self::Tar(options) => Self::Tar(options.index(place)),
@@ -107,6 +110,7 @@ impl Format {
 
     fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
         match self {
+            Self::Csv(options) => options.indexes(),
             Self::Json(options) => options.indexes(),
             Self::Text(options) => options.indexes(),
             Self::Tar(options) => options.indexes(),
@@ -116,6 +120,7 @@ impl Format {
     /// Makes the indexes that are not current.
     fn make(&self) -> Result<(), DataError> {
         match self {
+            Self::Csv(options) => options.open().map(drop),
             Self::Json(options) => options.open().map(drop),
             Self::Text(options) => options.open().map(drop),
             Self::Tar(options) => options.open_indexed().map(drop),

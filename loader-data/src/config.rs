@@ -6,6 +6,7 @@ use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDatase
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    arrow_files, csv_files,
     error::DataError,
     json_lines, parquet,
     record::Record,
@@ -234,12 +235,16 @@ macro_rules! formats {
 formats! {
     maps: {
         "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
+        "arrow" Arrow(crate::ArrowOptions).open -> crate::Arrow;
+        "csv" Csv(crate::CsvOptions).open -> crate::Csv;
         "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
         "parquet" Parquet(crate::ParquetOptions).open -> crate::Parquet;
         "indexed-tar" IndexedTar(crate::TarOptions).open_indexed -> crate::IndexedTar;
         "tokens" Tokens(crate::TokensOptions).open -> crate::TokenRecords;
     }
     streams: {
+        "arrow-stream" ArrowStream(crate::ArrowOptions).open_stream -> crate::ArrowStream;
+        "csv-stream" CsvStream(crate::CsvOptions).open_stream -> crate::CsvStream;
         "json-lines-stream" JsonLinesStream(crate::JsonLinesOptions).open_stream -> crate::JsonLinesStream;
         "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
         "tar" Tar(crate::TarOptions).open -> crate::TarShards;
@@ -260,6 +265,11 @@ impl RecordConfig {
             () if ends(&[".jsonl.gz", ".ndjson.gz"]) => {
                 Some(Self::JsonLinesStream(crate::JsonLinesOptions::new(pattern)))
             }
+            () if ends(&arrow_files::EXTENSIONS) => Some(Self::Arrow(crate::ArrowOptions::new(pattern))),
+            () if ends(&csv_files::EXTENSIONS) => Some(Self::Csv(crate::CsvOptions::new(pattern))),
+            () if ends(&csv_files::STREAM_EXTENSIONS) => {
+                Some(Self::CsvStream(crate::CsvOptions::new(pattern)))
+            }
             () if ends(&[".npz", ".safetensors"]) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
             () if ends(&parquet::EXTENSIONS) => Some(Self::Parquet(crate::ParquetOptions::new(pattern))),
             () if ends(&tar_shards::EXTENSIONS) => Some(Self::Tar(crate::TarOptions::new(pattern))),
@@ -278,6 +288,13 @@ impl RecordConfig {
         let files = match self {
             Self::Arrays(options) => {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
+            }
+            Self::Arrow(options) | Self::ArrowStream(options) => {
+                options.source.files(&arrow_files::EXTENSIONS)
+            }
+            Self::Csv(options) => options.source.files(&csv_files::EXTENSIONS),
+            Self::CsvStream(options) => {
+                options.source.files(&[csv_files::EXTENSIONS, csv_files::STREAM_EXTENSIONS].concat())
             }
             Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
             Self::JsonLinesStream(options) => options.source.files(&stream_extensions),
@@ -315,6 +332,9 @@ mod tests {
     #[test]
     fn the_extension_of_a_name_tells_the_format() {
         for (name, kind) in [
+            ("a.feather", Some("arrow")),
+            ("A.TSV", Some("csv")),
+            ("a.csv.gz", Some("csv-stream")),
             ("a.jsonl", Some("json-lines")),
             ("data.d/A.NDJSON.GZ", Some("json-lines-stream")),
             ("a.b.safetensors", Some("arrays")),

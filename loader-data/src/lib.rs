@@ -36,22 +36,28 @@
 
 #[cfg(feature = "arrays")]
 mod arrays;
-#[cfg(feature = "parquet")]
+#[cfg(feature = "arrow")]
+mod arrow_files;
+#[cfg(any(feature = "arrow", feature = "parquet"))]
 mod arrow_rows;
 #[cfg(feature = "formats")]
 mod config;
+#[cfg(feature = "csv")]
+mod csv_files;
 #[cfg(feature = "records")]
 mod error;
 #[cfg(feature = "image-folder")]
 mod image_folder;
-#[cfg(any(feature = "json-lines", feature = "tar"))]
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod index;
 #[cfg(feature = "json-lines")]
 mod json_lines;
-#[cfg(feature = "json-lines")]
+#[cfg(any(feature = "csv", feature = "json-lines"))]
 mod lines;
 #[cfg(any(
     feature = "arrays",
+    feature = "arrow",
+    feature = "csv",
     feature = "json-lines",
     feature = "parquet",
     feature = "tar",
@@ -60,6 +66,8 @@ mod lines;
 mod options;
 #[cfg(feature = "tar")]
 mod pack;
+#[cfg(any(feature = "arrow", feature = "csv", feature = "json-lines", feature = "parquet", feature = "tar"))]
+mod parallel;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(feature = "records")]
@@ -77,8 +85,12 @@ mod tokens;
 
 #[cfg(feature = "arrays")]
 pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
+#[cfg(feature = "arrow")]
+pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "formats")]
 pub use config::{RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records};
+#[cfg(feature = "csv")]
+pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
 
@@ -87,11 +99,11 @@ pub use image_folder::{
     Drawn, ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE,
     Pixel, Size as ImageSize, Step, Transform, TransformError, decode_mask,
 };
-#[cfg(any(feature = "json-lines", feature = "tar"))]
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};
 #[cfg(feature = "json-lines")]
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
-#[cfg(feature = "json-lines")]
+#[cfg(any(feature = "csv", feature = "json-lines"))]
 pub use lines::LineSnapshot;
 #[cfg(feature = "tar")]
 pub use pack::{PackError, PackOptions, PackPlan, PackSummary, check_packed};

@@ -143,6 +143,8 @@ mod records {
     /// Returns the config of the same dataset, read in order. This needs no index, and reads no block twice.
     pub(super) fn in_order(config: RecordConfig) -> RecordConfig {
         match config {
+            RecordConfig::Arrow(options) => RecordConfig::ArrowStream(options),
+            RecordConfig::Csv(options) => RecordConfig::CsvStream(options),
             RecordConfig::JsonLines(options) => RecordConfig::JsonLinesStream(options),
             RecordConfig::Parquet(options) => RecordConfig::ParquetStream(options),
             RecordConfig::IndexedTar(options) => RecordConfig::Tar(options),

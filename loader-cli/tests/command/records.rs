@@ -49,6 +49,29 @@ fn records_do_not_depend_on_the_number_of_workers() {
 }
 
 #[test]
+fn tables_are_read_at_random_and_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..40).map(|number| format!("{number},\"line\n{number}\"\n")).collect();
+    fs::write(folder.path().join("train.csv"), format!("x,text\n{rows}")).unwrap();
+    let file = folder.path().join("train.csv");
+    let in_order = digest(&file, &["--batch-size", "4", "--num-workers", "2"]);
+    let config = folder.path().join("run.toml");
+    let stream = "[dataset]\nkind = \"csv-stream\"\npath = \"train.csv\"\n[loader]\nbatch_size = 4\n";
+    fs::write(&config, stream).unwrap();
+    assert_eq!(digest(&config, &["--shards", "1", "--num-workers", "1"]), in_order);
+
+    let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/arrow/saved");
+    for (kind, arguments) in [("arrow", ["--num-workers", "2"]), ("arrow-stream", ["--shards", "2"])] {
+        let text =
+            format!("[dataset]\nkind = \"{kind}\"\npath = \"{saved}/data-*.arrow\"\nfields = [\"x\"]\n");
+        fs::write(&config, text).unwrap();
+        let finished = run_json(&config, &arguments);
+        finished.assert_status(0);
+        assert_eq!(finished.named("epoch")[0]["samples"], json!(60), "{kind}");
+    }
+}
+
+#[test]
 fn arrays_can_have_files_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     // IDX files: 40 rows of two bytes, and 40 numbers.

@@ -3,7 +3,6 @@
 //! A stored index is only a cache: it is used if it was made from exactly this content of the data file, and
 //! made again otherwise.
 
-pub(crate) mod parallel;
 mod stored;
 
 use std::{fmt, path::PathBuf};

@@ -4,7 +4,7 @@ use super::{EXTENSIONS, JsonLines, JsonLinesStream, STREAM_EXTENSIONS};
 use crate::{
     error::DataError,
     index::{IndexPlace, StoredIndex},
-    lines::{BlankLines, LineStream, Lines, MAX_LINE_BYTES},
+    lines::{LineRules, LineStream, Lines, MAX_LINE_BYTES},
     options::format_options,
     record::{FieldOptions, Record},
 };
@@ -41,7 +41,7 @@ impl JsonLinesOptions {
     /// As for [`JsonLines::open`].
     pub fn open(&self) -> Result<JsonLines<Record>, DataError> {
         let files = self.source.files(&EXTENSIONS)?;
-        let lines = Lines::open(files, BlankLines::Skip, &self.index, self.max_line_bytes)?;
+        let lines = Lines::open(files, LineRules::NOT_BLANK, &self.index, self.max_line_bytes)?;
         Ok(JsonLines::new(lines, self.fields.clone()))
     }
 
@@ -51,7 +51,7 @@ impl JsonLinesOptions {
     /// # Errors
     /// Returns an error if there is no such file, or one is not a regular file.
     pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
-        Lines::indexes(&self.source.files(&EXTENSIONS)?, BlankLines::Skip, &self.index)
+        Lines::indexes(&self.source.files(&EXTENSIONS)?, LineRules::NOT_BLANK, &self.index)
     }
 
     /// Opens the files as a stream.
@@ -60,7 +60,7 @@ impl JsonLinesOptions {
     /// As for [`JsonLinesStream::open`].
     pub fn open_stream(&self) -> Result<JsonLinesStream<Record>, DataError> {
         let files = self.source.files(&[EXTENSIONS.as_slice(), &STREAM_EXTENSIONS].concat())?;
-        let stream = LineStream::open(files, BlankLines::Skip, self.block_bytes, self.max_line_bytes)?;
+        let stream = LineStream::open(files, LineRules::NOT_BLANK, self.block_bytes, self.max_line_bytes)?;
         Ok(JsonLinesStream::new(stream, self.fields.clone()))
     }
 }

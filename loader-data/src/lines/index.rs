@@ -6,12 +6,13 @@ use loader_core::{Element, Tensor, TensorError};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BlankLines,
-    scan::{Part, first_byte, scan},
+    LineRules,
+    scan::{Part, first_byte, scan, scan_records},
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, IndexPlace, Kind, StoredIndex, parallel},
+    index::{self, IndexPlace, Kind, StoredIndex},
+    parallel,
     source::Files,
 };
 
@@ -50,8 +51,8 @@ pub(super) struct Line {
 
 impl LineIndex {
     /// Loads the stored indexes of `files`, and makes and stores those that are missing or stale.
-    pub(super) fn open(files: &Files, blank_lines: BlankLines, place: &IndexPlace) -> Result<Self> {
-        let kind = kind(blank_lines);
+    pub(super) fn open(files: &Files, rules: LineRules, place: &IndexPlace) -> Result<Self> {
+        let kind = kind(rules);
         let mut words = parallel::map(files.len(), |number| {
             let file = files.get(number);
             Ok::<_, DataError>(
@@ -61,10 +62,12 @@ impl LineIndex {
         let mut parts = Vec::new();
         for (number, _) in words.iter().enumerate().filter(|(_, words)| words.is_none()) {
             let len = files.get(number).len;
-            let part = |start: u64| (number, start..start.saturating_add(PART_BYTES).min(len));
-            parts.extend((0..len).step_by(PART_BYTES as usize).map(part));
+            // Where a record of CSV begins depends on all bytes before it.
+            let part_bytes = if rules.csv.is_some() { len.max(1) } else { PART_BYTES };
+            let part = |start: u64| (number, start..start.saturating_add(part_bytes).min(len));
+            parts.extend((0..len).step_by(part_bytes as usize).map(part));
         }
-        let scanned = parallel::map(parts.len(), |part| scan_part(files, &parts[part], blank_lines))?;
+        let scanned = parallel::map(parts.len(), |part| scan_part(files, &parts[part], rules))?;
         let mut scanned = iter::zip(parts, scanned).peekable();
         for (number, words) in words.iter_mut().enumerate().filter(|(_, words)| words.is_none()) {
             let of_file = iter::from_fn(|| scanned.next_if(|((file, _), _)| *file == number));
@@ -77,15 +80,11 @@ impl LineIndex {
     }
 
     /// Describes the stored indexes of `files`.
-    pub(super) fn check(
-        files: &Files,
-        blank_lines: BlankLines,
-        place: &IndexPlace,
-    ) -> Result<Vec<StoredIndex>> {
+    pub(super) fn check(files: &Files, rules: LineRules, place: &IndexPlace) -> Result<Vec<StoredIndex>> {
         parallel::map(files.len(), |number| {
             let file = files.get(number);
             let fits = |words: &[u64]| FileIndex::parse(words, file.len).is_some();
-            Ok(index::check(place, kind(blank_lines), &file, fits))
+            Ok(index::check(place, kind(rules), &file, fits))
         })
     }
 
@@ -135,9 +134,21 @@ impl LineIndex {
         Some(Line { index, file, bytes: start..end.max(start) })
     }
 
+    /// Returns the index of `line` among the lines of its file that are samples.
+    pub(super) fn row(&self, line: &Line) -> u64 {
+        line.index as u64 - self.first_lines.as_slice()[line.file]
+    }
+
+    /// Returns where the first line of a file begins that begins at `offset` or later.
+    pub(super) fn first_at(&self, file: usize, offset: u64) -> Option<u64> {
+        let first = self.first_lines.as_slice();
+        let starts = &self.starts.as_slice()[first[file] as usize..first[file + 1] as usize];
+        starts.get(starts.partition_point(|&start| start < offset)).copied()
+    }
+
     /// Returns the number of `line` in its file, counted from 1, with the blank lines.
     pub(super) fn number(&self, line: &Line) -> u64 {
-        let row = line.index as u64 - self.first_lines.as_slice()[line.file];
+        let row = self.row(line);
         let gaps = self.gaps_of(line.file);
         let blank = gaps.partition_point(|gap| gap[0] <= row).checked_sub(1).map_or(0, |gap| gaps[gap][1]);
         row + blank + 1
@@ -177,18 +188,26 @@ impl<'a> FileIndex<'a> {
     }
 }
 
-fn kind(blank_lines: BlankLines) -> Kind {
-    match blank_lines {
-        BlankLines::Skip => *b"rows---1",
-        BlankLines::Keep => *b"lines--1",
-    }
+fn kind(rules: LineRules) -> Kind {
+    let Some(csv) = rules.csv else {
+        return if rules == LineRules::ALL { *b"lines--1" } else { *b"rows---1" };
+    };
+    // The kind is part of the name of a file.
+    let hex = |digit: u8| char::from_digit(u32::from(digit), 16).map_or(b'-', |digit| digit as u8);
+    let (quotes, header) =
+        (if csv.has_quotes { b'q' } else { b'-' }, if csv.has_header { b'h' } else { b'-' });
+    [b'c', b's', b'v', hex(csv.delimiter >> 4), hex(csv.delimiter & 15), quotes, header, b'1']
 }
 
 /// Finds the lines of one part of a file.
-fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), blank_lines: BlankLines) -> Result<Part> {
+fn scan_part(files: &Files, (file, range): &(usize, Range<u64>), rules: LineRules) -> Result<Part> {
     let blob = files.open(*file)?;
     let reader = blob.reader(first_byte(range.start)..blob.len());
-    scan(reader, range.clone(), blank_lines).map_err(|error| blob.read_error(range.start, error))
+    let found = match rules.csv {
+        Some(csv) => scan_records(reader, rules, csv.has_header),
+        None => scan(reader, range.clone(), rules),
+    };
+    found.map_err(|error| blob.read_error(range.start, error))
 }
 
 /// Joins the parts of a file to its index.

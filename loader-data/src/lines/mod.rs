@@ -4,6 +4,7 @@
 mod blocks;
 mod compressed;
 mod index;
+mod quotes;
 mod reader;
 mod scan;
 mod stream;
@@ -20,8 +21,12 @@ use crate::{
 use compressed::Compression;
 use index::{Line, LineIndex};
 
+pub(crate) use quotes::Quotes;
+
 pub use stream::LineSnapshot;
 pub(crate) use stream::LineStream;
+#[cfg(feature = "csv")]
+pub(crate) use stream::first_line;
 
 /// Default of the max number of bytes of a line, 64 MiB.
 pub(crate) const MAX_LINE_BYTES: u64 = 64 << 20;
@@ -35,12 +40,60 @@ const MAX_READ: u64 = 1 << 20;
 /// ...and have at most this many bytes between them.
 const MAX_GAP: u64 = 4 << 10;
 
+/// Where lines end, and which of them are samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LineRules {
+    blank_lines: BlankLines,
+    /// Rules of CSV; a "line" is then a record, which may have line breaks in quotes.
+    csv: Option<CsvRules>,
+}
+
 /// Whether lines without content are samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum BlankLines {
+enum BlankLines {
     /// Lines of only spaces, tabs and the like are not samples.
     Skip,
+    /// Only lines of nothing but a line break are not samples.
+    SkipEmpty,
     Keep,
+}
+
+/// How CSV is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CsvRules {
+    /// Byte between fields.
+    pub(crate) delimiter: u8,
+    /// True if a field that begins with a quotation mark ends at the next one.
+    pub(crate) has_quotes: bool,
+    /// True if the first record of a file is not a sample.
+    pub(crate) has_header: bool,
+}
+
+impl LineRules {
+    /// Each line is a sample.
+    pub(crate) const ALL: Self = Self { blank_lines: BlankLines::Keep, csv: None };
+    /// Each line that is not blank is a sample.
+    pub(crate) const NOT_BLANK: Self = Self { blank_lines: BlankLines::Skip, csv: None };
+
+    /// Each record of CSV is a sample.
+    #[cfg(feature = "csv")]
+    pub(crate) fn csv(rules: CsvRules) -> Self {
+        Self { blank_lines: BlankLines::SkipEmpty, csv: Some(rules) }
+    }
+
+    /// True if a line without its byte order mark is not a sample.
+    fn is_skipped(self, line: &[u8]) -> bool {
+        match self.blank_lines {
+            BlankLines::Skip => line.trim_ascii().is_empty(),
+            BlankLines::SkipEmpty => matches!(line, b"\n" | b"\r\n" | b"\r"),
+            BlankLines::Keep => false,
+        }
+    }
+
+    /// State of a reader at the beginning of a record.
+    pub(crate) fn quotes(self) -> Option<Quotes> {
+        self.csv.filter(|csv| csv.has_quotes).map(|csv| Quotes::new(csv.delimiter))
+    }
 }
 
 /// The lines of files, with random access.
@@ -48,7 +101,7 @@ pub(crate) enum BlankLines {
 pub(crate) struct Lines {
     files: Files,
     index: LineIndex,
-    blank_lines: BlankLines,
+    rules: LineRules,
     max_line_bytes: u64,
 }
 
@@ -56,7 +109,7 @@ impl Lines {
     /// Makes the index of `files`, or loads what is stored of it.
     pub(crate) fn open(
         files: Files,
-        blank_lines: BlankLines,
+        rules: LineRules,
         place: &IndexPlace,
         max_line_bytes: u64,
     ) -> Result<Self> {
@@ -66,17 +119,13 @@ impl Lines {
                 return Err(DataError::new(&file.location, DataProblem::Unsupported(reason.to_owned())));
             }
         }
-        let index = LineIndex::open(&files, blank_lines, place)?;
-        Ok(Self { files, index, blank_lines, max_line_bytes })
+        let index = LineIndex::open(&files, rules, place)?;
+        Ok(Self { files, index, rules, max_line_bytes })
     }
 
     /// Describes the stored indexes of `files`.
-    pub(crate) fn indexes(
-        files: &Files,
-        blank_lines: BlankLines,
-        place: &IndexPlace,
-    ) -> Result<Vec<StoredIndex>> {
-        LineIndex::check(files, blank_lines, place)
+    pub(crate) fn indexes(files: &Files, rules: LineRules, place: &IndexPlace) -> Result<Vec<StoredIndex>> {
+        LineIndex::check(files, rules, place)
     }
 
     pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {
@@ -85,8 +134,8 @@ impl Lines {
 
     /// Returns the same lines as a stream.
     pub(crate) fn stream(&self) -> Result<LineStream> {
-        let stream = LineStream::open(self.files.clone(), self.blank_lines, None, self.max_line_bytes)?;
-        Ok(stream.with_len(self.len()))
+        let index = Some(self.index.clone());
+        LineStream::divide(self.files.clone(), index, self.rules, None, self.max_line_bytes)
     }
 
     /// Number of lines.
@@ -156,7 +205,10 @@ impl Lines {
     }
 
     fn error(&self, line: &Line, problem: DataProblem) -> DataError {
-        let position = Position::Line(self.index.number(line));
+        let position = match self.rules.csv {
+            Some(_) => Position::Row(self.index.row(line)),
+            None => Position::Line(self.index.number(line)),
+        };
         DataError::new(&self.files.get(line.file).location, problem).at(position)
     }
 }

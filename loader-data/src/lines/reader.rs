@@ -4,16 +4,20 @@ use std::io::{self, BufRead};
 
 use memchr::memchr;
 
+use super::Quotes;
+
 /// Reads lines one after the other and knows where it is.
 pub(super) struct LineReader {
     input: Box<dyn BufRead + Send>,
     position: u64,
+    /// State of a reader of CSV, which does not end a line within quotes.
+    quotes: Option<Quotes>,
 }
 
 impl LineReader {
-    /// Reads from `input`, whose first byte is at `position`.
-    pub(super) fn new(input: impl BufRead + Send + 'static, position: u64) -> Self {
-        Self { input: Box::new(input), position }
+    /// Reads from `input`, whose first byte is at `position` and begins a line.
+    pub(super) fn new(input: impl BufRead + Send + 'static, position: u64, quotes: Option<Quotes>) -> Self {
+        Self { input: Box::new(input), position, quotes }
     }
 
     /// Offset of the next byte, after decompression.
@@ -29,7 +33,10 @@ impl LineReader {
         let mut len = 0;
         loop {
             let chunk = self.input.fill_buf()?;
-            let newline = memchr(b'\n', chunk);
+            let newline = match &mut self.quotes {
+                Some(quotes) => quotes.find_end(chunk, self.position == 0),
+                None => memchr(b'\n', chunk),
+            };
             let taken = newline.map_or(chunk.len(), |newline| newline + 1);
             len += taken as u64;
             if len <= max {
@@ -86,7 +93,7 @@ mod tests {
     #[test]
     fn long_lines_are_measured_and_not_kept() {
         let text = b"one\n\nthree three three\nlast";
-        let mut reader = LineReader::new(BufReader::with_capacity(4, Cursor::new(text)), 10);
+        let mut reader = LineReader::new(BufReader::with_capacity(4, Cursor::new(text)), 10, None);
         let mut line = Vec::new();
         let mut lens = Vec::new();
         loop {
@@ -99,7 +106,7 @@ mod tests {
         }
         assert_eq!(lens, [(4, 14), (1, 15), (18, 33), (4, 37)]);
         assert_eq!(line, b"");
-        let mut reader = LineReader::new(Cursor::new(text), 0);
+        let mut reader = LineReader::new(Cursor::new(text), 0, None);
         reader.skip_to(5).unwrap();
         reader.skip_line(100).unwrap();
         assert_eq!(reader.position(), 23);

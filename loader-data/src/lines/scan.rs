@@ -7,7 +7,7 @@ use std::{
 
 use memchr::memchr;
 
-use super::{BYTE_ORDER_MARK, BlankLines};
+use super::{BYTE_ORDER_MARK, LineRules, reader::LineReader};
 
 /// The lines that begin in a part of a file.
 #[derive(Debug, Default, PartialEq)]
@@ -34,8 +34,8 @@ pub(super) struct Gap {
 ///
 /// `reader` begins at [`first_byte`]. It is not read further than needed, which is at most to the first byte
 /// after the range that is not blank.
-pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, blank_lines: BlankLines) -> io::Result<Part> {
-    let may_be_blank = blank_lines == BlankLines::Skip;
+pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, rules: LineRules) -> io::Result<Part> {
+    let may_be_blank = rules == LineRules::NOT_BLANK;
     let mut part = Part::default();
     let mut position = first_byte(range.start);
     // Where the current line begins; `None` for one that begins before the range.
@@ -77,6 +77,29 @@ pub(super) fn scan(mut reader: impl BufRead, range: Range<u64>, blank_lines: Bla
         part.push(start, is_blank);
     }
     Ok(part)
+}
+
+/// Finds the records of a file of CSV. The header counts as a line that is skipped.
+pub(super) fn scan_records(
+    mut reader: impl BufRead + Send + 'static,
+    rules: LineRules,
+    mut has_header: bool,
+) -> io::Result<Part> {
+    /// Number of bytes that tell whether a record is skipped.
+    const KEPT: u64 = 2;
+    let position = skip_byte_order_mark(&mut reader)?;
+    let mut reader = LineReader::new(reader, position, rules.quotes());
+    let (mut part, mut record) = (Part::default(), Vec::new());
+    loop {
+        let start = reader.position();
+        let len = reader.read_line(&mut record, KEPT)?;
+        if len == 0 {
+            return Ok(part);
+        }
+        let is_empty = len <= KEPT && rules.is_skipped(&record);
+        part.push(start, is_empty || has_header);
+        has_header = has_header && is_empty;
+    }
 }
 
 /// Returns where a reader of the lines that begin at `start` or later must begin: the byte before `start`
@@ -139,15 +162,15 @@ mod tests {
         ) {
             let bytes = if is_marked { [BYTE_ORDER_MARK, &bytes].concat() } else { bytes };
             let lines = split(&bytes);
-            for blank_lines in [BlankLines::Skip, BlankLines::Keep] {
-                let skips = blank_lines == BlankLines::Skip;
+            for rules in [LineRules::NOT_BLANK, LineRules::ALL] {
+                let skips = rules == LineRules::NOT_BLANK;
                 let mut starts = Vec::new();
                 let mut skipped = 0;
                 for start in (0..bytes.len() as u64).step_by(part_len as usize) {
                     let mut file = Cursor::new(&bytes);
                     file.seek(SeekFrom::Start(first_byte(start))).unwrap();
                     let reader = BufReader::with_capacity(buffer, file);
-                    let part = scan(reader, start..start + part_len, blank_lines).unwrap();
+                    let part = scan(reader, start..start + part_len, rules).unwrap();
                     for gap in &part.gaps {
                         // The run begins with a blank line that is after as many other lines as it says.
                         let first = lines.iter().position(|&(start, _)| start == gap.start).unwrap();

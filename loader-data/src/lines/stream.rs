@@ -7,9 +7,10 @@ use loader_core::{Shard, SnapshotIterator};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BYTE_ORDER_MARK, BlankLines,
+    BYTE_ORDER_MARK, LineRules,
     blocks::{Block, Blocks},
     compressed::Compression,
+    index::LineIndex,
     reader::LineReader,
     scan::first_byte,
     too_long,
@@ -24,10 +25,10 @@ use crate::{
 pub(crate) struct LineStream {
     files: Files,
     blocks: Blocks,
-    blank_lines: BlankLines,
+    rules: LineRules,
     max_line_bytes: u64,
-    /// Number of lines in all files, if they have been counted.
-    len: Option<usize>,
+    /// The lines of all files, if they have been counted.
+    index: Option<LineIndex>,
 }
 
 /// Where a shard of a stream of lines continues: a block, and an offset in its file.
@@ -43,18 +44,27 @@ impl LineStream {
     /// Divides `files` into blocks. Reads none of them.
     pub(crate) fn open(
         files: Files,
-        blank_lines: BlankLines,
+        rules: LineRules,
         block_bytes: Option<u64>,
         max_line_bytes: u64,
     ) -> Result<Self> {
-        let is_whole = |file: usize| Compression::of(&files.get(file)).is_some();
-        let blocks = Blocks::new(&files, block_bytes, is_whole)
-            .map_err(|error| DataError::new("the list of blocks", DataProblem::Memory(error.to_string())))?;
-        Ok(Self { files, blocks, blank_lines, max_line_bytes, len: None })
+        Self::divide(files, None, rules, block_bytes, max_line_bytes)
     }
 
-    pub(super) fn with_len(self, len: usize) -> Self {
-        Self { len: Some(len), ..self }
+    /// Divides files into blocks. A file of CSV is one block if it has no index, because only that tells where a
+    /// record begins.
+    pub(super) fn divide(
+        files: Files,
+        index: Option<LineIndex>,
+        rules: LineRules,
+        block_bytes: Option<u64>,
+        max_line_bytes: u64,
+    ) -> Result<Self> {
+        let is_one = rules.csv.is_some() && index.is_none();
+        let is_whole = |file: usize| is_one || Compression::of(&files.get(file)).is_some();
+        let blocks = Blocks::new(&files, block_bytes, is_whole)
+            .map_err(|error| DataError::new("the list of blocks", DataProblem::Memory(error.to_string())))?;
+        Ok(Self { files, blocks, rules, max_line_bytes, index })
     }
 
     pub(crate) fn set_max_line_bytes(&mut self, bytes: u64) {
@@ -63,7 +73,7 @@ impl LineStream {
 
     /// Number of lines, if it is known.
     pub(crate) fn len(&self) -> Option<usize> {
-        self.len
+        self.index.as_ref().map(LineIndex::len)
     }
 
     /// Text that identifies the files and how they are divided.
@@ -110,22 +120,29 @@ impl LineStream {
             ));
         };
         let blob = self.files.open(block.file)?;
+        let has_header = offset.is_none() && self.rules.csv.is_some_and(|csv| csv.has_header);
         if let Some(compression) = Compression::of(blob.file()) {
-            let mut reader = LineReader::new(compression.reader(&blob)?, 0);
+            let mut reader = LineReader::new(compression.reader(&blob)?, 0, self.rules.quotes());
             reader.skip_to(offset.unwrap_or(0)).map_err(|error| read_error(&blob, 0, error))?;
-            return Ok(OpenBlock { block, reader, end: u64::MAX });
+            return Ok(OpenBlock { block, reader, end: u64::MAX, has_header });
         }
-        let start = offset.unwrap_or_else(|| first_byte(block.bytes.start));
+        let end = block.bytes.end;
+        let known = match (offset, &self.index) {
+            (None, Some(index)) if self.rules.csv.is_some() => {
+                Some(index.first_at(block.file, block.bytes.start).map_or(end, |start| start.min(end)))
+            }
+            _ => offset,
+        };
+        let start = known.unwrap_or_else(|| first_byte(block.bytes.start));
         if start > blob.len() {
             return Err(blob.error(start, DataProblem::Truncated));
         }
-        let mut reader = LineReader::new(blob.reader(start..blob.len()), start);
-        if offset.is_none() && block.bytes.start > 0 {
+        let mut reader = LineReader::new(blob.reader(start..blob.len()), start, self.rules.quotes());
+        if known.is_none() && block.bytes.start > 0 {
             // The rest of the line that begins before the block, or the line break before the block.
             reader.skip_line(block.bytes.end).map_err(|error| read_error(&blob, start, error))?;
         }
-        let end = block.bytes.end;
-        Ok(OpenBlock { block, reader, end })
+        Ok(OpenBlock { block, reader, end, has_header: has_header && known.is_none() })
     }
 }
 
@@ -135,6 +152,8 @@ struct OpenBlock {
     reader: LineReader,
     /// Lines that begin here or later belong to another block.
     end: u64,
+    /// True if the next record is a header.
+    has_header: bool,
 }
 
 /// What a function makes of the lines of a shard.
@@ -218,7 +237,7 @@ impl LineIter<'_> {
             let (max, mark) = (self.stream.max_line_bytes, BYTE_ORDER_MARK.len() as u64);
             let max = if start == 0 { max.saturating_add(mark) } else { max };
             let read = if start < open.end { open.reader.read_line(&mut self.line, max) } else { Ok(0) };
-            let file = open.block.file;
+            let (file, has_header) = (open.block.file, open.has_header);
             if !matches!(read, Ok(1..)) {
                 self.open = None;
                 self.block += self.step;
@@ -230,11 +249,49 @@ impl LineIter<'_> {
             };
             let skipped = if start == 0 && self.line.starts_with(BYTE_ORDER_MARK) { mark } else { 0 };
             let is_only_mark = len == skipped;
-            let is_blank = len <= max && self.line[skipped as usize..].trim_ascii().is_empty();
-            let is_skipped = is_only_mark || is_blank && self.stream.blank_lines == BlankLines::Skip;
-            if !is_skipped {
-                return Ok(Some(FoundLine { file, start, len: len - skipped, skipped: skipped as usize }));
+            let is_blank = len <= max && self.stream.rules.is_skipped(&self.line[skipped as usize..]);
+            if is_only_mark || is_blank {
+                continue;
             }
+            match &mut self.open {
+                Some(open) if has_header => open.has_header = false,
+                _ => {
+                    return Ok(Some(FoundLine {
+                        file,
+                        start,
+                        len: len - skipped,
+                        skipped: skipped as usize,
+                    }));
+                }
+            }
+        }
+    }
+}
+
+/// Reads the first line of file `file` that is not skipped; `None` if there is none.
+///
+/// # Errors
+/// Returns an error if the file cannot be read, or the line has more than `max` bytes.
+#[cfg(feature = "csv")]
+pub(crate) fn first_line(files: &Files, file: usize, rules: LineRules, max: u64) -> Result<Option<Vec<u8>>> {
+    let blob = files.open(file)?;
+    let mut reader = match Compression::of(blob.file()) {
+        Some(compression) => LineReader::new(compression.reader(&blob)?, 0, rules.quotes()),
+        None => LineReader::new(blob.reader(0..blob.len()), 0, rules.quotes()),
+    };
+    let mut line = Vec::new();
+    loop {
+        let start = reader.position();
+        let len = reader.read_line(&mut line, max).map_err(|error| read_error(&blob, start, error))?;
+        if len > max {
+            return Err(blob.error(start, too_long(len, max)));
+        }
+        let mark = if start == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+        match &line[mark..] {
+            _ if len == 0 => return Ok(None),
+            [] => {}
+            found if rules.is_skipped(found) => {}
+            found => return Ok(Some(found.to_vec())),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{
     manifest::{Manifest, ShardEntry},
     plan::{Content, Member, path_of},
 };
-use crate::{error::DataError, index::parallel};
+use crate::{error::DataError, parallel};
 
 /// What was packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

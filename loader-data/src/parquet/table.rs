@@ -2,11 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use loader_core::Tensor;
@@ -21,12 +17,10 @@ use super::{
 use crate::{
     arrow_rows::{Kind, Samples, check_same, selected},
     error::{DataError, DataProblem, Position, Result},
+    parallel,
     record::FieldOptions,
     source::Files,
 };
-
-/// Max number of footers that are read at the same time. Reading waits more than it computes.
-const THREADS: usize = 16;
 
 /// Max number of files whose footers a worker keeps.
 const MAX_FOOTERS: usize = 64;
@@ -94,7 +88,8 @@ impl Table {
         let first = Footer::read(&files, 0, None, &fields)?;
         let columns = first.columns.clone();
         let mut footers = vec![first];
-        footers.extend(read_footers(&files, &columns, &fields)?);
+        let read = |file| Footer::read(&files, file + 1, Some(&columns), &fields);
+        footers.extend(parallel::map_on(parallel::READS, files.len() - 1, read)?);
 
         let (mut words, mut rows) = (Vec::new(), 0u64);
         for (file, footer) in footers.iter().enumerate() {
@@ -254,31 +249,4 @@ impl Footer {
         });
         Ok(Self { columns, groups: groups.collect::<Result<_>>()? })
     }
-}
-
-/// Reads the footers of all files but the first one.
-fn read_footers(files: &Files, columns: &[(String, Kind)], fields: &FieldOptions) -> Result<Vec<Footer>> {
-    let next = AtomicUsize::new(1);
-    let read = || {
-        let mut footers = Vec::new();
-        loop {
-            // Relaxed: only the number itself is shared.
-            let file = next.fetch_add(1, Ordering::Relaxed);
-            if file >= files.len() {
-                return footers;
-            }
-            footers.push((file, Footer::read(files, file, Some(columns), fields)));
-        }
-    };
-    let mut footers = thread::scope(|scope| {
-        // The last reader is this thread.
-        let readers: Vec<_> = (2..files.len().min(THREADS)).map(|_| scope.spawn(read)).collect();
-        let mut footers = read();
-        for reader in readers {
-            footers.extend(reader.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload)));
-        }
-        footers
-    });
-    footers.sort_by_key(|(file, _)| *file);
-    footers.into_iter().map(|(_, footer)| footer).collect()
 }

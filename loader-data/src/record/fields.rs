@@ -73,7 +73,7 @@ impl FieldOptions {
     }
 
     /// Returns the same options for records that have only the selected fields, in order.
-    #[cfg(any(feature = "arrays", feature = "parquet"))]
+    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn for_selected(&self) -> Self {
         Self { fields: None, ..self.clone() }
     }

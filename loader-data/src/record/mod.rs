@@ -19,7 +19,7 @@ pub use collate::{Column, ColumnError, Columns, RecordStack};
 pub use fields::FieldOptions;
 pub use value::{Scalar, Value};
 
-#[cfg(feature = "parquet")]
+#[cfg(any(feature = "arrow", feature = "parquet"))]
 pub(crate) use deserialize::stacked;
 #[cfg(any(feature = "arrays", feature = "tar"))]
 pub(crate) use names::shared;
@@ -60,7 +60,7 @@ impl Record {
     }
 
     /// Creates a record from fields whose names differ.
-    #[cfg(any(feature = "arrays", feature = "parquet"))]
+    #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn from_fields(fields: Vec<(Arc<str>, Value)>) -> Self {
         Self { fields }
     }

@@ -92,10 +92,7 @@ impl Blob {
                 let read = file.read_exact_at(bytes, offset);
                 // After the read, because a write sets the time before it changes the content.
                 self.check_unchanged(file, *modified)?;
-                read.map_err(|error| match error.kind() {
-                    io::ErrorKind::UnexpectedEof => self.error(offset, DataProblem::Truncated),
-                    _ => self.error(offset, error),
-                })
+                read.map_err(|error| self.read_error(offset, error))
             }
             #[cfg(feature = "cloud")]
             Inner::Remote(_) => {
@@ -139,8 +136,20 @@ impl Blob {
     pub(crate) fn read_ranges(&self, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         ranges.iter().try_for_each(|range| self.check(range))?;
         match &self.inner {
-            Inner::Local { .. } => {
-                ranges.iter().map(|range| self.read(range.clone()).map(Bytes::from)).collect()
+            Inner::Local { file, modified } => {
+                let mut failed = None;
+                let mut read = Vec::with_capacity(ranges.len());
+                for range in ranges {
+                    let mut bytes = vec![0; (range.end - range.start) as usize];
+                    if let Err(error) = file.read_exact_at(&mut bytes, range.start) {
+                        failed = Some((range.start, error));
+                        break;
+                    }
+                    read.push(bytes.into());
+                }
+                // Once for all of them: a check costs about as much as a small read.
+                self.check_unchanged(file, *modified)?;
+                failed.map_or(Ok(read), |(offset, error)| Err(self.read_error(offset, error)))
             }
             #[cfg(feature = "cloud")]
             Inner::Remote(object) => object.read(ranges).map_err(|problem| {

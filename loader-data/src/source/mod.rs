@@ -60,6 +60,8 @@ impl Location {
 /// Deserialises the patterns of an options struct: one, or a list of them.
 #[cfg(any(
     feature = "arrays",
+    feature = "arrow",
+    feature = "csv",
     feature = "json-lines",
     feature = "parquet",
     feature = "tar",

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Result},
-    index::{self, Kind, StoredIndex, parallel},
+    index::{self, Kind, StoredIndex},
+    parallel,
     record::Record,
     source::DataFile,
 };

@@ -4,7 +4,7 @@ use super::{EXTENSIONS, STREAM_EXTENSIONS, TextLines, TextLinesStream};
 use crate::{
     error::DataError,
     index::{IndexPlace, StoredIndex},
-    lines::{BlankLines, LineStream, Lines, MAX_LINE_BYTES},
+    lines::{LineRules, LineStream, Lines, MAX_LINE_BYTES},
     options::format_options,
 };
 
@@ -37,7 +37,7 @@ impl TextLinesOptions {
     /// As for [`TextLines::open`].
     pub fn open(&self) -> Result<TextLines, DataError> {
         let files = self.source.files(&EXTENSIONS)?;
-        Ok(TextLines { lines: Lines::open(files, BlankLines::Keep, &self.index, self.max_line_bytes)? })
+        Ok(TextLines { lines: Lines::open(files, LineRules::ALL, &self.index, self.max_line_bytes)? })
     }
 
     /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are
@@ -46,7 +46,7 @@ impl TextLinesOptions {
     /// # Errors
     /// Returns an error if there is no such file, or one is not a regular file.
     pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
-        Lines::indexes(&self.source.files(&EXTENSIONS)?, BlankLines::Keep, &self.index)
+        Lines::indexes(&self.source.files(&EXTENSIONS)?, LineRules::ALL, &self.index)
     }
 
     /// Opens the files as a stream.
@@ -55,7 +55,7 @@ impl TextLinesOptions {
     /// As for [`TextLinesStream::open`].
     pub fn open_stream(&self) -> Result<TextLinesStream, DataError> {
         let files = self.source.files(&[EXTENSIONS, STREAM_EXTENSIONS].concat())?;
-        let stream = LineStream::open(files, BlankLines::Keep, self.block_bytes, self.max_line_bytes)?;
+        let stream = LineStream::open(files, LineRules::ALL, self.block_bytes, self.max_line_bytes)?;
         Ok(TextLinesStream { stream })
     }
 }

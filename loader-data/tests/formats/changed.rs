@@ -7,7 +7,7 @@ use std::{
 };
 
 use loader_core::{DType, DataLoader, Error, collate::Batch};
-use loader_data::{JsonLines, ParquetOptions, TarShards, Tokens};
+use loader_data::{Arrow, FieldOptions, JsonLines, ParquetOptions, TarShards, Tokens};
 
 use crate::parquet::fixture;
 
@@ -84,6 +84,16 @@ fn windows_of_tokens() {
     assert_noticed(&[0; 20_000], |path, workers| {
         let windows = Tokens::<i64>::open(path, DType::U16, 65).unwrap();
         DataLoader::builder(windows).batch_size(2).shuffle(true).num_workers(workers).build().unwrap()
+    });
+}
+
+#[test]
+fn rows_of_arrow() {
+    let content = fs::read(crate::arrow::fixture("types.arrow")).unwrap();
+    assert_noticed(&content, |path, workers| {
+        let fields = FieldOptions::new().select(["u64"]);
+        let rows = Arrow::open(path).unwrap().fields(fields).unwrap();
+        DataLoader::builder(rows).batch_size(1).shuffle(true).num_workers(workers).build().unwrap()
     });
 }
 

@@ -2,7 +2,9 @@
 //! tools; `fixtures/README.md` says how.
 
 mod arrays;
+mod arrow;
 mod changed;
+mod csv;
 mod everywhere;
 mod json_lines;
 mod parquet;

@@ -27,7 +27,7 @@ fn rows(dataset: &Parquet, indices: &[usize]) -> Vec<Json> {
 }
 
 /// Returns a record as JSON. Bytes are a list of numbers.
-fn json(record: Record) -> Json {
+pub(crate) fn json(record: Record) -> Json {
     let Value::Record(record) = without_bytes(Value::Record(record)) else { unreachable!() };
     record.into_row().unwrap()
 }

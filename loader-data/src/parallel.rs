@@ -1,18 +1,34 @@
-//! Runs numbered tasks on all cores.
+//! Runs numbered tasks on several threads.
 
 use std::{
-    num::NonZero,
     panic,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
 };
+
+/// Max number of files whose metadata is read at the same time. Reading waits more than it computes.
+#[cfg(any(feature = "arrow", feature = "csv", feature = "parquet"))]
+pub(crate) const READS: usize = 16;
 
 /// Returns what `task` returns for each number below `count`. Runs on as many threads as the process may use
 /// cores.
 ///
 /// # Errors
 /// Returns the error of the lowest number. Tasks that have not begun when a task fails are not run.
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub(crate) fn map<T: Send, E: Send>(
+    count: usize,
+    task: impl Fn(usize) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    map_on(thread::available_parallelism().map_or(1, std::num::NonZero::get), count, task)
+}
+
+/// Returns what `task` returns for each number below `count`, as [`map`] does. Runs on `threads` threads.
+///
+/// # Errors
+/// As for [`map`].
+pub(crate) fn map_on<T: Send, E: Send>(
+    threads: usize,
     count: usize,
     task: impl Fn(usize) -> Result<T, E> + Sync,
 ) -> Result<Vec<T>, E> {
@@ -35,11 +51,10 @@ pub(crate) fn map<T: Send, E: Send>(
             }
         }
     };
-    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(count);
     let mut results = thread::scope(|scope| {
         let start = |_| thread::Builder::new().name("loader-index".to_owned()).spawn_scoped(scope, work).ok();
         // If a thread cannot be started, the others do its work.
-        let others: Vec<_> = (1..threads).map_while(start).collect();
+        let others: Vec<_> = (1..threads.min(count)).map_while(start).collect();
         let mut results = work();
         for thread in others {
             results.extend(thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)));

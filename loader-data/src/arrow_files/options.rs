@@ -1,0 +1,56 @@
+//! Options of Arrow files.
+
+use super::{Arrow, ArrowStream, EXTENSIONS, table::Table};
+use crate::{
+    error::DataError,
+    options::format_options,
+    record::{FieldOptions, Record},
+};
+
+format_options! {
+    /// What to read from Arrow files, for example from a config file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::ArrowOptions;
+    ///
+    /// let text = r#"{"path": "data/train-*.arrow", "fields": ["text", "label"]}"#;
+    /// let options: ArrowOptions = serde_json::from_str(text)?;
+    /// let error = options.open().unwrap_err();
+    /// assert_eq!(error.to_string(), "`data/train-*.arrow`: no such file; check the path");
+    /// # anyhow::Ok(())
+    /// ```
+    pub struct ArrowOptions {
+        /// Sets which columns are read, and the dtypes of their numbers.
+        #[serde(flatten)]
+        fields: FieldOptions = FieldOptions::new(),
+        /// Sets the max number of bytes of decompressed record batches that each worker keeps for random access. The
+        /// default is 64 MiB. Record batches that are not compressed are never kept.
+        cache_bytes: u64 = 64 << 20,
+        /// Sets the max number of bytes of a compressed record batch, before and after it is decompressed. The default
+        /// is 1 GiB.
+        max_batch_bytes: u64 = 1 << 30,
+    }
+}
+
+impl ArrowOptions {
+    /// Opens the files for random access.
+    ///
+    /// # Errors
+    /// As for [`Arrow::open`].
+    pub fn open(&self) -> Result<Arrow<Record>, DataError> {
+        Ok(Arrow::new(self.open_table()?, self.cache_bytes))
+    }
+
+    /// Opens the files for reading in order. The option `cache_bytes` has no effect.
+    ///
+    /// # Errors
+    /// As for [`Arrow::open`].
+    pub fn open_stream(&self) -> Result<ArrowStream<Record>, DataError> {
+        Ok(ArrowStream::new(self.open_table()?))
+    }
+
+    fn open_table(&self) -> Result<Table, DataError> {
+        Table::open(self.source.files(&EXTENSIONS)?, self.fields.clone(), self.max_batch_bytes)
+    }
+}

@@ -1,0 +1,215 @@
+//! The dataset [`ArrowStream`].
+
+use std::{collections::VecDeque, marker::PhantomData, slice::from_ref};
+
+use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{body::Body, index::Entry, malformed, table::Table};
+use crate::{
+    arrow_rows::{Batch, Samples},
+    error::Result,
+    record::Record,
+};
+
+/// Max number of rows that are read at once.
+const MAX_ROWS: u64 = 8192;
+/// Number of bytes that are read at once of a record batch that is not compressed, at least one row.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// The rows of Arrow IPC files in order, read record batch by record batch. Created by
+/// [`Arrow::stream`](super::Arrow::stream).
+///
+/// Record batch `i` of all files belongs to shard `i % n` of `n`, so there should be at least as many record batches as
+/// shards. To shuffle, use [`Arrow`](super::Arrow) with `shuffle(true)`, or, where the files are compressed or on a
+/// server, [`shuffle_buffer`](loader_core::IterableDataset::shuffle_buffer).
+///
+/// A resumed run, and a worker that replaces a dead one, begins to read at the row that it needs.
+///
+/// # Memory
+/// A shard that is being read needs about 16 MiB (more if a single row is larger); for a compressed record batch, or
+/// one on a server, the size of the batch.
+///
+/// # Errors
+/// A row that is damaged, or does not fit the type of the sample, is an error of this sample. A record batch that cannot
+/// be read or decompressed is an error for each of its rows.
+///
+/// # Examples
+/// ```
+/// use loader_core::DataLoader;
+/// use loader_data::Arrow;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/arrow");
+/// # std::env::set_current_dir(folder)?;
+/// let rows = Arrow::open("saved/data-*.arrow")?.stream();
+/// let loader = DataLoader::stream(rows).shards(2).batch_size(8).build()?;
+/// for batch in loader.iter()? {
+///     assert_eq!(batch?.tensor::<f32>("x")?.shape()[1], 3);
+/// }
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct ArrowStream<R = Record> {
+    table: Table,
+    row: PhantomData<fn() -> R>,
+}
+
+impl<R> ArrowStream<R> {
+    pub(super) fn new(table: Table) -> Self {
+        Self { table, row: PhantomData }
+    }
+
+    /// Returns rows of type `T`, see [`Arrow::rows`](super::Arrow::rows).
+    #[must_use]
+    pub fn rows<T: DeserializeOwned + Send + 'static>(self) -> ArrowStream<T> {
+        ArrowStream::new(self.table)
+    }
+
+    /// Returns the rows of `shard` after the first `position` rows.
+    fn at(&self, shard: Shard, position: u64) -> Rows<'_, R> {
+        let mut later: VecDeque<usize> = shard.of(0..self.table.index.len()).collect();
+        let mut row = position;
+        while let Some(&index) = later.front() {
+            let rows = self.table.index.entry(index).rows as u64;
+            if row < rows {
+                break;
+            }
+            row -= rows;
+            later.pop_front();
+        }
+        let samples = self.table.samples();
+        Rows { table: &self.table, samples, position, later, row, current: None, sample: PhantomData }
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> IterableDataset for ArrowStream<R> {
+    type Sample = R;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
+        Ok(self.at(shard, 0))
+    }
+
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
+        Ok(Some(self.at(shard, position)))
+    }
+
+    fn len(&self) -> Option<usize> {
+        Some(self.table.index.rows)
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("arrow_stream({})", self.table.fingerprint())
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for ArrowStream<R> {
+    /// Number of rows of the shard that were read.
+    type Snapshot = u64;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<u64>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = u64> + Send> {
+        Ok(self.at(shard, snapshot.unwrap_or(0)))
+    }
+}
+
+/// The rows of a shard.
+struct Rows<'a, R> {
+    table: &'a Table,
+    samples: Samples,
+    position: u64,
+    /// The record batches that have not been begun.
+    later: VecDeque<usize>,
+    /// The row with which the next record batch begins.
+    row: u64,
+    current: Option<Current>,
+    sample: PhantomData<fn() -> R>,
+}
+
+impl<R: DeserializeOwned + 'static> Iterator for Rows<'_, R> {
+    type Item = anyhow::Result<R>;
+
+    fn next(&mut self) -> Option<anyhow::Result<R>> {
+        if self.current.as_ref().is_none_or(|current| current.row == current.entry.rows as u64) {
+            let index = self.later.pop_front()?;
+            let row = std::mem::take(&mut self.row);
+            self.current = Some(Current::new(self.table, self.table.index.entry(index), row));
+        }
+        self.position += 1;
+        let current = self.current.as_mut().expect("it was just set");
+        Some(current.next(self.table, &self.samples).map_err(Into::into))
+    }
+}
+
+impl<R: DeserializeOwned + 'static> SnapshotIterator for Rows<'_, R> {
+    type Snapshot = u64;
+
+    fn snapshot(&self) -> anyhow::Result<u64> {
+        Ok(self.position)
+    }
+}
+
+/// A record batch that is read in order.
+struct Current {
+    entry: Entry,
+    /// The next row.
+    row: u64,
+    /// The open record batch, or why it cannot be opened. `None` before the first row is read.
+    body: Option<Result<Body, String>>,
+    /// The rows that were read, and the index of the first one.
+    read: Option<(Batch, u64)>,
+    /// Number of rows that are read at once.
+    step: u64,
+}
+
+impl Current {
+    fn new(table: &Table, entry: Entry, row: u64) -> Self {
+        let bytes = table.stored_bytes(&entry).max(1);
+        let step = (MAX_BYTES.saturating_mul(entry.rows as u64) / bytes).clamp(1, MAX_ROWS);
+        Self { entry, row, body: None, read: None, step }
+    }
+
+    /// Returns the next row. Each row gives one sample or one error, so that positions keep their meaning in a damaged
+    /// record batch.
+    fn next<R: DeserializeOwned + 'static>(&mut self, table: &Table, samples: &Samples) -> Result<R> {
+        let row = self.row;
+        self.row += 1;
+        let failed = |problem| table.error(&self.entry, row as usize, problem);
+        if self.read.as_ref().is_none_or(|(batch, first)| row >= first + batch.len() as u64) {
+            let body = match &mut self.body {
+                Some(body) => body.as_ref().map_err(|reason| failed(malformed(reason.as_str())))?,
+                none => match table.body(&self.entry, true) {
+                    Ok(body) => none.insert(Ok(body)).as_ref().expect("it was just set"),
+                    Err(error) => {
+                        *none = Some(Err(error.problem.to_string()));
+                        return Err(failed(error.problem));
+                    }
+                },
+            };
+            let rows = row..(row + self.step).min(self.entry.rows as u64);
+            let mut read = table.read(&self.entry, body, &[rows]);
+            if read.is_err() && self.step > 1 {
+                // Rows are read one by one, so that only the damaged ones fail.
+                self.step = 1;
+                read = table.read(&self.entry, body, from_ref(&(row..row + 1)));
+            }
+            self.read = None;
+            self.read = Some((read.map_err(|error| failed(error.problem))?, row));
+        }
+        let (batch, first) = self.read.as_ref().expect("the row was read");
+        samples.sample(batch, (row - first) as usize).map_err(failed)
+    }
+}

@@ -1,0 +1,189 @@
+//! The record batches of all files, as their messages list them.
+
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arrow_array::{Array, ArrayRef};
+use arrow_schema::{DataType, Field};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    body::{Body, Codec},
+    gather::Gather,
+    index::{Entry, Index, OpenedFile},
+    malformed,
+};
+use crate::{
+    arrow_rows::{Batch, Cells, Kind, Samples},
+    error::{DataError, DataProblem, Position, Result},
+    parallel,
+    record::FieldOptions,
+    source::Files,
+};
+
+/// Max number of bytes of a record batch that is fetched from a server as a whole, when it is read in order.
+const MAX_FETCH: u64 = 64 << 20;
+
+/// The files of a dataset with their record batches, in shared memory.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Table {
+    pub(super) files: Files,
+    pub(super) index: Index,
+    columns: Vec<(String, Kind)>,
+    pub(super) fields: FieldOptions,
+    pub(super) max_batch_bytes: u64,
+    #[serde(skip)]
+    open: Mutex<Opened>,
+}
+
+#[derive(Debug, Default)]
+struct Opened {
+    samples: Option<Samples>,
+    /// The values of dictionaries, by the index of their last entry.
+    dictionaries: HashMap<usize, ArrayRef>,
+}
+
+impl Clone for Table {
+    fn clone(&self) -> Self {
+        Self {
+            files: self.files.clone(),
+            index: self.index.clone(),
+            columns: self.columns.clone(),
+            fields: self.fields.clone(),
+            max_batch_bytes: self.max_batch_bytes,
+            open: Mutex::default(),
+        }
+    }
+}
+
+impl Table {
+    /// Reads the messages of `files`.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be read, is not valid Arrow IPC, or has other columns than the first one.
+    pub(super) fn open(files: Files, fields: FieldOptions, max_batch_bytes: u64) -> Result<Self> {
+        let first = OpenedFile::read(&files, 0, None, &fields)?;
+        let columns = first.columns.clone();
+        let read = |file| OpenedFile::read(&files, file + 1, Some(&columns), &fields);
+        let others = parallel::map_on(parallel::READS, files.len() - 1, read)?;
+        let index = Index::new([first].into_iter().chain(others)).map_err(|error| {
+            DataError::new("the list of record batches", DataProblem::Memory(error.to_string()))
+        })?;
+        Ok(Self { files, index, columns, fields, max_batch_bytes, open: Mutex::default() })
+    }
+
+    /// Returns the same files with other options.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open): the messages are read again if the columns change.
+    pub(super) fn with_fields(self, fields: FieldOptions) -> Result<Self> {
+        if fields.selected() == self.fields.selected() {
+            return Ok(Self { fields, open: Mutex::default(), ..self });
+        }
+        Self::open(self.files, fields, self.max_batch_bytes)
+    }
+
+    /// Number of bytes that the selected columns of a record batch have in the file.
+    pub(super) fn stored_bytes(&self, entry: &Entry) -> u64 {
+        self.index.parts(entry).1.iter().map(|[_, len]| len).fold(0, |sum: u64, len| sum.saturating_add(*len))
+    }
+
+    /// True if a record batch can only be read as a whole.
+    pub(super) fn is_compressed(&self, entry: &Entry) -> bool {
+        entry.codec != Codec::None
+    }
+
+    /// Opens a record batch. If it is read in order and lies on a server, all its columns are fetched together.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be opened, has changed, or if a compressed batch is damaged or too large.
+    pub(super) fn body(&self, entry: &Entry, is_in_order: bool) -> Result<Body> {
+        let blob = self.files.open(entry.file)?;
+        let is_fetched = is_in_order && blob.is_remote() && self.stored_bytes(entry) <= MAX_FETCH;
+        match self.is_compressed(entry) || is_fetched {
+            true => Body::load(blob, self.index.parts(entry).1, entry.codec, self.max_batch_bytes),
+            false => Ok(Body::in_file(blob)),
+        }
+    }
+
+    /// Reads rows of a record batch.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be read or are damaged.
+    pub(super) fn read(&self, entry: &Entry, body: &Body, rows: &[Range<u64>]) -> Result<Batch> {
+        let fields = self.index.layout(entry.file);
+        let mut gather = Gather::new(self, entry, body, fields.iter().map(|field| field.data_type()));
+        let mut columns = Vec::with_capacity(fields.len());
+        let mut bytes = 0;
+        for field in fields {
+            let array = gather.array(field, rows).map_err(|error| in_column(error, field.name()))?;
+            bytes += array.get_array_memory_size() as u64;
+            columns.push(Cells::new(&array).map_err(|data_type| {
+                let reason = format!("column `{}` has the unexpected type {data_type}", field.name());
+                DataError::new(&body.blob.file().location, malformed(reason))
+            })?);
+        }
+        let rows = rows.iter().map(|range| (range.end - range.start) as usize).sum();
+        Ok(Batch { columns, rows, bytes })
+    }
+
+    /// Returns the values of the dictionary `id` that a record batch uses; `None` if it has none.
+    pub(super) fn dictionary(&self, batch: &Entry, id: i64, values: &DataType) -> Result<Option<ArrayRef>> {
+        let parts = self.index.dictionary(batch, id);
+        let Some(last) = parts.last() else { return Ok(None) };
+        let found = |open: &Opened| open.dictionaries.get(&last.index).cloned();
+        if let Some(array) = found(&self.open.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(Some(array));
+        }
+        let field = Field::new("", values.clone(), true);
+        let mut arrays = Vec::new();
+        for entry in &parts {
+            let body = self.body(entry, true)?;
+            arrays.push(
+                Gather::new(self, entry, &body, [values].into_iter())
+                    .array(&field, std::slice::from_ref(&(0..entry.rows as u64)))?,
+            );
+        }
+        let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+        let joined = arrow_select::concat::concat(&arrays).map_err(|error| {
+            DataError::new(self.files.get(batch.file).location, malformed(format!("a dictionary: {error}")))
+        })?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.dictionaries.insert(last.index, Arc::clone(&joined));
+        Ok(Some(joined))
+    }
+
+    /// Returns what turns rows into samples.
+    pub(super) fn samples(&self) -> Samples {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.samples.get_or_insert_with(|| Samples::new(&self.columns, &self.fields)).clone()
+    }
+
+    /// Text for the fingerprint: which rows there are, and which columns.
+    pub(super) fn fingerprint(&self) -> String {
+        let (listing, fields) = (self.files.listing(), self.fields.fingerprint());
+        format!("#{listing:016x}, {} rows in {} batches{fields}", self.index.rows, self.index.len())
+    }
+
+    /// Returns the columns and their types.
+    pub(super) fn columns(&self) -> &[(String, Kind)] {
+        &self.columns
+    }
+
+    /// Returns an error about row `row` of a record batch.
+    pub(super) fn error(&self, batch: &Entry, row: usize, problem: impl Into<DataProblem>) -> DataError {
+        let position = Position::Row(batch.first_in_file + row as u64);
+        DataError::new(self.files.get(batch.file).location, problem).at(position)
+    }
+}
+
+/// Names the column in an error about its content.
+fn in_column(mut error: DataError, name: &str) -> DataError {
+    if let DataProblem::Malformed { reason, .. } = &mut error.problem {
+        *reason = format!("column `{name}`: {reason}");
+    }
+    error
+}

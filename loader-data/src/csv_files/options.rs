@@ -1,0 +1,107 @@
+//! Options of CSV.
+
+use std::collections::BTreeMap;
+
+use super::{ColumnType, Csv, CsvStream, EXTENSIONS, STREAM_EXTENSIONS, parse::Parser};
+use crate::{
+    error::{DataError, DataProblem},
+    index::{IndexPlace, StoredIndex},
+    lines::{CsvRules, LineRules, LineStream, Lines, MAX_LINE_BYTES},
+    options::format_options,
+    record::{FieldOptions, Record},
+    source::Files,
+};
+
+format_options! {
+    /// What to read as CSV or TSV, for example from a config file.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_data::CsvOptions;
+    ///
+    /// let text = r#"{"path": "train/*.csv", "fields": ["age", "zip"], "types": {"age": "float64", "zip": "str"}}"#;
+    /// let options: CsvOptions = serde_json::from_str(text)?;
+    /// assert_eq!(options.open().unwrap_err().to_string(), "`train/*.csv`: no such file; check the path");
+    /// # anyhow::Ok(())
+    /// ```
+    pub struct CsvOptions {
+        /// Sets which columns a record has, and the dtypes of its numbers.
+        #[serde(flatten)]
+        fields: FieldOptions = FieldOptions::new(),
+        /// Sets the character between fields, which must be ASCII. The default is a tab if the name of the first file
+        /// ends with `.tsv` or `.tsv.gz`, otherwise a comma.
+        delimiter: Option<char> = None,
+        /// Sets whether a field that begins with `"` ends at the next `"`, so that it may have delimiters and line
+        /// breaks. The default is true.
+        quotes: bool = true,
+        /// Names the columns of files that have no header.
+        names: Option<Vec<String>> = None,
+        /// Sets texts that mean that a value is missing, such as `NA`. An empty field always does, except in a column of
+        /// texts.
+        missing: Vec<String> = Vec::new(),
+        types: BTreeMap<String, ColumnType> = BTreeMap::new(),
+        /// Sets where the index is stored; by default in the user's cache folder. A stream has no index.
+        index: IndexPlace = IndexPlace::Cache,
+        /// Sets the max number of bytes of a record, with its line break. The default is 64 MiB.
+        max_line_bytes: u64 = MAX_LINE_BYTES,
+    }
+}
+
+impl CsvOptions {
+    /// Sets the type of column `name` in records. The types of other columns are found by the first rows, see [`Csv`].
+    #[must_use]
+    pub fn column_type(mut self, name: impl Into<String>, column: ColumnType) -> Self {
+        self.types.insert(name.into(), column);
+        self
+    }
+
+    /// Opens the files for random access.
+    ///
+    /// # Errors
+    /// As for [`Csv::open`].
+    pub fn open(&self) -> Result<Csv<Record>, DataError> {
+        let files = self.source.files(&EXTENSIONS)?;
+        let rules = self.rules(&files)?;
+        let lines = Lines::open(files, LineRules::csv(rules), &self.index, self.max_line_bytes)?;
+        let parser = Parser::open(lines.files(), self, rules)?;
+        Ok(Csv::new(lines, parser))
+    }
+
+    /// Opens the files as a stream.
+    ///
+    /// # Errors
+    /// As for [`CsvStream::open`].
+    pub fn open_stream(&self) -> Result<CsvStream<Record>, DataError> {
+        let files = self.source.files(&[EXTENSIONS, STREAM_EXTENSIONS].concat())?;
+        let rules = self.rules(&files)?;
+        let parser = Parser::open(&files, self, rules)?;
+        let stream = LineStream::open(files, LineRules::csv(rules), None, self.max_line_bytes)?;
+        Ok(CsvStream::new(stream, parser))
+    }
+
+    /// Describes the stored index of each file, without making one: [`open`](Self::open) makes those that are not
+    /// current.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such file, or one is not a regular file.
+    pub fn indexes(&self) -> Result<Vec<StoredIndex>, DataError> {
+        let files = self.source.files(&EXTENSIONS)?;
+        Lines::indexes(&files, LineRules::csv(self.rules(&files)?), &self.index)
+    }
+
+    fn rules(&self, files: &Files) -> Result<CsvRules, DataError> {
+        let name = files.get(0).location.file_name().to_ascii_lowercase();
+        let is_tsv = name.ends_with(".tsv") || name.ends_with(".tsv.gz");
+        let delimiter = self.delimiter.unwrap_or(if is_tsv { '\t' } else { ',' });
+        let is_allowed = delimiter.is_ascii() && !matches!(delimiter, '"' | '\n' | '\r');
+        match u8::try_from(delimiter).ok().filter(|_| is_allowed) {
+            Some(delimiter) => {
+                Ok(CsvRules { delimiter, has_quotes: self.quotes, has_header: self.names.is_none() })
+            }
+            None => {
+                let reason = format!("{delimiter:?} cannot separate fields; use another ASCII character");
+                Err(self.source.error(DataProblem::InvalidOption { option: "delimiter", reason }))
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! From a record to a sample.
+
+use std::{
+    any::TypeId,
+    iter,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use csv::{ByteRecord, StringRecord};
+use csv_core::{ReadRecordResult, ReaderBuilder, Terminator};
+use loader_core::Shard;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    CsvOptions, malformed,
+    types::{ColumnType, Inferred, is_number},
+};
+use crate::{
+    error::{DataError, DataProblem, Result},
+    lines::{CsvRules, LineRules, LineStream, first_line},
+    parallel,
+    record::{FieldOptions, Record, Value},
+    source::Files,
+};
+
+/// Number of rows by which the types of columns are found.
+const SAMPLED: usize = 1000;
+
+/// Max number of characters of a field in an error.
+const MAX_SHOWN: usize = 40;
+
+/// Parses the records of files that have the same columns.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Parser {
+    rules: CsvRules,
+    names: Vec<String>,
+    /// For each field of a sample, its column and its type.
+    selected: Vec<(usize, Typed)>,
+    /// Texts that mean that a value is missing.
+    missing: Vec<String>,
+    /// The options for records of the selected fields.
+    fields: FieldOptions,
+    /// Text of all options, for the fingerprint.
+    pub(super) fingerprint: String,
+    /// The state machine of the crate, which takes longer to build than a record takes to parse. Its clones do not work.
+    #[serde(skip)]
+    core: OnceLock<Arc<Mutex<csv_core::Reader>>>,
+    #[serde(skip)]
+    prepared: OnceLock<Prepared>,
+}
+
+/// The type of a column, and whether the option `types` has set it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Typed {
+    column: ColumnType,
+    is_set: bool,
+}
+
+/// What is made once in each process.
+#[derive(Debug, Clone)]
+struct Prepared {
+    header: StringRecord,
+    names: Vec<Arc<str>>,
+}
+
+impl Parser {
+    /// Reads the headers of `files`, and the first rows to find the types of columns.
+    pub(super) fn open(files: &Files, options: &CsvOptions, rules: CsvRules) -> Result<Self> {
+        let max = options.max_line_bytes;
+        let of_first = |problem| DataError::new(files.get(0).location, problem);
+        let without_header = LineRules::csv(CsvRules { has_header: false, ..rules });
+        let mut parser = Self {
+            rules,
+            names: Vec::new(),
+            selected: Vec::new(),
+            missing: options.missing.clone(),
+            fields: options.fields.for_selected(),
+            fingerprint: String::new(),
+            core: OnceLock::new(),
+            prepared: OnceLock::new(),
+        };
+        let header = |file| {
+            let failed = |problem| DataError::new(files.get(file).location, problem);
+            let line = first_line(files, file, without_header, max)?;
+            let line = line.ok_or_else(|| failed(malformed("it has no header")))?;
+            parser.header(&line).map_err(failed)
+        };
+        parser.names = match &options.names {
+            Some(names) => names.clone(),
+            None => {
+                let names = header(0)?;
+                let other = |file| Ok::<_, DataError>((file + 1, header(file + 1)?));
+                for (file, other) in parallel::map_on(parallel::READS, files.len() - 1, other)? {
+                    if other != names {
+                        let reason = format!(
+                            "it has the columns {}, and the first file has {}",
+                            other.join(", "),
+                            names.join(", ")
+                        );
+                        return Err(DataError::new(files.get(file).location, malformed(reason)));
+                    }
+                }
+                names
+            }
+        };
+        parser.select(options).map_err(of_first)?;
+        if parser.selected.iter().any(|(_, typed)| !typed.is_set) {
+            let stream = LineStream::open(files.clone(), LineRules::csv(rules), None, max)?;
+            parser
+                .infer(&stream)
+                .map_err(|error| DataError::new("the first rows", malformed(error.to_string())))?;
+        }
+        let types: Vec<_> = parser.selected.iter().map(|(column, typed)| (column, typed.column)).collect();
+        parser.fingerprint = format!(
+            "{:?}, {:?}, {types:?}, {:?}{}",
+            rules,
+            parser.names,
+            parser.missing,
+            options.fields.fingerprint()
+        );
+        Ok(parser)
+    }
+
+    /// Parses a header.
+    fn header(&self, line: &[u8]) -> Result<Vec<String>, DataProblem> {
+        let names: Vec<String> = self.split(line, None)?.iter().map(str::to_owned).collect();
+        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+        match twice {
+            Some((_, name)) => Err(malformed(format!("two columns have the name `{name}`"))),
+            None if names.iter().any(|name| name.contains('\r')) => {
+                Err(malformed("its lines end with `\\r` alone; convert them to `\\n`"))
+            }
+            None => Ok(names),
+        }
+    }
+
+    /// Finds the columns of a sample, and sets the types that the options give.
+    fn select(&mut self, options: &CsvOptions) -> Result<(), DataProblem> {
+        let find = |name: &String| {
+            let missing =
+                || DataProblem::MissingField { field: name.clone(), available: self.names.join(", ") };
+            self.names.iter().position(|column| column == name).ok_or_else(missing)
+        };
+        options.types.keys().try_for_each(|name| find(name).map(drop))?;
+        let columns: Vec<usize> = match options.fields.selected() {
+            Some(names) => names.iter().map(find).collect::<Result<_, _>>()?,
+            None => (0..self.names.len()).collect(),
+        };
+        let typed = |column: usize| match options.types.get(&self.names[column]) {
+            Some(&set) => (column, Typed { column: set, is_set: true }),
+            None => (column, Typed { column: ColumnType::Text, is_set: false }),
+        };
+        self.selected = columns.into_iter().map(typed).collect();
+        Ok(())
+    }
+
+    /// Finds the types of columns by the first rows. Rows that cannot be parsed are errors later.
+    fn infer(&mut self, stream: &LineStream) -> anyhow::Result<()> {
+        let mut inferred = vec![Inferred::new(); self.selected.len()];
+        let rows = stream.samples(Shard::new(0, 1), None, |line| self.split(line, Some(self.names.len())))?;
+        for row in rows.take(SAMPLED).filter_map(Result::ok) {
+            for (inferred, (column, _)) in iter::zip(&mut inferred, &self.selected) {
+                if !row[*column].is_empty() && !self.is_missing(&row[*column]) {
+                    inferred.add(&row[*column]);
+                }
+            }
+        }
+        for ((_, typed), inferred) in iter::zip(&mut self.selected, inferred) {
+            if !typed.is_set {
+                typed.column = inferred.finish();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the name and the type of each field of a record.
+    pub(super) fn columns(&self) -> Vec<(String, String)> {
+        let column =
+            |(column, typed): &(usize, Typed)| (self.names[*column].clone(), typed.column.to_string());
+        self.selected.iter().map(column).collect()
+    }
+
+    fn is_missing(&self, text: &str) -> bool {
+        self.missing.iter().any(|missing| missing == text)
+    }
+
+    fn prepared(&self) -> &Prepared {
+        self.prepared.get_or_init(|| Prepared {
+            header: self.names.iter().collect(),
+            names: self.selected.iter().map(|(column, _)| self.names[*column].as_str().into()).collect(),
+        })
+    }
+
+    /// Splits a record into its fields, of which there must be `count`, if given.
+    fn split(&self, line: &[u8], count: Option<usize>) -> Result<StringRecord, DataProblem> {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if let Some(mut quotes) = LineRules::csv(self.rules).quotes() {
+            quotes.find_end(line, false);
+            if quotes.is_quoted() {
+                return Err(malformed("a field begins with a quotation mark and has none at its end"));
+            }
+        }
+        let core = self.core.get_or_init(|| Arc::new(Mutex::new(reader(self.rules))));
+        let mut core = core.lock().unwrap_or_else(PoisonError::into_inner);
+        core.reset();
+        let mut bytes = vec![0; line.len()];
+        let mut ends = vec![0; count.unwrap_or(line.len()) + 1];
+        let (_, _, written, mut fields) = core.read_record(line, &mut bytes, &mut ends);
+        let (result, _, _, last) = core.read_record(&[], &mut bytes[written..], &mut ends[fields..]);
+        fields += last;
+        if result != ReadRecordResult::Record || count.is_some_and(|count| count != fields) {
+            let found =
+                if result == ReadRecordResult::Record { fields.to_string() } else { "more".to_owned() };
+            let reason = format!("it has {found} fields where there are {} columns", count.unwrap_or(0));
+            return Err(malformed(reason));
+        }
+        let mut record = ByteRecord::with_capacity(bytes.len(), fields);
+        let starts = iter::once(0).chain(ends.iter().copied());
+        iter::zip(starts, &ends[..fields]).for_each(|(start, &end)| record.push_field(&bytes[start..end]));
+        StringRecord::from_byte_record(record)
+            .map_err(|error| malformed(format!("field {} is not UTF-8", error.utf8_error().field() + 1)))
+    }
+
+    /// Parses a record as a sample.
+    pub(super) fn parse<R: DeserializeOwned + 'static>(&self, line: &[u8]) -> Result<R, DataProblem> {
+        let prepared = self.prepared();
+        let fields = self.split(line, Some(self.names.len()))?;
+        if TypeId::of::<R>() == TypeId::of::<Record>() || self.has_fields() {
+            return self.fields.apply(self.record(&fields, prepared)?)?.into_row();
+        }
+        let fields: StringRecord = match self.missing.is_empty() {
+            true => fields,
+            false => fields.iter().map(|text| if self.is_missing(text) { "" } else { text }).collect(),
+        };
+        fields.deserialize(Some(&prepared.header)).map_err(|error| DataProblem::Record(error.to_string()))
+    }
+
+    /// True if columns are selected or converted.
+    fn has_fields(&self) -> bool {
+        !self.fields.is_default() || self.selected.len() != self.names.len()
+    }
+
+    fn record(&self, fields: &StringRecord, prepared: &Prepared) -> Result<Record, DataProblem> {
+        let value = |((column, typed), name): (&(usize, Typed), &Arc<str>)| {
+            let text = &fields[*column];
+            if self.is_missing(text) || text.is_empty() && typed.column != ColumnType::Text {
+                return Ok((Arc::clone(name), Value::Null));
+            }
+            // A code such as `01067` is no number of a column whose first fields look like numbers.
+            let is_allowed =
+                typed.is_set || !matches!(typed.column, ColumnType::Number(_)) || is_number(text);
+            let value = typed.column.parse(text).filter(|_| is_allowed);
+            Ok((Arc::clone(name), value.ok_or_else(|| wrong(name, *typed, text))?))
+        };
+        iter::zip(&self.selected, &prepared.names)
+            .map(value)
+            .collect::<Result<_, _>>()
+            .map(Record::from_fields)
+    }
+}
+
+fn reader(rules: CsvRules) -> csv_core::Reader {
+    // The line break at the end of a record was removed; another one is inside quotes.
+    ReaderBuilder::new()
+        .delimiter(rules.delimiter)
+        .quoting(rules.has_quotes)
+        .terminator(Terminator::Any(b'\n'))
+        .build()
+}
+
+/// Returns the problem of a field that does not have the type of its column.
+fn wrong(name: &str, typed: Typed, text: &str) -> DataProblem {
+    let source = match typed.is_set {
+        true => "as the option `types` says".to_owned(),
+        false => format!("as in the first {SAMPLED} rows; the option `types` sets another type"),
+    };
+    DataProblem::WrongType {
+        field: name.to_owned(),
+        expected: format!("{} ({source})", typed.column),
+        found: format!("`{}`", text.chars().take(MAX_SHOWN).collect::<String>()),
+    }
+}

@@ -1,0 +1,134 @@
+//! The dataset [`CsvStream`].
+
+use std::{marker::PhantomData, path::Path};
+
+use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{CsvOptions, parse::Parser};
+use crate::{
+    error::DataError,
+    lines::{LineSnapshot, LineStream},
+    record::Record,
+};
+
+/// The rows of CSV or TSV files, read from the beginning to the end, without an index. Files that end with `.gz` are
+/// decompressed. A sample is that of [`Csv`](crate::Csv), which tells what is read and which types columns have.
+///
+/// # Shards
+/// File `i` belongs to shard `i % n`, because only reading a file from its beginning tells where its records begin. To
+/// divide large files among shards, open them with [`Csv`](crate::Csv), which makes an index, and read its
+/// [`stream`](crate::Csv::stream). To shuffle, use
+/// [`shuffle_buffer`](loader_core::IterableDataset::shuffle_buffer).
+///
+/// # Resuming
+/// With [`snapshots`](loader_core::Builder::snapshots), a resumed run continues at the byte after the last row. Without,
+/// it reads the shard from its beginning, but does not parse the rows before. A compressed file is always read from its
+/// beginning.
+///
+/// # Errors
+/// A row that cannot be parsed is an item that is an error, as for [`Csv`](crate::Csv), with its offset in the file
+/// instead of its row.
+///
+/// # Examples
+/// ```
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("people.tsv");
+/// # std::fs::write(&path, "name\tage\nAda\t36\nAlan\t41\n")?;
+/// use loader_core::DataLoader;
+/// use loader_data::CsvStream;
+///
+/// let people = CsvStream::open(&path)?;
+/// let loader = DataLoader::stream(people).snapshots().shards(1).batch_size(2).build()?;
+/// let batch = loader.iter()?.next().unwrap()?;
+/// assert_eq!(batch.tensor::<i64>("age")?.as_slice(), [36, 41]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(bound = "")]
+pub struct CsvStream<R = Record> {
+    stream: LineStream,
+    parser: Parser,
+    row: PhantomData<fn() -> R>,
+}
+
+impl CsvStream<Record> {
+    /// Opens the files that `pattern` stands for, as [`Csv::open`](crate::Csv::open) does. Of a folder, it also takes
+    /// files whose names end with `.csv.gz` or `.tsv.gz`. Reads the header of each file, and the first 1000 rows.
+    ///
+    /// # Errors
+    /// As for [`Csv::open`](crate::Csv::open).
+    pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
+        CsvOptions::new(pattern).open_stream()
+    }
+
+    /// Opens the files that `patterns` stand for, in this order, as [`open`](Self::open) does.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub fn open_all<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Result<Self, DataError> {
+        CsvOptions::new_all(patterns).open_stream()
+    }
+}
+
+impl<R> CsvStream<R> {
+    pub(super) fn new(stream: LineStream, parser: Parser) -> Self {
+        Self { stream, parser, row: PhantomData }
+    }
+
+    /// Returns rows of type `T`, as [`Csv::rows`](crate::Csv::rows) does.
+    #[must_use]
+    pub fn rows<T: DeserializeOwned + Send + 'static>(self) -> CsvStream<T> {
+        CsvStream::new(self.stream, self.parser)
+    }
+
+    /// Returns the name and the type of each column of a record, such as `("age", "float64")`.
+    pub fn columns(&self) -> Vec<(String, String)> {
+        self.parser.columns()
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> IterableDataset for CsvStream<R> {
+    type Sample = R;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
+        self.stream.samples(shard, None, |record| self.parser.parse(record))
+    }
+
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        _cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
+        let samples = self.stream.samples(shard, None, |record| self.parser.parse(record))?;
+        Ok(Some(samples.skip_lines(position)))
+    }
+
+    /// Returns the number of rows if the stream was made by [`Csv::stream`](crate::Csv::stream).
+    fn len(&self) -> Option<usize> {
+        self.stream.len()
+    }
+
+    /// Returns a hash of the names (without folders) and sizes of the files, how they are divided, and the options.
+    fn fingerprint(&self) -> String {
+        format!("csv_stream({}, {})", self.stream.fingerprint(), self.parser.fingerprint)
+    }
+}
+
+impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for CsvStream<R> {
+    type Snapshot = LineSnapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        _cx: &mut SampleContext,
+        snapshot: Option<LineSnapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = LineSnapshot> + Send> {
+        self.stream.samples(shard, snapshot, |record| self.parser.parse(record))
+    }
+}

@@ -1,0 +1,175 @@
+//! The types of columns.
+
+use std::fmt;
+
+use loader_core::DType;
+use serde::{
+    Deserialize, Serialize,
+    de::{IntoDeserializer, value::Error},
+};
+
+use crate::record::{Scalar, Value};
+
+/// The type of a column of CSV. In a config it is `str`, `bool`, or the name of a dtype, such as `float64`.
+///
+/// # Examples
+/// ```
+/// use loader_core::DType;
+/// use loader_data::ColumnType;
+///
+/// assert_eq!(serde_json::from_str::<ColumnType>("\"uint8\"")?, ColumnType::Number(DType::U8));
+/// assert_eq!(serde_json::from_str::<ColumnType>("\"str\"")?, ColumnType::Text);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ColumnType {
+    /// Numbers of a dtype.
+    Number(DType),
+    /// Truth values: `true` or `false`, in any case.
+    Bool,
+    /// Texts.
+    Text,
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(dtype) => dtype.fmt(f),
+            Self::Bool => f.write_str("bool"),
+            Self::Text => f.write_str("str"),
+        }
+    }
+}
+
+impl From<ColumnType> for String {
+    fn from(column: ColumnType) -> Self {
+        column.to_string()
+    }
+}
+
+impl TryFrom<String> for ColumnType {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "bool" => Ok(Self::Bool),
+            "str" => Ok(Self::Text),
+            name => match DType::deserialize(IntoDeserializer::<Error>::into_deserializer(name)) {
+                Ok(dtype) => Ok(Self::Number(dtype)),
+                Err(error) => Err(format!("`{name}` is neither `str` nor `bool` nor a dtype: {error}")),
+            },
+        }
+    }
+}
+
+impl ColumnType {
+    /// Returns the value of a field that is not missing; `None` if it has another type.
+    pub(super) fn parse(self, text: &str) -> Option<Value> {
+        let trimmed = text.trim_ascii();
+        match self {
+            Self::Text => Some(text.into()),
+            Self::Bool if trimmed.eq_ignore_ascii_case("true") => Some(true.into()),
+            Self::Bool => trimmed.eq_ignore_ascii_case("false").then(|| false.into()),
+            Self::Number(dtype) => {
+                let number = match (trimmed.parse::<i64>(), trimmed.parse::<u64>()) {
+                    (Ok(number), _) => Scalar::new(number),
+                    (_, Ok(number)) => Scalar::new(number),
+                    _ => Scalar::new(trimmed.parse::<f64>().ok()?),
+                };
+                number.convert(dtype).map(Value::Number)
+            }
+        }
+    }
+}
+
+/// Finds the type of a column by its fields.
+#[derive(Debug, Clone)]
+pub(super) struct Inferred {
+    is_integer: bool,
+    is_number: bool,
+    is_bool: bool,
+    is_empty: bool,
+}
+
+impl Inferred {
+    pub(super) fn new() -> Self {
+        Self { is_integer: true, is_number: true, is_bool: true, is_empty: true }
+    }
+
+    /// Adds a field that is not missing.
+    pub(super) fn add(&mut self, text: &str) {
+        self.is_empty = false;
+        self.is_integer &= is_integer(text);
+        self.is_number &= is_number(text);
+        self.is_bool &= ColumnType::Bool.parse(text).is_some();
+    }
+
+    /// Returns the first type that all fields have: `int64`, `float64`, `bool`, text. It is text if all fields are
+    /// missing.
+    pub(super) fn finish(&self) -> ColumnType {
+        match self {
+            Self { is_empty: true, .. } => ColumnType::Text,
+            Self { is_integer: true, .. } => ColumnType::Number(DType::I64),
+            Self { is_number: true, .. } => ColumnType::Number(DType::F64),
+            Self { is_bool: true, .. } => ColumnType::Bool,
+            _ => ColumnType::Text,
+        }
+    }
+}
+
+/// True if `text` is an `i64` without leading zeros, which codes such as `01067` have.
+fn is_integer(text: &str) -> bool {
+    let text = text.trim_ascii();
+    !has_leading_zero(text) && text.parse::<i64>().is_ok()
+}
+
+/// True if `text` is an integer, or another number that is written with a point or an exponent, or `nan` or `inf`. An
+/// integer that an `i64` cannot hold is none: it is likely a number by which something is called.
+pub(super) fn is_number(text: &str) -> bool {
+    let trimmed = text.trim_ascii();
+    let is_whole = trimmed.trim_start_matches(['-', '+']).bytes().all(|byte| byte.is_ascii_digit());
+    if is_whole { is_integer(text) } else { !has_leading_zero(trimmed) && trimmed.parse::<f64>().is_ok() }
+}
+
+fn has_leading_zero(text: &str) -> bool {
+    matches!(text.trim_start_matches(['-', '+']).as_bytes(), [b'0', b'0'..=b'9', ..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_has_the_first_type_that_fits_all_fields() {
+        let found = |fields: &[&str]| {
+            let mut inferred = Inferred::new();
+            fields.iter().for_each(|field| inferred.add(field));
+            inferred.finish().to_string()
+        };
+        for (fields, expected) in [
+            (&["1", "-20", " 3 "][..], "int64"),
+            (&["1", "2.5", "-1e3", "NaN", "inf"], "float64"),
+            (&["true", "False", "TRUE"], "bool"),
+            (&["01067", "2"], "str"),
+            (&["0", "-0", "0.5"], "float64"),
+            (&["18446744073709551616"], "str"),
+            (&["1", "true"], "str"),
+            (&["2026-01-02"], "str"),
+            (&[], "str"),
+        ] {
+            assert_eq!(found(fields), expected, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_type_reads_its_own_texts_only() {
+        let parse = |name: &str, text: &str| ColumnType::try_from(name.to_owned()).unwrap().parse(text);
+        assert_eq!(parse("uint8", "255"), Some(255_u8.into()));
+        assert_eq!((parse("uint8", "256"), parse("int64", "1.5")), (None, None));
+        assert_eq!(parse("uint64", "18446744073709551615"), Some(u64::MAX.into()));
+        assert_eq!(parse("float32", " 1 "), Some(1.0_f32.into()));
+        assert_eq!((parse("bool", "1"), parse("str", " a ")), (None, Some(" a ".into())));
+        assert!(ColumnType::try_from("text".to_owned()).unwrap_err().contains("neither `str` nor"));
+    }
+}
