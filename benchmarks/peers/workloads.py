@@ -378,7 +378,12 @@ def throughput(peer, options, open_dataset, look):
     `look` reads what the program reads of a batch."""
     check = verify(peer, options, open_dataset(CHECKED[options.workload] * options.batch_size))
     loader = peer.open(open_dataset(options.batches * options.batch_size), options, options.shuffle)
-    per_batch, gaps, cpu = epochs(peer, options, loader, lambda batch: look(peer.array_of(batch)))
+    steady_state(peer, options, loader, lambda batch: look(peer.array_of(batch)), check)
+
+
+def steady_state(peer, options, loader, look, check):
+    """Measures the time per batch and prints it with `check`."""
+    per_batch, gaps, cpu = epochs(peer, options, loader, look)
     peer.line(
         options,
         batches=options.batches,
@@ -428,15 +433,7 @@ def files(peer, options, loader):
             checksum = next_checksum(checksum, column)
             seen.append([shape, dtype])
     check = {"batches": CHECKED_OF_FILES, "columns": seen, "checksum": f"{checksum:016x}"}
-    per_batch, gaps, cpu = epochs(peer, options, loader, lambda batch: 0.0)
-    peer.line(
-        options,
-        batches=options.batches,
-        us_per_batch=spread(per_batch),
-        p99_us=sorted(gaps)[(len(gaps) - 1) * 99 // 100],
-        cpu_us_per_batch=cpu / (options.batches * options.epochs),
-        check=check,
-    )
+    steady_state(peer, options, loader, lambda batch: 0.0, check)
 
 
 def verify(peer, options, dataset):

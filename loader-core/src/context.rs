@@ -70,6 +70,8 @@ pub struct SampleContext {
     /// so that the context is `Sync`.
     has_drawn: AtomicBool,
     many: Many,
+    /// Type of the dataset for which [`is_collated`](Self::is_collated) returns true.
+    collated: Option<TypeId>,
 }
 
 /// State of the probe for a `get_many` of a dataset's own.
@@ -109,6 +111,7 @@ impl SampleContext {
             rng: None,
             has_drawn: AtomicBool::new(false),
             many,
+            collated: None,
         }
     }
 
@@ -263,6 +266,23 @@ impl SampleContext {
         self.shard
     }
 
+    /// Sets for which dataset [`is_collated`](Self::is_collated) returns true: the outermost one, of type `D`, if
+    /// `by_type` is true.
+    pub(crate) fn collated<D: 'static>(self, by_type: bool) -> Self {
+        Self { collated: by_type.then(TypeId::of::<D>), ..self }
+    }
+
+    /// True if the loader stacks the samples of dataset `D` by their type as soon as it gets them: no adaptor, no
+    /// function of the program and no batch keeps one. A dataset may then return samples that refer to decoded data
+    /// of many samples, and a stack that knows such samples copies many of them at once.
+    ///
+    /// Alternative considered: a method with which a dataset fills a whole batch. Rejected because each dataset would
+    /// have to repeat what the loader does between two samples: bad samples, snapshots, cancelled tasks and progress.
+    #[doc(hidden)]
+    pub fn is_collated<D: 'static>(&self) -> bool {
+        self.collated == Some(TypeId::of::<D>())
+    }
+
     /// Runs `call`, which calls `get_many` of a dataset of type `D`. The returned flag is true if `D` has
     /// only the default `get_many`, which then has declined.
     pub(crate) fn probe_many<D: 'static, R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
@@ -353,8 +373,55 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use rand::RngExt;
+    use serde::{Deserialize, Serialize};
 
     use super::*;
+    use crate::{DataLoader, Dataset, IterableDataset};
+
+    /// Its samples tell whether the dataset is collated.
+    #[derive(Serialize, Deserialize)]
+    struct Collated;
+
+    impl Dataset for Collated {
+        type Sample = bool;
+
+        fn len(&self) -> usize {
+            1
+        }
+
+        fn get(&self, _index: usize, cx: &mut SampleContext) -> anyhow::Result<bool> {
+            Ok(cx.is_collated::<Self>())
+        }
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct CollatedStream;
+
+    impl IterableDataset for CollatedStream {
+        type Sample = bool;
+
+        fn iter(
+            &self,
+            _shard: Shard,
+            cx: &mut SampleContext,
+        ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<bool>> + Send> {
+            Ok(std::iter::once(Ok(cx.is_collated::<Self>())))
+        }
+    }
+
+    #[test]
+    fn only_the_outermost_dataset_without_functions_of_the_program_is_collated() {
+        fn first<B: crate::collate::Batch>(loader: Result<DataLoader<B>, crate::Error>) -> B {
+            loader.unwrap().iter().unwrap().next().unwrap().unwrap()
+        }
+        let keep = |samples: Vec<bool>| Ok(samples);
+        assert_eq!(first(DataLoader::builder(Collated).build()).as_slice(), [1]);
+        assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).build()).as_slice(), [1]);
+        assert_eq!(first(DataLoader::builder(Collated.map(|it, _cx| Ok(it))).build()).as_slice(), [0]);
+        assert_eq!(first(DataLoader::stream(CollatedStream.take(1)).shards(1).build()).as_slice(), [0]);
+        assert_eq!(first(DataLoader::builder(Collated).collate(keep).build()), [false]);
+        assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).collate(keep).build()), [false]);
+    }
 
     fn drawn(cx: &SampleContext) -> u64 {
         cx.epoch_rng().random()

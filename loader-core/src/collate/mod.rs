@@ -212,6 +212,10 @@ pub trait Collate<S>: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// True if a batch is a single sample. Such a loader has no batch size.
     const UNBATCHED: bool = false;
 
+    /// True if the samples are stacked by their type as they are loaded, and none of them is kept.
+    #[doc(hidden)]
+    const BY_TYPE: bool = false;
+
     /// Starts a batch of at most `samples` samples.
     fn stack(&self, samples: usize) -> Self::Stack;
 }
@@ -223,6 +227,8 @@ pub struct DefaultCollate;
 impl<S: Sample> Collate<S> for DefaultCollate {
     type Batch = S::Batch;
     type Stack = S::Stack;
+
+    const BY_TYPE: bool = true;
 
     fn stack(&self, samples: usize) -> S::Stack {
         S::stack(samples)

@@ -66,6 +66,8 @@ impl ShardLayout {
 
 /// An iterable dataset whose shards are opened with or without snapshots.
 pub trait OpenShard: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// The dataset.
+    type Dataset: 'static;
     /// One sample.
     type Sample: Send + 'static;
 
@@ -122,6 +124,7 @@ enum Given<S> {
 }
 
 impl<D: IterableDataset> OpenShard for Plain<D> {
+    type Dataset = D;
     type Sample = D::Sample;
 
     const SNAPSHOTS: bool = false;
@@ -174,6 +177,7 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
 }
 
 impl<D: SnapshotDataset> OpenShard for Snapshots<D> {
+    type Dataset = D;
     type Sample = D::Sample;
 
     const SNAPSHOTS: bool = true;
@@ -506,7 +510,8 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let position = snapshot.map_or(0, |snapshot| snapshot.position);
         let skip = open_at.position.saturating_sub(position);
         let whole = Shard::new(self.layout.first_shard + shard, self.layout.all_shards);
-        let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole);
+        let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole)
+            .collated::<O::Dataset>(C::BY_TYPE);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
         let items = Arc::clone(&self.dataset).open(whole, cx, snapshot, skip, Arc::clone(&wants_snapshot));

@@ -124,7 +124,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         sink: &(impl ProgressSink + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
     ) -> Result<C::Batch, NoBatch> {
-        let mut cx = SampleContext::for_epoch(self.worker.clone(), self.seed, epoch);
+        let mut cx = self.context(epoch);
         let failed = |error: &anyhow::Error| {
             let (stage, index) = at.get();
             let index = index.or_else(|| many::failed_index(error).map(|index| index as u64));
@@ -173,6 +173,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
     }
 
+    fn context(&self, epoch: u64) -> SampleContext {
+        SampleContext::for_epoch(self.worker.clone(), self.seed, epoch).collated::<D>(C::BY_TYPE)
+    }
+
     /// Loads all samples with `get_many`. Returns `None` if the dataset does not have it, if a sample is
     /// known to be bad, or if it fails.
     fn get_many_good(
@@ -196,7 +200,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     ) -> Result<R, Box<dyn std::any::Any + Send>> {
         let result = catch_unwind(AssertUnwindSafe(|| call(cx)));
         if result.is_err() {
-            *cx = SampleContext::for_epoch(self.worker.clone(), self.seed, cx.epoch());
+            *cx = self.context(cx.epoch());
         }
         result
     }

@@ -2,7 +2,7 @@
 //!
 //! This module and `collate` import each other: an [`AnyTensor`] can be a sample, and collation makes tensors.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::Range, sync::Arc};
 
 use loader_ipc::buffer::Buffer;
 
@@ -178,10 +178,40 @@ impl AnyStack {
             let len = bytes.len() / dtype.size();
             return Err(TensorError::WrongLength { len, shape: shape.to_vec() }.into());
         }
+        self.rows(dtype, shape, bytes.len())?.next_row().copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Adds rows of a column. `column` has the elements of all rows of the column, each of them of shape `shape`, and
+    /// `ranges` are the numbers of the rows that are added.
+    ///
+    /// # Errors
+    /// As for [`push_row`](Self::push_row), with [`CollateProblem::Tensor`] if `shape` has too many elements.
+    ///
+    /// # Panics
+    /// Panics if `column` does not have these rows, or the batch would have more rows than it was started for.
+    pub fn push_rows(
+        &mut self,
+        dtype: DType,
+        shape: &[usize],
+        column: &[u8],
+        ranges: impl IntoIterator<Item = Range<usize>>,
+    ) -> Result<(), CollateProblem> {
+        let too_large = || TensorError::TooLarge { shape: shape.to_vec() };
+        let len = bytes_of(dtype, shape).ok_or_else(too_large)?;
+        let rows = self.rows(dtype, shape, len)?;
+        for range in ranges {
+            rows.next_rows(range.len()).copy_from_slice(&column[range.start * len..range.end * len]);
+        }
+        Ok(())
+    }
+
+    /// Returns the rows if they have this dtype and shape, of `len` bytes, and starts them if there are none.
+    fn rows(&mut self, dtype: DType, shape: &[usize], len: usize) -> Result<&mut Rows<u8>, CollateProblem> {
         let started = match &mut self.started {
             Some(started) => started,
             started @ None => {
-                let rows = Rows::new(self.capacity, &[bytes.len()])?;
+                let rows = Rows::new(self.capacity, &[len])?;
                 started.insert(Started { dtype, shape: shape.to_vec(), rows })
             }
         };
@@ -191,8 +221,7 @@ impl AnyStack {
         if started.shape != shape {
             return Err(CollateProblem::Ragged { expected: started.shape.clone(), found: shape.to_vec() });
         }
-        started.rows.next_row().copy_from_slice(bytes);
-        Ok(())
+        Ok(&mut started.rows)
     }
 }
 
@@ -240,9 +269,23 @@ mod tests {
         assert!(matches!(dtype, CollateProblem::MixedDTypes { expected: DType::I16, found: DType::U16 }));
         let shape = stack.push_row(DType::I16, &[1, 2], &[0; 4]).unwrap_err();
         assert!(matches!(shape, CollateProblem::Ragged { .. }));
+        let other = stack.push_rows(DType::I16, &[1], &[0; 4], std::iter::once(0..2)).unwrap_err();
+        assert!(matches!(other, CollateProblem::Ragged { .. }));
         let short = stack.push_row(DType::I16, &[2], &[0; 3]).unwrap_err();
         assert!(matches!(short, CollateProblem::Tensor(TensorError::WrongLength { len: 1, .. })));
         assert_eq!(stack.finish().unwrap().shape(), [1, 2]);
+    }
+
+    #[test]
+    fn rows_of_a_column_are_added_in_the_order_of_the_ranges() {
+        let column: Vec<u8> = (0..20).collect();
+        let mut stack = AnyStack::new(6);
+        stack.push_rows(DType::U8, &[2], &column, [8..10, 0..1]).unwrap();
+        stack.push_row(DType::U8, &[2], &[98, 99]).unwrap();
+        stack.push_rows(DType::U8, &[2], &column, std::iter::once(3..5)).unwrap();
+        let batch = stack.finish().unwrap();
+        assert_eq!((batch.dtype(), batch.shape()), (DType::U8, [6, 2].as_slice()));
+        assert_eq!(batch.as_bytes(), [16, 17, 18, 19, 0, 1, 98, 99, 6, 7, 8, 9]);
     }
 
     #[test]

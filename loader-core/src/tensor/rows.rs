@@ -45,10 +45,16 @@ impl<T: Element> Rows<T> {
     /// Panics if `capacity` rows have been written.
     #[inline]
     pub(crate) fn next_row(&mut self) -> &mut [T] {
-        assert!(self.len < self.shape[0], "the batch has more samples than it was started for");
-        let row = self.len * self.row_bytes..(self.len + 1) * self.row_bytes;
-        self.len += 1;
-        bytemuck::cast_slice_mut(&mut self.buffer.as_bytes_mut()[row])
+        self.next_rows(1)
+    }
+
+    /// Returns the next `count` rows for writing, as [`next_row`](Self::next_row) does.
+    #[inline]
+    pub(crate) fn next_rows(&mut self, count: usize) -> &mut [T] {
+        assert!(count <= self.shape[0] - self.len, "the batch has more samples than it was started for");
+        let rows = self.len * self.row_bytes..(self.len + count) * self.row_bytes;
+        self.len += count;
+        bytemuck::cast_slice_mut(&mut self.buffer.as_bytes_mut()[rows])
     }
 
     /// Returns the tensor of the rows written so far.

@@ -114,6 +114,32 @@ impl Cells {
         })
     }
 
+    /// Returns the values of all rows if they are numbers, or lists of numbers with one shape: the dtype, the shape of
+    /// a value, and the bytes of all values.
+    pub(super) fn all_numbers(&self) -> Option<(DType, Vec<usize>, Buffer)> {
+        if self.nulls.is_some() {
+            return None;
+        }
+        let of_items = |len: usize, first: usize, items: &Self| {
+            let (dtype, mut shape, bytes) = items.all_numbers()?;
+            let item = shape.iter().product::<usize>() * dtype.size();
+            shape.insert(0, len);
+            Some((dtype, shape, bytes.slice(first * item)))
+        };
+        match &self.values {
+            Values::Number(dtype, bytes) => Some((*dtype, Vec::new(), bytes.clone())),
+            Values::FixedList(len, items) => of_items(*len, 0, items),
+            Values::List(offsets, items) => {
+                let mut lengths = offsets.windows(2).map(|pair| pair[1] - pair[0]);
+                let len = lengths.next()?;
+                lengths
+                    .all(|other| other == len)
+                    .then(|| of_items(len as usize, offsets[0] as usize, items))?
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the values of `rows` as one value: a tensor if they are numbers of one shape, or else a list.
     fn sequence(&self, rows: Range<usize>) -> Result<Value, DataProblem> {
         let mut shape = vec![rows.len()];

@@ -71,14 +71,14 @@ impl Batches {
     }
 
     /// Decodes the next rows; `None` at the end.
-    pub(super) fn next(&mut self) -> Option<Result<Batch>> {
+    pub(super) fn next(&mut self) -> Option<Result<Arc<Batch>>> {
         let Self { source, file, reader } = self;
         let decoded = source.guard(|| match reader.next() {
             Some(Ok(batch)) => {
                 let column = |&at: &usize| Cells::new(batch.column(at)).map_err(unsupported);
                 let columns = file.order.iter().map(column).collect::<Result<Vec<_>, String>>()?;
                 let bytes = batch.get_array_memory_size() as u64;
-                Ok(Some(Batch { columns, rows: batch.num_rows(), bytes }))
+                Ok(Some(Arc::new(Batch::new(&file.names, columns, batch.num_rows(), bytes))))
             }
             Some(Err(error)) => Err(error.to_string()),
             None => Ok(None),
@@ -103,7 +103,7 @@ pub(super) fn decoded_bytes(file: &OpenFile, group: usize) -> u64 {
 /// Decoded rows that stay in memory.
 #[derive(Debug)]
 pub(super) struct Decoded {
-    batches: Vec<Batch>,
+    batches: Vec<Arc<Batch>>,
     /// Number of rows up to the end of each batch.
     ends: Vec<usize>,
     /// Number of bytes in memory.
@@ -138,7 +138,7 @@ impl Decoded {
     }
 
     /// Returns the batch that has row `row`, and the index of the row in it.
-    pub(super) fn locate(&self, row: usize) -> (&Batch, usize) {
+    pub(super) fn locate(&self, row: usize) -> (&Arc<Batch>, usize) {
         let batch = self.ends.partition_point(|&end| end <= row);
         (&self.batches[batch], row - batch.checked_sub(1).map_or(0, |before| self.ends[before]))
     }

@@ -34,7 +34,7 @@ pub(super) enum Found {
     /// All rows.
     All(Arc<Decoded>),
     /// Only the rows that were asked for, in this order.
-    Some(Vec<Batch>),
+    Some(Vec<Arc<Batch>>),
 }
 
 impl Cache {
@@ -89,13 +89,13 @@ impl Cache {
     }
 }
 
-fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Batch>> {
+fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Arc<Batch>>> {
     let mut batches: Batches = table.read(group, Selection::Rows(rows))?;
     let mut read = Vec::new();
     while let Some(batch) = batches.next() {
         read.push(batch?);
     }
-    let count: usize = read.iter().map(Batch::len).sum();
+    let count: usize = read.iter().map(|batch| batch.len()).sum();
     if count != rows.len() {
         let problem = malformed(format!("a row group has {count} of {} rows that were read", rows.len()));
         return Err(DataError::new(table.files.get(group.file).location, problem));
@@ -106,11 +106,11 @@ fn read_rows(table: &Table, group: Group, rows: &[usize]) -> Result<Vec<Batch>> 
 impl Found {
     /// Returns the batch that has row `row`, which is number `number` of the rows that were asked for, and the index
     /// of the row in the batch.
-    pub(super) fn locate(&self, row: usize, mut number: usize) -> (&Batch, usize) {
+    pub(super) fn locate(&self, row: usize, mut number: usize) -> (&Arc<Batch>, usize) {
         match self {
             Self::All(decoded) => decoded.locate(row),
             Self::Some(batches) => {
-                let holds = |batch: &&Batch| match number.checked_sub(batch.len()) {
+                let holds = |batch: &&Arc<Batch>| match number.checked_sub(batch.len()) {
                     Some(rest) => {
                         number = rest;
                         false

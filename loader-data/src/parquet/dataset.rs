@@ -126,7 +126,7 @@ impl<R> Parquet<R> {
     }
 
     /// Sets the max number of bytes of decoded row groups that each worker keeps. The default is 64 MiB. A batch may
-    /// need one row group more while it is loaded.
+    /// need more while it is loaded: the row groups that were decoded for it stay until its rows are copied.
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
@@ -167,13 +167,13 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Parquet<R> {
         Ok(samples.pop().expect("`get_many` returns a sample for each index"))
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<R>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<R>> {
         // The positions in the batch, ordered by the row.
         let mut positions: Vec<usize> = (0..indices.len()).collect();
         positions.sort_by_key(|&position| indices[position]);
         let mut samples: Vec<Option<R>> = Vec::new();
         samples.resize_with(indices.len(), || None);
-        let rows = self.table.samples();
+        let rows = self.table.samples(cx.is_collated::<Self>());
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rest = &positions[..];
         while let Some(&first) = rest.first() {

@@ -81,6 +81,8 @@ pub(super) struct OpenFile {
     pub(super) blob: Arc<Blob>,
     pub(super) metadata: ArrowReaderMetadata,
     pub(super) mask: ProjectionMask,
+    /// The names of the columns of a record.
+    pub(super) names: Arc<[Arc<str>]>,
     /// For each column of a record, its index among the columns that the library returns.
     pub(super) order: Vec<usize>,
 }
@@ -91,14 +93,15 @@ impl OpenFile {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is not valid Parquet.
-    pub(super) fn open(blob: Arc<Blob>, columns: &[String], with_pages: bool) -> Result<Self> {
+    pub(super) fn open(blob: Arc<Blob>, names: Arc<[Arc<str>]>, with_pages: bool) -> Result<Self> {
         let metadata = read_metadata(&blob)?;
         let schema = arrow_schema(&blob, &metadata)?;
         let source = Source::new(Arc::clone(&blob));
-        let mut roots = Vec::with_capacity(columns.len());
-        for name in columns {
+        let mut roots = Vec::with_capacity(names.len());
+        for name in &*names {
             let missing = || source.malformed(format!("it has no column `{name}` any more"));
-            roots.push(schema.fields().iter().position(|field| field.name() == name).ok_or_else(missing)?);
+            roots
+                .push(schema.fields().iter().position(|field| **field.name() == **name).ok_or_else(missing)?);
         }
         let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots.iter().copied());
         let metadata = if with_pages { read_pages(&source, metadata, &mask)? } else { metadata };
@@ -108,7 +111,7 @@ impl OpenFile {
         sorted.sort_unstable();
         let order =
             roots.iter().map(|root| sorted.binary_search(root).expect("it has the same items")).collect();
-        Ok(Self { blob, metadata, mask, order })
+        Ok(Self { blob, metadata, mask, names, order })
     }
 
     pub(super) fn row_group(&self, group: usize) -> &RowGroupMetaData {

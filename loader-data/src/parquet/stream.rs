@@ -1,6 +1,6 @@
 //! The dataset [`ParquetStream`].
 
-use std::{collections::VecDeque, marker::PhantomData};
+use std::{collections::VecDeque, marker::PhantomData, sync::Arc};
 
 use loader_core::{
     IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator, internal::shuffle,
@@ -33,8 +33,8 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 30;
 /// without returning them.
 ///
 /// # Memory
-/// A shard that is being read needs at most 64 MiB for compressed columns, and about 64 MiB for decoded rows (more
-/// if a single row is larger). With [`shuffle_blocks`](Self::shuffle_blocks) it keeps whole row groups, of at most
+/// A shard that is being read needs at most 64 MiB for compressed columns, and about 128 MiB for decoded rows
+/// (more if a single row is larger). With [`shuffle_blocks`](Self::shuffle_blocks) it keeps whole row groups, of at most
 /// [`block_bytes`](Self::block_bytes).
 ///
 /// # Errors
@@ -117,7 +117,10 @@ impl<R> ParquetStream<R> {
     }
 
     /// Returns the rows of `shard` after the first `position` rows.
-    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Stream<'_, R> {
+    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Stream<'_, R>
+    where
+        R: 'static,
+    {
         let groups = 0..self.table.len();
         let order = match self.open {
             None => {
@@ -134,7 +137,8 @@ impl<R> ParquetStream<R> {
                 Order::Blocks { draws, decoded: Vec::new(), limit: self.block_bytes }
             }
         };
-        Stream { table: &self.table, samples: self.table.samples(), position, order, row: PhantomData }
+        let samples = self.table.samples(cx.is_collated::<Self>());
+        Stream { table: &self.table, samples, position, order, row: PhantomData }
     }
 }
 
@@ -231,7 +235,7 @@ struct Current {
     row: usize,
     /// `None` before the first row is read.
     batches: Option<Batches>,
-    batch: Option<Batch>,
+    batch: Option<Arc<Batch>>,
     /// Index of the next row in `batch`.
     at: usize,
     /// Why the remaining rows cannot be read.
@@ -300,7 +304,7 @@ impl Current {
         samples.sample(batch, self.at - 1).map_err(|problem| table.error(self.group, row, problem))
     }
 
-    fn next_batch(&mut self, table: &Table, row: usize) -> Result<Batch> {
+    fn next_batch(&mut self, table: &Table, row: usize) -> Result<Arc<Batch>> {
         let batches = match &mut self.batches {
             Some(batches) => batches,
             batches @ None => batches.insert(table.read(self.group, Selection::From(row))?),

@@ -168,17 +168,17 @@ impl Table {
             open.files.push_front(found);
             return Ok(file);
         }
-        let columns: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
-        let file = Arc::new(OpenFile::open(self.files.open(index)?, &columns, with_pages)?);
+        let names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
+        let file = Arc::new(OpenFile::open(self.files.open(index)?, names, with_pages)?);
         open.files.truncate(MAX_FOOTERS - 1);
         open.files.push_front(((index, with_pages), Arc::clone(&file)));
         Ok(file)
     }
 
-    /// Returns what turns decoded rows into samples.
-    pub(super) fn samples(&self) -> Samples {
+    /// Returns what turns decoded rows into samples, which refer to the rows if they are collated at once.
+    pub(super) fn samples(&self, is_collated: bool) -> Samples {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.samples.get_or_insert_with(|| Samples::new(&self.columns, &self.fields)).clone()
+        open.samples.get_or_insert_with(|| Samples::new(&self.fields)).collated(is_collated)
     }
 
     /// Text for the fingerprint: which rows there are, and which columns.

@@ -9,85 +9,125 @@ use loader_core::{
 use serde::{
     Deserializer,
     de::{
-        self, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+        self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor,
         value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer},
     },
     forward_to_deserialize_any,
 };
 
-use super::{Record, Scalar, Value, names::Name, value::Number};
+use super::{
+    Record, Scalar, Value,
+    names::Name,
+    value::{Number, float},
+};
 
 type Error = de::value::Error;
 
-/// Builds a [`Value`] from what a self-describing format contains. Integers become `i64` (`u64` above its range),
-/// other numbers `f64`. An array of numbers, or of arrays of numbers with equal shapes, becomes a tensor.
-pub(super) struct AnyValue;
+/// Builds a [`Value`] from what a self-describing format contains, and passes it to a [`Sink`]. Integers become `i64`
+/// (`u64` above its range), other numbers `f64`. An array of numbers, or of arrays of numbers with equal shapes, becomes
+/// a tensor.
+pub(super) struct AnyValue<S>(pub(super) S);
 
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Value;
+/// Takes a value.
+pub(super) trait Sink: Sized {
+    type Output;
+
+    fn value(self, value: Value) -> Self::Output;
+
+    fn integer(self, value: i64) -> Self::Output {
+        self.value(value.into())
+    }
+
+    fn float(self, value: f64) -> Self::Output {
+        self.value(value.into())
+    }
+}
+
+/// Returns the value.
+pub(super) struct Itself;
+
+impl Sink for Itself {
+    type Output = Value;
+
+    fn value(self, value: Value) -> Value {
+        value
+    }
+}
+
+impl<'de, S: Sink> Visitor<'de> for AnyValue<S> {
+    type Value = S::Output;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<S::Output, E> {
+        Ok(self.0.value(Value::Null))
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E>(self) -> Result<S::Output, E> {
+        Ok(self.0.value(Value::Null))
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Output, D::Error> {
         deserializer.deserialize_any(self)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_bool<E>(self, value: bool) -> Result<S::Output, E> {
+        Ok(self.0.value(value.into()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_i64<E>(self, value: i64) -> Result<S::Output, E> {
+        Ok(self.0.integer(value))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(i64::try_from(value).map_or_else(|_| value.into(), Into::into))
+    fn visit_u64<E>(self, value: u64) -> Result<S::Output, E> {
+        Ok(match i64::try_from(value) {
+            Ok(value) => self.0.integer(value),
+            Err(_) => self.0.value(value.into()),
+        })
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
+    fn visit_f64<E>(self, value: f64) -> Result<S::Output, E> {
+        Ok(self.0.float(value))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(text.into())
+    fn visit_str<E>(self, text: &str) -> Result<S::Output, E> {
+        Ok(self.0.value(text.into()))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Value, E> {
-        Ok(text.into())
+    fn visit_string<E>(self, text: String) -> Result<S::Output, E> {
+        Ok(self.0.value(text.into()))
     }
 
-    fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Value, E> {
-        Ok(bytes.into())
+    fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<S::Output, E> {
+        Ok(self.0.value(bytes.into()))
     }
 
-    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Value, E> {
-        Ok(bytes.to_vec().into())
+    fn visit_bytes<E>(self, bytes: &[u8]) -> Result<S::Output, E> {
+        Ok(self.0.value(bytes.to_vec().into()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<S::Output, A::Error> {
         let mut list = Items::Integers(Vec::new());
-        while let Some(item) = items.next_element::<Value>()? {
-            list = list.push(item);
-        }
-        Ok(list.finish())
+        while items.next_element_seed(AnyValue(&mut list))?.is_some() {}
+        Ok(self.0.value(list.finish()))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<S::Output, A::Error> {
         let mut record = Record::new();
         while let Some((Name(name), value)) = map.next_entry::<Name, Value>()? {
             record.set(name, value);
         }
-        Ok(record.into())
+        Ok(self.0.value(record.into()))
+    }
+}
+
+impl<'de, S: Sink> DeserializeSeed<'de> for AnyValue<S> {
+    type Value = S::Output;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Output, D::Error> {
+        deserializer.deserialize_any(self)
     }
 }
 
@@ -98,40 +138,41 @@ enum Items {
     Mixed(Vec<Value>),
 }
 
-impl Items {
-    fn push(self, item: Value) -> Self {
-        match (self, &item) {
-            (Self::Integers(mut list), Value::Number(number)) => match (number.number(), number.get::<i64>())
-            {
-                (_, Some(value)) => {
-                    list.push(value);
-                    Self::Integers(list)
-                }
-                (Number::Float(value), _) => {
-                    let mut list: Vec<f64> = list.into_iter().map(|value| value as f64).collect();
-                    list.push(value);
-                    Self::Floats(list)
-                }
-                (Number::Int(_), _) => Self::mixed(list, item),
-            },
-            (Self::Floats(mut list), Value::Number(number)) => {
-                list.push(match number.number() {
-                    Number::Int(value) => value as f64,
-                    Number::Float(value) => value,
-                });
-                Self::Floats(list)
-            }
-            (Self::Integers(list), _) => Self::mixed(list, item),
-            (Self::Floats(list), _) => Self::mixed(list, item),
-            (Self::Mixed(mut list), _) => {
-                list.push(item);
-                Self::Mixed(list)
-            }
+impl Sink for &mut Items {
+    type Output = ();
+
+    fn integer(self, value: i64) {
+        match self {
+            Items::Integers(list) => list.push(value),
+            Items::Floats(list) => list.push(value as f64),
+            Items::Mixed(list) => list.push(value.into()),
         }
     }
 
-    fn mixed<T: Into<Value>>(list: Vec<T>, item: Value) -> Self {
-        Self::Mixed(list.into_iter().map(Into::into).chain([item]).collect())
+    fn float(self, value: f64) {
+        match self {
+            Items::Integers(list) => {
+                *self = Items::Floats(list.iter().map(|&value| value as f64).chain([value]).collect());
+            }
+            Items::Floats(list) => list.push(value),
+            Items::Mixed(list) => list.push(value.into()),
+        }
+    }
+
+    fn value(self, value: Value) {
+        match (&mut *self, &value) {
+            // An integer above the range of `i64`.
+            (Items::Floats(list), Value::Number(number)) => list.push(float(number.number())),
+            (Items::Integers(list), _) => *self = Items::mixed(list, value),
+            (Items::Floats(list), _) => *self = Items::mixed(list, value),
+            (Items::Mixed(list), _) => list.push(value),
+        }
+    }
+}
+
+impl Items {
+    fn mixed<T: Copy + Into<Value>>(list: &[T], item: Value) -> Self {
+        Self::Mixed(list.iter().map(|&value| value.into()).chain([item]).collect())
     }
 
     fn finish(self) -> Value {
@@ -258,7 +299,9 @@ impl<'de> Deserializer<'de> for Value {
 
 impl Record {
     fn into_map<'de>(self) -> MapDeserializer<'de, impl Iterator<Item = (String, Value)>, Error> {
-        MapDeserializer::new(self.fields.into_iter().map(|(name, value)| (name.to_string(), value)))
+        MapDeserializer::new(
+            self.fields.into_values().into_iter().map(|(name, value)| (name.to_string(), value)),
+        )
     }
 }
 
@@ -334,6 +377,9 @@ mod tests {
         assert_eq!(tensor(value("[1, 2.5]")), (DType::F64, vec![2]));
         assert_eq!(tensor(value("[[1, 2], [3, 4], [5, 6]]")), (DType::I64, vec![3, 2]));
         assert!(matches!(value("[[1, 2], [3]]"), Value::List(list) if list.len() == 2));
+        assert_eq!(tensor(value("[0.5, 18446744073709551615, 1]")), (DType::F64, vec![3]));
+        assert!(matches!(value("[1, 18446744073709551615]"), Value::List(list) if list.len() == 2));
+        assert!(matches!(value("[0.5, true]"), Value::List(list) if list[0] == Value::from(0.5)));
         assert!(matches!(value(r#"[1, "a"]"#), Value::List(list) if list[0] == Value::from(1i64)));
         assert_eq!(value("[]"), Value::List(Vec::new()));
         assert_eq!(value("18446744073709551615"), Value::from(u64::MAX));

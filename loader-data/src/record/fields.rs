@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use loader_core::DType;
 use serde::{Deserialize, Serialize};
 
-use super::{Record, Scalar, Value};
+use super::{Record, Scalar, Value, rows::Fields};
 use crate::error::DataProblem;
 
 /// Which fields the records of a dataset have, and how their numbers are collated. By default a record has all
@@ -89,15 +89,16 @@ impl FieldOptions {
     /// Returns [`DataProblem::MissingField`] or [`DataProblem::WrongType`].
     pub fn apply(&self, mut record: Record) -> Result<Record, DataProblem> {
         if let Some(names) = &self.fields {
-            let mut selected = Record { fields: Vec::with_capacity(names.len()) };
+            let mut fields = record.fields.into_values();
+            let mut selected = Vec::with_capacity(names.len());
             for name in names {
-                let Some(at) = record.fields.iter().position(|(field, _)| **field == **name) else {
-                    let available = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+                let Some(at) = fields.iter().position(|(field, _)| **field == **name) else {
+                    let available = fields.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
                     return Err(DataProblem::MissingField { field: name.clone(), available });
                 };
-                selected.fields.push(record.fields.swap_remove(at));
+                selected.push(fields.swap_remove(at));
             }
-            record = selected;
+            record = Record { fields: Fields::Values(selected) };
         }
         for (name, &dtype) in &self.dtypes {
             if let Some(value) = record.get_mut(name) {

@@ -1,10 +1,12 @@
 //! Records: rows whose fields are known only at run time.
 
-mod collate;
+mod columns;
 mod convert;
 mod deserialize;
 mod fields;
 mod names;
+mod rows;
+mod stack;
 mod value;
 
 use std::{any::Any, fmt, sync::Arc};
@@ -15,16 +17,19 @@ use serde::{
     ser::SerializeMap,
 };
 
-pub use collate::{Column, ColumnError, Columns, RecordStack};
+pub use columns::{Column, ColumnError, Columns};
 pub use fields::FieldOptions;
+pub use stack::RecordStack;
 pub use value::{Scalar, Value};
 
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 pub(crate) use deserialize::stacked;
 #[cfg(any(feature = "arrays", feature = "tar"))]
 pub(crate) use names::shared;
+#[cfg(feature = "parquet")]
+pub(crate) use rows::{Numbers, Rows};
 
-use self::names::Name;
+use self::{names::Name, rows::Fields};
 use crate::error::DataProblem;
 
 /// One row of a file: named values, in the order of the file.
@@ -48,9 +53,9 @@ use crate::error::DataProblem;
 /// assert_eq!((row.text.as_str(), row.label), ("a cat", 3));
 /// # anyhow::Ok(())
 /// ```
-#[derive(Clone, Default, PartialEq)]
+#[derive(Clone, Default)]
 pub struct Record {
-    fields: Vec<(Arc<str>, Value)>,
+    fields: Fields,
 }
 
 impl Record {
@@ -62,27 +67,34 @@ impl Record {
     /// Creates a record from fields whose names differ.
     #[cfg(any(feature = "arrays", feature = "arrow", feature = "csv", feature = "parquet"))]
     pub(crate) fn from_fields(fields: Vec<(Arc<str>, Value)>) -> Self {
-        Self { fields }
+        Self { fields: Fields::Values(fields) }
+    }
+
+    /// Creates a record that is row `row` of `rows`. As long as the record exists, so do all rows: use it only for a
+    /// batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
+    #[cfg(any(test, feature = "parquet"))]
+    pub(crate) fn from_row(rows: Arc<dyn Rows>, row: usize) -> Self {
+        Self { fields: Fields::Row(rows::Row::new(rows, row)) }
     }
 
     /// Number of fields.
     pub fn len(&self) -> usize {
-        self.fields.len()
+        self.fields.values().len()
     }
 
     /// True if there are no fields.
     pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
+        self.fields.values().is_empty()
     }
 
     /// Returns the value of field `name`.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value)
+        self.fields.values().iter().find(|(field, _)| &**field == name).map(|(_, value)| value)
     }
 
     /// Returns the value of field `name` for changing it.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
-        self.fields.iter_mut().find(|(field, _)| &**field == name).map(|(_, value)| value)
+        self.fields.values_mut().iter_mut().find(|(field, _)| &**field == name).map(|(_, value)| value)
     }
 
     /// Sets field `name`, and adds it at the end if it does not exist.
@@ -90,19 +102,20 @@ impl Record {
         let name = name.into();
         match self.get_mut(&name) {
             Some(field) => *field = value.into(),
-            None => self.fields.push((name, value.into())),
+            None => self.fields.values_mut().push((name, value.into())),
         }
     }
 
     /// Removes field `name` and returns its value.
     pub fn remove(&mut self, name: &str) -> Option<Value> {
-        let position = self.fields.iter().position(|(field, _)| &**field == name)?;
-        Some(self.fields.remove(position).1)
+        let fields = self.fields.values_mut();
+        let position = fields.iter().position(|(field, _)| &**field == name)?;
+        Some(fields.remove(position).1)
     }
 
     /// Returns the fields in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.fields.iter().map(|(name, value)| (&**name, value))
+        self.fields.values().iter().map(|(name, value)| (&**name, value))
     }
 
     /// Converts the record to a type that implements `Deserialize`. Fields that the type does not have are ignored.
@@ -126,6 +139,12 @@ impl<N: Into<Arc<str>>, V: Into<Value>> FromIterator<(N, V)> for Record {
         let mut record = Self::new();
         fields.into_iter().for_each(|(name, value)| record.set(name, value));
         record
+    }
+}
+
+impl PartialEq for Record {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields.values() == other.fields.values()
     }
 }
 

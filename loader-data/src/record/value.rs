@@ -3,9 +3,12 @@
 use std::fmt;
 
 use loader_core::{AnyTensor, DType, Element, Tensor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeSeed};
 
-use super::Record;
+use super::{
+    Record,
+    deserialize::{AnyValue, Itself},
+};
 
 /// A value of a [`Record`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,7 +77,7 @@ impl<'de> Deserialize<'de> for Value {
         if !deserializer.is_human_readable() {
             return Self::deserialize(deserializer);
         }
-        deserializer.deserialize_any(super::deserialize::AnyValue)
+        AnyValue(Itself).deserialize(deserializer)
     }
 }
 
@@ -181,7 +184,7 @@ fn integer<T: TryFrom<i128>>(number: Number) -> Option<T> {
     }
 }
 
-fn float(number: Number) -> f64 {
+pub(super) fn float(number: Number) -> f64 {
     match number {
         Number::Int(value) => value as f64,
         Number::Float(value) => value,

@@ -111,7 +111,7 @@ impl Input {
             }
             _ => {}
         }
-        let mut buffer = vec![0; 32 << 10];
+        let mut buffer = vec![0; position.saturating_sub(self.position).min(32 << 10) as usize];
         while self.position < position {
             let len = (position - self.position).min(buffer.len() as u64);
             self.read_exact(&mut buffer[..len as usize])?;

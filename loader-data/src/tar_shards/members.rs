@@ -1,7 +1,7 @@
 //! The members of an archive, read with the crate `tar`.
 
 use std::{
-    io::{self, Read},
+    io::{self, Read, Seek, SeekFrom},
     ops::Range,
     sync::Arc,
 };
@@ -176,13 +176,38 @@ impl Members {
     }
 }
 
+/// Input whose positions are counted from `start`. It only seeks forwards.
+struct FromStart<'a> {
+    input: &'a mut Input,
+    start: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.input.read(bytes)
+    }
+}
+
+impl Seek for FromStart<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Current(offset @ 0..) => self.input.position().checked_add_signed(offset),
+            _ => None,
+        };
+        self.input.skip_to(position.ok_or(io::ErrorKind::InvalidInput)?)?;
+        Ok(self.input.position() - self.start)
+    }
+}
+
 impl Headers {
     /// Reads the headers of one member, up to its data. Returns `None` at the end of the file, or after a block of
     /// zeros.
     fn read(input: &mut Input) -> io::Result<Option<Self>> {
-        // An `Archive` for each member: its iterator borrows the archive and cannot be sent to another thread.
-        let mut archive = Archive::new(input);
-        let Some(entry) = archive.entries()?.next() else { return Ok(None) };
+        // An `Archive` for each member: its iterator borrows the archive and cannot be sent to another thread. Without
+        // `Seek`, it clears 32 KiB before each header.
+        let start = input.position();
+        let mut archive = Archive::new(FromStart { input, start });
+        let Some(entry) = archive.entries_with_seek()?.next() else { return Ok(None) };
         let mut entry = entry?;
         let (kind, size) = (entry.header().entry_type(), entry.size());
         let mut is_sparse = kind.is_gnu_sparse();

@@ -1,5 +1,6 @@
 //! Parquet files, written by pyarrow: see `fixtures/parquet/write.py`.
 
+mod columns;
 mod damaged;
 mod types;
 mod workers;

@@ -1,0 +1,477 @@
+//! Collation of records.
+
+use std::{ops::Range, sync::Arc};
+
+use loader_core::{
+    AnyTensor, BytesArray, DType, Sample, Tensor,
+    collate::{AnyStack, CollateError, CollateProblem, Convert, Stack},
+};
+
+use super::{
+    Column, Columns, Record, Scalar, Value,
+    rows::{Fields, NamedValues, Numbers, Row, Rows},
+};
+
+/// The [`Stack`] of [`Record`]: one stack for each field. All records must have the fields of the first record.
+#[derive(Debug)]
+pub struct RecordStack {
+    capacity: usize,
+    fields: Option<Vec<(Arc<str>, FieldStack)>>,
+    pending: Pending,
+}
+
+/// Rows of decoded columns whose numbers are not in the batch yet. They are copied together, column by column.
+#[derive(Debug, Default)]
+struct Pending {
+    /// What has the rows. The first row of each is stacked value by value, which checks that the others fit.
+    sources: Vec<Arc<dyn Rows>>,
+    /// For each field, whether the columns of all sources are [`numbers`](Rows::numbers). Other columns are stacked
+    /// value by value.
+    is_numbers: Vec<bool>,
+    /// The rows in the order of the batch, with their source.
+    runs: Vec<(usize, Range<usize>)>,
+}
+
+impl Sample for Record {
+    type Batch = Columns;
+    type Stack = RecordStack;
+
+    fn stack(samples: usize) -> RecordStack {
+        RecordStack { capacity: samples, fields: None, pending: Pending::default() }
+    }
+}
+
+impl Convert for Record {
+    type Item = Keep;
+
+    fn convert(self) -> Result<Keep, CollateError> {
+        Ok(loader_core::collate::Keep(self))
+    }
+}
+
+type Keep = loader_core::collate::Keep<Record>;
+
+impl Stack for RecordStack {
+    type Sample = Record;
+    type Batch = Columns;
+
+    fn push(&mut self, record: Record) -> Result<(), CollateError> {
+        match record.fields {
+            Fields::Row(row) => self.push_row(row),
+            Fields::Values(values) => {
+                self.copy_pending()?;
+                self.push_values(values)
+            }
+        }
+    }
+
+    fn makes_tensors(&self) -> bool {
+        self.fields.is_none()
+    }
+
+    fn finish(mut self) -> Result<Columns, CollateError> {
+        self.copy_pending()?;
+        let fields = self.fields.unwrap_or_default().into_iter();
+        let columns = fields.map(|(name, stack)| {
+            let column = stack.finish().map_err(|error| error.in_field(&*name))?;
+            Ok((name, column))
+        });
+        Ok(Columns { columns: columns.collect::<Result<_, CollateError>>()? })
+    }
+}
+
+impl RecordStack {
+    fn push_values(&mut self, mut values: NamedValues) -> Result<(), CollateError> {
+        let Some(stacks) = &mut self.fields else {
+            let mut stacks = Vec::with_capacity(values.len());
+            for (name, value) in values {
+                let mut stack = FieldStack::new(&value, self.capacity);
+                stack.push(value).map_err(|error| error.in_field(&*name))?;
+                stacks.push((name, stack));
+            }
+            self.fields = Some(stacks);
+            return Ok(());
+        };
+        // Records of one dataset usually have their fields in the same order.
+        if !is_same(stacks, values.iter().map(|(name, _)| name)) {
+            let mut sorted = Vec::with_capacity(stacks.len());
+            for (name, _) in &*stacks {
+                let missing = || CollateProblem::MissingKey { key: format!("{name:?}") };
+                let place = values.iter().position(|(other, _)| other == name).ok_or_else(missing)?;
+                sorted.push(values.remove(place));
+            }
+            if let Some((name, _)) = values.first() {
+                return Err(CollateProblem::NewKey { key: format!("{name:?}") }.into());
+            }
+            values = sorted;
+        }
+        for ((name, stack), (_, value)) in stacks.iter_mut().zip(values) {
+            stack.push(value).map_err(|error| error.in_field(&**name))?;
+        }
+        Ok(())
+    }
+
+    fn push_row(&mut self, record: Row) -> Result<(), CollateError> {
+        let Pending { sources, is_numbers, runs } = &mut self.pending;
+        let Some(source) = sources.iter().rposition(|source| Arc::ptr_eq(source, &record.rows)) else {
+            return self.push_first(record);
+        };
+        let Row { rows, row, .. } = record;
+        let stacks = self.fields.iter_mut().flatten().zip(&*is_numbers).enumerate();
+        for (column, ((name, stack), _)) in stacks.filter(|(_, (_, is_numbers))| !**is_numbers) {
+            let value =
+                rows.value(column, row).map_err(|problem| CollateProblem::Custom(problem.into()).into());
+            value.and_then(|value| stack.push(value)).map_err(|error| error.in_field(&**name))?;
+        }
+        match runs.last_mut() {
+            Some((last, run)) if *last == source && run.end == row => run.end += 1,
+            _ => runs.push((source, row..row + 1)),
+        }
+        Ok(())
+    }
+
+    /// Adds the first row of a source, value by value.
+    fn push_first(&mut self, record: Row) -> Result<(), CollateError> {
+        let rows = Arc::clone(&record.rows);
+        self.copy_pending()?;
+        // If only the batch still has a source, no more rows of it can come.
+        self.pending.sources.retain(|source| Arc::strong_count(source) > 1);
+        self.push_values(Fields::Row(record).into_values())?;
+        let stacks = self.fields.as_deref().unwrap_or_default();
+        if is_same(stacks, rows.names()) {
+            let pending = &mut self.pending;
+            pending.is_numbers.resize(stacks.len(), true);
+            for (column, (is_numbers, (_, stack))) in pending.is_numbers.iter_mut().zip(stacks).enumerate() {
+                *is_numbers &= matches!(stack, FieldStack::Tensor(_)) && rows.numbers(column).is_some();
+            }
+            pending.sources.push(rows);
+        }
+        Ok(())
+    }
+
+    /// Copies the numbers of the pending rows.
+    fn copy_pending(&mut self) -> Result<(), CollateError> {
+        let Pending { sources, is_numbers, runs } = &mut self.pending;
+        let stacks = self.fields.iter_mut().flatten().zip(is_numbers).enumerate();
+        for (column, ((name, stack), _)) in stacks.filter(|(_, (_, is_numbers))| **is_numbers) {
+            for runs in runs.chunk_by(|(one, _), (other, _)| one == other) {
+                let copied = stack.push_runs(sources[runs[0].0].numbers(column), runs);
+                copied.map_err(|problem| CollateError::from(problem).in_field(&**name))?;
+            }
+        }
+        runs.clear();
+        Ok(())
+    }
+}
+
+/// True if the fields of a record have the names of `stacks`, in the same order.
+fn is_same<'a>(
+    stacks: &[(Arc<str>, FieldStack)],
+    names: impl IntoIterator<Item = &'a Arc<str>, IntoIter: ExactSizeIterator>,
+) -> bool {
+    let names = names.into_iter();
+    names.len() == stacks.len() && stacks.iter().zip(names).all(|((one, _), other)| one == other)
+}
+
+/// Collects the values of one field. The first value decides the kind.
+#[derive(Debug)]
+enum FieldStack {
+    Tensor(AnyStack),
+    Ragged(Vec<Option<(AnyTensor, Scalar)>>),
+    Texts(Vec<String>),
+    Bytes(Vec<Vec<u8>>),
+    Records(Box<RecordStack>),
+    Values(Vec<Value>),
+}
+
+impl FieldStack {
+    fn new(first: &Value, capacity: usize) -> Self {
+        match first {
+            Value::Ragged(..) => Self::Ragged(Vec::new()),
+            Value::Text(_) => Self::Texts(Vec::new()),
+            Value::Bytes(_) => Self::Bytes(Vec::new()),
+            Value::Record(_) => Self::Records(Box::new(Record::stack(capacity))),
+            Value::List(_) => Self::Values(Vec::new()),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Tensor(_) => {
+                Self::Tensor(AnyStack::new(capacity))
+            }
+        }
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), CollateError> {
+        match (self, value) {
+            (Self::Tensor(stack), Value::Bool(value)) => {
+                stack.push_row(DType::U8, &[], &[u8::from(value)])?
+            }
+            (Self::Tensor(stack), Value::Number(number)) => {
+                stack.push_row(number.dtype(), &[], number.as_bytes())?
+            }
+            (Self::Tensor(stack), Value::Tensor(tensor)) => stack.push(tensor)?,
+            (Self::Ragged(rows), Value::Ragged(tensor, pad)) => rows.push(Some((tensor, pad))),
+            (Self::Ragged(rows), Value::List(list)) if list.is_empty() => rows.push(None),
+            // Only sequences without items came before.
+            (this @ Self::Values(_), Value::Ragged(tensor, pad)) if this.is_without_items() => {
+                let Self::Values(values) = &*this else { unreachable!("it was just matched") };
+                let mut rows: Vec<_> = values.iter().map(|_| None).collect();
+                rows.push(Some((tensor, pad)));
+                *this = Self::Ragged(rows);
+            }
+            (Self::Texts(texts), Value::Text(text)) => texts.push(text),
+            (Self::Bytes(list), Value::Bytes(bytes)) => list.push(bytes),
+            (Self::Records(stack), Value::Record(record)) => stack.push(record)?,
+            (Self::Values(values), value @ (Value::List(_) | Value::Tensor(_))) => values.push(value),
+            (this, value) => {
+                let problem = format!(
+                    "it is {}, but {} before it; fill it, convert it, or drop the record",
+                    value.kind(),
+                    this.kind()
+                );
+                return Err(CollateProblem::Custom(anyhow::Error::msg(problem)).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds rows of a column of numbers, which all have the same source. It must have been checked for a first row
+    /// of the same source that they fit.
+    fn push_runs(
+        &mut self,
+        column: Option<Numbers<'_>>,
+        runs: &[(usize, Range<usize>)],
+    ) -> Result<(), CollateProblem> {
+        let (Self::Tensor(stack), Some(Numbers { dtype, shape, bytes })) = (self, column) else {
+            unreachable!("the column of the first row was one of numbers")
+        };
+        stack.push_rows(dtype, shape, bytes, runs.iter().map(|(_, rows)| rows.clone()))
+    }
+
+    fn is_without_items(&self) -> bool {
+        matches!(self, Self::Values(values) if values.iter().all(|value| matches!(value, Value::List(list) if list.is_empty())))
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Tensor(_) => "numbers were",
+            Self::Ragged(_) => "sequences of numbers were",
+            Self::Texts(_) => "texts were",
+            Self::Bytes(_) => "bytes were",
+            Self::Records(_) => "records were",
+            Self::Values(_) => "lists were",
+        }
+    }
+
+    fn finish(self) -> Result<Column, CollateError> {
+        Ok(match self {
+            Self::Tensor(stack) => Column::Tensor(stack.finish()?),
+            Self::Ragged(rows) => padded(&rows)?,
+            Self::Texts(texts) => Column::Texts(texts),
+            Self::Bytes(list) => Column::Bytes(BytesArray::new(&list).map_err(CollateProblem::from)?),
+            Self::Records(stack) => Column::Columns(stack.finish()?),
+            Self::Values(values) => Column::Values(values),
+        })
+    }
+}
+
+/// Pads sequences after their end to the length of the longest. `None` is a sequence without items.
+fn padded(rows: &[Option<(AnyTensor, Scalar)>]) -> Result<Column, CollateError> {
+    let Some((first, pad)) = rows.iter().flatten().next() else {
+        return Err(CollateProblem::NotASequence.into());
+    };
+    let [_, item @ ..] = first.shape() else { return Err(CollateProblem::NotASequence.into()) };
+    let length = |row: &Option<(AnyTensor, Scalar)>| row.as_ref().map_or(0, |(tensor, _)| tensor.len());
+    let longest = rows.iter().map(length).max().unwrap_or(0);
+    let shape = [&[longest], item].concat();
+    let item_bytes = item.iter().product::<usize>() * first.dtype().size();
+    let mut stack = AnyStack::new(rows.len());
+    let mut bytes = vec![0; longest * item_bytes];
+    for row in rows {
+        let filled = match row {
+            Some((tensor, _)) if tensor.dtype() != first.dtype() => {
+                return Err(
+                    CollateProblem::MixedDTypes { expected: first.dtype(), found: tensor.dtype() }.into()
+                );
+            }
+            Some((tensor, _)) if tensor.shape().get(1..) != Some(item) => {
+                let (expected, found) = (first.shape().to_vec(), tensor.shape().to_vec());
+                return Err(CollateProblem::Ragged { expected, found }.into());
+            }
+            Some((tensor, _)) => tensor.as_bytes(),
+            None => &[],
+        };
+        bytes[..filled.len()].copy_from_slice(filled);
+        for element in bytes[filled.len()..].chunks_exact_mut(pad.as_bytes().len()) {
+            element.copy_from_slice(pad.as_bytes());
+        }
+        stack.push_row(first.dtype(), &shape, &bytes)?;
+    }
+    let lengths: Vec<u64> = rows.iter().map(|row| length(row) as u64).collect();
+    let lengths = Tensor::from_slice(&lengths, [rows.len()]).map_err(CollateProblem::from)?;
+    Ok(Column::Padded { values: stack.finish()?, lengths })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{error::DataProblem, record::FieldOptions};
+
+    fn batch(options: &FieldOptions, lines: &[&str]) -> Result<Columns, CollateError> {
+        let mut stack = Record::stack(lines.len());
+        for line in lines {
+            stack.push(options.apply(serde_json::from_str(line).unwrap()).unwrap())?;
+        }
+        stack.finish()
+    }
+
+    #[test]
+    fn each_kind_of_value_becomes_a_column() {
+        let lines = [
+            r#"{"n": 1, "flag": true, "t": [1.5, 2], "s": "a", "r": {"x": 1}, "l": ["a", 1], "seq": []}"#,
+            r#"{"flag": false, "n": 2, "t": [3.5, 4], "s": "b", "r": {"x": 2}, "l": [], "seq": [7, 8]}"#,
+            r#"{"n": 3, "flag": true, "t": [0.5, 1], "s": "c", "r": {"x": 3}, "l": ["b"], "seq": [9]}"#,
+        ];
+        let batch = batch(&FieldOptions::new().pad("seq", -1.0), &lines).unwrap();
+        assert_eq!(batch.tensor::<i64>("n").unwrap().as_slice(), [1, 2, 3]);
+        assert_eq!(batch.tensor::<u8>("flag").unwrap().as_slice(), [1, 0, 1]);
+        assert_eq!(batch.tensor::<f64>("t").unwrap().shape(), [3, 2]);
+        assert_eq!(batch["s"].texts().unwrap(), ["a", "b", "c"]);
+        assert!(
+            matches!(&batch["r"], Column::Columns(inner) if inner.tensor::<i64>("x").unwrap().len() == 3)
+        );
+        assert!(matches!(&batch["l"], Column::Values(values) if values.len() == 3));
+        let Column::Padded { values, lengths } = &batch["seq"] else { panic!("{:?}", batch["seq"]) };
+        assert_eq!((values.shape(), lengths.as_slice()), ([3, 2].as_slice(), [0, 2, 1].as_slice()));
+        assert_eq!(values.as_slice::<i64>().unwrap(), [-1, -1, 7, 8, 9, -1]);
+    }
+
+    #[test]
+    fn records_that_do_not_fit_are_refused_with_the_name_of_the_field() {
+        let refused = |lines: &[&str]| batch(&FieldOptions::new(), lines).unwrap_err().to_string();
+        assert!(refused(&[r#"{"a": 1}"#, r#"{"a": 1.5}"#]).starts_with("field `a`: dtype float64 differs"));
+        assert!(refused(&[r#"{"a": [1]}"#, r#"{"a": [1, 2]}"#]).starts_with("field `a`: shape [2] differs"));
+        assert!(refused(&[r#"{"a": 1}"#, r#"{"a": null}"#]).contains("null, but numbers were before it"));
+        assert!(refused(&[r#"{"a": null}"#]).contains("field `a`: it is null"));
+        assert!(
+            refused(&[r#"{"a": 1}"#, r#"{"b": 1}"#])
+                .contains("is missing; all samples of a batch must have the same keys")
+        );
+        assert!(
+            refused(&[r#"{"a": {"x": 1}}"#, r#"{"a": {"x": ""}}"#]).starts_with("field `a.x`: it is a text")
+        );
+    }
+
+    /// Rows of two columns: `a` of single numbers and `b` of tensors, in this order or the other one.
+    #[derive(Debug)]
+    struct Decoded {
+        names: [Arc<str>; 2],
+        columns: [(Vec<usize>, Vec<f32>); 2],
+        /// False if the numbers of `b` are not known to have one shape.
+        is_even: bool,
+    }
+
+    impl Decoded {
+        fn new(first: u8, is_even: bool) -> Self {
+            let a = (0..4).map(|row| f32::from(first + row)).collect();
+            let b = (0..8).map(|place| f32::from(first) + place as f32 / 10.0).collect();
+            Self { names: ["a".into(), "b".into()], columns: [(vec![], a), (vec![2], b)], is_even }
+        }
+
+        fn reversed(mut self) -> Self {
+            self.names.reverse();
+            self.columns.reverse();
+            self
+        }
+    }
+
+    impl Rows for Decoded {
+        fn names(&self) -> &[Arc<str>] {
+            &self.names
+        }
+
+        fn value(&self, column: usize, row: usize) -> Result<Value, DataProblem> {
+            let (shape, numbers) = &self.columns[column];
+            let len = shape.iter().product::<usize>();
+            let tensor = Tensor::from_slice(&numbers[row * len..(row + 1) * len], shape.clone()).unwrap();
+            Ok(if shape.is_empty() { tensor.as_slice()[0].into() } else { tensor.into() })
+        }
+
+        fn numbers(&self, column: usize) -> Option<Numbers<'_>> {
+            let (shape, numbers) = &self.columns[column];
+            let bytes = bytemuck::cast_slice(numbers);
+            (self.is_even || shape.is_empty()).then_some(Numbers { dtype: DType::F32, shape, bytes })
+        }
+    }
+
+    /// Stacks rows, and the same rows as records of values.
+    fn both(rows: &[(Arc<dyn Rows>, usize)]) -> [Columns; 2] {
+        let mut stacks = [Record::stack(rows.len()), Record::stack(rows.len())];
+        for (number, (source, row)) in rows.iter().enumerate() {
+            let record = || Record::from_row(Arc::clone(source), *row);
+            let values = |record: Record| Record { fields: Fields::Values(record.fields.into_values()) };
+            // A stack may get both kinds of records.
+            stacks[0].push(if number == 5 { values(record()) } else { record() }).unwrap();
+            stacks[1].push(values(record())).unwrap();
+        }
+        stacks.map(|stack| stack.finish().unwrap())
+    }
+
+    #[test]
+    fn rows_of_decoded_columns_are_stacked_like_records_of_values() {
+        let sources: [Arc<dyn Rows>; 4] = [
+            Arc::new(Decoded::new(0, true)),
+            Arc::new(Decoded::new(10, true)),
+            Arc::new(Decoded::new(20, false)),
+            Arc::new(Decoded::new(30, true).reversed()),
+        ];
+        let orders: [&[(usize, usize)]; 5] = [
+            &[(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)],
+            &[(0, 3), (1, 0), (0, 2), (1, 1), (0, 1), (0, 1), (1, 3), (0, 0)],
+            &[(0, 0), (0, 1), (2, 0), (0, 2), (2, 1), (2, 2), (2, 3)],
+            &[(2, 1), (2, 2), (0, 0), (0, 1), (0, 2), (1, 1), (1, 2)],
+            &[(0, 0), (0, 1), (3, 0), (3, 1), (0, 2), (3, 2)],
+        ];
+        for order in orders {
+            let rows: Vec<_> =
+                order.iter().map(|&(source, row)| (Arc::clone(&sources[source]), row)).collect();
+            let [columns, stacked] = both(&rows);
+            assert_eq!(columns, stacked, "{order:?}");
+            assert_eq!(columns.tensor::<f32>("b").unwrap().shape(), [order.len(), 2]);
+        }
+    }
+
+    #[test]
+    fn decoded_rows_that_the_dataset_has_dropped_are_freed() {
+        let mut stack = Record::stack(4);
+        let old: Arc<dyn Rows> = Arc::new(Decoded::new(0, true));
+        let is_freed = Arc::downgrade(&old);
+        stack.push(Record::from_row(Arc::clone(&old), 0)).unwrap();
+        stack.push(Record::from_row(old, 1)).unwrap();
+        assert!(is_freed.upgrade().is_some(), "row 1 is not copied yet");
+        stack.push(Record::from_row(Arc::new(Decoded::new(10, true)), 0)).unwrap();
+        assert!(is_freed.upgrade().is_none());
+        assert_eq!(stack.finish().unwrap().tensor::<f32>("a").unwrap().as_slice(), [0.0, 1.0, 10.0]);
+    }
+
+    #[test]
+    fn a_row_of_another_shape_is_refused_when_it_is_pushed() {
+        let mut wide = Decoded::new(0, true);
+        wide.columns[1] = (vec![1, 2], wide.columns[1].1.clone());
+        let mut stack = Record::stack(4);
+        let rows: Arc<dyn Rows> = Arc::new(Decoded::new(0, true));
+        stack.push(Record::from_row(Arc::clone(&rows), 0)).unwrap();
+        stack.push(Record::from_row(rows, 1)).unwrap();
+        let error = stack.push(Record::from_row(Arc::new(wide), 0)).unwrap_err();
+        assert!(error.to_string().starts_with("field `b`: shape [1, 2] differs"), "{error}");
+    }
+
+    #[test]
+    fn a_record_that_is_a_row_can_be_read_and_changed() {
+        let rows: Arc<dyn Rows> = Arc::new(Decoded::new(7, true));
+        let mut record = Record::from_row(rows, 2);
+        assert_eq!((record.len(), record.get("a")), (2, Some(&Value::from(9.0f32))));
+        let copy = record.clone();
+        record.set("a", 1i64);
+        assert_eq!(record.remove("a"), Some(Value::from(1i64)));
+        assert_eq!(record.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
+        assert!(record != copy && copy.get("b") == record.get("b"));
+    }
+}
