@@ -173,13 +173,13 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrow<R> {
         Ok(samples.pop().expect("`get_many` returns a sample for each index"))
     }
 
-    fn get_many(&self, indices: &[usize], _cx: &mut SampleContext) -> anyhow::Result<Vec<R>> {
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<R>> {
         // The places in the batch, ordered by the row.
         let mut places: Vec<usize> = (0..indices.len()).collect();
         places.sort_by_key(|&place| indices[place]);
         let mut samples: Vec<Option<R>> = Vec::new();
         samples.resize_with(indices.len(), || None);
-        let to_samples = self.table.samples();
+        let to_samples = self.table.samples(cx.is_collated::<Self>());
         let mut rest = &places[..];
         while let Some(&first) = rest.first() {
             assert!(indices[first] < self.len(), "index {} of {} rows", indices[first], self.len());

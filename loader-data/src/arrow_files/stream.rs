@@ -1,6 +1,6 @@
 //! The dataset [`ArrowStream`].
 
-use std::{collections::VecDeque, marker::PhantomData, slice::from_ref};
+use std::{collections::VecDeque, marker::PhantomData, slice::from_ref, sync::Arc};
 
 use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -27,7 +27,7 @@ const MAX_BYTES: u64 = 16 << 20;
 /// A resumed run, and a worker that replaces a dead one, begins to read at the row that it needs.
 ///
 /// # Memory
-/// A shard that is being read needs about 16 MiB (more if a single row is larger); for a compressed record batch, or
+/// A shard that is being read needs about 32 MiB (more if a single row is larger); for a compressed record batch, or
 /// one on a server, the size of the batch.
 ///
 /// # Errors
@@ -67,7 +67,10 @@ impl<R> ArrowStream<R> {
     }
 
     /// Returns the rows of `shard` after the first `position` rows.
-    fn at(&self, shard: Shard, position: u64) -> Rows<'_, R> {
+    fn at(&self, shard: Shard, position: u64, cx: &SampleContext) -> Rows<'_, R>
+    where
+        R: 'static,
+    {
         let mut later: VecDeque<usize> = shard.of(0..self.table.index.len()).collect();
         let mut row = position;
         while let Some(&index) = later.front() {
@@ -78,7 +81,7 @@ impl<R> ArrowStream<R> {
             row -= rows;
             later.pop_front();
         }
-        let samples = self.table.samples();
+        let samples = self.table.samples(cx.is_collated::<Self>());
         Rows { table: &self.table, samples, position, later, row, current: None, sample: PhantomData }
     }
 }
@@ -89,18 +92,18 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for ArrowStream<R> {
     fn iter(
         &self,
         shard: Shard,
-        _cx: &mut SampleContext,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
-        Ok(self.at(shard, 0))
+        Ok(self.at(shard, 0, cx))
     }
 
     fn iter_at(
         &self,
         shard: Shard,
         position: u64,
-        _cx: &mut SampleContext,
+        cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
-        Ok(Some(self.at(shard, position)))
+        Ok(Some(self.at(shard, position, cx)))
     }
 
     fn len(&self) -> Option<usize> {
@@ -119,10 +122,10 @@ impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for ArrowStream<R> {
     fn iter_from(
         &self,
         shard: Shard,
-        _cx: &mut SampleContext,
+        cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = u64> + Send> {
-        Ok(self.at(shard, snapshot.unwrap_or(0)))
+        Ok(self.at(shard, snapshot.unwrap_or(0), cx))
     }
 }
 
@@ -170,7 +173,7 @@ struct Current {
     /// The open record batch, or why it cannot be opened. `None` before the first row is read.
     body: Option<Result<Body, String>>,
     /// The rows that were read, and the index of the first one.
-    read: Option<(Batch, u64)>,
+    read: Option<(Arc<Batch>, u64)>,
     /// Number of rows that are read at once.
     step: u64,
 }

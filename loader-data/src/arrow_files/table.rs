@@ -41,6 +41,8 @@ pub(super) struct Table {
 
 #[derive(Debug, Default)]
 struct Opened {
+    /// The names of the columns; empty before the first use.
+    names: Arc<[Arc<str>]>,
     samples: Option<Samples>,
     /// The values of dictionaries, by the index of their last entry.
     dictionaries: HashMap<usize, ArrayRef>,
@@ -113,7 +115,7 @@ impl Table {
     ///
     /// # Errors
     /// Returns an error if they cannot be read or are damaged.
-    pub(super) fn read(&self, entry: &Entry, body: &Body, rows: &[Range<u64>]) -> Result<Batch> {
+    pub(super) fn read(&self, entry: &Entry, body: &Body, rows: &[Range<u64>]) -> Result<Arc<Batch>> {
         let fields = self.index.layout(entry.file);
         let mut gather = Gather::new(self, entry, body, fields.iter().map(|field| field.data_type()));
         let mut columns = Vec::with_capacity(fields.len());
@@ -127,7 +129,15 @@ impl Table {
             })?);
         }
         let rows = rows.iter().map(|range| (range.end - range.start) as usize).sum();
-        Ok(Batch { columns, rows, bytes })
+        Ok(Arc::new(Batch::new(&self.names(), columns, rows, bytes)))
+    }
+
+    fn names(&self) -> Arc<[Arc<str>]> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.names.is_empty() {
+            open.names = self.columns.iter().map(|(name, _)| Arc::from(name.as_str())).collect();
+        }
+        Arc::clone(&open.names)
     }
 
     /// Returns the values of the dictionary `id` that a record batch uses; `None` if it has none.
@@ -156,10 +166,10 @@ impl Table {
         Ok(Some(joined))
     }
 
-    /// Returns what turns rows into samples.
-    pub(super) fn samples(&self) -> Samples {
+    /// Returns what turns rows into samples, which refer to the rows if they are collated at once.
+    pub(super) fn samples(&self, is_collated: bool) -> Samples {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.samples.get_or_insert_with(|| Samples::new(&self.columns, &self.fields)).clone()
+        open.samples.get_or_insert_with(|| Samples::new(&self.fields)).collated(is_collated)
     }
 
     /// Text for the fingerprint: which rows there are, and which columns.

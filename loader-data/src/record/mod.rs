@@ -26,7 +26,7 @@ pub use value::{Scalar, Value};
 pub(crate) use deserialize::stacked;
 #[cfg(any(feature = "arrays", feature = "tar"))]
 pub(crate) use names::shared;
-#[cfg(feature = "parquet")]
+#[cfg(any(feature = "arrow", feature = "parquet"))]
 pub(crate) use rows::{Numbers, Rows};
 
 use self::{names::Name, rows::Fields};
@@ -72,7 +72,7 @@ impl Record {
 
     /// Creates a record that is row `row` of `rows`. As long as the record exists, so do all rows: use it only for a
     /// batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
-    #[cfg(any(test, feature = "parquet"))]
+    #[cfg(any(test, feature = "arrow", feature = "parquet"))]
     pub(crate) fn from_row(rows: Arc<dyn Rows>, row: usize) -> Self {
         Self { fields: Fields::Row(rows::Row::new(rows, row)) }
     }

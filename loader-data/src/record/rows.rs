@@ -52,7 +52,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    #[cfg(any(test, feature = "parquet"))]
+    #[cfg(any(test, feature = "arrow", feature = "parquet"))]
     pub(super) fn new(rows: Arc<dyn Rows>, row: usize) -> Self {
         Self { rows, row, values: OnceLock::new() }
     }
