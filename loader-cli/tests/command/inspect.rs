@@ -53,7 +53,7 @@ fn a_damaged_image_is_listed_and_fails_a_strict_inspection() {
     let found = inspection(inspect(&[photos, "--num-workers", "2"]).assert_status(0));
     assert_eq!((&found["files"], &found["samples"]), (&json!(10), &json!(9)));
     let error = found["bad_samples"][0]["error"].as_str().unwrap();
-    assert!(error.contains("broken.jpg") && error.contains("neither JPEG nor PNG"), "{error}");
+    assert!(error.contains("broken.jpg") && error.contains("looks like text"), "{error}");
     assert_eq!(
         inspection(inspect(&[photos, "--strict"]).assert_status(1))["bad_samples"].as_array().unwrap().len(),
         1
