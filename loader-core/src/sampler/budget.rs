@@ -85,9 +85,11 @@ impl TokenBudget {
             if batch.last().is_some_and(|&last| bucket(last) != bucket(index)) {
                 batches.push(std::mem::take(&mut batch));
             }
-            // The sample is the longest so far.
-            let tokens = (batch.len() + 1).saturating_mul(len(index));
-            if !batch.is_empty() && (batch.len() == self.max_samples || tokens > self.max_tokens) {
+            // The sample is the longest so far. It may be too long for the rest of a batch too.
+            let is_full = |samples: usize| {
+                samples == self.max_samples || (samples + 1).saturating_mul(len(index)) > self.max_tokens
+            };
+            while !batch.is_empty() && is_full(batch.len()) {
                 let (whole, rest) =
                     (batch.len() / self.multiple_of * self.multiple_of, batch.len() % self.multiple_of);
                 let next = batch.split_off(whole.max(rest));

@@ -1,7 +1,8 @@
 //! Batches of samples of similar length.
 //!
 //! The samples are sorted by length, with samples of equal length in the order of the epoch, and cut into
-//! batches as by fairseq's `batch_by_size`; then the batches are shuffled. The cuts depend only on the sorted
+//! batches as by fairseq's `batch_by_size`, except that a batch with the rest of another one keeps the budget
+//! too; then the batches are shuffled. The cuts depend only on the sorted
 //! lengths, so every epoch has the same number of batches, and steps in which all ranks load batches of
 //! similar length. Alternative considered: buckets that collect samples in the order of the epoch, as
 //! tf.data's. Rejected because each ends with a batch that is not full, and because the number of batches of
@@ -180,6 +181,14 @@ mod tests {
             let sampler = LengthBatches::new(case.lens, budget).unwrap().shuffle(false);
             assert!(sampler.batches(Epoch::new(0, 0)).eq(case.batches));
         }
+    }
+
+    #[test]
+    fn a_batch_with_the_rest_of_another_keeps_the_budget() {
+        let lens = [vec![10; 7], vec![24]].concat();
+        let sampler = LengthBatches::new(lens, TokenBudget::new(70).multiple_of(4)).unwrap().shuffle(false);
+        // Of 7 samples, 4 are a batch. With the other 3, the last sample would need 96 tokens.
+        assert!(sampler.batches(Epoch::new(0, 0)).eq([vec![0, 1, 2, 3], vec![4, 5, 6], vec![7]]));
     }
 
     #[test]
