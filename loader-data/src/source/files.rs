@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     fs, io,
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -225,8 +225,17 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
         return Ok(());
     }
     let before = files.len();
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
+    // Each folder with the device and inode of the folders that contain it.
+    let mut folders = vec![(path.to_owned(), Vec::new())];
+    while let Some((folder, mut above)) = folders.pop() {
+        let failed = |error| DataError::new(Location::from(folder.clone()), error);
+        let metadata = fs::metadata(&folder).map_err(failed)?;
+        let identity = (metadata.dev(), metadata.ino());
+        // A link to a folder that contains it: each file behind it also has a shorter path.
+        if above.contains(&identity) {
+            continue;
+        }
+        above.push(identity);
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -236,14 +245,14 @@ fn list_path(path: &Path, extensions: &[&str], files: &mut Vec<DataFile>) -> Res
             if !extensions.iter().any(|extension| name.ends_with(extension)) {
                 // Other files may vanish at any time, such as an index that another process is storing.
                 if path.is_dir() {
-                    folders.push(path);
+                    folders.push((path, above.clone()));
                 }
                 continue;
             }
             let metadata = settled_metadata(&path)
                 .map_err(|error| DataError::new(Location::from(path.clone()), error))?;
             if metadata.is_dir() {
-                folders.push(path);
+                folders.push((path, above.clone()));
             } else {
                 files.push(DataFile::of(Location::from(path), &metadata)?);
             }
@@ -345,6 +354,24 @@ mod tests {
         assert!(matches!(names("{a,z}.txt").unwrap_err().problem, DataProblem::NotFound));
         fs::create_dir(folder.path().join("empty")).unwrap();
         assert!(matches!(names("empty").unwrap_err().problem, DataProblem::NoFiles { .. }));
+    }
+
+    #[test]
+    fn a_link_to_a_folder_that_contains_it_is_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("a/b")).unwrap();
+        fs::write(path("a/b/file.txt"), "").unwrap();
+        for (to, link) in [("..", "a/up"), (".", "a/itself"), (".", "root.txt"), ("a/b", "other")] {
+            std::os::unix::fs::symlink(to, path(link)).unwrap();
+        }
+        for extensions in [[".txt"], [""]] {
+            let files = Files::list([folder.path()], &extensions).unwrap();
+            let names: Vec<_> = (0..files.len()).map(|file| files.get(file).location.to_string()).collect();
+            let expected =
+                ["a/b/file.txt", "other/file.txt"].map(|name| format!("`{}`", path(name).display()));
+            assert_eq!(names, expected);
+        }
     }
 
     #[test]
