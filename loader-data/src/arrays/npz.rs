@@ -31,7 +31,8 @@ pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
         let Some(name) = name.strip_suffix(".npy").map(str::to_owned) else { continue };
         let at = |problem| blob.problem(0, problem).at(Position::Member(format!("{name}.npy")));
         let Header { element, shape, len } = npy::read_header(&mut member).map_err(at)?;
-        let (packed, unpacked) = (member.compressed_size(), member.size());
+        // The archive may claim more bytes than the file has.
+        let (packed, unpacked) = (member.compressed_size().min(blob.len()), member.size());
         let bytes = match &element {
             Ok(element) => bytes_of(&shape, element.dtype).map_err(at)?,
             Err(_) => unpacked.saturating_sub(len),
