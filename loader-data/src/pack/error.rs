@@ -23,7 +23,7 @@ pub enum PackError {
     /// Two files are the same field of a sample.
     #[error("`{}` and another file are the same field of a sample; rename one of them", .0.display())]
     DuplicateField(PathBuf),
-    /// A file has another size than when the packing began.
+    /// A file has changed since the packing began.
     #[error("`{}` has changed while it was packed; run the command again", .0.display())]
     Changed(PathBuf),
     /// A file of the output cannot be written or read.

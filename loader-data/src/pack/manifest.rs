@@ -54,7 +54,8 @@ impl Manifest {
         Self { path: folder.join(NAME), header, entries: BTreeMap::new() }
     }
 
-    /// Reads the manifest in `folder`; `None` if there is none. Ignores a last line that a kill has cut off.
+    /// Reads the manifest in `folder`; `None` if there is none. Ignores lines that a kill or a full disk has cut
+    /// off: their archives are unfinished.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>, PackError> {
         let path = folder.join(NAME);
         let text = match fs::read_to_string(&path) {
@@ -62,14 +63,12 @@ impl Manifest {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(PackError::Output { path, error }),
         };
-        let damaged = || PackError::OtherManifest(path.clone());
-        let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let header = lines.next().and_then(|line| serde_json::from_str(line).ok()).ok_or_else(damaged)?;
-        let mut entries = BTreeMap::new();
-        for line in lines {
-            let entry: ShardEntry = serde_json::from_str(line).map_err(|_| damaged())?;
-            entries.insert(entry.shard.clone(), entry);
-        }
+        let mut lines = text.lines();
+        let Some(header) = lines.next().and_then(|line| serde_json::from_str(line).ok()) else {
+            return Err(PackError::OtherManifest(path));
+        };
+        let entries = lines.filter_map(|line| serde_json::from_str::<ShardEntry>(line).ok());
+        let entries = entries.map(|entry| (entry.shard.clone(), entry)).collect();
         Ok(Some(Self { path, header, entries }))
     }
 

@@ -83,8 +83,8 @@ impl PackPlan {
     ///
     /// If all files in sub-folders are images (`.jpg`, `.jpeg`, `.png`), each is a sample with the fields
     /// `jpg` or `png`, and `cls`: the number of its first folder among all in alphabetic order; files directly
-    /// in `source` are left out. Otherwise files with the same path up to the first dot in their name are a sample, with what follows the dot as
-    /// the field.
+    /// in `source` are left out. Otherwise files with the same path up to the first dot in their name are a
+    /// sample, with what follows the dot as the field.
     ///
     /// # Errors
     /// Returns an error if there are no files, or a name is not possible.
@@ -128,6 +128,12 @@ impl PackPlan {
     /// Returns the name of an archive.
     pub(super) fn name(shard: usize) -> String {
         format!("shard-{shard:06}.tar")
+    }
+
+    /// Returns the number of the archive `name`; `None` if no archive has this name.
+    pub(super) fn number(name: &str) -> Option<usize> {
+        let number = name.strip_prefix("shard-")?.strip_suffix(".tar")?.parse().ok()?;
+        (Self::name(number) == name).then_some(number)
     }
 
     /// Returns the samples of an archive.

@@ -1,13 +1,17 @@
 //! Writes the archives of a plan, and checks them.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
-    io::{self, BufWriter, Read, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use tar::{Builder, EntryType, Header as TarHeader};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -16,7 +20,11 @@ use super::{
     manifest::{Manifest, ShardEntry},
     plan::{Content, Member, path_of},
 };
-use crate::{error::DataError, parallel};
+use crate::{
+    error::{DataError, DataProblem},
+    parallel,
+    source::Blob,
+};
 
 /// What was packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,9 +65,7 @@ impl PackPlan {
         let kept = parallel::map(self.shards.len(), |shard| {
             let name = Self::name(shard);
             let known = manifest.lock().unwrap_or_else(PoisonError::into_inner).entries.get(&name).cloned();
-            if let Some(known) = known.filter(|known| known.source == self.source_hash(shard))
-                && is_intact(output, &known)
-            {
+            if known.is_some_and(|known| is_intact(output, &known)) {
                 let bytes = self.samples_of(shard).iter().flatten().map(Member::len).sum();
                 return if progress(bytes) { Ok(true) } else { Err(PackError::Stopped) };
             }
@@ -67,10 +73,9 @@ impl PackPlan {
             manifest.lock().unwrap_or_else(PoisonError::into_inner).add(entry)?;
             Ok(false)
         })?;
-        let mut manifest = manifest.into_inner().unwrap_or_else(PoisonError::into_inner);
-        self.remove_surplus(&mut manifest, output)?;
+        self.remove_surplus(output)?;
         // The lines were added in the order in which the archives were finished.
-        manifest.write()?;
+        manifest.into_inner().unwrap_or_else(PoisonError::into_inner).write()?;
         Ok(PackSummary {
             shards: self.shards.len(),
             samples: self.samples.len(),
@@ -78,7 +83,8 @@ impl PackPlan {
         })
     }
 
-    /// Reads the manifest of an earlier call in `output`, or makes a new one.
+    /// Reads the manifest of an earlier call in `output`, without archives of files that have changed since, or
+    /// makes a new one.
     fn manifest(&self, output: &Path) -> Result<Manifest, PackError> {
         let mut manifest = match Manifest::read(output)? {
             Some(manifest) => manifest,
@@ -97,18 +103,24 @@ impl PackPlan {
             return Err(PackError::OtherManifest(output.join("manifest.jsonl")));
         }
         manifest.header = self.header.clone();
+        // Until this call has replaced them, `check_packed` must not find old archives intact beside new ones.
+        let current = (0..self.shards.len()).map(|shard| (Self::name(shard), self.source_hash(shard)));
+        let current: BTreeMap<_, _> = current.collect();
+        manifest.entries.retain(|name, entry| current.get(name) == Some(&entry.source));
         // Also removes a line that a kill has cut off.
         manifest.write()?;
         Ok(manifest)
     }
 
-    /// Removes the archives of files that are not in the source any more.
-    fn remove_surplus(&self, manifest: &mut Manifest, output: &Path) -> Result<(), PackError> {
-        for surplus in manifest.entries.split_off(&Self::name(self.shards.len())).into_keys() {
-            let path = output.join(surplus);
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
-                _ => {}
+    /// Removes the archives after the last one, which an earlier call has made of more files. A kill may have
+    /// left some that are not in the manifest.
+    fn remove_surplus(&self, output: &Path) -> Result<(), PackError> {
+        for entry in fs::read_dir(output).map_err(failed(output))? {
+            let path = entry.map_err(failed(output))?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if Self::number(name.strip_suffix(".tmp").unwrap_or(name)).is_some_and(|n| n >= self.shards.len())
+            {
+                fs::remove_file(&path).map_err(failed(&path))?;
             }
         }
         Ok(())
@@ -152,43 +164,16 @@ fn append(archive: &mut Builder<impl Write>, member: &Member, output: &Path) -> 
             archive.append_data(&mut header, &member.name, text.as_bytes()).map_err(failed(output))
         }
         Content::File(file) => {
-            let path = path_of(file);
-            let unreadable = |error| PackError::Source(DataError::new(&file.location, error));
-            let opened = File::open(&path).map_err(unreadable)?;
-            let mut content = Recorded { file: opened, error: None, bytes: 0 };
-            let written = archive.append_data(&mut header, &member.name, (&mut content).take(file.len));
-            if let Some(error) = content.error {
-                return Err(unreadable(error));
-            }
-            written.map_err(failed(output))?;
-            let is_longer = content.file.read(&mut [0]).map_err(unreadable)? > 0;
-            if content.bytes != file.len || is_longer {
-                return Err(PackError::Changed(path));
-            }
-            Ok(())
-        }
-    }
-}
-
-/// A file that keeps its error, which would otherwise look like an error of the archive.
-struct Recorded {
-    file: File,
-    error: Option<io::Error>,
-    bytes: u64,
-}
-
-impl Read for Recorded {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.file.read(buffer) {
-            Ok(read) => {
-                self.bytes += read as u64;
-                Ok(read)
-            }
-            Err(error) => {
-                let kind = error.kind();
-                self.error = Some(error);
-                Err(kind.into())
-            }
+            let unreadable = |error: DataError| match error.problem {
+                DataProblem::Changed { .. } => PackError::Changed(path_of(file)),
+                _ => PackError::Source(error),
+            };
+            let blob = Arc::new(Blob::open(file.clone()).map_err(unreadable)?);
+            let written = archive.append_data(&mut header, &member.name, blob.reader(0..file.len));
+            written.map_err(|error| match error.downcast() {
+                Ok(error) => unreadable(error),
+                Err(error) => failed(output)(error),
+            })
         }
     }
 }
@@ -263,11 +248,111 @@ fn lock(folder: &Path) -> Result<File, PackError> {
     let file = File::open(folder).map_err(failed(folder))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(_) => Err(PackError::Locked(folder.to_owned())),
+        Err(Errno::WOULDBLOCK) => Err(PackError::Locked(folder.to_owned())),
+        Err(error) => Err(failed(folder)(error.into())),
     }
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> PackError + use<> {
     let path = PathBuf::from(path);
     move |error| PackError::Output { path: path.clone(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PackOptions;
+
+    /// A folder with the files `names`, of which each is an archive of its own.
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new(names: &[&str]) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir(folder.path().join("source")).unwrap();
+            let folder = Self(folder);
+            names.iter().for_each(|name| folder.put(name));
+            folder
+        }
+
+        fn put(&self, name: &str) {
+            fs::write(self.source().join(name), name).unwrap();
+        }
+
+        fn source(&self) -> PathBuf {
+            self.0.path().join("source")
+        }
+
+        fn output(&self) -> PathBuf {
+            self.0.path().join("output")
+        }
+
+        fn plan(&self) -> PackPlan {
+            PackPlan::new(self.source(), &PackOptions { shard_bytes: 1, shuffle: None }).unwrap()
+        }
+
+        fn pack(&self) -> PackSummary {
+            self.plan().write(self.output(), |_| true).unwrap()
+        }
+
+        /// Number of archives, and of those that are not intact.
+        fn check(&self) -> (usize, usize) {
+            let (shards, problems) = check_packed(self.output()).unwrap();
+            (shards, problems.len())
+        }
+    }
+
+    #[test]
+    fn archives_of_an_earlier_source_are_not_intact_before_they_are_replaced() {
+        let folder = Folder::new(&["b.bin", "c.bin"]);
+        folder.pack();
+        assert_eq!(folder.check(), (2, 0));
+        folder.put("a.bin");
+        let stopped = folder.plan().write(folder.output(), |_| false).unwrap_err();
+        assert!(matches!(stopped, PackError::Stopped), "{stopped}");
+        assert_eq!(folder.check(), (3, 3), "each archive has another file than before");
+        assert_eq!(folder.pack().kept, 0);
+        assert_eq!(folder.check(), (3, 0));
+    }
+
+    #[test]
+    fn archives_after_the_last_one_are_removed_whether_or_not_the_manifest_names_them() {
+        let folder = Folder::new(&["a.bin", "b.bin", "c.bin"]);
+        folder.pack();
+        fs::remove_file(folder.source().join("c.bin")).unwrap();
+        for name in ["shard-000003.tar", "shard-000004.tar.tmp", "shard-5.tar", "notes"] {
+            fs::write(folder.output().join(name), "").unwrap();
+        }
+        assert_eq!(folder.pack(), PackSummary { shards: 2, samples: 2, kept: 2 });
+        let names = fs::read_dir(folder.output()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, ["manifest.jsonl", "notes", "shard-000000.tar", "shard-000001.tar", "shard-5.tar"]);
+        assert_eq!(PackPlan::number(&PackPlan::name(1_234_567)), Some(1_234_567));
+    }
+
+    #[test]
+    fn an_archive_whose_line_was_cut_off_is_unfinished() {
+        let folder = Folder::new(&["a.bin", "b.bin", "c.bin"]);
+        folder.pack();
+        let path = folder.output().join("manifest.jsonl");
+        let whole = fs::read_to_string(&path).unwrap();
+        let mut lines: Vec<&str> = whole.lines().collect();
+        // A full disk has cut off a line, and another thread has added one behind it.
+        let joined = [&lines[1][..20], lines[2]].concat();
+        lines.splice(1..3, [&joined[..]]);
+        fs::write(&path, lines.join("\n") + "\n").unwrap();
+        assert_eq!(folder.check(), (3, 2));
+        assert_eq!(folder.pack().kept, 1);
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+    }
+
+    #[test]
+    fn a_file_that_changes_after_the_plan_is_refused() {
+        let folder = Folder::new(&["a.bin"]);
+        let plan = folder.plan();
+        fs::write(folder.source().join("a.bin"), "A.bin").unwrap();
+        let changed = plan.write(folder.output(), |_| true).unwrap_err();
+        assert!(matches!(&changed, PackError::Changed(path) if path.ends_with("a.bin")), "{changed}");
+    }
 }
