@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     arrow_files, csv_files,
     error::DataError,
+    images::{ImageColumn, ImageRecords},
     json_lines, parquet,
     record::Record,
     source::{DataFile, Files, Location},
@@ -82,22 +83,37 @@ macro_rules! formats {
             /// # Errors
             /// Returns the error of the format.
             pub fn open(&self) -> Result<Records, DataError> {
-                Ok(match self {
-                    $(Self::$map(options) => Records::Map(RecordDataset::$map(options.$map_open()?)),)*
-                    $(Self::$stream(options) => Records::Stream(RecordStream::$stream(options.$open()?)),)*
+                let (config, images) = self.without_images()?;
+                Ok(match config {
+                    $(Self::$map(options) => {
+                        Records::Map(ImageRecords::new(FormatDataset::$map(options.$map_open()?), images))
+                    })*
+                    $(Self::$stream(options) => {
+                        Records::Stream(ImageRecords::new(FormatStream::$stream(options.$open()?), images))
+                    })*
                 })
+            }
+
+            /// Splits off the key `images`.
+            fn without_images(&self) -> Result<(Self, Vec<(String, ImageColumn)>), DataError> {
+                let mut config = self.clone();
+                let images = match &mut config {
+                    $(Self::$map(options) => options.source.take_images(),)*
+                    $(Self::$stream(options) => options.source.take_images(),)*
+                }?;
+                Ok((config, images))
             }
         }
 
-        /// A map-style dataset of records, of any format.
+        /// A map-style dataset of any format, without the decoding of images.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[non_exhaustive]
         #[allow(missing_docs)] // each variant is named after its dataset
-        pub enum RecordDataset {
+        pub enum FormatDataset {
             $($map($map_dataset),)*
         }
 
-        impl Dataset for RecordDataset {
+        impl Dataset for FormatDataset {
             type Sample = Record;
 
             fn len(&self) -> usize {
@@ -131,22 +147,22 @@ macro_rules! formats {
             }
         }
 
-        /// A stream of records, of any format.
+        /// A stream of any format, without the decoding of images.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[non_exhaustive]
         #[allow(missing_docs)] // each variant is named after its dataset
-        pub enum RecordStream {
+        pub enum FormatStream {
             $($stream($dataset),)*
         }
 
-        /// A position in a shard of a [`RecordStream`].
+        /// A position in a shard of a [`FormatStream`].
         #[derive(Debug, Serialize, Deserialize)]
         #[doc(hidden)]
         pub enum RecordSnapshot {
             $($stream(<$dataset as SnapshotDataset>::Snapshot),)*
         }
 
-        impl IterableDataset for RecordStream {
+        impl IterableDataset for FormatStream {
             type Sample = Record;
 
             fn iter(
@@ -206,7 +222,7 @@ macro_rules! formats {
             }
         }
 
-        impl SnapshotDataset for RecordStream {
+        impl SnapshotDataset for FormatStream {
             type Snapshot = RecordSnapshot;
 
             fn iter_from(
@@ -239,6 +255,7 @@ formats! {
         "csv" Csv(crate::CsvOptions).open -> crate::Csv;
         "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
         "parquet" Parquet(crate::ParquetOptions).open -> crate::Parquet;
+        "image-table" ImageTable(crate::ImageTableOptions).open -> crate::ImageTable;
         "indexed-tar" IndexedTar(crate::TarOptions).open_indexed -> crate::IndexedTar;
         "tokens" Tokens(crate::TokensOptions).open -> crate::TokenRecords;
     }
@@ -285,7 +302,7 @@ impl RecordConfig {
     /// Returns an error if a pattern stands for no file, or a file is not a regular file.
     pub fn files(&self) -> Result<Vec<(PathBuf, u64)>, DataError> {
         let stream_extensions = [json_lines::EXTENSIONS, json_lines::STREAM_EXTENSIONS].concat();
-        let files = match self {
+        let files = match self.without_images()?.0 {
             Self::Arrays(options) => {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
             }
@@ -296,6 +313,7 @@ impl RecordConfig {
             Self::CsvStream(options) => {
                 options.source.files(&[csv_files::EXTENSIONS, csv_files::STREAM_EXTENSIONS].concat())
             }
+            Self::ImageTable(options) => options.files(),
             Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
             Self::JsonLinesStream(options) => options.source.files(&stream_extensions),
             Self::Parquet(options) | Self::ParquetStream(options) => {
@@ -315,6 +333,12 @@ fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
         DataFile { location: Location::Url(url), len, .. } => (url.into(), len),
     })
 }
+
+/// A map-style dataset of records, of any format, with its images decoded.
+pub type RecordDataset = ImageRecords<FormatDataset>;
+
+/// A stream of records, of any format, with its images decoded.
+pub type RecordStream = ImageRecords<FormatStream>;
 
 /// What a [`RecordConfig`] describes.
 #[derive(Debug)]

@@ -48,6 +48,8 @@ mod csv_files;
 mod error;
 #[cfg(feature = "image-folder")]
 mod image_folder;
+#[cfg(all(feature = "image-folder", feature = "records"))]
+mod images;
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 mod index;
 #[cfg(feature = "json-lines")]
@@ -88,7 +90,9 @@ pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
 #[cfg(feature = "arrow")]
 pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "formats")]
-pub use config::{RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records};
+pub use config::{
+    FormatDataset, FormatStream, RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records,
+};
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
 #[cfg(feature = "records")]
@@ -99,6 +103,10 @@ pub use image_folder::{
     Drawn, ImageError, ImageFolder, ImageFolderError, ImageProblem, MAX_FILE_BYTES, MAX_PIXELS, MAX_SIDE,
     Pixel, Size as ImageSize, Step, Transform, TransformError, decode_mask,
 };
+#[cfg(all(feature = "image-folder", feature = "records"))]
+pub use images::{ImageColumn, ImageOptions, ImageRecords};
+#[cfg(all(feature = "image-folder", feature = "json-lines", feature = "parquet"))]
+pub use images::{ImageTable, ImageTableOptions};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};
 #[cfg(feature = "json-lines")]

@@ -1,5 +1,7 @@
 //! Options of formats.
 
+#[cfg(feature = "image-folder")]
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -18,17 +20,24 @@ pub(crate) struct SourceOptions {
     /// `None` for the options of the scope, see [`StoreOptions::scope`].
     #[serde(default)]
     pub(crate) store: Option<StoreOptions>,
+    /// The fields that have encoded images. `RecordConfig` decodes them.
+    #[cfg(feature = "image-folder")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) images: BTreeMap<String, crate::ImageOptions>,
 }
 
 impl SourceOptions {
     pub(crate) fn new<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
-        Self { path: patterns.into_iter().map(|pattern| pattern.as_ref().to_owned()).collect(), store: None }
+        Self {
+            path: patterns.into_iter().map(|pattern| pattern.as_ref().to_owned()).collect(),
+            ..Self::default()
+        }
     }
 
     /// Returns the options for the files that `paths` name.
     #[cfg(feature = "tokens")]
     pub(crate) fn renamed(&self, paths: impl Iterator<Item = PathBuf>) -> Self {
-        Self { path: paths.collect(), store: self.store.clone() }
+        Self { path: paths.collect(), ..self.clone() }
     }
 
     /// Lists the files. A folder stands for the files in it whose names end with one of `extensions`.
@@ -39,6 +48,11 @@ impl SourceOptions {
         if self.path.is_empty() {
             let reason = "give at least one file".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option: "path", reason }));
+        }
+        #[cfg(feature = "image-folder")]
+        if !self.images.is_empty() {
+            let reason = "a program decodes images with `ImageRecords`, or opens a `RecordConfig`".to_owned();
+            return Err(self.error(DataProblem::InvalidOption { option: "images", reason }));
         }
         match &self.store {
             Some(store) => Files::list_with(&self.path, extensions, store),
@@ -52,6 +66,20 @@ impl SourceOptions {
             Some(path) => DataError::new(Location::new(path), problem),
             None => DataError::new("the options", problem),
         }
+    }
+
+    /// Removes the key `images`, and returns what it says.
+    #[cfg(feature = "formats")]
+    pub(crate) fn take_images(&mut self) -> Result<Vec<(String, crate::ImageColumn)>> {
+        let images = std::mem::take(&mut self.images);
+        let column = |(name, options): (String, crate::ImageOptions)| match options.column() {
+            Ok(column) => Ok((name, column)),
+            Err(error) => {
+                let reason = format!("`{name}`: {error}");
+                Err(self.error(DataProblem::InvalidOption { option: "images", reason }))
+            }
+        };
+        images.into_iter().map(column).collect()
     }
 
     #[cfg(feature = "formats")]

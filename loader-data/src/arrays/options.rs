@@ -31,7 +31,7 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 pub struct ArraysOptions {
     #[serde(flatten)]
-    source: SourceOptions,
+    pub(crate) source: SourceOptions,
     files: BTreeMap<String, Patterns>,
     format: Option<ArrayFormat>,
     #[serde(flatten)]
@@ -106,7 +106,7 @@ impl ArraysOptions {
             sources.push(Source { files, format: self.format, field: None });
         }
         for (name, Patterns(path)) in &self.files {
-            let source = SourceOptions { path: path.clone(), store: self.source.store.clone() };
+            let source = SourceOptions { path: path.clone(), ..self.source.clone() };
             sources.push(Source { files: source.files(&EXTENSIONS)?, format: None, field: Some(name) });
         }
         Ok(sources)

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::error::ImageFolderError;
 
 /// Extensions of images: with the feature `more-images`, those of torchvision's `ImageFolder`.
-pub(super) const EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
+pub(crate) const EXTENSIONS: &[&str] = if cfg!(feature = "more-images") {
     &["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"]
 } else {
     &["jpg", "jpeg", "png"]

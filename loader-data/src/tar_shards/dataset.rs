@@ -6,8 +6,6 @@ use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, Snapsh
 use rand::Rng;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-#[cfg(feature = "image-folder")]
-use super::images::{Images, PixelType};
 use super::{
     IndexedTar, MAX_SAMPLE_BYTES, TarOptions,
     decoding::Decoding,
@@ -15,7 +13,7 @@ use super::{
     stream::{Stream, TarPosition},
 };
 #[cfg(feature = "image-folder")]
-use crate::{Transform, TransformError};
+use crate::{ImageColumn, Transform, TransformError};
 use crate::{
     error::DataError,
     index::IndexPlace,
@@ -189,7 +187,7 @@ impl<R> TarShards<R> {
     /// Returns [`TransformError`] if a value of the transform is out of bounds.
     #[cfg(feature = "image-folder")]
     pub fn decode_images(mut self, transform: Transform) -> Result<Self, TransformError> {
-        self.decoding.images = Some(Images::new(transform, PixelType::F32)?);
+        self.decoding.images = Some(ImageColumn::f32(transform)?);
         Ok(self)
     }
 
@@ -199,7 +197,7 @@ impl<R> TarShards<R> {
     /// Returns [`TransformError`] if a value of the transform is out of bounds, or it normalises.
     #[cfg(feature = "image-folder")]
     pub fn decode_images_u8(mut self, transform: Transform) -> Result<Self, TransformError> {
-        self.decoding.images = Some(Images::new(transform, PixelType::U8)?);
+        self.decoding.images = Some(ImageColumn::u8(transform)?);
         Ok(self)
     }
 

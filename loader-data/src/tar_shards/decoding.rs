@@ -5,14 +5,14 @@ use std::str;
 use rand::rngs::ChaCha8Rng;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-#[cfg(feature = "image-folder")]
-use super::images::Images;
 use super::{KEY, URL, samples::RawSample};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::{FieldOptions, Record, Value, shared},
     source::Location,
 };
+#[cfg(feature = "image-folder")]
+use crate::{image_folder, images::ImageColumn};
 
 /// What becomes of the members of a sample.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub(super) struct Decoding {
     /// False if every field stays bytes.
     pub(super) by_extension: bool,
     #[cfg(feature = "image-folder")]
-    pub(super) images: Option<Images>,
+    pub(super) images: Option<ImageColumn>,
 }
 
 impl Default for Decoding {
@@ -91,7 +91,7 @@ impl Decoding {
         let extension = field.rsplit('.').next().unwrap_or(field);
         #[cfg(feature = "image-folder")]
         if let Some(images) = &self.images
-            && ["jpg", "jpeg", "png"].contains(&extension)
+            && image_folder::EXTENSIONS.contains(&extension)
         {
             return images.decode(&data, rng);
         }
@@ -102,7 +102,7 @@ impl Decoding {
     /// Checks what may come from a config.
     pub(super) fn validate(&self) -> Result<(), DataProblem> {
         #[cfg(feature = "image-folder")]
-        if let Some(Err(error)) = self.images.as_ref().map(Images::validate) {
+        if let Some(Err(error)) = self.images.as_ref().map(ImageColumn::validate) {
             return Err(DataProblem::InvalidOption { option: "images", reason: error.to_string() });
         }
         Ok(())

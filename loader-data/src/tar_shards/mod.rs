@@ -5,8 +5,6 @@
 
 mod dataset;
 mod decoding;
-#[cfg(feature = "image-folder")]
-mod images;
 mod indexed;
 mod input;
 mod members;

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-#[cfg(feature = "image-folder")]
-use super::images::Images;
 use super::{EXTENSIONS, IndexedTar, MAX_SAMPLE_BYTES, TarShards, decoding::Decoding, indexed};
 use crate::{
     error::DataError,
@@ -22,7 +20,6 @@ format_options! {
     /// let text = r#"{
     ///     "path": "train-{000..002}.tar",
     ///     "rename": {"image": ["jpg", "png"]},
-    ///     "images": {"transform": [{"resize": {"size": 256}}], "dtype": "uint8"},
     ///     "fields": ["image", "cls"],
     ///     "shuffle_files": true
     /// }"#;
@@ -40,9 +37,6 @@ format_options! {
         /// Sets whether members are decoded by their extension, see [`TarShards::decode`]. The default is
         /// true.
         decode: bool = true,
-        // How images are decoded; a program uses `TarShards::decode_images`.
-        #[cfg(feature = "image-folder")]
-        images: Option<Images> = None,
         /// Sets where the index for random access is stored; by default in the user's cache folder.
         index: IndexPlace = IndexPlace::Cache,
         /// Sets whether each epoch reads the files in another order, see [`TarShards::shuffle_files`].
@@ -58,11 +52,9 @@ impl TarOptions {
     /// Opens the files as a stream.
     ///
     /// # Errors
-    /// As for [`TarShards::open`]. Also returns an error if the transform of `images` is invalid.
+    /// As for [`TarShards::open`].
     pub fn open(&self) -> Result<TarShards<Record>, DataError> {
-        let decoding = self.decoding();
-        decoding.validate().map_err(|problem| self.source.error(problem))?;
-        let shards = TarShards::new(self.source.files(&EXTENSIONS)?, decoding)
+        let shards = TarShards::new(self.source.files(&EXTENSIONS)?, self.decoding())
             .index(self.index.clone())
             .shuffle_files(self.shuffle_files)
             .allow_missing_end(self.allow_missing_end)
@@ -93,7 +85,7 @@ impl TarOptions {
             renamed: self.rename.clone().into_iter().collect(),
             by_extension: self.decode,
             #[cfg(feature = "image-folder")]
-            images: self.images.clone(),
+            images: None,
         }
     }
 }

@@ -6,6 +6,7 @@ mod arrow;
 mod changed;
 mod csv;
 mod everywhere;
+mod images;
 mod json_lines;
 mod parquet;
 #[cfg(feature = "cloud")]

@@ -116,9 +116,6 @@ fn fields_are_selected_renamed_and_typed() {
     let options: TarOptions = serde_json::from_str(&text).unwrap();
     assert_eq!(all(&options.open().unwrap()).remove(3).unwrap().get("cls"), Some(&3i32.into()));
     assert!(serde_json::from_str::<TarOptions>(r#"{"path": "a.tar", "compression": "gzip"}"#).is_err());
-    let images = r#"{"path": "a.tar", "images": {"transform": [{"resize": {"size": 0}}], "dtype": "uint8"}}"#;
-    let refused = serde_json::from_str::<TarOptions>(images).unwrap().open().unwrap_err();
-    assert!(matches!(refused.problem, DataProblem::InvalidOption { option: "images", .. }), "{refused}");
 }
 
 #[test]

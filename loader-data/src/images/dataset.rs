@@ -1,0 +1,211 @@
+//! The dataset [`ImageRecords`].
+
+use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
+use serde::{Deserialize, Serialize};
+
+use super::{ImageColumn, column::path_of};
+use crate::{
+    error::{DataError, DataProblem, Position, Result},
+    record::Record,
+};
+
+/// The records of a dataset, of any format, whose encoded images are decoded: the fields that an [`ImageColumn`] is
+/// given for become tensors of shape `[3, height, width]`. It is map-style if `D` is, and iterable if `D` is.
+///
+/// Random transforms draw from the sample's own generator, one column after the other, so that images look the same
+/// with any number of workers. To shuffle a stream in a buffer, give the shuffled stream as `D`: the buffer then holds
+/// encoded images.
+///
+/// # Errors
+/// If an image cannot be decoded, its sample fails with a [`DataError`] that names the column, the path of the image
+/// if the record has it, and the index of the record.
+///
+/// # Examples
+/// ```
+/// use loader_core::{DataLoader, IterableDataset};
+/// use loader_data::{FieldOptions, ImageColumn, ImageRecords, TarShards, Transform};
+///
+/// # std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tar"))?;
+/// let shards = TarShards::open("photos.tar")?.fields(FieldOptions::new().select(["jpg", "cls"]));
+/// let column = ImageColumn::f32(Transform::standard_train(64))?;
+/// let images = ImageRecords::new(shards.shuffle_buffer(100), [("jpg", column)]);
+/// let batch = DataLoader::stream(images).batch_size(4).build()?.iter()?.next().unwrap()?;
+/// assert_eq!(batch.tensor::<f32>("jpg")?.shape(), [4, 3, 64, 64]);
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ImageRecords<D> {
+    dataset: D,
+    columns: Vec<(String, ImageColumn)>,
+}
+
+impl<D> ImageRecords<D> {
+    /// Decodes `columns` in the records of `dataset`.
+    pub fn new<N: Into<String>>(dataset: D, columns: impl IntoIterator<Item = (N, ImageColumn)>) -> Self {
+        Self { dataset, columns: columns.into_iter().map(|(name, column)| (name.into(), column)).collect() }
+    }
+
+    /// Decodes the images in `record`, which has the given index.
+    fn decode(&self, mut record: Record, index: u64, rng: &mut ChaCha8Rng) -> Result<Record> {
+        for (name, column) in &self.columns {
+            let decoded = match record.get(name) {
+                Some(value) => column.decode_value(name, value, rng),
+                None => {
+                    let available = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+                    Err(DataProblem::MissingField { field: name.clone(), available })
+                }
+            };
+            let decoded = decoded.map_err(|problem| {
+                let path = path_of(&record, name).map_or_else(String::new, |path| format!(" (`{path}`)"));
+                DataError::new(format!("image `{name}`{path}"), problem).at(Position::Row(index))
+            })?;
+            record.set(name.as_str(), decoded);
+        }
+        Ok(record)
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.columns.iter().try_for_each(|(name, column)| {
+            column.validate().map_err(|error| {
+                let problem = DataProblem::InvalidOption { option: "images", reason: error.to_string() };
+                DataError::new(format!("image `{name}`"), problem)
+            })
+        })
+    }
+
+    /// Draws the seed of the samples of a shard. Without columns nothing is drawn.
+    fn seed(&self, cx: &mut SampleContext) -> [u8; 32] {
+        let mut seed = [0; 32];
+        if !self.columns.is_empty() {
+            cx.rng().fill_bytes(&mut seed);
+        }
+        seed
+    }
+}
+
+impl<D: Dataset<Sample = Record>> Dataset for ImageRecords<D> {
+    type Sample = Record;
+
+    fn len(&self) -> usize {
+        self.dataset.len()
+    }
+
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
+        let record = self.dataset.get(index, cx)?;
+        Ok(self.decode(record, index as u64, cx.rng())?)
+    }
+
+    fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
+        let records = self.dataset.get_many(indices, cx)?;
+        let decode = |(record, &index): (Record, &usize)| {
+            cx.set_index(index);
+            Ok(self.decode(record, index as u64, cx.rng())?)
+        };
+        records.into_iter().zip(indices).map(decode).collect()
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.validate()?;
+        self.dataset.setup(cx)
+    }
+
+    /// Returns the fingerprint of the inner dataset: images do not change which samples there are.
+    fn fingerprint(&self) -> String {
+        self.dataset.fingerprint()
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers()
+    }
+}
+
+impl<D: IterableDataset<Sample = Record>> IterableDataset for ImageRecords<D> {
+    type Sample = Record;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Record>> + Send> {
+        let seed = self.seed(cx);
+        Ok(Decoded { images: self, records: self.dataset.iter(shard, cx)?, seed, position: 0 })
+    }
+
+    fn iter_at(
+        &self,
+        shard: Shard,
+        position: u64,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<Record>> + Send>> {
+        let seed = self.seed(cx);
+        let records = self.dataset.iter_at(shard, position, cx)?;
+        Ok(records.map(|records| Decoded { images: self, records, seed, position }))
+    }
+
+    fn len(&self) -> Option<usize> {
+        self.dataset.len()
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.validate()?;
+        self.dataset.setup(cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        self.dataset.fingerprint()
+    }
+
+    fn layers(&self) -> u8 {
+        self.dataset.layers()
+    }
+}
+
+impl<D: SnapshotDataset<Sample = Record>> SnapshotDataset for ImageRecords<D> {
+    /// Number of records that were read, and the snapshot of the inner dataset.
+    type Snapshot = (u64, D::Snapshot);
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = Self::Snapshot> + Send>
+    {
+        let seed = self.seed(cx);
+        let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
+        let records = self.dataset.iter_from(shard, cx, snapshot)?;
+        Ok(Decoded { images: self, records, seed, position })
+    }
+}
+
+/// The records of a shard, with their images decoded.
+struct Decoded<'a, D, I> {
+    images: &'a ImageRecords<D>,
+    records: I,
+    /// Seed of the random numbers of the samples.
+    seed: [u8; 32],
+    /// Number of records that were read.
+    position: u64,
+}
+
+impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, I> {
+    type Item = anyhow::Result<Record>;
+
+    fn next(&mut self) -> Option<anyhow::Result<Record>> {
+        let record = self.records.next()?;
+        // Each record has random numbers of its own, so that they are the same after a resume.
+        let mut rng = ChaCha8Rng::from_seed(self.seed);
+        rng.set_stream(self.position);
+        self.position += 1;
+        Some(record.and_then(|record| Ok(self.images.decode(record, self.position - 1, &mut rng)?)))
+    }
+}
+
+impl<D, I: SnapshotIterator<Item = anyhow::Result<Record>>> SnapshotIterator for Decoded<'_, D, I> {
+    type Snapshot = (u64, I::Snapshot);
+
+    fn snapshot(&self) -> anyhow::Result<Self::Snapshot> {
+        Ok((self.position, self.records.snapshot()?))
+    }
+}
