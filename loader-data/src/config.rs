@@ -253,6 +253,7 @@ formats! {
         "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
         "arrow" Arrow(crate::ArrowOptions).open -> crate::Arrow;
         "csv" Csv(crate::CsvOptions).open -> crate::Csv;
+        "audio-folder" AudioFolder(crate::AudioFolderOptions).open_records -> crate::AudioRecords;
         "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
         "parquet" Parquet(crate::ParquetOptions).open -> crate::Parquet;
         "image-table" ImageTable(crate::ImageTableOptions).open -> crate::ImageTable;
@@ -314,6 +315,7 @@ impl RecordConfig {
                 options.source.files(&[csv_files::EXTENSIONS, csv_files::STREAM_EXTENSIONS].concat())
             }
             Self::ImageTable(options) => options.files(),
+            Self::AudioFolder(options) => options.files(),
             Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
             Self::JsonLinesStream(options) => options.source.files(&stream_extensions),
             Self::Parquet(options) | Self::ParquetStream(options) => {

@@ -182,6 +182,20 @@ pub enum DataProblem {
     #[cfg(feature = "image-folder")]
     #[error("{0}")]
     Image(#[from] crate::ImageProblem),
+    /// A file of a folder with one sub-folder per class is in none of these.
+    #[error("is in no class folder of {folder}; move it into the sub-folder of its class")]
+    NoClass {
+        /// The folder, as in a message.
+        folder: String,
+    },
+    /// A class folder has no files with one of the format's extensions.
+    #[error("the class folder `{class}` has no files with the extension {extensions}; add some or remove it")]
+    EmptyClass {
+        /// Name of the class folder.
+        class: String,
+        /// The extensions, such as `.wav or .flac`.
+        extensions: String,
+    },
     /// A part of the file is larger than the limit, which keeps a damaged file from taking all memory.
     #[error("has {len} bytes (maximum: {max}); raise `{option}` if that is right")]
     TooLarge {

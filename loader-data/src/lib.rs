@@ -40,6 +40,8 @@ mod arrays;
 mod arrow_files;
 #[cfg(any(feature = "arrow", feature = "parquet"))]
 mod arrow_rows;
+#[cfg(feature = "audio")]
+mod audio;
 #[cfg(feature = "formats")]
 mod config;
 #[cfg(feature = "csv")]
@@ -89,6 +91,8 @@ mod tokens;
 pub use arrays::{ArrayFormat, Arrays, ArraysOptions};
 #[cfg(feature = "arrow")]
 pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
+#[cfg(feature = "audio")]
+pub use audio::{AudioFolder, AudioFolderOptions, AudioRecords, AudioTransform};
 #[cfg(feature = "formats")]
 pub use config::{
     FormatDataset, FormatStream, RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records,

@@ -3,6 +3,7 @@
 
 mod arrays;
 mod arrow;
+mod audio;
 mod changed;
 mod csv;
 mod everywhere;
