@@ -252,11 +252,11 @@ formats! {
     maps: {
         "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
         "arrow" Arrow(crate::ArrowOptions).open -> crate::Arrow;
-        "csv" Csv(crate::CsvOptions).open -> crate::Csv;
         "audio-folder" AudioFolder(crate::AudioFolderOptions).open_records -> crate::AudioRecords;
+        "csv" Csv(crate::CsvOptions).open -> crate::Csv;
+        "image-table" ImageTable(crate::ImageTableOptions).open -> crate::ImageTable;
         "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
         "parquet" Parquet(crate::ParquetOptions).open -> crate::Parquet;
-        "image-table" ImageTable(crate::ImageTableOptions).open -> crate::ImageTable;
         "indexed-tar" IndexedTar(crate::TarOptions).open_indexed -> crate::IndexedTar;
         "tokens" Tokens(crate::TokensOptions).open -> crate::TokenRecords;
     }
