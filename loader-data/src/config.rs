@@ -98,8 +98,8 @@ macro_rules! formats {
             fn without_images(&self) -> Result<(Self, Vec<(String, ImageColumn)>), DataError> {
                 let mut config = self.clone();
                 let images = match &mut config {
-                    $(Self::$map(options) => options.source.take_images(),)*
-                    $(Self::$stream(options) => options.source.take_images(),)*
+                    $(Self::$map(options) => options.take_images(),)*
+                    $(Self::$stream(options) => options.take_images(),)*
                 }?;
                 Ok((config, images))
             }

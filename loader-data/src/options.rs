@@ -173,6 +173,12 @@ macro_rules! format_options {
 
             #[cfg(feature = "formats")]
             #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
+            pub(crate) fn take_images(&mut self) -> crate::error::Result<Vec<(String, crate::ImageColumn)>> {
+                self.source.take_images()
+            }
+
+            #[cfg(feature = "formats")]
+            #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
             pub(crate) fn set_files(&mut self, files: Vec<std::path::PathBuf>) -> bool {
                 self.source.path = files;
                 true

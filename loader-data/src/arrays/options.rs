@@ -123,6 +123,11 @@ impl ArraysOptions {
     }
 
     #[cfg(feature = "formats")]
+    pub(crate) fn take_images(&mut self) -> crate::error::Result<Vec<(String, crate::ImageColumn)>> {
+        self.source.take_images()
+    }
+
+    #[cfg(feature = "formats")]
     pub(crate) fn start_at(&mut self, folder: &Path) {
         self.source.start_at(folder);
         self.files.values_mut().for_each(|Patterns(paths)| crate::options::start_at(paths, folder));

@@ -144,6 +144,12 @@ impl AudioFolderOptions {
         }
     }
 
+    /// Returns nothing: a sample has no images.
+    #[cfg(feature = "formats")]
+    pub(crate) fn take_images(&self) -> Result<Vec<(String, crate::ImageColumn)>> {
+        Ok(Vec::new())
+    }
+
     #[cfg(feature = "formats")]
     pub(crate) fn start_at(&mut self, folder: &Path) {
         crate::options::start_at(std::slice::from_mut(&mut self.path), folder);
