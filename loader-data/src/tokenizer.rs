@@ -8,6 +8,7 @@ use std::{
 
 use loader_core::Tensor;
 use serde::{Deserialize, Serialize};
+use tokenizers::ModelWrapper;
 
 use crate::{
     error::{DataError, DataProblem, Result},
@@ -19,7 +20,7 @@ use crate::{
 ///
 /// The ids are those of the Python package `tokenizers`, with the normalisation, truncation and padding that
 /// the file says. The expressions in the file are matched by the crate `fancy-regex` instead of Oniguruma,
-/// which is a C library.
+/// which is a C library. A file with the option `dropout` is refused, because its ids are random.
 ///
 /// # Examples
 /// ```
@@ -109,8 +110,19 @@ impl Tokenizer {
     fn parsed(&self) -> Result<&tokenizers::Tokenizer> {
         if self.parsed.get().is_none() {
             let parsed = tokenizers::Tokenizer::from_bytes(self.json.as_slice());
+            let parsed = parsed.map_err(|error| self.error(error))?;
+            if let ModelWrapper::BPE(model) = parsed.get_model()
+                && model.dropout.is_some_and(|dropout| dropout > 0.0)
+            {
+                let reason = "it drops merges at random (`dropout`), so that no run gives the same tokens again; \
+                              set `dropout` to null in the file";
+                return Err(DataError::new(
+                    format!("`{}`", self.file),
+                    DataProblem::Unsupported(reason.to_owned()),
+                ));
+            }
             // If another thread was faster, both have parsed the same.
-            drop(self.parsed.set(Arc::new(parsed.map_err(|error| self.error(error))?)));
+            drop(self.parsed.set(Arc::new(parsed)));
         }
         Ok(self.parsed.get().expect("it was set above"))
     }
@@ -171,6 +183,12 @@ mod tests {
             assert!(matches!(error.problem, DataProblem::Malformed { .. }), "{error}");
             assert!(error.to_string().contains("tokenizer.json"), "{error}");
         }
+        let random = String::from_utf8(whole).unwrap().replace("\"dropout\":null", "\"dropout\":0.1");
+        let error = refusal(random.as_bytes());
+        assert!(
+            matches!(&error.problem, DataProblem::Unsupported(reason) if reason.contains("dropout")),
+            "{error}"
+        );
         let missing = Tokenizer::open(folder.path().join("other.json")).unwrap_err();
         assert!(matches!(missing.problem, DataProblem::NotFound), "{missing}");
     }
