@@ -21,14 +21,15 @@ pub(crate) use stored::{Kind, check, load, store};
 #[serde(rename_all = "kebab-case")]
 pub enum IndexPlace {
     /// In `loader/index` in the user's cache folder: `$XDG_CACHE_HOME`, or `~/.cache`. Files of less than 1
-    /// MiB get no stored index: it takes as long to read as to make.
+    /// MiB get no stored index: reading the index would take as long as making it.
     #[default]
     Cache,
     /// Beside the data file, with `.index` appended to its name.
     Beside,
-    /// In this folder, which is created. Programs and machines that read the same paths can share it.
+    /// In this folder, which is created if it does not exist. Programs and machines that read the same paths
+    /// can share it.
     Folder(PathBuf),
-    /// Nowhere: made each time that the dataset is opened.
+    /// Nowhere: the index is made each time that the dataset is opened.
     None,
 }
 
@@ -48,13 +49,13 @@ pub struct StoredIndex {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum IndexStatus {
-    /// It is used.
+    /// The dataset uses the index.
     Current,
-    /// There is none.
+    /// The index does not exist.
     Missing,
-    /// It was made from another version of the data file, or for another format.
+    /// The index was made from another version of the data file, or for another format.
     Stale,
-    /// It is no index, or its checksum is wrong, or it cannot be read.
+    /// The file is not an index, its checksum is wrong, or it cannot be read.
     Damaged,
     /// No index of this file is stored: the file is too small, or [`IndexPlace`] has no place for it.
     NotStored,

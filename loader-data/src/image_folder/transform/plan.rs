@@ -24,11 +24,11 @@ pub(super) struct Plan {
 /// The part of the scaled source that is inside the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Visible {
-    /// That part, on the scaled source.
+    /// The part, in pixels of the scaled source.
     pub(super) area: Area,
-    /// Its left edge in the window.
+    /// Left edge of the part in the window.
     pub(super) at_x: u32,
-    /// Its upper edge in the window.
+    /// Upper edge of the part in the window.
     pub(super) at_y: u32,
 }
 
