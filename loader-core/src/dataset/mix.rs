@@ -135,8 +135,8 @@ impl<D: SnapshotDataset> SnapshotDataset for MixDataset<D> {
         let mut lanes = Vec::new();
         let mut progress = None;
         if let Some(snapshot) = snapshot {
-            let is_valid = snapshot.lanes.len() == self.streams.len()
-                && snapshot.progress.taken.len() == self.streams.len();
+            let is_valid =
+                snapshot.lanes.len() == self.streams.len() && snapshot.progress.fits(self.streams.len());
             ensure!(is_valid, "the snapshot of the mix is of another number of datasets");
             progress = Some(snapshot.progress);
             for (stream, (pass, bytes)) in snapshot.lanes.into_iter().enumerate() {

@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     /// Number of samples given.
     position: u64,
     /// Number of samples that each dataset has given.
-    pub(crate) taken: Vec<u64>,
+    taken: Vec<u64>,
     /// For each dataset, whether it has been read to its end.
     ended: Vec<bool>,
     /// `position` and `taken` at the beginning of the phase.
@@ -35,6 +35,16 @@ pub(crate) struct Progress {
     is_over: bool,
     /// Number of words drawn from the generator.
     drawn: u64,
+}
+
+impl Progress {
+    /// True if this can be the progress of a mix of `count` datasets.
+    pub(crate) fn fits(&self, count: usize) -> bool {
+        let Self { position, taken, ended, start, base, .. } = self;
+        [taken.len(), ended.len(), base.len()] == [count; 3]
+            && start <= position
+            && base.iter().zip(taken).all(|(base, taken)| base <= taken)
+    }
 }
 
 /// A part of an epoch in which the weights stay the same. It is computed from the progress.
