@@ -64,7 +64,9 @@ fn killed_while_it_starts_its_workers() {
         main.kill().unwrap();
         main.wait().unwrap();
         assert_soon(family.assert_gone());
-        assert!(family.running().is_empty(), "a worker appeared afterwards");
+        // A worker that main had begun to start may appear only now. It must end too.
+        thread::sleep(Duration::from_millis(5));
+        assert_soon(family.assert_gone());
     }
 }
 
