@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Value, names::Name};
 
-/// A batch of [`Record`]s: one [`Column`] for each field, in the order of the first record.
+/// A batch of [`Record`](crate::Record)s: one [`Column`] for each field, in the order of the first record.
 ///
 /// # Examples
 /// ```
