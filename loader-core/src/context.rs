@@ -8,7 +8,10 @@ use std::{
 
 use rand::{Rng, rngs::ChaCha8Rng};
 
-use crate::random::{self, Purpose};
+use crate::{
+    dataset_memory::DatasetMemory,
+    random::{self, Purpose},
+};
 
 /// Identifies the worker that a dataset runs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +53,7 @@ impl WorkerInfo {
 #[derive(Debug)]
 pub struct SampleContext {
     worker: Option<WorkerInfo>,
+    memory: DatasetMemory,
     epoch: u64,
     index: usize,
     shard: Option<Shard>,
@@ -99,6 +103,7 @@ impl SampleContext {
         let many = Many::Unasked;
         Self {
             worker,
+            memory: DatasetMemory::default(),
             epoch,
             index: 0,
             offset: 0,
@@ -127,7 +132,8 @@ impl SampleContext {
     pub(crate) fn for_layer(&self, layer: u8) -> Self {
         let base_layer = self.base_layer.wrapping_add(layer);
         let has_drawn = AtomicBool::new(false);
-        Self { rng: None, has_drawn, worker: self.worker.clone(), base_layer, layer: base_layer, ..*self }
+        let (worker, memory) = (self.worker.clone(), self.memory.clone());
+        Self { rng: None, has_drawn, worker, memory, base_layer, layer: base_layer, ..*self }
     }
 
     /// Creates the context of lane `lane` of interleaved streams, which reads `shard` of stream `stream`. No
@@ -146,6 +152,7 @@ impl SampleContext {
             rng: None,
             has_drawn,
             worker,
+            memory: self.memory.clone(),
             key,
             epoch_key,
             shard: Some(shard),
@@ -264,6 +271,16 @@ impl SampleContext {
     /// The shard of an iterable dataset that is being read; `None` for a map-style dataset.
     pub fn shard(&self) -> Option<Shard> {
         self.shard
+    }
+
+    /// Sets from what the dataset reserves the memory that it keeps. Without this call, it has no limit.
+    pub(crate) fn with_memory(self, memory: DatasetMemory) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// The memory that the dataset may keep from one sample to the next.
+    pub fn memory(&self) -> &DatasetMemory {
+        &self.memory
     }
 
     /// Sets for which dataset [`is_collated`](Self::is_collated) returns true: the outermost one, of type `D`, if

@@ -64,6 +64,7 @@ pub mod config;
 mod context;
 mod coordinator;
 mod dataset;
+mod dataset_memory;
 mod digest;
 mod error;
 mod exit;
@@ -101,6 +102,7 @@ pub use dataset::{
     IterableDataset, LengthBatch, LengthBatchesDataset, Map, MixDataset, PackedDataset, ShuffleBuffer,
     SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
 };
+pub use dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation};
 pub use digest::Digest;
 pub use error::{Error, UserFailure};
 pub use exit::{ExitCause, WorkerActivity, WorkerExit};

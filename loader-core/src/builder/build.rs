@@ -133,7 +133,8 @@ where
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
-        self.kind.set_on_bad_sample(settings.options.on_bad_sample.unwrap_or_else(default::on_bad_sample));
+        let on_bad_sample = settings.options.on_bad_sample.unwrap_or_else(default::on_bad_sample);
+        self.kind.set_options(on_bad_sample, settings.memory()?.datasets, epochs.workers);
         let pinner =
             pinning::open(settings.options.pin_memory.unwrap_or_else(default::pin_memory), &settings.warn);
         let is_torch = settings.options.order == Some(Order::Torch);
@@ -218,7 +219,7 @@ where
         memory_limit: epochs.memory_limit,
         warn: settings.warn.clone(),
     };
-    let slots = SlotPool::pinned(settings.shared_memory_limit(), pinner);
+    let slots = SlotPool::pinned(settings.memory()?.slots, pinner);
     let stay = settings.options.persistent_workers.unwrap_or_else(default::persistent_workers);
     Ok(Loading::Workers { launch: Arc::new(launch), slots, epochs, idle: stay.then(IdleTeam::default) })
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// The default of `shared_memory_limit`: half of the memory that this process may use, as the kernel's
+/// The default of `memory_limit`: half of the memory that this process may use, as the kernel's
 /// default for a tmpfs. That is the machine's memory, or the limit of the process's control group if that is
 /// lower.
 pub(super) fn default_limit() -> u64 {

@@ -50,7 +50,7 @@ impl<K> Builder<K> {
 
 impl<D: Dataset> Builder<MapStyle<D>> {
     pub(crate) fn map_style(dataset: D) -> Self {
-        Self::new(MapStyle { dataset, on_bad_sample: OnBadSample::Error, draws_from_all: false })
+        Self::new(MapStyle { dataset, on_bad_sample: OnBadSample::Error, draws_from_all: false, memory: 0 })
     }
 }
 
@@ -62,6 +62,7 @@ impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
             layout: ShardLayout::default(),
             snapshot_every: 1,
             on_bad_sample: OnBadSample::Error,
+            memory: 0,
         })
     }
 }
@@ -148,8 +149,8 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
-        let Iterable { dataset: Plain(dataset), layout, snapshot_every, on_bad_sample } = kind;
-        let kind = Iterable { dataset: Snapshots(dataset), layout, snapshot_every, on_bad_sample };
+        let Iterable { dataset: Plain(dataset), layout, snapshot_every, on_bad_sample, memory } = kind;
+        let kind = Iterable { dataset: Snapshots(dataset), layout, snapshot_every, on_bad_sample, memory };
         Builder { kind, collate, worker_init, settings }
     }
 }
@@ -263,9 +264,25 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
+    /// Sets how many bytes of data the loader may hold in all of its processes together, at least 131,072:
+    /// shared memory for batches, of which [`shared_memory_limit`](Self::shared_memory_limit) may be used, and
+    /// what datasets keep, such as decoded row groups and caches ([`DatasetMemory`](crate::DatasetMemory)),
+    /// which may have the rest. By default, it is half of the memory that the process may use: the machine's, or
+    /// its control group's limit if that is lower; or, if `shared_memory_limit` is set, that limit and a quarter
+    /// of that memory.
+    ///
+    /// The limit does not bound memory that the loader does not know of, such as the program code of the workers
+    /// and what a dataset needs while it loads a sample; see
+    /// [`worker_memory_limit`](Self::worker_memory_limit).
+    #[must_use]
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        self.settings.options.memory_limit = Some(bytes);
+        self
+    }
+
     /// Sets the max bytes of shared memory for batches, at least 65,536. All iterators of the loader share
-    /// it, and batches that the program holds count. By default, it is half of the memory that the process
-    /// may use: the machine's, or its control group's limit if that is lower.
+    /// it, and batches that the program holds count. By default, it is half of
+    /// [`memory_limit`](Self::memory_limit).
     #[must_use]
     pub fn shared_memory_limit(mut self, bytes: u64) -> Self {
         self.settings.options.shared_memory_limit = Some(bytes);

@@ -40,6 +40,15 @@ pub(super) struct Settings {
     pub(super) warn: Warn,
 }
 
+/// How many bytes of data a loader may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Memory {
+    /// In shared memory for batches.
+    pub(super) slots: u64,
+    /// By the dataset, in all workers together.
+    pub(super) datasets: u64,
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -56,9 +65,32 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Maximum bytes of shared memory.
-    pub(super) fn shared_memory_limit(&self) -> u64 {
-        self.options.shared_memory_limit.unwrap_or_else(memory::default_limit)
+    /// Divides `memory_limit`.
+    ///
+    /// # Errors
+    /// Returns an error if it or `shared_memory_limit` is too small, or if nothing is left for the datasets.
+    pub(super) fn memory(&self) -> Result<Memory, Error> {
+        const MIN: u64 = FIRST_LEN as u64;
+        let LoaderOptions { memory_limit, shared_memory_limit, .. } = self.options;
+        let check = |option, limit: Option<u64>, min| match limit {
+            Some(limit) if limit < min => {
+                invalid(option, format!("{limit} bytes are too few for a batch; use {min} or more"))
+            }
+            _ => Ok(()),
+        };
+        check("memory_limit", memory_limit, 2 * MIN)?;
+        check("shared_memory_limit", shared_memory_limit, MIN)?;
+        let limit = memory_limit.unwrap_or_else(memory::default_limit);
+        match (memory_limit, shared_memory_limit) {
+            (Some(limit), Some(slots)) if slots >= limit => {
+                let problem = format!(
+                    "{slots} bytes leave nothing of memory_limit ({limit} bytes) for datasets; use less"
+                );
+                invalid("shared_memory_limit", problem)
+            }
+            (Some(limit), Some(slots)) => Ok(Memory { slots, datasets: limit - slots }),
+            (_, slots) => Ok(Memory { slots: slots.unwrap_or(limit / 2), datasets: limit / 2 }),
+        }
     }
 
     pub(super) fn origin(&self, samples: Option<usize>, pipeline: Pipeline) -> Origin {
@@ -122,11 +154,7 @@ impl Settings {
                 format!("a worker cannot start with {limit} bytes; use {MIN_WORKER_MEMORY} or more");
             return invalid("worker_memory_limit", problem);
         }
-        let min = FIRST_LEN as u64;
-        if let Some(limit) = options.shared_memory_limit.filter(|&limit| limit < min) {
-            let problem = format!("{limit} bytes are too few for a batch; use {min} or more");
-            return invalid("shared_memory_limit", problem);
-        }
+        self.memory()?;
         Ok(WorkerOptions {
             workers,
             prefetch_factor: options.prefetch_factor.unwrap_or_else(default::prefetch_factor),
@@ -269,6 +297,28 @@ mod tests {
                 option.name()
             );
             assert_eq!(refused(options).map(|error| error.to_string()), Some(expected));
+        }
+    }
+
+    #[test]
+    fn memory_limit_is_divided_among_slots_and_datasets() {
+        let divided = |memory_limit, shared_memory_limit| {
+            let options = LoaderOptions { memory_limit, shared_memory_limit, ..LoaderOptions::default() };
+            Settings { options, ..Settings::default() }.memory().map_err(|error| error.to_string())
+        };
+        let of_machine = memory::default_limit() / 2;
+        let memory = |slots, datasets| Ok(Memory { slots, datasets });
+        assert_eq!(divided(None, None), memory(of_machine, of_machine));
+        assert_eq!(divided(None, Some(1 << 50)), memory(1 << 50, of_machine));
+        assert_eq!(divided(Some(1 << 20), None), memory(1 << 19, 1 << 19));
+        assert_eq!(divided(Some(1 << 20), Some(1 << 18)), memory(1 << 18, 3 << 18));
+        for (limit, slots, refused) in [
+            (Some(131_071), None, "memory_limit: 131071 bytes are too few"),
+            (None, Some(65_535), "shared_memory_limit: 65535 bytes are too few"),
+            (Some(131_072), Some(131_072), "shared_memory_limit: 131072 bytes leave nothing"),
+        ] {
+            let message = divided(limit, slots).unwrap_err();
+            assert!(message.starts_with(refused), "{message}");
         }
     }
 

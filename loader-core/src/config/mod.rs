@@ -191,6 +191,7 @@ mod tests {
             timeout: Some(Duration::from_secs(30)),
             shards: Some(6),
             pin_memory: Some(true),
+            memory_limit: Some(3_000_000),
             shared_memory_limit: Some(1_000_000),
             on_worker_death: Some(OnWorkerDeath::Fail),
             max_worker_deaths: Some(5),

@@ -27,6 +27,7 @@ use crate::{
     collate::{Collate, Stack},
     context::{SampleContext, Shard, WorkerInfo},
     dataset::{IterableDataset, NotOpened, SnapshotDataset, SnapshotIterator, generator::Generator},
+    dataset_memory::DatasetMemory,
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
     worker_init::WorkerInit,
@@ -41,6 +42,8 @@ pub struct Iterable<O> {
     /// Number of batches of a shard from one snapshot to the next.
     pub(crate) snapshot_every: u64,
     pub(crate) on_bad_sample: OnBadSample,
+    /// Number of bytes that the dataset may keep in each shard. Set by `build()`; 0 before.
+    pub(crate) memory: u64,
 }
 
 /// How an iterable dataset is cut into shards and batches.
@@ -355,6 +358,7 @@ pub(crate) struct ShardFetcher<O, C> {
     layout: ShardLayout,
     snapshot_every: u64,
     on_bad_sample: OnBadSample,
+    memory: u64,
     collate: C,
     seed: u64,
     worker: Option<WorkerInfo>,
@@ -369,9 +373,11 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let Iterable { mut dataset, layout, snapshot_every, on_bad_sample } = iterable;
-        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
-        Ok(Self { dataset: Arc::new(dataset), layout, snapshot_every, on_bad_sample, collate, seed, worker })
+        let Iterable { mut dataset, layout, snapshot_every, on_bad_sample, memory } = iterable;
+        // What a dataset keeps in `setup` belongs to no shard.
+        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), DatasetMemory::default(), hook)?;
+        let dataset = Arc::new(dataset);
+        Ok(Self { dataset, layout, snapshot_every, on_bad_sample, memory, collate, seed, worker })
     }
 
     /// Loads the next batch of `shard`, and opens the shard at `open_at` if it is not open. A panic of user
@@ -511,6 +517,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         let skip = open_at.position.saturating_sub(position);
         let whole = Shard::new(self.layout.first_shard + shard, self.layout.all_shards);
         let cx = SampleContext::for_shard(self.worker.clone(), self.seed, epoch, whole)
+            .with_memory(DatasetMemory::new(self.memory))
             .collated::<O::Dataset>(C::BY_TYPE);
         let wants_snapshot = Arc::new(AtomicBool::new(false));
         let snapshot = snapshot.map(|snapshot| snapshot.bytes.clone());
@@ -544,8 +551,9 @@ impl<O: OpenShard> DatasetKind for Iterable<O> {
         self.dataset.fingerprint()
     }
 
-    fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample) {
+    fn set_options(&mut self, on_bad_sample: OnBadSample, memory: u64, _workers: usize) {
         self.on_bad_sample = on_bad_sample;
+        self.memory = memory / self.layout.shards as u64;
     }
 
     fn open<C: Collate<O::Sample>>(

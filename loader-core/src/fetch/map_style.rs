@@ -20,6 +20,7 @@ use crate::{
     collate::{Collate, Stack},
     context::{SampleContext, WorkerInfo},
     dataset::{Dataset, many},
+    dataset_memory::DatasetMemory,
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
     random::{self, Purpose},
@@ -36,6 +37,8 @@ pub struct MapStyle<D> {
     pub(crate) on_bad_sample: OnBadSample,
     /// True if any sample of the dataset may replace a bad one; false if only samples of its batch may.
     pub(crate) draws_from_all: bool,
+    /// Number of bytes that the dataset may keep in each worker. Set by `build()`; 0 before.
+    pub(crate) memory: u64,
 }
 
 impl<D: Dataset> DatasetKind for MapStyle<D> {
@@ -49,8 +52,9 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
         self.dataset.fingerprint()
     }
 
-    fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample) {
+    fn set_options(&mut self, on_bad_sample: OnBadSample, memory: u64, workers: usize) {
         self.on_bad_sample = on_bad_sample;
+        self.memory = memory / workers.max(1) as u64;
     }
 
     fn open<C: Collate<D::Sample>>(
@@ -73,6 +77,7 @@ pub(crate) struct Fetcher<D, C> {
     collate: C,
     seed: u64,
     worker: Option<WorkerInfo>,
+    memory: DatasetMemory,
     /// False once the dataset has declined `get_many`.
     has_many: AtomicBool,
 }
@@ -86,8 +91,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let MapStyle { mut dataset, on_bad_sample, draws_from_all } = kind;
-        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), hook)?;
+        let MapStyle { mut dataset, on_bad_sample, draws_from_all, memory } = kind;
+        let memory = DatasetMemory::new(memory);
+        set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), memory.clone(), hook)?;
         Ok(Self {
             dataset,
             on_bad_sample,
@@ -95,6 +101,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
             collate,
             seed,
             worker,
+            memory,
             has_many: AtomicBool::new(true),
         })
     }
@@ -174,7 +181,9 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
     }
 
     fn context(&self, epoch: u64) -> SampleContext {
-        SampleContext::for_epoch(self.worker.clone(), self.seed, epoch).collated::<D>(C::BY_TYPE)
+        SampleContext::for_epoch(self.worker.clone(), self.seed, epoch)
+            .with_memory(self.memory.clone())
+            .collated::<D>(C::BY_TYPE)
     }
 
     /// Loads all samples with `get_many`. Returns `None` if the dataset does not have it, if a sample is

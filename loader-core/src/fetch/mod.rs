@@ -23,6 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     collate::{Batch, Collate, CollateError, CollateProblem, Stack},
     context::{SampleContext, WorkerInfo},
+    dataset_memory::DatasetMemory,
     options::OnBadSample,
     panic::{error_to_failure, to_failure},
     worker_init::WorkerInit,
@@ -50,9 +51,10 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     #[doc(hidden)]
     fn fingerprint(&self) -> String;
 
-    /// Sets what happens with samples that cannot be loaded.
+    /// Sets what happens with samples that cannot be loaded, and how many bytes the dataset may keep in all of
+    /// `workers` workers together.
     #[doc(hidden)]
-    fn set_on_bad_sample(&mut self, on_bad_sample: OnBadSample);
+    fn set_options(&mut self, on_bad_sample: OnBadSample, memory: u64, workers: usize);
 
     /// Sets the dataset up in a worker and runs `worker_init`.
     ///
@@ -282,9 +284,10 @@ fn set_up(
     setup: impl FnOnce(&mut SampleContext) -> anyhow::Result<()>,
     seed: u64,
     worker: Option<&WorkerInfo>,
+    memory: DatasetMemory,
     hook: &impl WorkerInit,
 ) -> Result<(), Failure> {
-    let mut cx = SampleContext::for_epoch(worker.cloned(), seed, 0);
+    let mut cx = SampleContext::for_epoch(worker.cloned(), seed, 0).with_memory(memory);
     guarded(Stage::Setup, || setup(&mut cx))?;
     worker.map_or(Ok(()), |worker| guarded(Stage::WorkerInit, || hook.call(worker)))
 }

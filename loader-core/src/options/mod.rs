@@ -190,13 +190,20 @@ options! {
         pin_memory: bool = false => {
             help: "Load batches into page-locked memory, for a GPU; needs the feature `cuda`",
         },
-        /// Maximum bytes of shared memory for batches, at least 65,536; by default half of the memory that
-        /// the process may use.
+        /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the loader
+        /// together, at least 131,072; by default half of the memory that the process may use.
+        memory_limit: u64 => {
+            kind: OptionKind::Bytes,
+            bounds: "at least 131,072",
+            help: "Maximum bytes of batches in shared memory and of what datasets keep, in all workers together",
+            default_note: "half of the memory that this process may use",
+        },
+        /// Maximum bytes of shared memory for batches, at least 65,536; by default half of `memory_limit`.
         shared_memory_limit: u64 => {
             kind: OptionKind::Bytes,
-            bounds: "at least 65,536",
+            bounds: "at least 65,536; below `memory_limit`",
             help: "Maximum bytes of shared memory for batches",
-            default_note: "half of the memory that this process may use",
+            default_note: "half of `memory_limit`",
         },
         /// What happens when a worker dies; [`OnWorkerDeath::Restart`] by default.
         on_worker_death: OnWorkerDeath = OnWorkerDeath::Restart => {
@@ -275,7 +282,8 @@ impl LoaderOptions {
     /// Returns the options that a loader built from these uses: defaults are filled in, and
     /// [`NumWorkers::Auto`] becomes a number.
     ///
-    /// `shared_memory_limit` stays `None` if it is not set, because its default depends on the machine.
+    /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults depend on
+    /// the machine.
     /// Without workers, options that need workers stay `None`. So do options that have no default value:
     /// `rank`, `world_size`, `shards` and `worker_memory_limit`.
     #[must_use]

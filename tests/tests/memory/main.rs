@@ -1,5 +1,6 @@
 //! Limits of memory, descriptors and other resources, and workers that use more and more memory.
 
+mod dataset_memory;
 mod held_batches;
 mod limits;
 mod shared_memory;
