@@ -2,6 +2,8 @@
 
 use std::{fmt, io, time::Duration};
 
+use loader_core::MemoryLimitReached;
+
 /// Why a data file, or a part of it, cannot be loaded.
 ///
 /// When a dataset is opened, it is the error of `open`. Later, a loader reports it as the failure of the batch that
@@ -206,6 +208,9 @@ pub enum DataProblem {
         /// Name of the option that sets the limit.
         option: &'static str,
     },
+    /// The dataset may not keep what it has to keep.
+    #[error(transparent)]
+    MemoryLimit(#[from] MemoryLimitReached),
     /// An option has a value that does not fit the files.
     #[error("option `{option}`: {reason}")]
     InvalidOption {

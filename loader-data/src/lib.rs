@@ -46,6 +46,8 @@ mod audio;
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+mod decoded_cache;
 #[cfg(feature = "records")]
 mod error;
 #[cfg(feature = "image-folder")]

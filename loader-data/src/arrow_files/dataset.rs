@@ -1,17 +1,17 @@
 //! The dataset [`Arrow`].
 
 use std::{
-    collections::VecDeque,
     marker::PhantomData,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use loader_core::{Dataset, SampleContext};
+use loader_core::{Dataset, DatasetMemory, SampleContext};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{ArrowOptions, ArrowStream, body::Body, index::Entry, table::Table};
 use crate::{
+    decoded_cache::DecodedCache,
     error::{DataError, Result},
     record::{FieldOptions, Record},
 };
@@ -56,12 +56,9 @@ pub struct Arrow<R = Record> {
     table: Table,
     cache_bytes: u64,
     #[serde(skip)]
-    cache: Mutex<Cache>,
+    cache: Mutex<DecodedCache<Body>>,
     row: PhantomData<fn() -> R>,
 }
-
-/// Decompressed record batches by their index, those used last first.
-type Cache = VecDeque<(usize, Arc<Body>)>;
 
 impl Arrow<Record> {
     /// Opens the files that `pattern` stands for, with all their columns: a file, a folder (all files in it and its
@@ -95,7 +92,7 @@ impl<R> Arrow<R> {
     ///
     /// # Examples
     /// ```
-    /// use loader_core::{Dataset, SampleContext};
+    /// use loader_core::{Dataset, DatasetMemory, SampleContext};
     /// use loader_data::Arrow;
     ///
     /// #[derive(serde::Deserialize)]
@@ -136,20 +133,18 @@ impl<R> Arrow<R> {
         self.table.columns().iter().map(|(name, kind)| (name.clone(), kind.to_string())).collect()
     }
 
-    /// Opens a record batch, or returns it from the cache.
-    fn body(&self, batch: &Entry) -> Result<Arc<Body>> {
+    /// Opens a record batch, or returns it from the cache, whose bytes are reserved from `memory`.
+    fn body(&self, batch: &Entry, memory: &DatasetMemory) -> Result<Arc<Body>> {
         if !self.table.is_compressed(batch) {
             return self.table.body(batch, false).map(Arc::new);
         }
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = cache.iter().position(|(index, _)| *index == batch.index);
-        let body = match found.and_then(|at| cache.remove(at)) {
-            Some((_, body)) => body,
-            None => Arc::new(self.table.body(batch, false)?),
-        };
-        cache.push_front((batch.index, Arc::clone(&body)));
-        while cache.iter().map(|(_, body)| body.bytes).sum::<u64>() > self.cache_bytes {
-            cache.pop_back();
+        if let Some(body) = cache.get(batch.index) {
+            return Ok(body);
+        }
+        let body = Arc::new(self.table.body(batch, false)?);
+        if let Some(reserved) = cache.make_room(body.bytes, self.cache_bytes, memory) {
+            cache.insert(batch.index, &body, reserved, self.cache_bytes);
         }
         Ok(body)
     }
@@ -194,7 +189,8 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Arrow<R> {
                 .chunk_by(|one, other| one + 1 == *other)
                 .map(|run| run[0] as u64..run[0] as u64 + run.len() as u64)
                 .collect();
-            let read = self.body(&batch).and_then(|body| self.table.read(&batch, &body, &ranges));
+            let read =
+                self.body(&batch, cx.memory()).and_then(|body| self.table.read(&batch, &body, &ranges));
             let rows = read.map_err(|error| self.table.error(&batch, wanted[0], error.problem))?;
             for &place in of_batch {
                 let row = indices[place] - start;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use loader_core::{MemoryLimitReached, MemoryReservation};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowSelection};
 
 use super::{
@@ -106,27 +107,44 @@ pub(super) struct Decoded {
     batches: Vec<Arc<Batch>>,
     /// Number of rows up to the end of each batch.
     ends: Vec<usize>,
-    /// Number of bytes in memory.
-    pub(super) bytes: u64,
+}
+
+/// Why decoded rows cannot stay in memory.
+#[derive(Debug)]
+pub(super) enum NoRoom {
+    /// They have at least so many bytes, more than the limit of the caller.
+    Limit(u64),
+    /// The dataset may not keep them.
+    Memory(MemoryLimitReached),
 }
 
 impl Decoded {
-    /// Decodes all rows of `batches`, of which there must be `rows`.
+    /// Decodes all rows of `batches`, of which there must be `rows`, and which may have `limit` bytes. `reserved` grows
+    /// or shrinks to the bytes that they have in memory.
     ///
     /// # Errors
-    /// Returns an error if they cannot be decoded. `Ok(Err(bytes))` says that they need more than `limit` bytes: at
-    /// least `bytes`.
-    pub(super) fn read(mut batches: Batches, rows: usize, limit: u64) -> Result<Result<Self, u64>> {
-        let mut decoded = Self { batches: Vec::new(), ends: Vec::new(), bytes: 0 };
+    /// Returns an error if they cannot be decoded. `Ok(Err(_))` says why they cannot stay in memory.
+    pub(super) fn read(
+        mut batches: Batches,
+        rows: usize,
+        limit: u64,
+        reserved: &mut MemoryReservation,
+    ) -> Result<Result<Self, NoRoom>> {
+        let mut decoded = Self { batches: Vec::new(), ends: Vec::new() };
+        let mut bytes = 0_u64;
         while let Some(batch) = batches.next() {
             let batch = batch?;
-            decoded.bytes = decoded.bytes.saturating_add(batch.bytes);
-            if decoded.bytes > limit {
-                return Ok(Err(decoded.bytes));
+            bytes = bytes.saturating_add(batch.bytes);
+            if bytes > limit {
+                return Ok(Err(NoRoom::Limit(bytes)));
+            }
+            if let Err(refused) = reserved.grow(bytes.saturating_sub(reserved.bytes())) {
+                return Ok(Err(NoRoom::Memory(refused)));
             }
             decoded.ends.push(decoded.len() + batch.len());
             decoded.batches.push(batch);
         }
+        reserved.shrink_to(bytes);
         match decoded.len() == rows {
             true => Ok(Ok(decoded)),
             false => Err(batches.source.malformed(wrong_rows(decoded.len(), rows))),

@@ -2,6 +2,8 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+use loader_core::DatasetMemory;
+
 use super::{
     batches::{Batches, Decoded, Selection},
     source::malformed,
@@ -9,19 +11,20 @@ use super::{
 };
 use crate::{
     arrow_rows::Batch,
+    decoded_cache::DecodedCache,
     error::{DataError, Result},
 };
 
 /// Row groups of which at least this share of the rows is wanted are decoded as a whole: one in 4.
 const WHOLE: usize = 4;
 
-/// Decoded row groups, those used last first.
+/// Decoded row groups.
 ///
 /// A row group is decoded as a whole if it was read before and would still be in the cache. Random rows of data that
 /// is larger than the cache would otherwise decode a whole row group for each row.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    decoded: VecDeque<(usize, Arc<Decoded>)>,
+    decoded: DecodedCache<Decoded>,
     /// Row groups of which rows were read, and their sizes: as many as the cache could hold.
     seen: VecDeque<(usize, u64)>,
     /// Row groups that are larger than the cache when they are decoded.
@@ -39,23 +42,35 @@ pub(super) enum Found {
 
 impl Cache {
     /// Reads the given rows of row group `index`, in ascending order, each once. The cache holds at most `limit`
-    /// bytes.
+    /// bytes, which it reserves from `memory`.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read.
-    pub(super) fn read(&mut self, table: &Table, index: usize, rows: &[usize], limit: u64) -> Result<Found> {
-        if let Some(at) = self.decoded.iter().position(|(group, _)| *group == index) {
-            let found = self.decoded.remove(at).expect("`position` has found it");
-            let decoded = Arc::clone(&found.1);
-            self.decoded.push_front(found);
+    pub(super) fn read(
+        &mut self,
+        table: &Table,
+        index: usize,
+        rows: &[usize],
+        limit: u64,
+        memory: &DatasetMemory,
+    ) -> Result<Found> {
+        if let Some(decoded) = self.decoded.get(index) {
             return Ok(Found::All(decoded));
         }
         let group = table.group(index);
         let was_seen = self.note(index, group.bytes, limit);
         let is_worth_it = was_seen || rows.len() >= group.rows.div_ceil(WHOLE);
-        if is_worth_it && group.bytes <= limit && !self.too_large.contains(&index) {
-            match Decoded::read(table.read(group, Selection::From(0))?, group.rows, limit)? {
-                Ok(decoded) => return Ok(Found::All(self.keep(index, decoded, limit))),
+        if is_worth_it
+            && !self.too_large.contains(&index)
+            && let Some(mut reserved) = self.decoded.make_room(group.bytes, limit, memory)
+        {
+            let batches = table.read(group, Selection::From(0))?;
+            match Decoded::read(batches, group.rows, limit, &mut reserved)? {
+                Ok(decoded) => {
+                    let decoded = Arc::new(decoded);
+                    self.decoded.insert(index, &decoded, reserved, limit);
+                    return Ok(Found::All(decoded));
+                }
                 Err(_) => self.too_large.push(index),
             }
         }
@@ -72,20 +87,6 @@ impl Cache {
             self.seen.pop_back();
         }
         at.is_some()
-    }
-
-    fn keep(&mut self, index: usize, decoded: Decoded, limit: u64) -> Arc<Decoded> {
-        let decoded = Arc::new(decoded);
-        self.decoded.push_front((index, Arc::clone(&decoded)));
-        while self.bytes() > limit {
-            self.decoded.pop_back();
-        }
-        decoded
-    }
-
-    /// Number of bytes of the decoded row groups.
-    pub(super) fn bytes(&self) -> u64 {
-        self.decoded.iter().map(|(_, decoded)| decoded.bytes).sum()
     }
 }
 

@@ -125,8 +125,9 @@ impl<R> Parquet<R> {
         Ok(Self::new(self.table.with_fields(fields)?, self.cache_bytes))
     }
 
-    /// Sets the max number of bytes of decoded row groups that each worker keeps. The default is 64 MiB. A batch may
-    /// need more while it is loaded: the row groups that were decoded for it stay until its rows are copied.
+    /// Sets the max number of bytes of decoded row groups that each worker keeps, within its part of the loader's
+    /// [`memory_limit`](loader_core::Builder::memory_limit). The default is 64 MiB. A batch may need more while it is
+    /// loaded: the row groups that were decoded for it stay until its rows are copied.
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
@@ -186,7 +187,7 @@ impl<R: DeserializeOwned + Send + 'static> Dataset for Parquet<R> {
             (of_group, rest) = rest.split_at(count);
             let mut wanted: Vec<usize> = of_group.iter().map(|&position| indices[position] - start).collect();
             wanted.dedup();
-            let found = cache.read(&self.table, index, &wanted, self.cache_bytes)?;
+            let found = cache.read(&self.table, index, &wanted, self.cache_bytes, cx.memory())?;
             let mut number = 0;
             for &position in of_group {
                 let row = indices[position] - start;

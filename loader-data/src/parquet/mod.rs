@@ -7,6 +7,7 @@ mod cache;
 mod dataset;
 mod footer;
 mod options;
+mod shuffled;
 mod source;
 mod stream;
 mod table;

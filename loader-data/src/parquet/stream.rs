@@ -8,8 +8,9 @@ use loader_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    batches::{Batches, Decoded, Selection, wrong_rows},
-    blocks::{Drawn, Draws},
+    batches::{Batches, Selection, wrong_rows},
+    blocks::Draws,
+    shuffled::{ShuffledGroups, too_large},
     source::malformed,
     table::{Group, Table},
 };
@@ -99,25 +100,39 @@ impl<R> ParquetStream<R> {
     ///
     /// # Errors
     /// Returns [`DataProblem::TooLarge`] if the `open` largest row groups together have more than
-    /// [`block_bytes`](Self::block_bytes) bytes before compression. If decoded rows need more memory than that, the
-    /// samples of the row group fail with this error.
+    /// [`block_bytes`](Self::block_bytes) bytes before compression.
+    ///
+    /// If that is more than the part of a shard of the loader's
+    /// [`memory_limit`](loader_core::Builder::memory_limit), the first batch of each shard fails. If decoded rows need
+    /// more memory than one of the two limits, the samples of the row group fail.
     ///
     /// # Panics
     /// Panics if `open` is 0.
     pub fn shuffle_blocks(self, open: usize) -> Result<Self, DataError> {
         assert!(open > 0, "at least 1 row group must be open");
+        let len = self.largest(open);
+        match len > self.block_bytes {
+            true => Err(self.refused(open, too_large(len, self.block_bytes))),
+            false => Ok(Self { open: Some(open), ..self }),
+        }
+    }
+
+    /// Returns the number of bytes of the `open` largest row groups, as the files say.
+    fn largest(&self, open: usize) -> u64 {
         let mut sizes: Vec<u64> = (0..self.table.len()).map(|group| self.table.group(group).bytes).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
-        let len = sizes.iter().take(open).copied().fold(0, u64::saturating_add);
-        if len > self.block_bytes {
-            let what = format!("{} open row groups", open.min(sizes.len()));
-            return Err(DataError::new(what, too_large(len, self.block_bytes)));
-        }
-        Ok(Self { open: Some(open), ..self })
+        sizes.iter().take(open).copied().fold(0, u64::saturating_add)
+    }
+
+    fn refused(&self, open: usize, problem: DataProblem) -> DataError {
+        DataError::new(format!("{} open row groups", open.min(self.table.len())), problem)
     }
 
     /// Returns the rows of `shard` after the first `position` rows.
-    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Stream<'_, R>
+    ///
+    /// # Errors
+    /// Returns an error if a shard may not keep the open row groups.
+    fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Result<Stream<'_, R>>
     where
         R: 'static,
     {
@@ -129,16 +144,20 @@ impl<R> ParquetStream<R> {
                 Order::Groups { later, current: None }
             }
             Some(open) => {
+                // Reports before the first row that the limit is too low, and returns the bytes: each row group
+                // reserves its own.
+                let reserved = cx.memory().reserve(self.largest(open));
+                drop(reserved.map_err(|refused| self.refused(open, refused.into()))?);
                 let mut groups: Vec<usize> = groups.collect();
                 shuffle(&mut cx.epoch_rng(), &mut groups);
                 let sizes = shard.of(groups).map(|group| (group, self.table.group(group).rows));
                 let mut draws = Draws::new(cx.rng(), open, sizes);
                 (0..position).try_for_each(|_| draws.next().map(drop));
-                Order::Blocks { draws, decoded: Vec::new(), limit: self.block_bytes }
+                Order::Blocks(ShuffledGroups::new(draws, self.block_bytes, cx.memory().clone()))
             }
         };
         let samples = self.table.samples(cx.is_collated::<Self>());
-        Stream { table: &self.table, samples, position, order, row: PhantomData }
+        Ok(Stream { table: &self.table, samples, position, order, row: PhantomData })
     }
 }
 
@@ -155,10 +174,6 @@ fn skip(table: &Table, groups: &mut VecDeque<(usize, usize)>, mut count: u64) {
     }
 }
 
-fn too_large(len: u64, max: u64) -> DataProblem {
-    DataProblem::TooLarge { len, max, option: "block_bytes" }
-}
-
 impl<R: DeserializeOwned + Send + 'static> IterableDataset for ParquetStream<R> {
     type Sample = R;
 
@@ -167,7 +182,7 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for ParquetStream<R> 
         shard: Shard,
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
-        Ok(self.at(shard, 0, cx))
+        Ok(self.at(shard, 0, cx)?)
     }
 
     fn iter_at(
@@ -176,7 +191,7 @@ impl<R: DeserializeOwned + Send + 'static> IterableDataset for ParquetStream<R> 
         position: u64,
         cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
-        Ok(Some(self.at(shard, position, cx)))
+        Ok(Some(self.at(shard, position, cx)?))
     }
 
     fn len(&self) -> Option<usize> {
@@ -199,7 +214,7 @@ impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for ParquetStream<R> 
         cx: &mut SampleContext,
         snapshot: Option<u64>,
     ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = u64> + Send> {
-        Ok(self.at(shard, snapshot.unwrap_or(0), cx))
+        Ok(self.at(shard, snapshot.unwrap_or(0), cx)?)
     }
 }
 
@@ -220,12 +235,7 @@ enum Order {
         current: Option<Current>,
     },
     /// At random among a few open row groups.
-    Blocks {
-        draws: Draws,
-        /// The row groups of which rows were drawn, or why they cannot be decoded.
-        decoded: Vec<(usize, Result<Decoded, String>)>,
-        limit: u64,
-    },
+    Blocks(ShuffledGroups),
 }
 
 /// A row group that is read in order.
@@ -258,14 +268,7 @@ impl<R: DeserializeOwned + 'static> Iterator for Stream<'_, R> {
                 let group = table.group(index);
                 *current = Some(Current { group, row, batches: None, batch: None, at: 0, failed: None });
             },
-            Order::Blocks { draws, decoded, limit } => {
-                let drawn = draws.next()?;
-                let sample = draw(table, samples, decoded, drawn, *limit);
-                if drawn.is_last {
-                    decoded.retain(|(group, _)| *group != drawn.group);
-                }
-                sample
-            }
+            Order::Blocks(groups) => groups.next(table, samples)?,
         };
         self.position += 1;
         Some(sample.map_err(anyhow::Error::from))
@@ -311,45 +314,5 @@ impl Current {
         };
         let ended = || table.error(self.group, row, malformed(wrong_rows(row, self.group.rows)));
         batches.next().unwrap_or_else(|| Err(ended()))
-    }
-}
-
-/// Returns the row that was drawn, and decodes its row group if it is the first one.
-fn draw<R: DeserializeOwned + 'static>(
-    table: &Table,
-    samples: &Samples,
-    decoded: &mut Vec<(usize, Result<Decoded, String>)>,
-    drawn: Drawn,
-    limit: u64,
-) -> Result<R> {
-    let group = table.group(drawn.group);
-    let position = match decoded.iter().position(|(group, _)| *group == drawn.group) {
-        Some(position) => position,
-        None => {
-            let used: u64 =
-                decoded.iter().filter_map(|(_, decoded)| decoded.as_ref().ok()).map(|it| it.bytes).sum();
-            let batches = table.read(group, Selection::From(0));
-            let read = batches.and_then(|batches| {
-                let read = Decoded::read(batches, group.rows, limit.saturating_sub(used))?;
-                read.map_err(|bytes| {
-                    table.error(group, drawn.row, too_large(used.saturating_add(bytes), limit))
-                })
-            });
-            match read {
-                Ok(read) => decoded.push((drawn.group, Ok(read))),
-                Err(error) => {
-                    decoded.push((drawn.group, Err(error.problem.to_string())));
-                    return Err(table.error(group, drawn.row, error.problem));
-                }
-            }
-            decoded.len() - 1
-        }
-    };
-    match &decoded[position].1 {
-        Ok(rows) => {
-            let (batch, at) = rows.locate(drawn.row);
-            samples.sample(batch, at).map_err(|problem| table.error(group, drawn.row, problem))
-        }
-        Err(reason) => Err(table.error(group, drawn.row, malformed(reason))),
     }
 }

@@ -55,3 +55,35 @@ fn a_shuffled_stream_is_the_same_everywhere() {
         same_everywhere(|workers| build(workers).snapshots().build().unwrap());
     }
 }
+
+/// The loader's errors, and the number of rows that it returns, if the dataset may keep `kept` bytes.
+fn load_within(kept: u64, open: usize) -> (Vec<String>, usize) {
+    const SLOTS: u64 = 1 << 20;
+    let builder = DataLoader::stream(blocks(open)).shards(1).batch_size(1);
+    let loader = builder.memory_limit(SLOTS + kept).shared_memory_limit(SLOTS).build().unwrap();
+    let (batches, errors): (Vec<_>, Vec<_>) = loader.iter().unwrap().partition(Result::is_ok);
+    (errors.into_iter().map(|error| error.unwrap_err().to_string()).collect(), batches.len())
+}
+
+#[test]
+fn open_row_groups_stay_within_memory_limit() {
+    assert_eq!(load_within(1 << 16, 2), (Vec::new(), 60));
+    let (errors, rows) = load_within(500, 2);
+    assert_eq!((errors.len(), rows), (1, 0), "the shard is not opened");
+    assert!(errors[0].contains("2 open row groups: the dataset may not keep"), "{}", errors[0]);
+    // The sizes in the footer fit, but the decoded rows do not.
+    let (errors, rows) = load_within(1200, 2);
+    assert!(!errors.is_empty() && errors.len() + rows == 60, "{} errors, {rows} rows", errors.len());
+    assert!(errors[0].contains("raise memory_limit"), "{}", errors[0]);
+}
+
+#[test]
+fn rows_are_read_without_a_cache_if_memory_limit_leaves_no_room() {
+    let load = |kept: u64| -> Vec<Vec<i64>> {
+        let builder = DataLoader::builder(train()).batch_size(7).shuffle(true);
+        let loader = builder.memory_limit((1 << 20) + kept).shared_memory_limit(1 << 20).build().unwrap();
+        let labels = loader.iter().unwrap().map(|batch| batch.unwrap().tensor::<i64>("label").unwrap());
+        labels.map(|labels| labels.as_slice().to_vec()).collect()
+    };
+    assert_eq!(load(1), load(1 << 20));
+}

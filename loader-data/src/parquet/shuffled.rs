@@ -1,0 +1,103 @@
+//! The decoded row groups of a shuffled shard.
+
+use loader_core::{DatasetMemory, MemoryReservation};
+use serde::de::DeserializeOwned;
+
+use super::{
+    batches::{Decoded, NoRoom, Selection},
+    blocks::{Drawn, Draws},
+    source::malformed,
+    table::Table,
+};
+use crate::{
+    arrow_rows::Samples,
+    error::{DataProblem, Result},
+};
+
+/// The rows of a shard in the order of `draws`. A row group stays decoded from its first row to its last.
+#[derive(Debug)]
+pub(super) struct ShuffledGroups {
+    draws: Draws,
+    /// The row groups of which rows were drawn, or why they cannot be decoded.
+    decoded: Vec<(usize, Result<Kept, String>)>,
+    /// Max number of bytes of `decoded`, which are reserved from `memory`.
+    limit: u64,
+    memory: DatasetMemory,
+}
+
+/// A decoded row group, and its bytes.
+type Kept = (Decoded, MemoryReservation);
+
+impl ShuffledGroups {
+    pub(super) fn new(draws: Draws, limit: u64, memory: DatasetMemory) -> Self {
+        Self { draws, decoded: Vec::new(), limit, memory }
+    }
+
+    /// Returns the next row; `None` at the end. Each row gives one sample or one error.
+    pub(super) fn next<R: DeserializeOwned + 'static>(
+        &mut self,
+        table: &Table,
+        samples: &Samples,
+    ) -> Option<Result<R>> {
+        let drawn = self.draws.next()?;
+        let sample = self.row(table, samples, drawn);
+        if drawn.is_last {
+            self.decoded.retain(|(group, _)| *group != drawn.group);
+        }
+        Some(sample)
+    }
+
+    /// Returns a row, and decodes its row group if it is the first one of it.
+    fn row<R: DeserializeOwned + 'static>(
+        &mut self,
+        table: &Table,
+        samples: &Samples,
+        drawn: Drawn,
+    ) -> Result<R> {
+        let group = table.group(drawn.group);
+        let failed = |problem| table.error(group, drawn.row, problem);
+        let position = self.decoded.iter().position(|(group, _)| *group == drawn.group);
+        let position = match position {
+            Some(position) => position,
+            None => match self.decode(table, drawn.group) {
+                Ok(rows) => self.push(drawn.group, Ok(rows)),
+                Err(problem) => {
+                    self.push(drawn.group, Err(problem.to_string()));
+                    return Err(failed(problem));
+                }
+            },
+        };
+        match &self.decoded[position].1 {
+            Ok((rows, _)) => {
+                let (batch, at) = rows.locate(drawn.row);
+                samples.sample(batch, at).map_err(failed)
+            }
+            Err(reason) => Err(failed(malformed(reason))),
+        }
+    }
+    /// Returns the position in `decoded`.
+    fn push(&mut self, group: usize, rows: Result<Kept, String>) -> usize {
+        self.decoded.push((group, rows));
+        self.decoded.len() - 1
+    }
+
+    fn decode(&self, table: &Table, index: usize) -> Result<Kept, DataProblem> {
+        let group = table.group(index);
+        let of_others = self.decoded.iter().filter_map(|(_, rows)| rows.as_ref().ok());
+        let of_others: u64 = of_others.map(|(_, reserved)| reserved.bytes()).sum();
+        let mut reserved = self.memory.reserve(group.bytes)?;
+        let batches = table.read(group, Selection::From(0)).map_err(|error| error.problem)?;
+        let limit = self.limit.saturating_sub(of_others);
+        let decoded =
+            Decoded::read(batches, group.rows, limit, &mut reserved).map_err(|error| error.problem)?;
+        match decoded {
+            Ok(rows) => Ok((rows, reserved)),
+            Err(NoRoom::Limit(bytes)) => Err(too_large(of_others.saturating_add(bytes), self.limit)),
+            Err(NoRoom::Memory(refused)) => Err(refused.into()),
+        }
+    }
+}
+
+pub(super) fn too_large(len: u64, max: u64) -> DataProblem {
+    DataProblem::TooLarge { len, max, option: "block_bytes" }
+}
