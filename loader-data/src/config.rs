@@ -11,7 +11,7 @@ use crate::{
     images::{ImageColumn, ImageRecords},
     json_lines, parquet,
     record::Record,
-    source::{DataFile, Files, Location},
+    source::Files,
     tar_shards,
 };
 
@@ -330,9 +330,9 @@ impl RecordConfig {
 
 /// Returns the path or URL of each file, and its number of bytes.
 fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
-    (0..files.len()).map(|index| match files.get(index) {
-        DataFile { location: Location::Path(path), len, .. } => (path.into(), len),
-        DataFile { location: Location::Url(url), len, .. } => (url.into(), len),
+    (0..files.len()).map(|index| {
+        let file = files.get(index);
+        (file.location.as_path().to_owned(), file.len)
     })
 }
 

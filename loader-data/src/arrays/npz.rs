@@ -1,9 +1,6 @@
 //! NumPy's `.npz` files: zip archives of `.npy` files.
 
-use std::{
-    io::{self, BufReader, Read, Seek, SeekFrom},
-    sync::Arc,
-};
+use std::{io::BufReader, sync::Arc};
 
 use zip::{CompressionMethod, ZipArchive, result::ZipError};
 
@@ -14,7 +11,7 @@ use super::{
 };
 use crate::{
     error::{DataProblem, Position, Result},
-    source::Blob,
+    source::{Blob, BlobCursor},
 };
 
 /// First bytes of an archive with members, and of one without.
@@ -22,8 +19,8 @@ pub(super) const MAGIC: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
 
 /// Returns the arrays in a file, in the order of the archive. An array that is compressed is unpacked now.
 pub(super) fn arrays(blob: &Arc<Blob>) -> Result<Vec<Array>> {
-    let mut archive = ZipArchive::new(BufReader::new(Cursor { blob: Arc::clone(blob), position: 0 }))
-        .map_err(|error| of_zip(blob, error))?;
+    let mut archive =
+        ZipArchive::new(BufReader::new(BlobCursor::new(blob))).map_err(|error| of_zip(blob, error))?;
     let mut arrays = Vec::new();
     for index in 0..archive.len() {
         let mut member = archive.by_index(index).map_err(|error| of_zip(blob, error))?;
@@ -58,32 +55,5 @@ fn of_zip(blob: &Blob, error: ZipError) -> crate::DataError {
         ZipError::Io(error) => blob.read_error(0, error),
         ZipError::UnsupportedArchive(reason) => blob.error(0, DataProblem::Unsupported(reason.to_owned())),
         error => blob.error(0, DataProblem::Malformed { format: "NumPy's npz", reason: error.to_string() }),
-    }
-}
-
-/// Reads and seeks in a file.
-struct Cursor {
-    blob: Arc<Blob>,
-    position: u64,
-}
-
-impl Read for Cursor {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let len = self.blob.len().saturating_sub(self.position).min(bytes.len() as u64);
-        self.blob.read_exact_at(&mut bytes[..len as usize], self.position).map_err(io::Error::other)?;
-        self.position += len;
-        Ok(len as usize)
-    }
-}
-
-impl Seek for Cursor {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::End(offset) => self.blob.len().checked_add_signed(offset),
-            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
-        };
-        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
     }
 }

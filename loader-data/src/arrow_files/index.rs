@@ -13,7 +13,7 @@ use super::{
     messages::{Described, Dictionary, Messages, read_messages},
 };
 use crate::{
-    arrow_rows::{Kind, check_same, selected},
+    arrow_rows::{Kind, select_columns},
     error::{DataError, Result},
     record::FieldOptions,
     source::Files,
@@ -221,21 +221,14 @@ impl OpenedFile {
         let blob = files.open(index)?;
         let failed = |problem| DataError::new(&blob.file().location, problem);
         let Messages { schema, batches, mut dictionaries } = read_messages(&blob)?;
-        let mut columns = selected(FORMAT, &schema, fields).map_err(failed)?;
-        if let Some(expected) = expected {
-            check_same(FORMAT, &columns, expected).map_err(failed)?;
-            columns = expected.to_vec();
-        }
-        let position =
-            |(name, _): &(String, Kind)| schema.fields().iter().position(|field| field.name() == name);
-        let order: Vec<usize> = columns.iter().filter_map(position).collect();
-        let layout: Fields = order.iter().map(|&column| plain_field(&schema, column)).collect();
+        let (columns, positions) = select_columns(FORMAT, &schema, expected, fields).map_err(failed)?;
+        let layout: Fields = positions.iter().map(|&column| plain_field(&schema, column)).collect();
         dictionaries.retain(|dictionary| values_of(&layout, dictionary.id).is_some());
         let select = |(number, batch): (usize, Described)| {
             let types = schema.fields().iter().map(|field| field.data_type());
             let of_batch = |reason| failed(malformed(format!("record batch {number}: {reason}")));
             let mut found: Vec<_> = batch.columns(types).map_err(of_batch)?.into_iter().map(Some).collect();
-            let columns = order.iter().filter_map(|&column| found[column].take()).collect();
+            let columns = positions.iter().filter_map(|&column| found[column].take()).collect();
             Ok((batch.rows, batch.codec, columns))
         };
         let batches = batches.into_iter().enumerate().map(select).collect::<Result<_>>()?;

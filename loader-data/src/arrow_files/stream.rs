@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{body::Body, index::Entry, malformed, table::Table};
 use crate::{
-    arrow_rows::{Batch, Samples},
+    arrow_rows::{Batch, Samples, remaining},
     error::Result,
     record::Record,
 };
@@ -71,18 +71,10 @@ impl<R> ArrowStream<R> {
     where
         R: 'static,
     {
-        let mut later: VecDeque<usize> = shard.of(0..self.table.index.len()).collect();
-        let mut row = position;
-        while let Some(&index) = later.front() {
-            let rows = self.table.index.entry(index).rows as u64;
-            if row < rows {
-                break;
-            }
-            row -= rows;
-            later.pop_front();
-        }
+        let index = &self.table.index;
+        let later = remaining(shard.of(0..index.len()), position, |batch| index.entry(batch).rows);
         let samples = self.table.samples(cx.is_collated::<Self>());
-        Rows { table: &self.table, samples, position, later, row, current: None, sample: PhantomData }
+        Rows { table: &self.table, samples, position, later, current: None, sample: PhantomData }
     }
 }
 
@@ -134,10 +126,8 @@ struct Rows<'a, R> {
     table: &'a Table,
     samples: Samples,
     position: u64,
-    /// The record batches that have not been begun.
-    later: VecDeque<usize>,
-    /// The row with which the next record batch begins.
-    row: u64,
+    /// The record batches that have not been begun, each with its first row to be read.
+    later: VecDeque<(usize, usize)>,
     current: Option<Current>,
     sample: PhantomData<fn() -> R>,
 }
@@ -147,9 +137,8 @@ impl<R: DeserializeOwned + 'static> Iterator for Rows<'_, R> {
 
     fn next(&mut self) -> Option<anyhow::Result<R>> {
         if self.current.as_ref().is_none_or(|current| current.row == current.entry.rows as u64) {
-            let index = self.later.pop_front()?;
-            let row = std::mem::take(&mut self.row);
-            self.current = Some(Current::new(self.table, self.table.index.entry(index), row));
+            let (index, row) = self.later.pop_front()?;
+            self.current = Some(Current::new(self.table, self.table.index.entry(index), row as u64));
         }
         self.position += 1;
         let current = self.current.as_mut().expect("it was just set");

@@ -106,16 +106,34 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Returns the columns of `schema` that `fields` select. `format` is the name of the format in errors.
+/// Columns with their names.
+type NamedKinds = Vec<(String, Kind)>;
+
+/// Returns the columns of `schema` that `fields` select, in the order of the record, and the position of each in
+/// `schema`. `expected` are those of the first file, if the file is another one. `format` is the name of the format in
+/// errors.
 ///
 /// # Errors
-/// Returns an error if a selected column does not exist, shares its name with another column, or has an
-/// unsupported type.
-pub(crate) fn selected(
+/// Returns an error if a selected column does not exist, shares its name with another column, has an unsupported
+/// type, or differs from the columns of the first file.
+pub(crate) fn select_columns(
     format: &'static str,
     schema: &Schema,
+    expected: Option<&[(String, Kind)]>,
     fields: &FieldOptions,
-) -> Result<Vec<(String, Kind)>, DataProblem> {
+) -> Result<(NamedKinds, Vec<usize>), DataProblem> {
+    let mut columns = selected(format, schema, fields)?;
+    if let Some(expected) = expected {
+        check_same(format, &columns, expected)?;
+        columns = expected.to_vec();
+    }
+    let position = |(name, _): &(String, Kind)| schema.fields().iter().position(|field| field.name() == name);
+    let positions = columns.iter().filter_map(position).collect();
+    Ok((columns, positions))
+}
+
+/// Returns the columns of `schema` that `fields` select.
+fn selected(format: &'static str, schema: &Schema, fields: &FieldOptions) -> Result<NamedKinds, DataProblem> {
     let find = |name: &String| {
         let mut found = schema.fields().iter().filter(|column| column.name() == name);
         let available = || schema.fields().iter().map(|column| column.name().as_str()).collect::<Vec<_>>();
@@ -139,10 +157,7 @@ pub(crate) fn selected(
 }
 
 /// Checks that a file has the columns of the first file, in any order.
-///
-/// # Errors
-/// Returns an error that names a column that is missing, has another type, or is not in the first file.
-pub(crate) fn check_same(
+fn check_same(
     format: &'static str,
     columns: &[(String, Kind)],
     expected: &[(String, Kind)],

@@ -1,12 +1,9 @@
 //! The dataset [`AudioFolder`].
 
 use std::{
-    borrow::Cow,
     collections::BTreeSet,
-    fs,
-    io::{self, Read, Seek, SeekFrom},
+    fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use loader_core::{Dataset, SampleContext, Tensor};
@@ -19,7 +16,7 @@ use super::{AudioTransform, EXTENSIONS};
 use crate::{
     error::{DataError, DataProblem, Result},
     record::{Record, Value},
-    source::{Blob, Files, Location, StoreOptions},
+    source::{BlobCursor, Files, Location, StoreOptions},
 };
 
 /// A dataset of audio files in one sub-folder per class, on disk or on a server.
@@ -107,12 +104,12 @@ impl AudioFolderOptions {
         let failed = |problem| DataError::new(&location, problem);
         self.transform.validate().map_err(failed)?;
         let files = self.files()?;
-        let root = text(&location).into_owned();
+        let root = location.as_path().to_string_lossy().into_owned();
         let mut classes = BTreeSet::new();
         let mut listing = Xxh3::new();
         for index in 0..files.len() {
             let file = files.get(index).location;
-            let path = text(&file);
+            let path = file.as_path().to_string_lossy();
             let Some((class, rest)) = class_of(&path, &root) else {
                 return Err(DataError::new(&file, DataProblem::NoClass { folder: location.to_string() }));
             };
@@ -189,7 +186,7 @@ impl AudioFolder {
     }
 
     fn label_of(&self, file: &Location) -> u32 {
-        let file = text(file);
+        let file = file.as_path().to_string_lossy();
         let class = class_of(&file, &self.root).map_or("", |(class, _)| class);
         let label = self.classes.binary_search_by(|known| known.as_str().cmp(class));
         label.expect("`open` has collected the classes of all files") as u32
@@ -201,7 +198,7 @@ impl AudioFolder {
         let source: Box<dyn MediaSource> = if blob.is_remote() {
             Box::new(io::Cursor::new(blob.read(0..blob.len())?))
         } else {
-            Box::new(Source { blob: Arc::clone(&blob), position: 0 })
+            Box::new(BlobCursor::new(&blob))
         };
         let audio = self.transform.decode_source(source, rng).map_err(|problem| match problem {
             DataProblem::Unreadable(error) => blob.read_error(0, error),
@@ -254,13 +251,6 @@ impl Dataset for AudioRecords {
     }
 }
 
-fn text(location: &Location) -> Cow<'_, str> {
-    match location {
-        Location::Path(path) => path.to_string_lossy(),
-        Location::Url(url) => url.into(),
-    }
-}
-
 /// Returns the class of `file`, and the rest of its path below the class folder.
 fn class_of<'a>(file: &'a str, root: &str) -> Option<(&'a str, &'a str)> {
     file.strip_prefix(root)?.trim_start_matches('/').split_once('/')
@@ -279,40 +269,12 @@ fn check_for_empty_classes(root: &Path, classes: &BTreeSet<String>) -> Result<()
     Ok(())
 }
 
-/// Reads a local file.
-struct Source {
-    blob: Arc<Blob>,
-    position: u64,
-}
-
-impl Read for Source {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let rest = self.blob.len().saturating_sub(self.position);
-        let len = bytes.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
-        self.blob.read_exact_at(&mut bytes[..len], self.position).map_err(io::Error::other)?;
-        self.position += len as u64;
-        Ok(len)
-    }
-}
-
-impl Seek for Source {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let position = match to {
-            SeekFrom::Start(position) => Some(position),
-            SeekFrom::End(offset) => self.blob.len().checked_add_signed(offset),
-            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
-        };
-        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(self.position)
-    }
-}
-
-impl MediaSource for Source {
+impl MediaSource for BlobCursor {
     fn is_seekable(&self) -> bool {
         true
     }
 
     fn byte_len(&self) -> Option<u64> {
-        Some(self.blob.len())
+        Some(self.len())
     }
 }

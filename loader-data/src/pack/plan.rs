@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{PackError, manifest::Header};
 use crate::{
     error::DataProblem,
-    source::{DataFile, Files, Location},
+    source::{DataFile, Files},
     tar_shards::name::{is_metadata, key_and_field},
 };
 
@@ -160,16 +160,9 @@ impl PackPlan {
 }
 
 fn relative_name(source: &Path, file: &DataFile) -> Result<String, PackError> {
-    let path = path_of(file);
-    let relative = path.strip_prefix(source).unwrap_or(&path).to_str();
-    relative.map(str::to_owned).ok_or_else(|| PackError::Name(path.clone()))
-}
-
-pub(super) fn path_of(file: &DataFile) -> PathBuf {
-    match &file.location {
-        Location::Path(path) => path.into(),
-        Location::Url(url) => url.into(),
-    }
+    let path = file.location.as_path();
+    let relative = path.strip_prefix(source).unwrap_or(path).to_str();
+    relative.map(str::to_owned).ok_or_else(|| PackError::Name(path.to_owned()))
 }
 
 /// Returns the names of the classes if there are sub-folders, and all files in them are images.
@@ -208,7 +201,7 @@ fn images(files: Vec<(String, DataFile)>, classes: &[String]) -> Vec<Vec<Member>
 fn grouped(files: Vec<(String, DataFile)>) -> Result<Vec<Vec<Member>>, PackError> {
     let mut samples = BTreeMap::<Vec<u8>, BTreeMap<Vec<u8>, Member>>::new();
     for (name, file) in files {
-        let path = path_of(&file);
+        let path = file.location.as_path().to_owned();
         let (key, field) = match key_and_field(name.as_bytes()) {
             Some((key, field)) if !is_metadata(name.as_bytes()) => (key.to_vec(), field.to_ascii_lowercase()),
             _ => return Err(PackError::Name(path)),

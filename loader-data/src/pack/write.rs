@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{
     PackError, PackPlan,
     manifest::{Manifest, ShardEntry},
-    plan::{Content, Member, path_of},
+    plan::{Content, Member},
 };
 use crate::{
     error::{DataError, DataProblem},
@@ -165,7 +165,7 @@ fn append(archive: &mut Builder<impl Write>, member: &Member, output: &Path) -> 
         }
         Content::File(file) => {
             let unreadable = |error: DataError| match error.problem {
-                DataProblem::Changed { .. } => PackError::Changed(path_of(file)),
+                DataProblem::Changed { .. } => PackError::Changed(file.location.as_path().to_owned()),
                 _ => PackError::Source(error),
             };
             let blob = Arc::new(Blob::open(file.clone()).map_err(unreadable)?);

@@ -15,7 +15,7 @@ use super::{
     table::{Group, Table},
 };
 use crate::{
-    arrow_rows::{Batch, Samples},
+    arrow_rows::{Batch, Samples, remaining},
     error::{DataError, DataProblem, Result},
     record::Record,
 };
@@ -139,8 +139,7 @@ impl<R> ParquetStream<R> {
         let groups = 0..self.table.len();
         let order = match self.open {
             None => {
-                let mut later: VecDeque<(usize, usize)> = shard.of(groups).map(|group| (group, 0)).collect();
-                skip(&self.table, &mut later, position);
+                let later = remaining(shard.of(groups), position, |group| self.table.group(group).rows);
                 Order::Groups { later, current: None }
             }
             Some(open) => {
@@ -158,19 +157,6 @@ impl<R> ParquetStream<R> {
         };
         let samples = self.table.samples(cx.is_collated::<Self>());
         Ok(Stream { table: &self.table, samples, position, order, row: PhantomData })
-    }
-}
-
-/// Skips the first `count` rows of `groups`, which have the first row to be read.
-fn skip(table: &Table, groups: &mut VecDeque<(usize, usize)>, mut count: u64) {
-    while let Some((group, first)) = groups.front_mut() {
-        let rows = table.group(*group).rows as u64;
-        if count < rows {
-            *first = count as usize;
-            return;
-        }
-        count -= rows;
-        groups.pop_front();
     }
 }
 

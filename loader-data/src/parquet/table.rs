@@ -15,7 +15,7 @@ use super::{
     source::{FORMAT, malformed},
 };
 use crate::{
-    arrow_rows::{Kind, Samples, check_same, selected},
+    arrow_rows::{Kind, Samples, select_columns},
     error::{DataError, DataProblem, Position, Result},
     parallel,
     record::FieldOptions,
@@ -229,14 +229,8 @@ impl Footer {
         let failed = |problem| DataError::new(&blob.file().location, problem);
         let metadata = read_metadata(&blob)?;
         let schema = arrow_schema(&blob, &metadata)?;
-        let columns = selected(FORMAT, &schema, fields).map_err(failed)?;
-        if let Some(expected) = expected {
-            check_same(FORMAT, &columns, expected).map_err(failed)?;
-        }
-        let position =
-            |(name, _): &(String, Kind)| schema.fields().iter().position(|field| field.name() == name);
-        let roots = columns.iter().filter_map(position);
-        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), roots);
+        let (columns, positions) = select_columns(FORMAT, &schema, expected, fields).map_err(failed)?;
+        let mask = ProjectionMask::roots(metadata.file_metadata().schema_descr(), positions);
         let groups = metadata.row_groups().iter().enumerate().map(|(number, group)| {
             let invalid = |reason: String| failed(malformed(format!("row group {number}: {reason}")));
             column_ranges(group, &mask, blob.len()).map_err(invalid)?;

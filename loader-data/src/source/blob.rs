@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, BufRead, Read},
+    io::{self, BufRead, Read, Seek, SeekFrom},
     ops::Range,
     os::unix::fs::{FileExt, OpenOptionsExt},
     sync::Arc,
@@ -280,5 +280,48 @@ impl Read for BlobReader {
         bytes[..len].copy_from_slice(&chunk[..len]);
         self.consume(len);
         Ok(len)
+    }
+}
+
+/// Reads and seeks in a [`Blob`]. Each read is a read of the file.
+#[cfg(any(feature = "arrays", feature = "audio"))]
+pub(crate) struct BlobCursor {
+    blob: Arc<Blob>,
+    position: u64,
+}
+
+#[cfg(any(feature = "arrays", feature = "audio"))]
+impl BlobCursor {
+    pub(crate) fn new(blob: &Arc<Blob>) -> Self {
+        Self { blob: Arc::clone(blob), position: 0 }
+    }
+
+    /// Number of bytes of the file.
+    #[cfg(feature = "audio")]
+    pub(crate) fn len(&self) -> u64 {
+        self.blob.len()
+    }
+}
+
+#[cfg(any(feature = "arrays", feature = "audio"))]
+impl Read for BlobCursor {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let len = self.blob.len().saturating_sub(self.position).min(bytes.len() as u64);
+        self.blob.read_exact_at(&mut bytes[..len as usize], self.position).map_err(io::Error::other)?;
+        self.position += len;
+        Ok(len as usize)
+    }
+}
+
+#[cfg(any(feature = "arrays", feature = "audio"))]
+impl Seek for BlobCursor {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            SeekFrom::Start(position) => Some(position),
+            SeekFrom::End(offset) => self.blob.len().checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position.checked_add_signed(offset),
+        };
+        self.position = position.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.position)
     }
 }

@@ -15,6 +15,8 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+#[cfg(any(feature = "arrays", feature = "audio"))]
+pub(crate) use blob::BlobCursor;
 pub(crate) use blob::{Blob, BlobReader};
 pub(crate) use files::{DataFile, Files};
 pub use options::{CacheOptions, StoreOptions};
@@ -43,12 +45,18 @@ impl Location {
         }
     }
 
+    /// The path or URL itself. `Display` shows it without credentials.
+    pub(crate) fn as_path(&self) -> &Path {
+        match self {
+            Self::Path(path) => Path::new(path),
+            Self::Url(url) => Path::new(url),
+        }
+    }
+
     /// The last component of the path.
     pub(crate) fn file_name(&self) -> String {
         match self {
-            Self::Path(path) => {
-                Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned()
-            }
+            Self::Path(_) => self.as_path().file_name().unwrap_or_default().to_string_lossy().into_owned(),
             Self::Url(url) => {
                 let path = if is_http(url) { url.split('?').next().unwrap_or_default() } else { url };
                 path.rsplit('/').next().unwrap_or_default().to_owned()

@@ -87,11 +87,7 @@ fn index_path(path: &Path) -> PathBuf {
 
 /// The path or URL of the tokens beside an index.
 fn data_path(index: &Location) -> PathBuf {
-    let name = match index {
-        Location::Path(path) => path.clone(),
-        Location::Url(url) => url.into(),
-    };
-    let mut bytes = name.into_vec();
+    let mut bytes = index.as_path().as_os_str().to_owned().into_vec();
     bytes.truncate(bytes.len().saturating_sub(EXTENSION.len()));
     bytes.extend_from_slice(b".bin");
     OsString::from_vec(bytes).into()

@@ -10,10 +10,14 @@ use std::{
 };
 
 use loader_core::{DataLoader, Digest, Iter, collate::Batch};
+use loader_data::{DataError, DataProblem};
 use nix::{
     errno::Errno,
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
 };
 
 /// Checks that the loader that `build` makes gives the same epochs with 0, 1 and 3 workers, with workers that are
@@ -58,6 +62,23 @@ pub(crate) fn write_old(path: &Path, content: &[u8]) {
     fs::write(path, content).unwrap();
     let file = OpenOptions::new().write(true).open(path).unwrap();
     file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
+}
+
+/// Checks the errors about paths that are no files. `refused` returns the error of opening the files that a pattern
+/// stands for.
+///
+/// # Panics
+/// Panics if an error is another one.
+pub(crate) fn refuses_what_is_no_file(extension: &str, refused: impl Fn(&Path) -> DataError) {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |name: &str| refused(&folder.path().join(name)).problem;
+    assert!(matches!(refused(&format!("none.{extension}")), DataProblem::NotFound));
+    assert!(matches!(refused(&format!("*.{extension}")), DataProblem::NotFound));
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    assert!(matches!(refused("empty"), DataProblem::NoFiles { .. }));
+    let pipe = format!("pipe.{extension}");
+    mkfifo(&folder.path().join(&pipe), Mode::S_IRWXU).unwrap();
+    assert!(matches!(refused(&pipe), DataProblem::NotAFile { found: "a named pipe" }));
 }
 
 /// Digests of order and content, and the number of batches.

@@ -6,7 +6,7 @@ use loader_core::{Dataset, IterableDataset, SampleContext, Shard};
 use loader_data::{Arrow, ArrowOptions, DataError, DataProblem, FieldOptions, Record};
 
 use super::{fixture, open, select};
-use crate::everywhere::write_old;
+use crate::everywhere::{refuses_what_is_no_file, write_old};
 
 /// Returns the error of opening the files that `pattern` stands for.
 fn refused(pattern: &Path) -> DataError {
@@ -30,14 +30,7 @@ fn reason(error: &DataError) -> &str {
 
 #[test]
 fn what_is_no_file_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    assert!(matches!(refused(&at("none.arrow")).problem, DataProblem::NotFound));
-    assert!(matches!(refused(&at("*.arrow")).problem, DataProblem::NotFound));
-    fs::create_dir(at("empty")).unwrap();
-    assert!(matches!(refused(&at("empty")).problem, DataProblem::NoFiles { .. }));
-    nix::unistd::mkfifo(&at("pipe.arrow"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert!(matches!(refused(&at("pipe.arrow")).problem, DataProblem::NotAFile { found: "a named pipe" }));
+    refuses_what_is_no_file("arrow", refused);
 }
 
 #[test]
