@@ -108,7 +108,7 @@ pub(crate) enum Pixels {
 pub(crate) enum ResolvedDataset {
     Images(ResolvedImages),
     #[cfg(feature = "formats")]
-    Records(Box<loader_data::RecordConfig>),
+    Records(#[serde(serialize_with = "without_credentials")] Box<loader_data::RecordConfig>),
 }
 
 /// The section of an image folder with all defaults filled in.
@@ -228,6 +228,14 @@ impl ResolvedImages {
             }
         }
     }
+}
+
+#[cfg(feature = "formats")]
+fn without_credentials<S: Serializer>(
+    config: &loader_data::RecordConfig,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    config.clone().without_credentials().serialize(serializer)
 }
 
 /// Serialises a path as text. Bytes that are not Unicode are replaced, because JSON must be Unicode.

@@ -17,16 +17,15 @@ use crate::{
 pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u64, Stop> {
     let format = Format::of(arguments)?;
     let before = format.indexes()?;
-    let after = match arguments.check {
-        true => before.clone(),
-        false => {
-            format.make()?;
-            format.indexes()?
-        }
+    let after = if arguments.check || before.iter().all(is_current) {
+        before.clone()
+    } else {
+        format.make()?;
+        format.indexes()?
     };
     let mut failures = 0;
     for (before, index) in before.into_iter().zip(after) {
-        failures += u64::from(!matches!(index.status, IndexStatus::Current | IndexStatus::NotStored));
+        failures += u64::from(!is_current(&index));
         let is_new = before.status != index.status;
         let entry = IndexEntry { index, is_new };
         match arguments.json {
@@ -36,6 +35,11 @@ pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u
         }
     }
     Ok(failures)
+}
+
+/// True if the index need not be made.
+fn is_current(index: &StoredIndex) -> bool {
+    matches!(index.status, IndexStatus::Current | IndexStatus::NotStored)
 }
 
 /// A line of output.

@@ -104,7 +104,14 @@ mod records {
     /// Returns an error if a folder has files of several kinds.
     pub(super) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
         if !target.is_dir() {
-            return Ok(RecordConfig::of_extension(target, target));
+            let config = RecordConfig::of_extension(target, target);
+            if config.is_none() && target.to_str().is_some_and(|target| target.contains("://")) {
+                let shown = loader_data::without_credentials(target);
+                let message =
+                    format!("the extension of `{shown}` tells no format; give a config (a .toml file)");
+                return Err(Stop::InvalidArguments(message));
+            }
+            return Ok(config);
         }
         // If the folder cannot be listed, opening the dataset returns the error.
         let Ok(entries) = fs::read_dir(target) else { return Ok(None) };

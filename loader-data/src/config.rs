@@ -11,7 +11,7 @@ use crate::{
     images::{ImageColumn, ImageRecords},
     json_lines, parquet,
     record::Record,
-    source::Files,
+    source::{Files, Location},
     tar_shards,
 };
 
@@ -62,9 +62,28 @@ macro_rules! formats {
 
             /// Makes relative paths start at `folder`, such as the folder of the config.
             pub fn relative_to(&mut self, folder: impl AsRef<Path>) {
+                for path in self.paths_mut() {
+                    if let Location::Path(relative) = Location::new(&*path) {
+                        *path = folder.as_ref().join(relative);
+                    }
+                }
+            }
+
+            /// Returns the same config with [each URL as errors show it](crate::without_credentials), for printing.
+            #[must_use]
+            pub fn without_credentials(mut self) -> Self {
+                for path in self.paths_mut() {
+                    if let url @ Location::Url(_) = Location::new(&*path) {
+                        *path = url.shown().into_owned().into();
+                    }
+                }
+                self
+            }
+
+            fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
                 match self {
-                    $(Self::$map(options) => options.start_at(folder.as_ref()),)*
-                    $(Self::$stream(options) => options.start_at(folder.as_ref()),)*
+                    $(Self::$map(options) => options.paths_mut().collect(),)*
+                    $(Self::$stream(options) => options.paths_mut().collect(),)*
                 }
             }
 
@@ -274,7 +293,7 @@ impl RecordConfig {
     /// of `name` tells. Returns `None` if it tells none: `.npy` files are fields of rows in several files, and token
     /// files do not tell the type of their tokens.
     pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
-        let name = name.file_name()?.to_str()?.to_ascii_lowercase();
+        let name = Location::new(name).file_name().to_ascii_lowercase();
         let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
         match () {
             () if ends(&[".jsonl", ".ndjson"]) => {
@@ -366,11 +385,21 @@ mod tests {
             ("a.b.safetensors", Some("arrays")),
             ("*.parquet", Some("parquet")),
             ("s3://bucket/{000..099}.tar.zst", Some("tar")),
+            ("https://host/a.parquet?signature=s.jsonl", Some("parquet")),
             ("a.tar.parquet/x", None),
             ("jsonl", None),
         ] {
             let found = RecordConfig::of_extension(Path::new(name), Path::new(name));
             assert_eq!(found.map(|config| config.kind()), kind, "{name}");
         }
+    }
+
+    #[test]
+    fn a_config_is_printed_without_credentials() {
+        let text = r#"{"kind": "arrays", "files": {"x": "https://me:secret@host/x.npy", "y": "y?.npy"}}"#;
+        let config: RecordConfig = serde_json::from_str(text).unwrap();
+        let shown = serde_json::to_string(&config.without_credentials()).unwrap();
+        assert!(shown.contains(r#""https://host/x.npy""#) && shown.contains(r#""y?.npy""#), "{shown}");
+        assert!(!shown.contains("secret"), "{shown}");
     }
 }

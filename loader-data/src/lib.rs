@@ -126,7 +126,7 @@ pub use parquet::{Parquet, ParquetOptions, ParquetStream};
 #[cfg(feature = "records")]
 pub use record::{Column, ColumnError, Columns, FieldOptions, Record, RecordStack, Scalar, Value};
 #[cfg(feature = "records")]
-pub use source::{CacheOptions, StoreOptions};
+pub use source::{CacheOptions, StoreOptions, without_credentials};
 #[cfg(feature = "tar")]
 pub use tar_shards::{IndexedTar, TarOptions, TarPosition, TarShards};
 #[cfg(feature = "json-lines")]

@@ -81,21 +81,6 @@ impl SourceOptions {
         };
         images.into_iter().map(column).collect()
     }
-
-    #[cfg(feature = "formats")]
-    pub(crate) fn start_at(&mut self, folder: &Path) {
-        start_at(&mut self.path, folder);
-    }
-}
-
-/// Makes the relative paths among `paths` start at `folder`. URLs stay as they are.
-#[cfg(feature = "formats")]
-pub(crate) fn start_at(paths: &mut [PathBuf], folder: &Path) {
-    for path in paths {
-        if matches!(Location::new(&*path), Location::Path(_)) {
-            *path = folder.join(&*path);
-        }
-    }
 }
 
 /// Declares the options of a format: a struct with [`SourceOptions`] and the listed options, each with its
@@ -167,8 +152,8 @@ macro_rules! format_options {
 
             #[cfg(feature = "formats")]
             #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
-            pub(crate) fn start_at(&mut self, folder: &std::path::Path) {
-                self.source.start_at(folder);
+            pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut std::path::PathBuf> {
+                self.source.path.iter_mut()
             }
 
             #[cfg(feature = "formats")]

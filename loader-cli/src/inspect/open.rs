@@ -135,7 +135,7 @@ mod records {
     use loader_core::{
         DataLoader, Dataset, IterableDataset, LoaderOptions, Sample, SampleContext, Tensor, Warning,
     };
-    use loader_data::{DataError, Record, RecordConfig, Records};
+    use loader_data::{Record, RecordConfig, Records};
 
     use super::{BadFileEntry, Opened, Source, Statistics, Stop, build, statistics};
     use crate::inspect::sheet;
@@ -168,12 +168,8 @@ mod records {
                 files.retain(|(path, _)| {
                     alone.set_files(vec![path.clone()]);
                     let failure = alone.open().err();
-                    let entry = |error: DataError| BadFileEntry {
-                        file: path.display().to_string(),
-                        error: error.to_string(),
-                    };
                     let is_good = failure.is_none();
-                    bad_files.extend(failure.map(entry));
+                    bad_files.extend(failure.map(|error| BadFileEntry::new(path, &error)));
                     is_good
                 });
                 if files.is_empty() || bad_files.is_empty() {

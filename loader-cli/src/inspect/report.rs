@@ -90,8 +90,15 @@ pub(super) struct ClassEntry {
 #[derive(Debug, Serialize)]
 #[cfg_attr(not(feature = "formats"), allow(dead_code, reason = "images are not opened before they are read"))]
 pub(super) struct BadFileEntry {
-    pub(super) file: String,
-    pub(super) error: String,
+    file: String,
+    error: String,
+}
+
+#[cfg(feature = "formats")]
+impl BadFileEntry {
+    pub(super) fn new(path: &std::path::Path, error: &loader_data::DataError) -> Self {
+        Self { file: loader_data::without_credentials(path), error: error.to_string() }
+    }
 }
 
 /// A sample that cannot be read.
@@ -196,12 +203,25 @@ fn list<T>(
     }
     writeln!(f, "{} {name}", entries.len())?;
     for entry in entries.iter().take(MAX_SHOWN) {
-        writeln!(f, "  {}", text(entry).replace('\n', " "))?;
+        writeln!(f, "  {}", printable(&text(entry)))?;
     }
     match entries.len().saturating_sub(MAX_SHOWN) {
         0 => Ok(()),
         more => writeln!(f, "  and {more} more; --json lists all"),
     }
+}
+
+/// Replaces line breaks by spaces, and escapes other control characters: a terminal would obey those of a value.
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' => printable.push(' '),
+            character if character.is_control() => printable.extend(character.escape_debug()),
+            character => printable.push(character),
+        }
+    }
+    printable
 }
 
 impl fmt::Display for BadSampleEntry {
@@ -216,14 +236,14 @@ impl fmt::Display for BadSampleEntry {
 impl fmt::Display for FieldEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let types: Vec<_> = self.types.iter().map(Type::to_string).collect();
-        write!(f, "{}: {}, in {} samples", self.name, types.join(" or "), self.samples)?;
+        write!(f, "{}: {}, in {} samples", printable(&self.name), types.join(" or "), self.samples)?;
         if let Some(numbers) = &self.numbers {
             write!(f, "\n  values {numbers}")?;
         }
         if let Some(values) = &self.values {
             let counts: Vec<_> =
                 values.iter().map(|(value, samples)| format!("{value} ({samples})")).collect();
-            write!(f, "\n  {} distinct: {}", values.len(), counts.join(", ").replace('\n', " "))?;
+            write!(f, "\n  {} distinct: {}", values.len(), printable(&counts.join(", ")))?;
         }
         let Some(Lengths { range, buckets }) = &self.lengths else { return Ok(()) };
         write!(f, "\n  lengths {range}")?;
@@ -254,5 +274,24 @@ impl fmt::Display for Type {
             false => format!("{min}..{max}"),
         };
         write!(f, " [{}]", self.shape.iter().map(size).collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(printable("a\nb\t\u{1b}[2J\u{9b}2Jc \"d\" é"), "a b\\t\\u{1b}[2J\\u{9b}2Jc \"d\" é");
+    }
+
+    #[cfg(feature = "formats")]
+    #[test]
+    fn a_bad_file_is_listed_without_credentials() {
+        let url = "https://host/a.parquet?X-Signature=secret";
+        let error = loader_data::DataError::new("a", loader_data::DataProblem::NotFound);
+        let entry = BadFileEntry::new(url.as_ref(), &error);
+        assert_eq!(entry.file, "https://host/a.parquet?...");
     }
 }

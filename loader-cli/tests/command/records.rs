@@ -98,6 +98,16 @@ fn the_extension_of_a_target_tells_its_format() {
 }
 
 #[test]
+fn a_url_is_shown_without_its_signature() {
+    for name in ["a", "a.jsonl"] {
+        let failed = run(&["inspect", &format!("http://localhost/{name}?X-Signature=secret")]);
+        let stderr = &failed.assert_status(2).stderr;
+        assert!(stderr.contains(&format!("`http://localhost/{name}?...`")), "{stderr}");
+        assert!(!stderr.contains("secret"), "{stderr}");
+    }
+}
+
+#[test]
 fn wrong_configs_of_records_are_refused() {
     let refusal = |kind: &str, keys: &str, arguments: &[&str]| {
         let folder = folder(kind, keys);

@@ -128,9 +128,8 @@ impl ArraysOptions {
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn start_at(&mut self, folder: &Path) {
-        self.source.start_at(folder);
-        self.files.values_mut().for_each(|Patterns(paths)| crate::options::start_at(paths, folder));
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.source.path.iter_mut().chain(self.files.values_mut().flat_map(|Patterns(paths)| paths))
     }
 }
 

@@ -148,8 +148,8 @@ impl AudioFolderOptions {
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn start_at(&mut self, folder: &Path) {
-        crate::options::start_at(std::slice::from_mut(&mut self.path), folder);
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        std::iter::once(&mut self.path)
     }
 
     /// Returns false: without the folder, files have no class.

@@ -48,7 +48,7 @@ pub(crate) fn check(
         Some(Ok(_)) => IndexStatus::Damaged,
         Some(Err(status)) => status,
     };
-    StoredIndex { file: file.location.to_string().trim_matches('`').to_owned(), path, status }
+    StoredIndex { file: file.location.shown().into_owned(), path, status }
 }
 
 /// Stores the index of `file`. Readers see the old file or the whole new one. An error is ignored: the index

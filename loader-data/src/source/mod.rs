@@ -8,6 +8,7 @@ mod patterns;
 mod remote;
 
 use std::{
+    borrow::Cow,
     ffi::OsString,
     fmt,
     path::{Path, PathBuf},
@@ -45,11 +46,19 @@ impl Location {
         }
     }
 
-    /// The path or URL itself. `Display` shows it without credentials.
+    /// The path or URL itself, which may contain credentials.
     pub(crate) fn as_path(&self) -> &Path {
         match self {
             Self::Path(path) => Path::new(path),
             Self::Url(url) => Path::new(url),
+        }
+    }
+
+    /// The path or URL without credentials. `Display` puts it between quotation marks.
+    pub(crate) fn shown(&self) -> Cow<'_, str> {
+        match self {
+            Self::Path(_) => self.as_path().to_string_lossy(),
+            Self::Url(url) => shown(url).into(),
         }
     }
 
@@ -63,6 +72,18 @@ impl Location {
             }
         }
     }
+}
+
+/// Returns a path or a URL as the errors of this crate show it: a URL without a user name, a password, and, if the
+/// server is an HTTP server, a query, which may be a signature.
+///
+/// # Examples
+/// ```
+/// let url = "https://host/train.parquet?X-Amz-Signature=fe5f80";
+/// assert_eq!(loader_data::without_credentials(url), "https://host/train.parquet?...");
+/// ```
+pub fn without_credentials(path_or_url: impl AsRef<Path>) -> String {
+    Location::new(path_or_url).shown().into_owned()
 }
 
 /// Deserialises the patterns of an options struct: one, or a list of them.
@@ -114,10 +135,7 @@ impl From<PathBuf> for Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path(path) => write!(f, "`{}`", path.display()),
-            Self::Url(url) => write!(f, "`{}`", shown(url)),
-        }
+        write!(f, "`{}`", self.shown())
     }
 }
 

@@ -57,7 +57,7 @@ impl Decoding {
         let error = |member: String, problem| DataError::new(location, problem).at(Position::Member(member));
         let mut record = Record::new();
         record.set(shared(KEY), sample.key.as_str());
-        record.set(shared(URL), location.to_string().trim_matches('`'));
+        record.set(shared(URL), &*location.shown());
         let names = self.names(&sample).map_err(|problem| error(sample.key.clone(), problem))?;
         for ((field, data), name) in sample.fields.into_iter().zip(names) {
             if self.fields.selected().is_some_and(|selected| !selected.contains(&name)) {
