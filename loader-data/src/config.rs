@@ -11,7 +11,7 @@ use crate::{
     images::{ImageColumn, ImageRecords},
     json_lines, parquet,
     record::Record,
-    source::{Files, Location},
+    source::{Compression, Files, Location},
     tar_shards,
 };
 
@@ -295,18 +295,19 @@ impl RecordConfig {
     pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
         let name = Location::new(name).file_name().to_ascii_lowercase();
         let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
+        let (start, compression) = Compression::split(&name);
+        let is_compressed = compression.is_some();
+        let starts_with = |extensions: &[&str]| extensions.iter().any(|extension| start.ends_with(extension));
         match () {
-            () if ends(&[".jsonl", ".ndjson"]) => {
-                Some(Self::JsonLines(crate::JsonLinesOptions::new(pattern)))
+            () if starts_with(&[".jsonl", ".ndjson"]) => {
+                let options = crate::JsonLinesOptions::new(pattern);
+                Some(if is_compressed { Self::JsonLinesStream(options) } else { Self::JsonLines(options) })
             }
-            () if ends(&[".jsonl.gz", ".ndjson.gz"]) => {
-                Some(Self::JsonLinesStream(crate::JsonLinesOptions::new(pattern)))
+            () if starts_with(&csv_files::EXTENSIONS) => {
+                let options = crate::CsvOptions::new(pattern);
+                Some(if is_compressed { Self::CsvStream(options) } else { Self::Csv(options) })
             }
             () if ends(&arrow_files::EXTENSIONS) => Some(Self::Arrow(crate::ArrowOptions::new(pattern))),
-            () if ends(&csv_files::EXTENSIONS) => Some(Self::Csv(crate::CsvOptions::new(pattern))),
-            () if ends(&csv_files::STREAM_EXTENSIONS) => {
-                Some(Self::CsvStream(crate::CsvOptions::new(pattern)))
-            }
             () if ends(&[".npz", ".safetensors"]) => Some(Self::Arrays(crate::ArraysOptions::new(pattern))),
             () if ends(&parquet::EXTENSIONS) => Some(Self::Parquet(crate::ParquetOptions::new(pattern))),
             () if ends(&tar_shards::EXTENSIONS) => Some(Self::Tar(crate::TarOptions::new(pattern))),
@@ -321,7 +322,6 @@ impl RecordConfig {
     /// # Errors
     /// Returns an error if a pattern stands for no file, or a file is not a regular file.
     pub fn files(&self) -> Result<Vec<(PathBuf, u64)>, DataError> {
-        let stream_extensions = [json_lines::EXTENSIONS, json_lines::STREAM_EXTENSIONS].concat();
         let files = match self.without_images()?.0 {
             Self::Arrays(options) => {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
@@ -330,13 +330,11 @@ impl RecordConfig {
                 options.source.files(&arrow_files::EXTENSIONS)
             }
             Self::Csv(options) => options.source.files(&csv_files::EXTENSIONS),
-            Self::CsvStream(options) => {
-                options.source.files(&[csv_files::EXTENSIONS, csv_files::STREAM_EXTENSIONS].concat())
-            }
+            Self::CsvStream(options) => options.source.stream_files(&csv_files::EXTENSIONS),
             Self::ImageTable(options) => options.files(),
             Self::AudioFolder(options) => options.files(),
             Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
-            Self::JsonLinesStream(options) => options.source.files(&stream_extensions),
+            Self::JsonLinesStream(options) => options.source.stream_files(&json_lines::EXTENSIONS),
             Self::Parquet(options) | Self::ParquetStream(options) => {
                 options.source.files(&parquet::EXTENSIONS)
             }
@@ -380,6 +378,8 @@ mod tests {
             ("a.feather", Some("arrow")),
             ("A.TSV", Some("csv")),
             ("a.csv.gz", Some("csv-stream")),
+            ("a.tsv.zst", Some("csv-stream")),
+            ("a.parquet.gz", None),
             ("a.jsonl", Some("json-lines")),
             ("data.d/A.NDJSON.GZ", Some("json-lines-stream")),
             ("a.b.safetensors", Some("arrays")),

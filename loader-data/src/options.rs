@@ -60,6 +60,13 @@ impl SourceOptions {
         }
     }
 
+    /// Lists the files as [`files`](Self::files) does, also those that are compressed.
+    #[cfg(any(feature = "csv", feature = "json-lines"))]
+    pub(crate) fn stream_files(&self, extensions: &[&str]) -> Result<Files> {
+        let extensions = crate::source::Compression::extensions(extensions);
+        self.files(&extensions.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     /// Returns an error about the options. It names the first file.
     pub(crate) fn error(&self, problem: DataProblem) -> DataError {
         match self.path.first() {

@@ -16,9 +16,6 @@ use crate::error::DataProblem;
 /// Extensions of the files that a folder of CSV stands for.
 pub(crate) const EXTENSIONS: [&str; 2] = [".csv", ".tsv"];
 
-/// Further extensions of which a stream is made.
-pub(crate) const STREAM_EXTENSIONS: [&str; 2] = [".csv.gz", ".tsv.gz"];
-
 /// Returns the problem of content that is not valid CSV.
 fn malformed(reason: impl Into<String>) -> DataProblem {
     DataProblem::Malformed { format: "CSV", reason: reason.into() }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{ColumnType, Csv, CsvStream, EXTENSIONS, STREAM_EXTENSIONS, parse::Parser};
+use super::{ColumnType, Csv, CsvStream, EXTENSIONS, parse::Parser};
 use crate::{
     error::{DataError, DataProblem},
     index::{IndexPlace, StoredIndex},
     lines::{CsvRules, LineRules, LineStream, Lines, MAX_LINE_BYTES},
     options::format_options,
     record::{FieldOptions, Record},
-    source::Files,
+    source::{Compression, Files},
 };
 
 format_options! {
@@ -29,7 +29,7 @@ format_options! {
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
         /// Sets the character between fields, which must be ASCII. The default is a tab if the name of the first file
-        /// ends with `.tsv` or `.tsv.gz`, otherwise a comma.
+        /// ends with `.tsv`, also before `.gz` or `.zst`, otherwise a comma.
         delimiter: Option<char> = None,
         /// Sets whether a field that begins with `"` ends at the next `"`, so that it may have delimiters and line
         /// breaks. The default is true.
@@ -72,7 +72,7 @@ impl CsvOptions {
     /// # Errors
     /// As for [`CsvStream::open`].
     pub fn open_stream(&self) -> Result<CsvStream<Record>, DataError> {
-        let files = self.source.files(&[EXTENSIONS, STREAM_EXTENSIONS].concat())?;
+        let files = self.source.stream_files(&EXTENSIONS)?;
         let rules = self.rules(&files)?;
         let parser = Parser::open(&files, self, rules)?;
         let stream = LineStream::open(files, LineRules::csv(rules), None, self.max_line_bytes)?;
@@ -91,7 +91,7 @@ impl CsvOptions {
 
     fn rules(&self, files: &Files) -> Result<CsvRules, DataError> {
         let name = files.get(0).location.file_name().to_ascii_lowercase();
-        let is_tsv = name.ends_with(".tsv") || name.ends_with(".tsv.gz");
+        let is_tsv = Compression::split(&name).0.ends_with(".tsv");
         let delimiter = self.delimiter.unwrap_or(if is_tsv { '\t' } else { ',' });
         let is_allowed = delimiter.is_ascii() && !matches!(delimiter, '"' | '\n' | '\r');
         match u8::try_from(delimiter).ok().filter(|_| is_allowed) {

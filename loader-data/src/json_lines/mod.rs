@@ -11,6 +11,3 @@ pub use stream::JsonLinesStream;
 
 /// Extensions of the files that a folder of JSON lines stands for.
 pub(crate) const EXTENSIONS: [&str; 3] = [".jsonl", ".ndjson", ".json"];
-
-/// Extensions of compressed files, which only a stream can read.
-pub(crate) const STREAM_EXTENSIONS: [&str; 3] = [".jsonl.gz", ".ndjson.gz", ".json.gz"];

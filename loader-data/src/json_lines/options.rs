@@ -1,6 +1,6 @@
 //! Options of JSON lines.
 
-use super::{EXTENSIONS, JsonLines, JsonLinesStream, STREAM_EXTENSIONS};
+use super::{EXTENSIONS, JsonLines, JsonLinesStream};
 use crate::{
     error::DataError,
     index::{IndexPlace, StoredIndex},
@@ -59,7 +59,7 @@ impl JsonLinesOptions {
     /// # Errors
     /// As for [`JsonLinesStream::open`].
     pub fn open_stream(&self) -> Result<JsonLinesStream<Record>, DataError> {
-        let files = self.source.files(&[EXTENSIONS.as_slice(), &STREAM_EXTENSIONS].concat())?;
+        let files = self.source.stream_files(&EXTENSIONS)?;
         let stream = LineStream::open(files, LineRules::NOT_BLANK, self.block_bytes, self.max_line_bytes)?;
         Ok(JsonLinesStream::new(stream, self.fields.clone()))
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The rows of JSON lines files, read from the beginning to the end, without an index. Files that end with
-/// `.gz` are decompressed. A sample is that of [`JsonLines`](crate::JsonLines), which tells what is read.
+/// `.gz` (gzip) or `.zst` (Zstandard) are decompressed. A sample is that of [`JsonLines`](crate::JsonLines), which tells what is read.
 ///
 /// # Shards
 /// The files are divided into blocks of equal size: by default 4 MiB, or less if all files together have less
@@ -61,8 +61,7 @@ pub struct JsonLinesStream<R = Record> {
 
 impl JsonLinesStream<Record> {
     /// Opens the files that `pattern` stands for, as [`JsonLines::open`](crate::JsonLines::open) does. Of a
-    /// folder, it also takes files whose names end with `.jsonl.gz`, `.ndjson.gz` or `.json.gz`. Reads none
-    /// of the files.
+    /// folder, it also takes files with `.gz` or `.zst` after the extension. Reads none of the files.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file.

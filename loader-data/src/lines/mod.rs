@@ -2,7 +2,6 @@
 //! module parse the lines.
 
 mod blocks;
-mod compressed;
 mod index;
 mod quotes;
 mod reader;
@@ -16,9 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     index::{IndexPlace, StoredIndex},
-    source::Files,
+    source::{Compression, Files},
 };
-use compressed::Compression;
 use index::{Line, LineIndex};
 
 pub(crate) use quotes::Quotes;
@@ -113,10 +111,10 @@ impl Lines {
         place: &IndexPlace,
         max_line_bytes: u64,
     ) -> Result<Self> {
-        for file in (0..files.len()).map(|file| files.get(file)) {
-            if Compression::of(&file).is_some() {
+        for location in (0..files.len()).map(|file| files.get(file).location) {
+            if Compression::of(&location).is_some() {
                 let reason = "a compressed file has no random access; open it as a stream, or decompress it";
-                return Err(DataError::new(&file.location, DataProblem::Unsupported(reason.to_owned())));
+                return Err(DataError::new(location, DataProblem::Unsupported(reason.to_owned())));
             }
         }
         let index = LineIndex::open(&files, rules, place)?;

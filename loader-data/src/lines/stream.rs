@@ -1,6 +1,10 @@
 //! The lines of files, read from the beginning to the end.
 
-use std::{io, marker::PhantomData};
+use std::{
+    io::{self, BufReader},
+    marker::PhantomData,
+    sync::Arc,
+};
 
 use anyhow::ensure;
 use loader_core::{Shard, SnapshotIterator};
@@ -9,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use super::{
     BYTE_ORDER_MARK, LineRules,
     blocks::{Block, Blocks},
-    compressed::Compression,
     index::LineIndex,
     reader::LineReader,
     scan::first_byte,
@@ -17,8 +20,11 @@ use super::{
 };
 use crate::{
     error::{DataError, DataProblem, Position, Result},
-    source::{Blob, Files},
+    source::{Blob, Compression, Files, problem},
 };
+
+/// Number of bytes that are decompressed at a time.
+const CHUNK: usize = 64 << 10;
 
 /// The lines of files in shards of blocks: block `i` belongs to shard `i % n`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -61,7 +67,7 @@ impl LineStream {
         max_line_bytes: u64,
     ) -> Result<Self> {
         let is_one = rules.csv.is_some() && index.is_none();
-        let is_whole = |file: usize| is_one || Compression::of(&files.get(file)).is_some();
+        let is_whole = |file: usize| is_one || Compression::of(&files.get(file).location).is_some();
         let blocks = Blocks::new(&files, block_bytes, is_whole)
             .map_err(|error| DataError::new("the list of blocks", DataProblem::Memory(error.to_string())))?;
         Ok(Self { files, blocks, rules, max_line_bytes, index })
@@ -121,8 +127,7 @@ impl LineStream {
         };
         let blob = self.files.open(block.file)?;
         let has_header = offset.is_none() && self.rules.csv.is_some_and(|csv| csv.has_header);
-        if let Some(compression) = Compression::of(blob.file()) {
-            let mut reader = LineReader::new(compression.reader(&blob)?, 0, self.rules.quotes());
+        if let Some(mut reader) = decompressed(&blob, self.rules) {
             reader.skip_to(offset.unwrap_or(0)).map_err(|error| read_error(&blob, 0, error))?;
             return Ok(OpenBlock { block, reader, end: u64::MAX, has_header });
         }
@@ -275,10 +280,8 @@ impl LineIter<'_> {
 #[cfg(feature = "csv")]
 pub(crate) fn first_line(files: &Files, file: usize, rules: LineRules, max: u64) -> Result<Option<Vec<u8>>> {
     let blob = files.open(file)?;
-    let mut reader = match Compression::of(blob.file()) {
-        Some(compression) => LineReader::new(compression.reader(&blob)?, 0, rules.quotes()),
-        None => LineReader::new(blob.reader(0..blob.len()), 0, rules.quotes()),
-    };
+    let plain = || LineReader::new(blob.reader(0..blob.len()), 0, rules.quotes());
+    let mut reader = decompressed(&blob, rules).unwrap_or_else(plain);
     let mut line = Vec::new();
     loop {
         let start = reader.position();
@@ -296,6 +299,12 @@ pub(crate) fn first_line(files: &Files, file: usize, rules: LineRules, max: u64)
     }
 }
 
+/// Returns a reader of the lines of a compressed file; `None` if the file is not compressed.
+fn decompressed(blob: &Arc<Blob>, rules: LineRules) -> Option<LineReader> {
+    let reader = Compression::of(&blob.file().location)?.reader(blob);
+    Some(LineReader::new(BufReader::with_capacity(CHUNK, reader), 0, rules.quotes()))
+}
+
 /// A line that was read.
 struct FoundLine {
     file: usize,
@@ -309,9 +318,8 @@ struct FoundLine {
 
 /// Returns the error of reading at `position`, which is counted after decompression.
 fn read_error(blob: &Blob, position: u64, error: io::Error) -> DataError {
-    if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) {
-        let problem = DataProblem::Malformed { format: "gzip", reason: error.to_string() };
-        return blob.error(position, problem);
+    match Compression::of(&blob.file().location) {
+        Some(compression) => blob.error(position, problem(compression.name(), error)),
+        None => blob.read_error(position, error),
     }
-    blob.read_error(position, error)
 }

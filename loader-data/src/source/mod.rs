@@ -1,11 +1,15 @@
 //! Where the bytes of a dataset lie: paths, patterns, open files.
 
 mod blob;
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+mod compression;
 mod files;
 mod options;
 mod patterns;
 #[cfg(feature = "cloud")]
 mod remote;
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+mod zstd;
 
 use std::{
     borrow::Cow,
@@ -19,6 +23,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[cfg(any(feature = "arrays", feature = "audio"))]
 pub(crate) use blob::BlobCursor;
 pub(crate) use blob::{Blob, BlobReader};
+#[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
+pub(crate) use compression::{Compression, Decompressor, problem};
 pub(crate) use files::{DataFile, Files};
 pub use options::{CacheOptions, StoreOptions};
 

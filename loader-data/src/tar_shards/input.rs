@@ -1,18 +1,14 @@
 //! The bytes of an archive, decompressed if necessary.
 
 use std::{
-    error::Error,
-    io::{self, BufRead, Read},
+    io::{self, Read},
     ops::Range,
     sync::Arc,
 };
 
-use flate2::bufread::MultiGzDecoder;
-
-use super::zstd::Zstd;
 use crate::{
-    error::{DataError, DataProblem, Result},
-    source::{Blob, BlobReader},
+    error::{DataProblem, Result},
+    source::{Blob, BlobReader, Compression, Decompressor, problem},
 };
 
 /// Size of the blocks that an archive consists of.
@@ -44,22 +40,16 @@ enum Source {
     Plain(Plain),
     /// A file on a server, which is read ahead in chunks that grow.
     Remote(BlobReader, Arc<Blob>),
-    Gzip(Box<MultiGzDecoder<BlobReader>>),
-    Zstd(Box<Zstd<BlobReader>>),
+    Compressed(Compression, Decompressor),
 }
 
 impl Input {
     /// Opens an archive at the beginning. The first bytes decide whether it is compressed.
     pub(super) fn open(blob: &Arc<Blob>) -> Result<Self> {
-        let start = blob.read(0..blob.len().min(START as u64))?;
-        let name = blob.file().location.file_name().to_ascii_lowercase();
-        let compression = Compression::of(&start, &name).map_err(|problem| blob.error(0, problem))?;
-        let reader = blob.reader(0..blob.len());
-        Ok(Self::new(match compression {
-            Compression::None if blob.is_remote() => Source::Remote(reader, Arc::clone(blob)),
-            Compression::None => Source::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
-            Compression::Gzip => Source::Gzip(Box::new(MultiGzDecoder::new(reader))),
-            Compression::Zstd => Source::Zstd(Box::new(Zstd::new(reader))),
+        Ok(Self::new(match compression(blob).map_err(|problem| blob.error(0, problem))? {
+            Some(compression) => Source::Compressed(compression, compression.reader(blob)),
+            None if blob.is_remote() => Source::Remote(blob.reader(0..blob.len()), Arc::clone(blob)),
+            None => Source::Plain(Plain::new(blob, 0..blob.len(), CHUNK)),
         }))
     }
 
@@ -75,7 +65,7 @@ impl Input {
     }
 
     pub(super) fn is_compressed(&self) -> bool {
-        matches!(self.source, Source::Gzip(_) | Source::Zstd(_))
+        matches!(self.source, Source::Compressed(..))
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -87,7 +77,7 @@ impl Input {
         match &self.source {
             Source::Plain(plain) => Some(plain.end.saturating_sub(self.position)),
             Source::Remote(_, blob) => Some(blob.len().saturating_sub(self.position)),
-            Source::Gzip(_) | Source::Zstd(_) => None,
+            Source::Compressed(..) => None,
         }
     }
 
@@ -129,23 +119,16 @@ impl Input {
 
     /// Returns what an error means that a reader of this input has returned.
     pub(super) fn problem(&self, error: io::Error) -> DataProblem {
-        let error = match error.downcast::<DataError>() {
-            Ok(error) => return error.problem,
-            Err(error) => error,
-        };
-        if self.has_ended || error.kind() == io::ErrorKind::UnexpectedEof {
-            return DataProblem::Truncated;
-        }
-        // Errors of the system have a code; those of the decoders and of the crate `tar` have a text.
-        if error.raw_os_error().is_some() {
-            return DataProblem::Unreadable(error);
-        }
         let format = match self.source {
             Source::Plain(_) | Source::Remote(..) => "tar",
-            Source::Gzip(_) => "tar in gzip",
-            Source::Zstd(_) => "tar in Zstandard",
+            Source::Compressed(Compression::Gzip, _) => "tar in gzip",
+            Source::Compressed(Compression::Zstd, _) => "tar in Zstandard",
         };
-        DataProblem::Malformed { format, reason: error.to_string() }
+        match problem(format, error) {
+            // The crate `tar` has an error of its own for an archive that ends in a member.
+            DataProblem::Malformed { .. } if self.has_ended => DataProblem::Truncated,
+            problem => problem,
+        }
     }
 }
 
@@ -159,8 +142,7 @@ impl Read for Input {
         let len = match &mut self.source {
             Source::Plain(plain) => plain.read(bytes, self.position)?,
             Source::Remote(reader, _) => reader.read(bytes)?,
-            Source::Gzip(reader) => reader.read(bytes)?,
-            Source::Zstd(reader) => reader.read(bytes)?,
+            Source::Compressed(_, reader) => reader.read(bytes)?,
         };
         self.has_ended = len == 0 && !bytes.is_empty();
         self.position += len as u64;
@@ -214,62 +196,28 @@ impl Plain {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Compression {
-    None,
-    Gzip,
-    Zstd,
-}
-
-impl Compression {
-    /// Recognises the compression of a file by its first bytes.
-    fn of(start: &[u8], name: &str) -> Result<Self, DataProblem> {
-        let unsupported = |what| {
-            DataProblem::Unsupported(format!(
-                "the file is {what}; decompress it, or compress it with gzip or Zstandard"
-            ))
-        };
-        match start {
-            [] => return Err(DataProblem::Truncated),
-            [0x1f, 0x8b, ..] => return Ok(Self::Gzip),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => return Ok(Self::Zstd),
-            [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', ..] => return Err(unsupported("in bzip2")),
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => return Err(unsupported("in xz")),
-            [0x04, 0x22, 0x4d, 0x18, ..] => return Err(unsupported("in LZ4")),
-            [b'P', b'K', 3, 4, ..] => {
-                return Err(DataProblem::Unsupported(
-                    "the file is a zip archive; pack it again with tar".to_owned(),
-                ));
-            }
-            _ => {}
-        }
-        let is_tar = start.get(257..262) == Some(b"ustar") || start.iter().all(|&byte| byte == 0);
-        let format = match name {
-            _ if is_tar => return Ok(Self::None),
-            _ if name.ends_with(".gz") || name.ends_with(".tgz") => "gzip",
-            _ if name.ends_with(".zst") => "Zstandard",
-            _ => return Ok(Self::None),
-        };
-        let reason = "the first bytes are those of another format".to_owned();
-        Err(DataProblem::Malformed { format, reason })
+/// Recognises the compression of an archive by its first bytes, which must agree with its name.
+fn compression(blob: &Blob) -> Result<Option<Compression>, DataProblem> {
+    let start = blob.read(0..blob.len().min(START as u64)).map_err(|error| error.problem)?;
+    if start.is_empty() {
+        return Err(DataProblem::Truncated);
     }
-}
-
-/// Finds an I/O error among the causes of `error`.
-pub(super) fn io_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
-    std::iter::successors(Some(error), |error| (*error).source()).find_map(|error| error.downcast_ref())
-}
-
-/// Skips `count` bytes of `reader`.
-pub(super) fn discard(reader: &mut impl BufRead, mut count: u64) -> io::Result<()> {
-    while count > 0 {
-        let available = reader.fill_buf()?.len() as u64;
-        if available == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let taken = available.min(count);
-        reader.consume(taken as usize);
-        count -= taken;
+    if start.starts_with(b"PK\x03\x04") {
+        let reason = "the file is a zip archive; pack it again with tar".to_owned();
+        return Err(DataProblem::Unsupported(reason));
     }
-    Ok(())
+    if let Some(found) = Compression::of_start(&start)? {
+        return Ok(Some(found));
+    }
+    let location = &blob.file().location;
+    let is_tgz = location.file_name().to_ascii_lowercase().ends_with(".tgz");
+    let named = if is_tgz { Some(Compression::Gzip) } else { Compression::of(location) };
+    let is_tar = start.get(257..262) == Some(b"ustar") || start.iter().all(|&byte| byte == 0);
+    match named {
+        Some(named) if !is_tar => {
+            let reason = "the first bytes are those of another format".to_owned();
+            Err(DataProblem::Malformed { format: named.name(), reason })
+        }
+        _ => Ok(None),
+    }
 }

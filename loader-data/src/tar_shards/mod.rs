@@ -12,7 +12,6 @@ pub(crate) mod name;
 mod options;
 mod samples;
 mod stream;
-mod zstd;
 
 pub use dataset::TarShards;
 pub use indexed::IndexedTar;

@@ -97,7 +97,7 @@ impl Dataset for TextLines {
 /// The lines of text files, read from the beginning to the end, without an index. A sample is that of
 /// [`TextLines`].
 ///
-/// Files that end with `.gz` are decompressed. Shards, resuming and errors are those of
+/// Files that end with `.gz` (gzip) or `.zst` (Zstandard) are decompressed. Shards, resuming and errors are those of
 /// [`JsonLinesStream`](crate::JsonLinesStream).
 ///
 /// # Examples
@@ -120,7 +120,7 @@ pub struct TextLinesStream {
 
 impl TextLinesStream {
     /// Opens the files that `pattern` stands for, as [`TextLines::open`] does. Of a folder, it also takes
-    /// files whose names end with `.txt.gz`. Reads none of the files.
+    /// files whose names end with `.txt.gz` or `.txt.zst`. Reads none of the files.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such file.

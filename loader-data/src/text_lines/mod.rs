@@ -11,9 +11,6 @@ pub use options::TextLinesOptions;
 /// Extensions of the files that a folder stands for.
 const EXTENSIONS: [&str; 1] = [".txt"];
 
-/// Further extensions of which a stream is made.
-const STREAM_EXTENSIONS: [&str; 1] = [".txt.gz"];
-
 /// Returns the text of a line without its line break.
 fn text(line: &[u8]) -> Result<String, DataProblem> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);

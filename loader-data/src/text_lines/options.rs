@@ -1,6 +1,6 @@
 //! Options of lines of text.
 
-use super::{EXTENSIONS, STREAM_EXTENSIONS, TextLines, TextLinesStream};
+use super::{EXTENSIONS, TextLines, TextLinesStream};
 use crate::{
     error::DataError,
     index::{IndexPlace, StoredIndex},
@@ -54,7 +54,7 @@ impl TextLinesOptions {
     /// # Errors
     /// As for [`TextLinesStream::open`].
     pub fn open_stream(&self) -> Result<TextLinesStream, DataError> {
-        let files = self.source.files(&[EXTENSIONS, STREAM_EXTENSIONS].concat())?;
+        let files = self.source.stream_files(&EXTENSIONS)?;
         let stream = LineStream::open(files, LineRules::ALL, self.block_bytes, self.max_line_bytes)?;
         Ok(TextLinesStream { stream })
     }

@@ -87,8 +87,10 @@ fn files_that_python_and_pandas_wrote_read_back_equal() {
         assert!(stream_all(&stream, 1).into_iter().map(Result::unwrap).eq((0..48).map(written)));
         assert_eq!(IterableDataset::len(&stream), Some(48));
     }
-    let gzip = CsvStream::open(fixture("pandas.csv.gz")).unwrap().rows::<Row>();
-    assert!(stream_all(&gzip, 1).into_iter().map(Result::unwrap).eq((0..48).map(written)));
+    for name in ["pandas.csv.gz", "pandas.csv.zst"] {
+        let stream = CsvStream::open(fixture(name)).unwrap().rows::<Row>();
+        assert!(stream_all(&stream, 1).into_iter().map(Result::unwrap).eq((0..48).map(written)), "{name}");
+    }
 
     let names = ["number", "size"].map(str::to_owned).to_vec();
     let plain = CsvOptions::new(fixture("plain.csv")).names(names).quotes(false).open().unwrap();
@@ -260,8 +262,10 @@ fn files_without_or_with_another_header_are_refused() {
     assert!(matches!(open("pipe"), DataProblem::NotAFile { .. }));
     fs::create_dir(at("folder")).unwrap();
     assert!(matches!(open("folder"), DataProblem::NoFiles { .. }));
-    fs::write(at("a.csv.gz"), "").unwrap();
-    assert!(matches!(open("a.csv.gz"), DataProblem::Unsupported(_)));
+    for name in ["a.csv.gz", "a.csv.zst"] {
+        fs::write(at(name), "").unwrap();
+        assert!(matches!(open(name), DataProblem::Unsupported(_)), "{name}");
+    }
     let whole = fs::read(fixture("pandas.csv.gz")).unwrap();
     fs::write(at("cut.csv.gz"), &whole[..whole.len() - 9]).unwrap();
     let rows = stream_all(&CsvStream::open(at("cut.csv.gz")).unwrap(), 1);

@@ -17,7 +17,7 @@ use loader_data::{
 use proptest::prelude::*;
 use serde::Deserialize;
 
-use crate::everywhere::same_everywhere;
+use crate::everywhere::{same_everywhere, write_old};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/json_lines")).join(name)
@@ -173,8 +173,10 @@ fn what_is_no_file_of_lines_is_refused() {
     assert!(matches!(open(""), DataProblem::NoFiles { .. }));
     nix::unistd::mkfifo(&folder.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(matches!(open("pipe"), DataProblem::NotAFile { .. }));
-    fs::write(folder.path().join("rows.jsonl.gz"), "").unwrap();
-    assert!(matches!(open("rows.jsonl.gz"), DataProblem::Unsupported(_)));
+    for name in ["rows.jsonl.gz", "rows.jsonl.zst"] {
+        fs::write(folder.path().join(name), "").unwrap();
+        assert!(matches!(open(name), DataProblem::Unsupported(_)), "{name}");
+    }
 }
 
 #[test]
@@ -288,9 +290,14 @@ fn stream_all<D: IterableDataset>(dataset: &D, shards: usize) -> Vec<anyhow::Res
 
 #[test]
 fn a_stream_has_each_row_once() {
-    for (pattern, block_bytes) in
-        [("json-*.jsonl", 1), ("json-*.jsonl", 100), ("json-*.jsonl", 1 << 20), ("pandas.jsonl.gz", 1)]
-    {
+    for (pattern, block_bytes) in [
+        ("json-*.jsonl", 1),
+        ("json-*.jsonl", 100),
+        ("json-*.jsonl", 1 << 20),
+        ("pandas.jsonl.gz", 1),
+        ("two-members.jsonl.gz", 1),
+        ("two-frames.jsonl.zst", 1),
+    ] {
         let options = JsonLinesOptions::new(fixture(pattern)).block_bytes(block_bytes);
         let stream = options.open_stream().unwrap().rows::<Row>();
         for shards in [1, 2, 7] {
@@ -309,12 +316,12 @@ fn a_stream_has_each_row_once() {
         (Some(48), None)
     );
     let folder = JsonLinesStream::open_all([fixture("")]).unwrap();
-    assert_eq!(stream_all(&folder, 1).len(), 144, "a folder's compressed files are read too");
+    assert_eq!(stream_all(&folder, 1).len(), 5 * 48, "a folder's compressed files are read too");
 }
 
 #[test]
 fn workers_deaths_and_resumes_do_not_change_a_stream() {
-    for pattern in ["json-*.jsonl", "pandas.jsonl*"] {
+    for pattern in ["json-*.jsonl", "[pt]*.jsonl*"] {
         let stream = || {
             let options = JsonLinesOptions::new(fixture(pattern)).block_bytes(300).fields(fields());
             options.open_stream().unwrap()
@@ -356,32 +363,42 @@ fn a_stream_continues_after_a_bad_row() {
 }
 
 #[test]
-fn a_damaged_or_vanished_file_of_a_stream_is_an_error() {
+fn a_damaged_compressed_file_is_an_error_after_the_rows_before() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("rows.jsonl.gz");
-    let whole = fs::read(fixture("pandas.jsonl.gz")).unwrap();
-    let read = |bytes: &[u8]| {
-        fs::write(&path, bytes).unwrap();
-        stream_all(&JsonLinesStream::open(&path).unwrap(), 1)
-    };
-    let problem = |rows: &[anyhow::Result<Record>]| {
-        let error = rows.last().unwrap().as_ref().unwrap_err().downcast_ref::<DataError>().unwrap();
-        assert!(error.file.contains("rows.jsonl.gz"));
-        format!("{:?}", error.problem)
-    };
-    for len in 1..whole.len() {
-        assert_eq!(problem(&read(&whole[..len])), "Truncated", "after {len} bytes");
+    for (name, format) in [("two-members.jsonl.gz", "gzip"), ("two-frames.jsonl.zst", "Zstandard")] {
+        let whole = fs::read(fixture(name)).unwrap();
+        let path = folder.path().join(name);
+        // Returns the number of rows before the error, and the problem.
+        let read = |bytes: &[u8]| {
+            write_old(&path, bytes);
+            let mut rows = stream_all(&JsonLinesStream::open(&path).unwrap(), 1);
+            let error = rows.pop().unwrap().unwrap_err().downcast::<DataError>().unwrap();
+            assert!(error.file.contains(name) && rows.iter().all(Result::is_ok), "{error}");
+            (rows.len(), error.problem)
+        };
+        // Up to the second part, the file is one of a single part, which ends in the middle of a row.
+        let second = whole.windows(4).rposition(|bytes| *bytes == whole[..4]).unwrap();
+        assert!(second > 0);
+        for len in 1..whole.len() {
+            let (_, problem) = read(&whole[..len]);
+            assert_eq!(matches!(problem, DataProblem::Truncated), len != second, "{name}, {len}: {problem}");
+        }
+        let is_malformed =
+            |problem| matches!(problem, DataProblem::Malformed { format: found, .. } if found == format);
+        let mut damaged = whole.clone();
+        damaged[whole.len() - 3] ^= 1;
+        assert!(is_malformed(read(&damaged).1), "{name}: the checksum");
+        let (rows, problem) = read(&[&whole[..], b"more than the header of a member"].concat());
+        assert!(rows == 48 && is_malformed(problem), "{name}: bytes after the end");
+        assert!(is_malformed(read(b"{\"a\": 12345}\n").1), "{name}: not compressed");
+        write_old(&path, b"");
+        assert!(stream_all(&JsonLinesStream::open(&path).unwrap(), 1).is_empty());
     }
-    let mut damaged = whole.clone();
-    damaged[whole.len() - 6] ^= 1;
-    assert!(problem(&read(&damaged)).contains("gzip"), "{}", problem(&read(&damaged)));
-    assert!(problem(&read(b"{\"a\": 12345}\n")).contains("gzip"));
-    assert!(read(b"").is_empty());
+}
 
-    fs::write(folder.path().join("rows.zst"), "x").unwrap();
-    let zst = stream_all(&JsonLinesStream::open(folder.path().join("rows.zst")).unwrap(), 1);
-    assert!(zst[0].as_ref().unwrap_err().to_string().contains("is not supported"));
-
+#[test]
+fn a_vanished_file_of_a_stream_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
     let plain = folder.path().join("rows.jsonl");
     fs::write(&plain, "{\"a\": 1}\n".repeat(4000)).unwrap();
     let stream = JsonLinesStream::open(&plain).unwrap();
@@ -481,6 +498,9 @@ fn lines_of_text_name_the_line_that_is_not_unicode() {
     let streamed = stream_all(&lines.stream().unwrap(), 1);
     let error = streamed[2].as_ref().unwrap_err().downcast_ref::<DataError>().unwrap();
     assert_eq!(error.position, Position::Offset(5));
+    let compressed = TextLinesStream::open(fixture("two-frames.jsonl.zst")).unwrap();
+    let whole = fs::read_to_string(fixture("pandas.jsonl")).unwrap();
+    assert!(stream_all(&compressed, 1).into_iter().map(Result::unwrap).eq(whole.lines()));
 
     let batches = same_everywhere(|workers| {
         let lines = TextLines::open(fixture("json-*.jsonl")).unwrap();

@@ -1,8 +1,10 @@
 //! Decompresses Zstandard: any number of frames, with their checksums.
 
 use std::{
+    error::Error,
     fmt,
     io::{self, BufRead, Read},
+    iter,
 };
 
 use ruzstd::decoding::{
@@ -10,14 +12,12 @@ use ruzstd::decoding::{
     errors::{FrameDecoderError, ReadFrameHeaderError},
 };
 
-use super::input::{discard, io_cause};
-
 /// Number of bytes that are decompressed at a time: the max size of a block.
 const STEP: usize = 128 << 10;
 
 /// Reads what Zstandard has compressed into `source`. A frame may need a window of at most 128 MiB; `zstd --ultra
 /// --long=31` writes larger ones.
-pub(super) struct Zstd<R> {
+pub(crate) struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
 }
@@ -66,8 +66,18 @@ impl<R: BufRead> Read for Zstd<R> {
 
 /// Keeps the kind of an I/O error below, such as the unexpected end of the file.
 fn io_error(error: FrameDecoderError) -> io::Error {
-    let kind = io_cause(&error).map_or(io::ErrorKind::Other, io::Error::kind);
-    io::Error::new(kind, error)
+    let first: &(dyn Error + 'static) = &error;
+    let cause = iter::successors(Some(first), |error| (*error).source())
+        .find_map(|error| error.downcast_ref::<io::Error>());
+    io::Error::new(cause.map_or(io::ErrorKind::Other, io::Error::kind), error)
+}
+
+/// Skips `count` bytes of `reader`.
+fn discard(reader: &mut impl BufRead, count: u64) -> io::Result<()> {
+    match io::copy(&mut reader.take(count), &mut io::sink())? {
+        skipped if skipped < count => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
 }
 
 impl<R> fmt::Debug for Zstd<R> {

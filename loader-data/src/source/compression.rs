@@ -1,0 +1,103 @@
+//! Compressed files.
+
+use std::{
+    io::{self, Read},
+    sync::Arc,
+};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::{Blob, BlobReader, Location, zstd::Zstd};
+use crate::error::{DataError, DataProblem};
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    Gzip,
+    Zstd,
+}
+
+/// The extensions that a compression adds to the name of a file.
+const EXTENSIONS: [(&str, Compression); 2] = [(".gz", Compression::Gzip), (".zst", Compression::Zstd)];
+
+impl Compression {
+    /// Recognises the compression of a file by its name.
+    pub(crate) fn of(location: &Location) -> Option<Self> {
+        Self::split(&location.file_name().to_ascii_lowercase()).1
+    }
+
+    /// Splits the extension of a compression off `name`, which is in lower case.
+    pub(crate) fn split(name: &str) -> (&str, Option<Self>) {
+        let found = EXTENSIONS.into_iter().find_map(|(end, found)| Some((name.strip_suffix(end)?, found)));
+        found.map_or((name, None), |(name, found)| (name, Some(found)))
+    }
+
+    /// Returns `extensions`, and these followed by the extension of each compression.
+    pub(crate) fn extensions(extensions: &[&str]) -> Vec<String> {
+        let compressed = extensions.iter().flat_map(|start| EXTENSIONS.map(|(end, _)| [start, end].concat()));
+        extensions.iter().map(|&extension| extension.to_owned()).chain(compressed).collect()
+    }
+
+    /// Recognises the compression of a file by its first bytes.
+    ///
+    /// # Errors
+    /// Returns [`DataProblem::Unsupported`] for a compression that cannot be read.
+    pub(crate) fn of_start(start: &[u8]) -> Result<Option<Self>, DataProblem> {
+        let name = match start {
+            [0x1f, 0x8b, ..] => return Ok(Some(Self::Gzip)),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                return Ok(Some(Self::Zstd));
+            }
+            [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', ..] => "bzip2",
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
+            [0x04, 0x22, 0x4d, 0x18, ..] => "LZ4",
+            _ => return Ok(None),
+        };
+        let text = format!("the file is in {name}; decompress it, or compress it with gzip or Zstandard");
+        Err(DataProblem::Unsupported(text))
+    }
+
+    /// Name of the format in errors.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "Zstandard",
+        }
+    }
+
+    /// Returns a reader of what was compressed into `blob`: all members of gzip, or all frames of Zstandard.
+    pub(crate) fn reader(self, blob: &Arc<Blob>) -> Decompressor {
+        let reader = blob.reader(0..blob.len());
+        match self {
+            Self::Gzip => Decompressor::Gzip(Box::new(MultiGzDecoder::new(reader))),
+            Self::Zstd => Decompressor::Zstd(Box::new(Zstd::new(reader))),
+        }
+    }
+}
+
+/// Decompresses a file from its beginning to its end, and verifies its checksums.
+#[derive(Debug)]
+pub(crate) enum Decompressor {
+    Gzip(Box<MultiGzDecoder<BlobReader>>),
+    Zstd(Box<Zstd<BlobReader>>),
+}
+
+impl Read for Decompressor {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Gzip(reader) => reader.read(bytes),
+            Self::Zstd(reader) => reader.read(bytes),
+        }
+    }
+}
+
+/// Returns what an error means that a [`Decompressor`] has returned, or a reader of `format` on top of one.
+pub(crate) fn problem(format: &'static str, error: io::Error) -> DataProblem {
+    match error.downcast::<DataError>() {
+        Ok(error) => error.problem,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => DataProblem::Truncated,
+        // Errors of the system have a code; those of the decoders have a text.
+        Err(error) if error.raw_os_error().is_some() => DataProblem::Unreadable(error),
+        Err(error) => DataProblem::Malformed { format, reason: error.to_string() },
+    }
+}
