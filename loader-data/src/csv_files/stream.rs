@@ -2,13 +2,12 @@
 
 use std::{marker::PhantomData, path::Path};
 
-use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{CsvOptions, parse::Parser};
 use crate::{
-    error::DataError,
-    lines::{LineSnapshot, LineStream},
+    error::{DataError, DataProblem},
+    lines::{LineStream, line_stream},
     record::Record,
 };
 
@@ -88,47 +87,14 @@ impl<R> CsvStream<R> {
     }
 }
 
-impl<R: DeserializeOwned + Send + 'static> IterableDataset for CsvStream<R> {
-    type Sample = R;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
-        self.stream.samples(shard, None, |record| self.parser.parse(record))
+impl<R: DeserializeOwned + 'static> CsvStream<R> {
+    fn parse(&self, record: &[u8]) -> Result<R, DataProblem> {
+        self.parser.parse(record)
     }
 
-    fn iter_at(
-        &self,
-        shard: Shard,
-        position: u64,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
-        let samples = self.stream.samples(shard, None, |record| self.parser.parse(record))?;
-        Ok(Some(samples.skip_lines(position)))
-    }
-
-    /// Returns the number of rows if the stream was made by [`Csv::stream`](crate::Csv::stream).
-    fn len(&self) -> Option<usize> {
-        self.stream.len()
-    }
-
-    /// Returns a hash of the names (without folders) and sizes of the files, how they are divided, and the options.
-    fn fingerprint(&self) -> String {
+    fn description(&self) -> String {
         format!("csv_stream({}, {})", self.stream.fingerprint(), self.parser.fingerprint)
     }
 }
 
-impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for CsvStream<R> {
-    type Snapshot = LineSnapshot;
-
-    fn iter_from(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-        snapshot: Option<LineSnapshot>,
-    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = LineSnapshot> + Send> {
-        self.stream.samples(shard, snapshot, |record| self.parser.parse(record))
-    }
-}
+line_stream!(CsvStream<R>, R);

@@ -2,13 +2,12 @@
 
 use std::{marker::PhantomData, path::Path};
 
-use loader_core::{IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{JsonLinesOptions, parse::parse};
 use crate::{
-    error::DataError,
-    lines::{LineSnapshot, LineStream},
+    error::{DataError, DataProblem},
+    lines::{LineStream, line_stream},
     record::{FieldOptions, Record},
 };
 
@@ -104,48 +103,14 @@ impl<R> JsonLinesStream<R> {
     }
 }
 
-impl<R: DeserializeOwned + Send + 'static> IterableDataset for JsonLinesStream<R> {
-    type Sample = R;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<R>> + Send> {
-        self.stream.samples(shard, None, |line| parse(line, &self.fields))
+impl<R: DeserializeOwned + 'static> JsonLinesStream<R> {
+    fn parse(&self, line: &[u8]) -> Result<R, DataProblem> {
+        parse(line, &self.fields)
     }
 
-    fn iter_at(
-        &self,
-        shard: Shard,
-        position: u64,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<R>> + Send>> {
-        let samples = self.stream.samples(shard, None, |line| parse(line, &self.fields))?;
-        Ok(Some(samples.skip_lines(position)))
-    }
-
-    /// Returns the number of rows if the stream was made by [`JsonLines::stream`](crate::JsonLines::stream).
-    fn len(&self) -> Option<usize> {
-        self.stream.len()
-    }
-
-    /// Returns a hash of the names (without folders) and sizes of the files, the size of the blocks, and the
-    /// options of the fields.
-    fn fingerprint(&self) -> String {
+    fn description(&self) -> String {
         format!("json_lines_stream({}{})", self.stream.fingerprint(), self.fields.fingerprint())
     }
 }
 
-impl<R: DeserializeOwned + Send + 'static> SnapshotDataset for JsonLinesStream<R> {
-    type Snapshot = LineSnapshot;
-
-    fn iter_from(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-        snapshot: Option<LineSnapshot>,
-    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<R>, Snapshot = LineSnapshot> + Send> {
-        self.stream.samples(shard, snapshot, |line| parse(line, &self.fields))
-    }
-}
+line_stream!(JsonLinesStream<R>, R);

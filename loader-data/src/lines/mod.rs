@@ -3,6 +3,7 @@
 
 mod blocks;
 mod index;
+mod iterable;
 mod quotes;
 mod reader;
 mod scan;
@@ -19,6 +20,7 @@ use crate::{
 };
 use index::{Line, LineIndex};
 
+pub(crate) use iterable::line_stream;
 pub(crate) use quotes::Quotes;
 
 pub use stream::LineSnapshot;

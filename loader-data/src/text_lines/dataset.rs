@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
+use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize};
 
 use super::{TextLinesOptions, text};
 use crate::{
-    error::DataError,
-    lines::{LineSnapshot, LineStream, Lines},
+    error::{DataError, DataProblem},
+    lines::{LineStream, Lines, line_stream},
 };
 
 /// The lines of text files, with random access. A sample is a `String` without the line break; a batch is a
@@ -129,47 +129,14 @@ impl TextLinesStream {
     }
 }
 
-impl IterableDataset for TextLinesStream {
-    type Sample = String;
-
-    fn iter(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<String>> + Send> {
-        self.stream.samples(shard, None, text)
+impl TextLinesStream {
+    fn parse(&self, line: &[u8]) -> Result<String, DataProblem> {
+        text(line)
     }
 
-    fn iter_at(
-        &self,
-        shard: Shard,
-        position: u64,
-        _cx: &mut SampleContext,
-    ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<String>> + Send>> {
-        Ok(Some(self.stream.samples(shard, None, text)?.skip_lines(position)))
-    }
-
-    /// Returns the number of lines if the stream was made by [`TextLines::stream`].
-    fn len(&self) -> Option<usize> {
-        self.stream.len()
-    }
-
-    /// Returns a hash of the names (without folders) and sizes of the files, and the size of the blocks.
-    fn fingerprint(&self) -> String {
+    fn description(&self) -> String {
         format!("text_lines_stream({})", self.stream.fingerprint())
     }
 }
 
-impl SnapshotDataset for TextLinesStream {
-    type Snapshot = LineSnapshot;
-
-    fn iter_from(
-        &self,
-        shard: Shard,
-        _cx: &mut SampleContext,
-        snapshot: Option<LineSnapshot>,
-    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<String>, Snapshot = LineSnapshot> + Send>
-    {
-        self.stream.samples(shard, snapshot, text)
-    }
-}
+line_stream!(TextLinesStream, String);

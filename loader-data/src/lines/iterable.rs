@@ -1,0 +1,67 @@
+//! The traits of the streams of the formats.
+
+/// Implements the traits of a stream for a type of this crate. The type has a field `stream`, a [`LineStream`](super::LineStream), a method
+/// `parse` that makes a sample of a line, and a method `description`, the fingerprint.
+///
+/// Alternative considered: one generic stream, and the public types as its aliases. Rejected because each alias would
+/// have the documentation of the generic stream.
+macro_rules! line_stream {
+    ($stream:ident $(<$row:ident>)?, $sample:ty) => {
+        impl$(<$row: serde::de::DeserializeOwned + Send + 'static>)? loader_core::IterableDataset
+            for $stream$(<$row>)?
+        {
+            type Sample = $sample;
+
+            fn iter(
+                &self,
+                shard: loader_core::Shard,
+                _cx: &mut loader_core::SampleContext,
+            ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<$sample>> + Send> {
+                self.stream.samples(shard, None, |line| self.parse(line))
+            }
+
+            fn iter_at(
+                &self,
+                shard: loader_core::Shard,
+                position: u64,
+                _cx: &mut loader_core::SampleContext,
+            ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<$sample>> + Send>> {
+                let samples = self.stream.samples(shard, None, |line| self.parse(line))?;
+                Ok(Some(samples.skip_lines(position)))
+            }
+
+            /// Returns the number of samples if the stream was made from a dataset with random access.
+            fn len(&self) -> Option<usize> {
+                self.stream.len()
+            }
+
+            /// Returns a hash of the names (without folders) and sizes of the files, how they are divided, and the
+            /// options.
+            fn fingerprint(&self) -> String {
+                self.description()
+            }
+        }
+
+        impl$(<$row: serde::de::DeserializeOwned + Send + 'static>)? loader_core::SnapshotDataset
+            for $stream$(<$row>)?
+        {
+            type Snapshot = crate::lines::LineSnapshot;
+
+            fn iter_from(
+                &self,
+                shard: loader_core::Shard,
+                _cx: &mut loader_core::SampleContext,
+                snapshot: Option<crate::lines::LineSnapshot>,
+            ) -> anyhow::Result<
+                impl loader_core::SnapshotIterator<
+                    Item = anyhow::Result<$sample>,
+                    Snapshot = crate::lines::LineSnapshot,
+                > + Send,
+            > {
+                self.stream.samples(shard, snapshot, |line| self.parse(line))
+            }
+        }
+    };
+}
+
+pub(crate) use line_stream;
