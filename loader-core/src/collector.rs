@@ -23,11 +23,24 @@ pub(crate) trait Collector<S> {
     /// Returns what the collector needs to continue.
     fn position(&self) -> CollectorPosition;
 
+    /// Leaves out the groups that were given, as [`CollectorPosition::given`] counts them. Returns false if the samples
+    /// cannot have given so many.
+    fn skip(&mut self, given: usize) -> bool;
+
     /// Continues at `position`, after the samples from its oldest one were added again.
     ///
     /// # Errors
     /// Returns an error if `position` cannot be that of these samples.
-    fn restore(&mut self, position: &CollectorPosition) -> anyhow::Result<()>;
+    fn restore(&mut self, position: &CollectorPosition) -> anyhow::Result<()> {
+        if position.has_ended {
+            self.end();
+        }
+        ensure!(
+            self.skip(position.given) && self.position().samples == position.samples,
+            "the samples differ from those at the time of the snapshot; the data must not change between two runs"
+        );
+        Ok(())
+    }
 }
 
 /// What a [`Collector`] needs to continue.
@@ -40,15 +53,4 @@ pub(crate) struct CollectorPosition {
     /// Number of groups of these samples that were given, or another measure of how far the collector is.
     pub(crate) given: usize,
     pub(crate) has_ended: bool,
-}
-
-impl CollectorPosition {
-    /// Returns an error unless `is_valid`.
-    pub(crate) fn check(is_valid: bool) -> anyhow::Result<()> {
-        ensure!(
-            is_valid,
-            "the samples differ from those at the time of the snapshot; the data must not change between two runs"
-        );
-        Ok(())
-    }
 }

@@ -143,22 +143,17 @@ impl<S: TokenSequence> Collector<S> for Packer<S> {
         CollectorPosition { oldest, samples: self.documents.len(), given, has_ended }
     }
 
-    fn restore(&mut self, position: &CollectorPosition) -> anyhow::Result<()> {
-        if position.has_ended {
-            self.end();
-        }
-        let is_valid = match self.packing.method {
+    fn skip(&mut self, given: usize) -> bool {
+        match self.packing.method {
             PackMethod::Concatenate => {
-                self.given = position.given;
-                position.given == 0
-                    || self.documents.front().is_some_and(|(_, first)| position.given < first.tokens().len())
+                self.given = given;
+                given == 0 || self.documents.front().is_some_and(|(_, first)| given < first.tokens().len())
             }
             _ => {
-                let is_valid = position.given == 0 || position.given < self.ready.len();
-                (0..position.given.min(self.ready.len())).for_each(|_| self.drop_window());
+                let is_valid = given == 0 || given < self.ready.len();
+                (0..given.min(self.ready.len())).for_each(|_| self.drop_window());
                 is_valid
             }
-        };
-        CollectorPosition::check(is_valid && self.documents.len() == position.samples)
+        }
     }
 }
