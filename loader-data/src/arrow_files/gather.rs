@@ -1,20 +1,20 @@
-//! Arrays of some rows of a record batch.
-//!
-//! The arrays have one type for each kind of text, bytes and list, and no dictionaries.
+//! Arrays of some rows of a record batch, with the types of `plain`.
 
 use std::{iter, ops::Range, sync::Arc};
 
 use arrow_array::{Array, ArrayRef, NullArray, make_array};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder, Buffer as Values, MutableBuffer, NullBuffer};
-use arrow_data::{ArrayData, ArrayDataBuilder};
-use arrow_schema::{ArrowError, DataType, Field, FieldRef};
+use arrow_data::ArrayDataBuilder;
+use arrow_schema::{ArrowError, DataType, Field};
 use arrow_select::take::{TakeOptions, take};
 
 use super::{
     body::{Body, Buffer},
     index::{Entry, dictionary_id},
+    items::{Items, total},
     malformed,
     messages::Extent,
+    plain::{builder, has_bytes, is_large, plain_field, text_type, widened, width},
     table::Table,
 };
 use crate::error::{DataError, Result};
@@ -305,88 +305,4 @@ impl<'a> Gather<'a> {
     fn malformed(&self, reason: &str) -> DataError {
         DataError::new(&self.body.blob.file().location, malformed(reason))
     }
-}
-
-/// The items of lists, and the offsets of the lists in an array that has only these items.
-struct Items {
-    ends: Vec<i32>,
-    ranges: Vec<Range<u64>>,
-}
-
-impl Default for Items {
-    fn default() -> Self {
-        Self { ends: vec![0], ranges: Vec::new() }
-    }
-}
-
-impl Items {
-    /// Adds a list; `None` if it has a negative length, or an array cannot have so many items.
-    fn push(&mut self, items: Range<u64>) -> Option<()> {
-        let len = i32::try_from(items.end.checked_sub(items.start)?).ok()?;
-        self.ends.push(self.ends.last()?.checked_add(len)?);
-        match self.ranges.last_mut() {
-            Some(last) if last.end == items.start => last.end = items.end,
-            _ if len == 0 => {}
-            _ => self.ranges.push(items),
-        }
-        Some(())
-    }
-
-    fn finish(self) -> (Values, Vec<Range<u64>>) {
-        (Values::from_vec(self.ends), self.ranges)
-    }
-}
-
-fn total(rows: &[Range<u64>]) -> u64 {
-    rows.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add)
-}
-
-fn builder(data_type: DataType, rows: &[Range<u64>], nulls: Option<NullBuffer>) -> ArrayDataBuilder {
-    ArrayData::builder(data_type).len(total(rows) as usize).nulls(nulls)
-}
-
-/// Number of bytes of a value.
-fn width(data_type: &DataType) -> u64 {
-    match data_type {
-        DataType::FixedSizeBinary(width) => u64::try_from(*width).unwrap_or(0),
-        other => other.primitive_width().unwrap_or(0) as u64,
-    }
-}
-
-fn is_large(data_type: &DataType) -> bool {
-    use DataType::{LargeBinary, LargeList, LargeListView, LargeUtf8};
-    matches!(data_type, LargeUtf8 | LargeBinary | LargeList(_) | LargeListView(_))
-}
-
-fn text_type(data_type: &DataType) -> DataType {
-    match data_type {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
-        _ => DataType::Binary,
-    }
-}
-
-/// Returns `field` with the type of `array`. It may have nulls, because the rows of records and lists that are null
-/// have some.
-fn plain_field(field: &Field, array: &ArrayRef) -> FieldRef {
-    Arc::new(Field::new(field.name(), array.data_type().clone(), true))
-}
-
-/// True if a value of this type has bytes in a file.
-fn has_bytes(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Null => false,
-        DataType::FixedSizeBinary(width) => *width > 0,
-        DataType::FixedSizeList(item, len) => *len > 0 && has_bytes(item.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|field| has_bytes(field.data_type())),
-        _ => true,
-    }
-}
-
-/// Extends integers of `width` bytes to 16 bytes.
-fn widened(numbers: &[u8], width: usize) -> Values {
-    let number = |bytes: &[u8]| match bytes.try_into() {
-        Ok(bytes) => i128::from(i32::from_le_bytes(bytes)),
-        Err(_) => i128::from(i64::from_le_bytes(bytes.try_into().expect("it has 4 or 8 bytes"))),
-    };
-    Values::from_vec(numbers.chunks_exact(width).map(number).collect())
 }

@@ -7,8 +7,10 @@ mod body;
 mod dataset;
 mod gather;
 mod index;
+mod items;
 mod messages;
 mod options;
+mod plain;
 mod stream;
 mod table;
 

@@ -3,6 +3,7 @@
 mod columns;
 mod convert;
 mod deserialize;
+mod field_stack;
 mod fields;
 mod names;
 mod rows;
