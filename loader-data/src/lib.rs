@@ -111,7 +111,7 @@ pub use image_folder::{
 };
 #[cfg(all(feature = "image-folder", feature = "records"))]
 pub use images::{ImageColumn, ImageOptions, ImageRecords};
-#[cfg(all(feature = "image-folder", feature = "json-lines", feature = "parquet"))]
+#[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub use images::{ImageTable, ImageTableOptions};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]
 pub use index::{IndexPlace, IndexStatus, StoredIndex};

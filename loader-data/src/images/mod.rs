@@ -6,11 +6,11 @@
 mod column;
 mod dataset;
 mod options;
-#[cfg(all(feature = "json-lines", feature = "parquet"))]
+#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
 mod table;
 
 pub use column::ImageColumn;
 pub use dataset::ImageRecords;
 pub use options::ImageOptions;
-#[cfg(all(feature = "json-lines", feature = "parquet"))]
+#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub use table::{ImageTable, ImageTableOptions};

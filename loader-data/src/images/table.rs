@@ -9,6 +9,7 @@ use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    csv_files::{ColumnType, Csv, CsvOptions},
     error::{DataError, DataProblem, Position, Result},
     image_folder::{MAX_FILE_BYTES, read_file},
     json_lines::{JsonLines, JsonLinesOptions},
@@ -25,10 +26,10 @@ const FILE_NAME: &str = "file_name";
 const IMAGE: &str = "image";
 
 /// Names of the tables that are looked for in a folder.
-const TABLES: [&str; 2] = ["metadata.jsonl", "metadata.parquet"];
+const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
 /// A folder of images with a table of their labels, captions or boxes: the layout `imagefolder` of Hugging Face's
-/// `datasets`, with `metadata.jsonl` or `metadata.parquet`.
+/// `datasets`, with `metadata.csv`, `metadata.jsonl` or `metadata.parquet`.
 ///
 /// The field `file_name` of each row names an image, relative to the folder of the table. A sample is a [`Record`]: the
 /// fields of the row, and the field `image`, a record of the encoded `bytes` and the `path` of the file.
@@ -66,6 +67,7 @@ pub struct ImageTable {
 /// A table of any format.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Rows {
+    Csv(Csv),
     JsonLines(JsonLines),
     Parquet(Parquet),
 }
@@ -73,6 +75,7 @@ enum Rows {
 impl Rows {
     fn len(&self) -> usize {
         match self {
+            Self::Csv(rows) => rows.len(),
             Self::JsonLines(rows) => rows.len(),
             Self::Parquet(rows) => rows.len(),
         }
@@ -80,6 +83,7 @@ impl Rows {
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
         match self {
+            Self::Csv(rows) => rows.get_many(indices, cx),
             Self::JsonLines(rows) => rows.get_many(indices, cx),
             Self::Parquet(rows) => rows.get_many(indices, cx),
         }
@@ -87,6 +91,7 @@ impl Rows {
 
     fn fingerprint(&self) -> String {
         match self {
+            Self::Csv(rows) => rows.fingerprint(),
             Self::JsonLines(rows) => rows.fingerprint(),
             Self::Parquet(rows) => rows.fingerprint(),
         }
@@ -94,10 +99,12 @@ impl Rows {
 }
 
 impl ImageTable {
-    /// Opens the table at `path`, or the one in the folder at `path`. Reads the table, and none of the images.
+    /// Opens the table at `path`, or the one in the folder at `path`. Reads the table, and none of the images. The
+    /// columns of a CSV have the types that [`Csv`] finds, and `file_name` is always text.
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such table, or it cannot be read.
+    /// Returns [`DataError`] if there is no such table or it cannot be read, if the folder has several, or if a CSV has
+    /// no column `file_name`. Which images exist is not checked.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         ImageTableOptions::new(path).open()
     }
@@ -112,7 +119,7 @@ format_options! {
     ///
     /// let options: ImageTableOptions = serde_json::from_str(r#"{"path": "photos", "fields": ["image", "text"]}"#)?;
     /// let error = options.open().unwrap_err().to_string();
-    /// assert!(error.contains("has neither metadata.jsonl nor metadata.parquet"), "{error}");
+    /// assert!(error.contains("has none of metadata.csv, metadata.jsonl, metadata.parquet"), "{error}");
     /// # anyhow::Ok(())
     /// ```
     pub struct ImageTableOptions {
@@ -136,9 +143,12 @@ impl ImageTableOptions {
             _ => return Err(self.invalid("give one folder or one table, on the local file system")),
         };
         let rows = match table.extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => {
+                Rows::Csv(CsvOptions::new(&table).column_type(FILE_NAME, ColumnType::Text).open()?)
+            }
             Some("jsonl") => Rows::JsonLines(JsonLinesOptions::new(&table).open()?),
             Some("parquet") => Rows::Parquet(ParquetOptions::new(&table).open()?),
-            _ => return Err(self.invalid("a table has the extension .jsonl or .parquet")),
+            _ => return Err(self.invalid("a table has the extension .csv, .jsonl or .parquet")),
         };
         let folder = table.parent().unwrap_or(Path::new("")).into();
         let (fields, max_file_bytes) = (self.fields.clone(), self.max_file_bytes);
@@ -154,9 +164,17 @@ impl ImageTableOptions {
                 *path = absolute;
             }
             if path.is_dir() {
-                let found = TABLES.iter().map(|name| path.join(name)).find(|table| table.exists());
-                let missing = || self.invalid(&format!("the folder has neither {}", TABLES.join(" nor ")));
-                *path = found.ok_or_else(missing)?;
+                let mut found = TABLES.iter().map(|name| path.join(name)).filter(|table| table.exists());
+                *path = match (found.next(), found.next()) {
+                    (Some(table), None) => table,
+                    (None, _) => {
+                        return Err(self.invalid(&format!("the folder has none of {}", TABLES.join(", "))));
+                    }
+                    (Some(_), Some(_)) => {
+                        let reason = "the folder has several tables; give the path of one of them";
+                        return Err(self.invalid(reason));
+                    }
+                };
             }
         }
         source.files(&[])
@@ -189,7 +207,8 @@ impl ImageTable {
                 }
             };
             let is_inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-            if !Path::new(&name).components().all(is_inside) {
+            let path = Path::new(&name);
+            if path.file_name().is_none() || !path.components().all(is_inside) {
                 let reason = format!("`{name}` is not the name of a file in the folder of the table");
                 return Err(DataProblem::Record(reason));
             }

@@ -149,7 +149,31 @@ fn a_table_adds_the_files_that_it_names() {
 }
 
 #[test]
-fn a_table_with_bad_names_fails_sample_by_sample() {
+fn a_csv_table_has_typed_columns_and_names_that_look_like_numbers() {
+    let folder = Path::new(FIXTURES).join("csv");
+    let rows =
+        ImageTable::open(&folder).unwrap().get_many(&[0, 1, 2, 3], &mut SampleContext::new(0)).unwrap();
+    for (label, name) in ["007", "8", "part/0.png", "part/1.jpg"].into_iter().enumerate() {
+        let fields: Vec<_> = rows[label].iter().map(|(field, _)| field).collect();
+        assert_eq!(fields, ["score", "file_name", "text", "label", "image"]);
+        assert_eq!(rows[label].get("file_name"), Some(&name.into()));
+        assert_eq!(rows[label].get("label"), Some(&Value::from(label as i64)));
+        let Some(Value::Record(image)) = rows[label].get("image") else { panic!("{name}") };
+        assert_eq!(image.get("bytes"), Some(&fs::read(folder.join(name)).unwrap().into()));
+    }
+    assert_eq!(rows[1].get("score"), Some(&Value::from(1.0)));
+    assert_eq!(rows[0].get("text"), Some(&"a \"quoted\", text".into()));
+    assert_eq!(rows[1].get("text"), Some(&"two\nlines".into()));
+
+    let config = r#"{"kind": "image-table", "path": "csv", "fields": ["image", "label", "score"],
+        "images": {"image": {"size": 8}}}"#;
+    let batch = loader(config, 1).iter().unwrap().next().unwrap().unwrap();
+    assert_eq!(batch.tensor::<f32>("image").unwrap().shape(), [2, 3, 8, 8]);
+    assert_eq!(batch.tensor::<f64>("score").unwrap().shape(), [2]);
+}
+
+/// A folder with some images, beside an image.
+fn folder_of_images() -> tempfile::TempDir {
     let made = tempfile::tempdir().unwrap();
     let folder = made.path().join("data");
     fs::create_dir_all(folder.join("sub")).unwrap();
@@ -157,36 +181,69 @@ fn a_table_with_bad_names_fails_sample_by_sample() {
     fs::write(made.path().join("outside.png"), &png).unwrap();
     fs::write(folder.join("good.png"), &png).unwrap();
     fs::write(folder.join("text.png"), "text").unwrap();
-    let outside = made.path().join("outside.png");
-    let names = [
-        "\"good.png\"".to_owned(),
-        "\"gone.png\"".to_owned(),
-        "\"../outside.png\"".to_owned(),
-        format!("{outside:?}"),
-        "\"sub\"".to_owned(),
-        "\"text.png\"".to_owned(),
-        "5".to_owned(),
-    ];
-    let mut rows: String = names.iter().map(|name| format!("{{\"file_name\": {name}}}\n")).collect();
-    rows.push_str("{\"text\": \"no name\"}\n");
-    fs::write(folder.join("metadata.jsonl"), rows).unwrap();
-    let table = ImageTable::open(&folder).unwrap();
-    let problem = |index: usize| {
-        let error =
-            table.get(index, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
-        assert_eq!(error.position, Position::Row(index as u64));
-        error.problem
-    };
-    assert!(table.get(0, &mut SampleContext::new(0)).is_ok());
-    assert!(matches!(problem(1), DataProblem::Image(ImageProblem::Unreadable(_))));
-    assert!(matches!(problem(2), DataProblem::Record(_)));
-    assert!(matches!(problem(3), DataProblem::Record(_)));
-    assert!(matches!(problem(4), DataProblem::Image(ImageProblem::NotAFile { found: "a folder" })));
-    assert!(matches!(problem(5), DataProblem::Image(ImageProblem::UnknownFormat { .. })));
-    assert!(matches!(problem(6), DataProblem::WrongType { .. }));
-    assert!(matches!(problem(7), DataProblem::MissingField { .. }));
+    made
+}
 
-    let missing = ImageTable::open(made.path()).unwrap_err();
+/// Returns the problem of row `index`.
+fn problem(table: &ImageTable, index: usize) -> DataProblem {
+    let error = table.get(index, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
+    assert_eq!(error.position, Position::Row(index as u64));
+    error.problem
+}
+
+#[test]
+fn a_table_with_bad_names_fails_sample_by_sample() {
+    let made = folder_of_images();
+    let folder = made.path().join("data");
+    let outside = made.path().join("outside.png").to_str().unwrap().to_owned();
+    // An image may have several rows.
+    let names = ["good.png", "gone.png", "../outside.png", &outside, "sub", "text.png", "", ".", "good.png"];
+    let csv: String = names.iter().map(|name| format!("{name},1\n")).collect();
+    let json: String = names.iter().map(|name| format!("{{\"file_name\": {name:?}}}\n")).collect();
+    for (name, table) in [
+        ("metadata.csv", format!("file_name,label\n{csv}")),
+        ("metadata.jsonl", format!("{json}{{\"file_name\": 5}}\n{{\"text\": \"no name\"}}\n")),
+    ] {
+        fs::write(folder.join(name), table).unwrap();
+        let table = ImageTable::open(&folder).unwrap();
+        let first = table.get(0, &mut SampleContext::new(0)).unwrap();
+        assert_eq!(table.get(8, &mut SampleContext::new(0)).unwrap(), first);
+        assert!(matches!(problem(&table, 1), DataProblem::Image(ImageProblem::Unreadable(_))));
+        for index in [2, 3, 6, 7] {
+            assert!(matches!(problem(&table, index), DataProblem::Record(_)), "{name}, row {index}");
+        }
+        let is_folder = ImageProblem::NotAFile { found: "a folder" };
+        assert_eq!(problem(&table, 4).to_string(), is_folder.to_string());
+        assert!(matches!(problem(&table, 5), DataProblem::Image(ImageProblem::UnknownFormat { .. })));
+        if name == "metadata.jsonl" {
+            assert!(matches!(problem(&table, 9), DataProblem::WrongType { .. }));
+            assert!(matches!(problem(&table, 10), DataProblem::MissingField { .. }));
+        }
+        fs::remove_file(folder.join(name)).unwrap();
+    }
+}
+
+#[test]
+fn a_table_that_cannot_be_read_is_a_typed_error() {
+    let made = folder_of_images();
+    let folder = made.path().join("data");
+    let missing = ImageTable::open(&folder).unwrap_err();
     assert!(matches!(missing.problem, DataProblem::InvalidOption { option: "path", .. }), "{missing}");
-    assert!(ImageTable::open(folder.join("metadata.parquet")).is_err());
+    assert!(matches!(
+        ImageTable::open(folder.join("metadata.csv")).unwrap_err().problem,
+        DataProblem::NotFound
+    ));
+    let write = |name: &str, table: &str| fs::write(folder.join(name), table).unwrap();
+    write("metadata.csv", "name,label\ngood.png,1\n");
+    let missing = ImageTable::open(&folder).unwrap_err();
+    assert!(matches!(&missing.problem, DataProblem::MissingField { field, .. } if field == "file_name"));
+    write("metadata.csv", "file_name,label,label\ngood.png,1,1\n");
+    let twice = ImageTable::open(&folder).unwrap_err();
+    assert!(matches!(twice.problem, DataProblem::Malformed { .. }), "{twice}");
+    write("metadata.csv", "file_name,label\ngood.png\n");
+    assert!(matches!(problem(&ImageTable::open(&folder).unwrap(), 0), DataProblem::Malformed { .. }));
+    write("metadata.jsonl", "{\"file_name\": \"good.png\"}\n");
+    let two = ImageTable::open(&folder).unwrap_err();
+    assert!(matches!(two.problem, DataProblem::InvalidOption { option: "path", .. }), "{two}");
+    assert!(ImageTable::open(folder.join("metadata.jsonl")).is_ok());
 }

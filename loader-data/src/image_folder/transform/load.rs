@@ -127,7 +127,7 @@ pub(super) fn with_canvas<T>(
 }
 
 /// Reads an image file of at most `max` bytes.
-#[cfg(all(feature = "json-lines", feature = "parquet"))]
+#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub(crate) fn read_file(path: &Path, max: u64) -> Result<Vec<u8>, ImageProblem> {
     let mut bytes = Vec::new();
     read(path, max, &mut bytes)?;

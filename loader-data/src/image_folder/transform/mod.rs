@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::error::TransformError;
 pub use drawn::{Drawn, decode_mask};
 pub use load::MAX_FILE_BYTES;
-#[cfg(all(feature = "json-lines", feature = "parquet"))]
+#[cfg(all(feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub(crate) use load::read_file;
 pub use pixel::Pixel;
 pub use step::Step;
