@@ -1,9 +1,6 @@
 //! The dataset [`ImageTable`].
 
-use std::{
-    ffi::OsString,
-    path::{Component, Path, PathBuf},
-};
+use std::path::{Component, Path};
 
 use loader_core::{Dataset, SampleContext};
 use serde::{Deserialize, Serialize};
@@ -14,9 +11,10 @@ use crate::{
     image_folder::{MAX_FILE_BYTES, read_file},
     json_lines::{JsonLines, JsonLinesOptions},
     options::format_options,
+    parallel,
     parquet::{Parquet, ParquetOptions},
     record::{FieldOptions, Record, Value},
-    source::{Files, Location},
+    source::{Files, Location, StoreOptions},
 };
 
 /// Field of a table that names the file of a row.
@@ -35,8 +33,14 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 /// fields of the row, and the field `image`, a record of the encoded `bytes` and the `path` of the file.
 /// [`ImageRecords`](super::ImageRecords) decodes it. Splits are folders: open `data/train` and `data/test`.
 ///
-/// The files are on the local file system. A table in a folder above the images may name files in its sub-folders, but
-/// a name that is absolute or has `..` in it is an error of its sample.
+/// A table in a folder above the images may name files in its sub-folders, but a name that is absolute or has `..` in it
+/// is an error of its sample.
+///
+/// # On a server
+/// The table may be at a URL, and the images are then next to it on the server. Images are not listed when the table is
+/// opened: a worker asks for the size and version of an image, and then for its bytes, for up to 16 images of a batch at
+/// the same time. In the URLs of an HTTP server, names are escaped, and have no query: a signed URL of a table is not
+/// valid for its images.
 ///
 /// # Examples
 /// ```
@@ -57,9 +61,11 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ImageTable {
-    rows: Rows,
-    // Not `PathBuf`: serde refuses paths that are not Unicode.
-    folder: OsString,
+    // Boxed, because the enum of all formats would be much larger otherwise.
+    rows: Box<Rows>,
+    /// The table, alone.
+    table: Files,
+    folder: Location,
     fields: FieldOptions,
     max_file_bytes: u64,
 }
@@ -99,8 +105,8 @@ impl Rows {
 }
 
 impl ImageTable {
-    /// Opens the table at `path`, or the one in the folder at `path`. Reads the table, and none of the images. The
-    /// columns of a CSV have the types that [`Csv`] finds, and `file_name` is always text.
+    /// Opens the table at `path`, or the one in the folder at `path`. The URL of a folder ends with `/`. Reads the table,
+    /// and none of the images. The columns of a CSV have the types that [`Csv`] finds, and `file_name` is always text.
     ///
     /// # Errors
     /// Returns [`DataError`] if there is no such table or it cannot be read, if the folder has several, or if a CSV has
@@ -137,47 +143,60 @@ impl ImageTableOptions {
     /// # Errors
     /// As for [`ImageTable::open`].
     pub fn open(&self) -> Result<ImageTable, DataError> {
-        let files = self.files()?;
-        let table = match files.get(0).location {
-            Location::Path(table) if files.len() == 1 => PathBuf::from(table),
-            _ => return Err(self.invalid("give one folder or one table, on the local file system")),
-        };
-        let rows = match table.extension().and_then(|extension| extension.to_str()) {
-            Some("csv") => {
-                Rows::Csv(CsvOptions::new(&table).column_type(FILE_NAME, ColumnType::Text).open()?)
+        let table = self.files()?;
+        if table.len() != 1 {
+            return Err(self.invalid("give one folder or one table"));
+        }
+        let location = table.get(0).location;
+        let (path, store) = (location.as_path(), self.store_options());
+        let extension = location.file_name().rsplit('.').next().unwrap_or_default().to_owned();
+        let rows = match extension.as_str() {
+            "csv" => {
+                let options = CsvOptions::new(path).column_type(FILE_NAME, ColumnType::Text);
+                Rows::Csv(options.store(store).open()?)
             }
-            Some("jsonl") => Rows::JsonLines(JsonLinesOptions::new(&table).open()?),
-            Some("parquet") => Rows::Parquet(ParquetOptions::new(&table).open()?),
+            "jsonl" => Rows::JsonLines(JsonLinesOptions::new(path).store(store).open()?),
+            "parquet" => Rows::Parquet(ParquetOptions::new(path).store(store).open()?),
             _ => return Err(self.invalid("a table has the extension .csv, .jsonl or .parquet")),
         };
-        let folder = table.parent().unwrap_or(Path::new("")).into();
         let (fields, max_file_bytes) = (self.fields.clone(), self.max_file_bytes);
-        Ok(ImageTable { rows, folder, fields, max_file_bytes })
+        Ok(ImageTable { rows: Box::new(rows), table, folder: location.folder(), fields, max_file_bytes })
     }
 
     /// Finds the table.
     pub(crate) fn files(&self) -> Result<Files> {
         let mut source = self.source.clone();
         for path in &mut source.path {
+            let mut location = Location::new(&*path);
             // An absolute path stays valid if the program changes its directory before workers start.
-            if let (Location::Path(_), Ok(absolute)) = (Location::new(&*path), std::path::absolute(&*path)) {
-                *path = absolute;
+            if let Location::Path(relative) = &mut location
+                && let Ok(absolute) = std::path::absolute(&*relative)
+            {
+                *relative = absolute.into();
             }
-            if path.is_dir() {
-                let mut found = TABLES.iter().map(|name| path.join(name)).filter(|table| table.exists());
-                *path = match (found.next(), found.next()) {
-                    (Some(table), None) => table,
-                    (None, _) => {
-                        return Err(self.invalid(&format!("the folder has none of {}", TABLES.join(", "))));
-                    }
-                    (Some(_), Some(_)) => {
-                        let reason = "the folder has several tables; give the path of one of them";
-                        return Err(self.invalid(reason));
-                    }
-                };
-            }
+            let table = if location.is_folder() { self.find_table(&location)? } else { location };
+            *path = table.as_path().to_owned();
         }
         source.files(&[])
+    }
+
+    fn store_options(&self) -> StoreOptions {
+        self.source.store.clone().unwrap_or_else(StoreOptions::current)
+    }
+
+    /// Returns the only table in `folder`. It asks for each name, because an HTTP server has no lists of files.
+    fn find_table(&self, folder: &Location) -> Result<Location> {
+        let mut found = Vec::new();
+        for table in TABLES.map(|name| folder.join(name)) {
+            if Files::find(&table, &self.store_options())?.is_some() {
+                found.push(table);
+            }
+        }
+        match (found.pop(), found.is_empty()) {
+            (Some(table), true) => Ok(table),
+            (None, _) => Err(self.invalid(&format!("the folder has none of {}", TABLES.join(", ")))),
+            _ => Err(self.invalid("the folder has several tables; give the path of one of them")),
+        }
     }
 
     fn invalid(&self, reason: &str) -> DataError {
@@ -186,39 +205,51 @@ impl ImageTableOptions {
 }
 
 impl ImageTable {
-    fn folder(&self) -> &Path {
-        Path::new(&self.folder)
-    }
-
-    /// Adds the image to a row of the table.
-    fn sample(&self, mut row: Record) -> Result<Record, DataProblem> {
+    /// Adds the image to row `index` of the table.
+    fn sample(&self, mut row: Record, index: usize) -> Result<Record> {
+        let failed = |file: &Location, problem| DataError::new(file, problem).at(Position::Row(index as u64));
+        let of_table = |problem| failed(&self.table.get(0).location, problem);
         let is_wanted =
             |field: &str| self.fields.selected().is_none_or(|names| names.iter().any(|name| name == field));
         if is_wanted(IMAGE) {
-            let name = match row.get(FILE_NAME) {
-                Some(Value::Text(name)) => name.clone(),
-                Some(other) => {
-                    let (field, expected) = (FILE_NAME.to_owned(), "the name of a file".to_owned());
-                    return Err(DataProblem::WrongType { field, expected, found: other.kind() });
+            let name = file_name(&row).map_err(of_table)?.to_owned();
+            let file = self.folder.join(&name);
+            let bytes = match &file {
+                Location::Path(path) => read_file(Path::new(path), self.max_file_bytes)
+                    .map_err(|problem| failed(&file, problem.into())),
+                Location::Url(url) => {
+                    let read = self.table.read_other(url, self.max_file_bytes, "max_file_bytes");
+                    read.map_err(|error| failed(&file, error.problem))
                 }
-                None => {
-                    let available = row.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-                    return Err(DataProblem::MissingField { field: FILE_NAME.to_owned(), available });
-                }
-            };
-            let is_inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
-            let path = Path::new(&name);
-            if path.file_name().is_none() || !path.components().all(is_inside) {
-                let reason = format!("`{name}` is not the name of a file in the folder of the table");
-                return Err(DataProblem::Record(reason));
-            }
-            let bytes = read_file(&self.folder().join(&name), self.max_file_bytes)?;
+            }?;
             let image: Record =
                 [("bytes", Value::Bytes(bytes)), ("path", Value::Text(name))].into_iter().collect();
             row.set(IMAGE, Value::Record(image));
         }
-        self.fields.apply(row)
+        self.fields.apply(row).map_err(of_table)
     }
+}
+
+/// Returns the name of the image of a row.
+fn file_name(row: &Record) -> Result<&str, DataProblem> {
+    let name = match row.get(FILE_NAME) {
+        Some(Value::Text(name)) => name,
+        Some(other) => {
+            let (field, expected) = (FILE_NAME.to_owned(), "the name of a file".to_owned());
+            return Err(DataProblem::WrongType { field, expected, found: other.kind() });
+        }
+        None => {
+            let available = row.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+            return Err(DataProblem::MissingField { field: FILE_NAME.to_owned(), available });
+        }
+    };
+    let is_inside = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    let path = Path::new(name);
+    if path.file_name().is_none() || !path.components().all(is_inside) {
+        let reason = format!("`{name}` is not the name of a file in the folder of the table");
+        return Err(DataProblem::Record(reason));
+    }
+    Ok(name)
 }
 
 impl Dataset for ImageTable {
@@ -235,16 +266,13 @@ impl Dataset for ImageTable {
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
         let rows = self.rows.get_many(indices, cx)?;
-        let sample = |(row, &index): (Record, &usize)| {
-            let file = match row.get(FILE_NAME) {
-                Some(Value::Text(name)) => self.folder().join(name),
-                _ => self.folder().to_owned(),
-            };
-            let failed =
-                |problem| DataError::new(Location::new(file), problem).at(Position::Row(index as u64));
-            self.sample(row).map_err(|problem| failed(problem).into())
+        let Location::Url(_) = self.folder else {
+            let sample = |(row, &index)| Ok(self.sample(row, index)?);
+            return rows.into_iter().zip(indices).map(sample).collect();
         };
-        rows.into_iter().zip(indices).map(sample).collect()
+        // The waits for a server take longer than a thread takes to start.
+        let sample = |number: usize| self.sample(rows[number].clone(), indices[number]);
+        Ok(parallel::map_on(parallel::READS, rows.len(), sample)?)
     }
 
     /// Returns the fingerprint of the table, and the options of the fields.

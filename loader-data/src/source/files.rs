@@ -108,6 +108,18 @@ impl Files {
         })
     }
 
+    /// Describes the file at `location`. Returns `None` if there is no such file.
+    ///
+    /// # Errors
+    /// As for [`list_with`](Self::list_with).
+    pub(crate) fn find(location: &Location, store: &StoreOptions) -> Result<Option<Self>> {
+        match Self::list_with([location.as_path()], &[], store) {
+            Ok(files) => Ok(Some(files)),
+            Err(DataError { problem: DataProblem::NotFound, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Number of files.
     pub(crate) fn len(&self) -> usize {
         self.list.len()
@@ -153,6 +165,27 @@ impl Files {
             #[cfg(not(feature = "cloud"))]
             Location::Url(_) => Err(super::without_cloud(&file.location)),
         }
+    }
+
+    /// Reads a file that is not in the list, as it is now, from the servers that the others are on.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, or has more than `max` bytes: the value of `option`.
+    #[cfg(feature = "cloud")]
+    pub(crate) fn read_other(&self, url: &str, max: u64, option: &'static str) -> Result<Vec<u8>> {
+        let failed = |problem| DataError::new(Location::Url(url.to_owned()), problem);
+        let remote = connect(&self.remote, &self.store).map_err(failed)?;
+        let file = remote.describe(url)?;
+        let len = file.len;
+        if len > max {
+            return Err(failed(DataProblem::TooLarge { len, max, option }));
+        }
+        Blob::remote(remote.open(file.clone(), url)?, file).read(0..len)
+    }
+
+    #[cfg(not(feature = "cloud"))]
+    pub(crate) fn read_other(&self, url: &str, _max: u64, _option: &'static str) -> Result<Vec<u8>> {
+        Err(super::without_cloud(&Location::Url(url.to_owned())))
     }
 
     /// Hash of the names (without folders) and sizes of all files. The contents are not part of it.

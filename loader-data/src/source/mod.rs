@@ -68,6 +68,14 @@ impl Location {
         }
     }
 
+    /// True if there is a folder at the path, or if the URL is that of a folder.
+    pub(crate) fn is_folder(&self) -> bool {
+        match self {
+            Self::Path(path) => Path::new(path).is_dir(),
+            Self::Url(url) => url.ends_with('/'),
+        }
+    }
+
     /// The last component of the path.
     pub(crate) fn file_name(&self) -> String {
         match self {
@@ -76,6 +84,37 @@ impl Location {
                 let path = if is_http(url) { url.split('?').next().unwrap_or_default() } else { url };
                 path.rsplit('/').next().unwrap_or_default().to_owned()
             }
+        }
+    }
+
+    /// The folder that the file is in.
+    pub(crate) fn folder(&self) -> Self {
+        match self {
+            Self::Path(path) => Self::Path(Path::new(path).parent().unwrap_or(Path::new("")).into()),
+            Self::Url(url) => {
+                let path = if is_http(url) { url.split('?').next().unwrap_or_default() } else { url };
+                Self::Url(path[..path.rfind('/').map_or(0, |slash| slash + 1)].to_owned())
+            }
+        }
+    }
+
+    /// The file with the given path, relative to this folder. In the URL of an HTTP server, characters that have a
+    /// meaning are escaped.
+    pub(crate) fn join(&self, name: &str) -> Self {
+        match self {
+            Self::Path(folder) => Self::Path(Path::new(folder).join(name).into()),
+            Self::Url(folder) if is_http(folder) => {
+                let mut url = folder.clone();
+                for byte in name.bytes() {
+                    match byte {
+                        b'-' | b'.' | b'_' | b'~' | b'/' => url.push(byte.into()),
+                        _ if byte.is_ascii_alphanumeric() => url.push(byte.into()),
+                        _ => url.push_str(&format!("%{byte:02X}")),
+                    }
+                }
+                Self::Url(url)
+            }
+            Self::Url(folder) => Self::Url(format!("{folder}{name}")),
         }
     }
 }
@@ -183,6 +222,11 @@ mod tests {
         assert_eq!(
             (signed.to_string().as_str(), signed.file_name().as_str()),
             ("`https://host/c.tar?...`", "c.tar")
+        );
+        assert_eq!(signed.folder().join("100% a?/b.png"), Location::new("https://host/100%25%20a%3F/b.png"));
+        assert_eq!(
+            Location::new("s3://bucket/a/b.csv").folder().join("c d?"),
+            Location::new("s3://bucket/a/c d?")
         );
         let azure = Location::new("abfss://container@account.dfs.core.windows.net/c?.tar");
         assert_eq!(azure.to_string(), "`abfss://container@account.dfs.core.windows.net/c?.tar`");

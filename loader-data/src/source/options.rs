@@ -92,7 +92,7 @@ impl StoreOptions {
     }
 
     /// Returns the options of the scope that this thread is in, otherwise the default.
-    pub(super) fn current() -> Self {
+    pub(crate) fn current() -> Self {
         SCOPE.with_borrow(Self::clone)
     }
 }

@@ -14,6 +14,8 @@ mod parquet;
 #[allow(dead_code, reason = "the unit tests use all of it")]
 mod server;
 #[cfg(feature = "cloud")]
+mod servers;
+#[cfg(feature = "cloud")]
 mod store;
 mod tar_shards;
 mod tokens;

@@ -47,6 +47,18 @@ impl Remote {
         self.ask(names, files)
     }
 
+    /// Describes the file at `url`, in which no character stands for other names.
+    pub(in super::super) fn describe(&self, url: &str) -> Result<DataFile> {
+        let found = || {
+            let address = Address::parse(url)?;
+            Ok::<_, DataProblem>((url.to_owned(), self.stores.get(&address)?, address.path()?))
+        };
+        let found = found().map_err(|problem| DataError::new(Location::Url(url.to_owned()), problem))?;
+        let mut files = Vec::new();
+        self.ask(vec![found], &mut files)?;
+        Ok(files.remove(0))
+    }
+
     /// Lists a folder or what a wildcard matches. Returns `None` if `address` is one file.
     fn search(&self, address: &Address, extensions: &[&str]) -> Result<Option<Vec<DataFile>>, DataProblem> {
         if address.scheme == Scheme::Http {

@@ -1,0 +1,220 @@
+//! Each format on a server that fails, and whose files change or vanish.
+
+use std::{fs, path::Path, time::Duration};
+
+use loader_core::{DataLoader, Dataset, IterableDataset, SampleContext, Shard};
+use loader_data::{Columns, DataError, DataProblem, RecordConfig, Records, StoreOptions};
+
+use crate::server::{Fault, Server};
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
+
+/// A dataset whose files are on a server and on the local disk.
+struct Case {
+    server: Server,
+    folder: tempfile::TempDir,
+    config: &'static str,
+    /// Names of the files, of which the first is the one that row 0 is in.
+    names: Vec<String>,
+}
+
+impl Case {
+    /// Puts copies of fixtures, whose names follow theirs, on a server. In `config`, `ROOT` is their folder.
+    fn new(config: &'static str, files: impl IntoIterator<Item = (String, String)>) -> Self {
+        let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
+        let mut names = Vec::new();
+        for (fixture, name) in files {
+            let content = fs::read(Path::new(FIXTURES).join(fixture)).unwrap();
+            let path = folder.path().join(&name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, &content).unwrap();
+            server.put(&format!("bucket/{name}"), content);
+            names.push(name);
+        }
+        Self { server, folder, config, names }
+    }
+
+    fn arrow(config: &'static str) -> Self {
+        let file = |part| format!("arrow/saved/data-{part:05}-of-00002.arrow");
+        Self::new(config, [0, 1].map(|part| (file(part), format!("{part}.arrow"))))
+    }
+
+    fn csv(config: &'static str) -> Self {
+        Self::new(config, [0, 1, 2].map(|part| (format!("csv/part-{part}.csv"), format!("{part}.csv"))))
+    }
+
+    fn audio() -> Self {
+        let config = r#"{"kind": "audio-folder", "path": "ROOT/", "sample_rate": 16000, "mono": true,
+            "crop": {"random": 300}}"#;
+        let fixtures = ["s16.wav", "s16.flac", "noise.flac", "tone.mp3", "tone.ogg"].iter().cycle();
+        let files = (0..10).zip(fixtures);
+        Self::new(config, files.map(|(n, name)| (format!("audio/{name}"), format!("{}/{n}-{name}", n / 5))))
+    }
+
+    fn images(config: &'static str) -> Self {
+        let images = ["007", "8", "part/0.png", "part/1.jpg"]
+            .map(|name| (format!("images/csv/{name}"), name.to_owned()));
+        Self::new(
+            config,
+            [("images/csv/metadata.csv".to_owned(), "metadata.csv".to_owned())].into_iter().chain(images),
+        )
+    }
+
+    /// Opens the dataset at `root`: the local folder or a URL. A request has `timeout` seconds.
+    fn open_at(&self, root: &str, timeout: u64) -> Result<Records, DataError> {
+        let options = StoreOptions {
+            endpoint: Some(self.server.url("")),
+            skip_signature: true,
+            allow_http: true,
+            timeout: Duration::from_secs(timeout),
+            ..StoreOptions::default()
+        };
+        let config: RecordConfig = serde_json::from_str(&self.config.replace("ROOT", root)).unwrap();
+        options.scope(|| config.open())
+    }
+
+    /// Returns the batches of an epoch. `before` is called after the dataset was opened.
+    fn batches(records: Records, workers: usize, before: impl FnOnce()) -> Vec<Columns> {
+        let loader = match records {
+            Records::Map(records) => {
+                DataLoader::builder(records).shuffle(true).batch_size(3).num_workers(workers).seed(1).build()
+            }
+            Records::Stream(records) => {
+                DataLoader::stream(records).shards(2).batch_size(3).num_workers(workers).build()
+            }
+        };
+        before();
+        loader.unwrap().epoch(0).unwrap().map(Result::unwrap).collect()
+    }
+
+    /// Returns the problem of the first row after `damage`, of a dataset that was opened before.
+    fn problem_after(&self, damage: impl FnOnce(&Server)) -> DataProblem {
+        let records = self.open_at("s3://bucket", 1).unwrap();
+        damage(&self.server);
+        let mut cx = SampleContext::new(0);
+        let failed = match &records {
+            Records::Map(records) => records.get(0, &mut cx),
+            Records::Stream(records) => records.iter(Shard::new(0, 1), &mut cx).unwrap().next().unwrap(),
+        };
+        self.server.recover();
+        failed.unwrap_err().downcast::<DataError>().unwrap().problem
+    }
+
+    /// Checks that the server gives what the local disk gives, whatever fails once; that what fails for ever is a typed
+    /// error; and that file `changing` may neither change nor vanish.
+    fn check(&self, changing: &str) {
+        let local = Self::batches(self.open_at(self.folder.path().to_str().unwrap(), 1).unwrap(), 0, || ());
+        let faults = [Fault::Status(500), Fault::Cut(1), Fault::Slow(3), Fault::Status(503)];
+        for workers in [0, 2] {
+            let read = |faults: &[Fault]| {
+                let batches = Self::batches(self.open_at("s3://bucket", 20).unwrap(), workers, || {
+                    self.server.requests();
+                    self.server.fail(faults.iter().copied());
+                });
+                assert!(batches == local, "{} with {workers} workers and {faults:?}", self.config);
+                self.server.seen()
+            };
+            let (clean, faulty) = (read(&[]), read(&faults));
+            // With more workers, each of them asks for what all rows need.
+            assert!(workers > 0 || faulty >= clean + 3, "{}: {clean} requests, then {faulty}", self.config);
+        }
+
+        let failing = self.problem_after(|server| server.fail([Fault::Status(500); 100]));
+        assert!(matches!(failing, DataProblem::Server { status: 500 }), "{failing}");
+        let cut = self.problem_after(|server| server.fail([Fault::Cut(1); 100]));
+        assert!(matches!(cut, DataProblem::Unreadable(_) | DataProblem::Timeout { .. }), "{cut}");
+
+        let path = format!("bucket/{changing}");
+        let content = fs::read(self.folder.path().join(changing)).unwrap();
+        let mut other = content.clone();
+        *other.last_mut().unwrap() ^= 1;
+        let changed = self.problem_after(|server| server.put(&path, other));
+        assert!(matches!(changed, DataProblem::Changed { .. }), "{changed}");
+        self.server.put(&path, content.clone());
+        let vanished = self.problem_after(|server| server.remove(&path));
+        assert!(matches!(vanished, DataProblem::NotFound), "{vanished}");
+        self.server.put(&path, content);
+    }
+}
+
+#[test]
+fn arrow_at_random() {
+    Case::arrow(r#"{"kind": "arrow", "path": "ROOT/*.arrow"}"#).check("0.arrow");
+}
+
+#[test]
+fn arrow_in_order() {
+    Case::arrow(r#"{"kind": "arrow-stream", "path": "ROOT/{0,1}.arrow"}"#).check("0.arrow");
+}
+
+#[test]
+fn csv_at_random() {
+    Case::csv(r#"{"kind": "csv", "path": "ROOT/*.csv", "index": "none", "fields": ["id", "text", "score"]}"#)
+        .check("0.csv");
+}
+
+#[test]
+fn csv_in_order() {
+    Case::csv(r#"{"kind": "csv-stream", "path": "ROOT/{0..2}.csv", "fields": ["id", "text", "score"]}"#)
+        .check("0.csv");
+}
+
+#[test]
+fn folders_of_audio() {
+    let audio = Case::audio();
+    audio.check(&audio.names[0]);
+}
+
+#[test]
+fn tables_of_images() {
+    let config = r#"{"kind": "image-table", "path": "ROOT/", "fields": ["label", "image"],
+        "images": {"image": {"transform": "train", "size": 8}}}"#;
+    let images = Case::images(config);
+    images.check("metadata.csv");
+    let problem = images.problem_after(|server| server.remove("bucket/007"));
+    assert!(matches!(problem, DataProblem::NotFound), "{problem}");
+}
+
+#[test]
+fn tables_of_images_on_an_http_server() {
+    let images = Case::images(r#"{"kind": "image-table", "path": "ROOT", "fields": ["label", "image"]}"#);
+    let first = |root: &str| {
+        let Records::Map(records) = images.open_at(root, 20)? else { panic!("a table is map-style") };
+        Ok::<_, DataError>(records.get(0, &mut SampleContext::new(0)))
+    };
+    let local = first(images.folder.path().to_str().unwrap()).unwrap().unwrap();
+    let root = images.server.url("bucket/");
+    // Of a folder, the names of tables are asked for.
+    assert_eq!(first(&root).unwrap().unwrap(), local);
+    assert_eq!(first(&format!("{root}metadata.csv")).unwrap().unwrap(), local);
+    let error = |result: Result<_, DataError>| result.map(drop).unwrap_err().problem;
+    // What only a list of files could tell.
+    assert!(matches!(error(first(&format!("{root}*.csv"))), DataProblem::Unsupported(_)));
+    assert!(matches!(
+        error(first(&images.server.url("bucket/part/"))),
+        DataProblem::InvalidOption { option: "path", .. }
+    ));
+    assert!(matches!(error(first(&images.server.url("bucket"))), DataProblem::NotFound));
+
+    // Names are escaped; they cannot lead elsewhere.
+    let png = fs::read(images.folder.path().join("part/0.png")).unwrap();
+    images.server.put("bucket/100% a?b#.png", png.clone());
+    images.server.put("outside.png", png.clone());
+    images.server.put("bucket/large.png", vec![0; 2000]);
+    let table = "file_name,label\n100% a?b#.png,1\n../outside.png,2\n/outside.png,3\nlarge.png,4\n";
+    images.server.put("bucket/metadata.csv", table);
+    let config = format!(
+        r#"{{"kind": "image-table", "path": "{root}", "store": {{"allow_http": true}}, "max_file_bytes": 1999}}"#
+    );
+    let config: RecordConfig = serde_json::from_str(&config).unwrap();
+    let Records::Map(records) = config.open().unwrap() else { panic!("a table is map-style") };
+    let get = |index| records.get(index, &mut SampleContext::new(0));
+    let Some(loader_data::Value::Record(image)) = get(0).unwrap().get("image").cloned() else {
+        panic!("no image")
+    };
+    assert_eq!(image.get("bytes"), Some(&png.into()));
+    let problem = |index| get(index).unwrap_err().downcast::<DataError>().unwrap().problem;
+    assert!(matches!(problem(1), DataProblem::Record(_)));
+    assert!(matches!(problem(2), DataProblem::Record(_)));
+    assert!(matches!(problem(3), DataProblem::TooLarge { option: "max_file_bytes", .. }));
+}
