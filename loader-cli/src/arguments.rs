@@ -65,10 +65,6 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_file_bytes: Option<u64>,
 
-    /// Print hashes of the order and the content of each epoch
-    #[arg(long)]
-    pub(crate) digest: bool,
-
     /// Seconds between two lines of progress if standard error is not a terminal, 0 for no lines
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     progress_every: Duration,

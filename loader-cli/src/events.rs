@@ -1,6 +1,6 @@
 //! The events that `--json` prints. docs/command.md describes them.
 
-use loader_core::{BadSample, BatchInfo, Digest, EpochReport, Error, Verdict, Warning};
+use loader_core::{BadSample, BatchDigest, BatchInfo, EpochReport, Error, Verdict, Warning};
 use serde::Serialize;
 
 use crate::settings::Settings;
@@ -86,6 +86,11 @@ pub(crate) struct EpochFigures {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_samples: Vec<BadSampleEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    sample_digest: Option<String>,
+    /// Number of samples in `sample_digest`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest_samples: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     order_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content_digest: Option<String>,
@@ -146,7 +151,7 @@ impl<'a> Event<'a> {
         Self::Error { kind, message, context: ErrorContext::default() }
     }
 
-    pub(crate) fn epoch(report: &EpochReport, digest: Option<&Digest>) -> Self {
+    pub(crate) fn epoch(report: &EpochReport, digest: Option<&BatchDigest>) -> Self {
         Self::Epoch(EpochFigures {
             epoch: report.epoch,
             batches: report.batches,
@@ -161,6 +166,8 @@ impl<'a> Event<'a> {
                 _ => "unknown",
             },
             bad_samples: report.bad_samples.iter().map(BadSampleEntry::new).collect(),
+            sample_digest: report.digest.map(|digest| digest.to_string()),
+            digest_samples: report.digest.map(|digest| digest.samples()),
             order_digest: digest.map(|digest| hex(digest.order())),
             content_digest: digest.map(|digest| hex(digest.content())),
         })

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{BatchInfo, Digest, EpochReport, Error};
+use loader_core::{BatchDigest, BatchInfo, EpochReport, Error};
 
 use crate::{
     events::{Event, hex},
@@ -83,19 +83,30 @@ impl Reporter {
     }
 
     /// Ends the progress of the epoch and prints its figures.
-    pub(crate) fn epoch_ended(&mut self, report: &EpochReport, digest: Option<&Digest>) -> io::Result<()> {
+    pub(crate) fn epoch_ended(
+        &mut self,
+        report: &EpochReport,
+        digest: Option<&BatchDigest>,
+    ) -> io::Result<()> {
         self.progress.finish();
         if self.json {
             return self.event(&Event::epoch(report, digest));
         }
         self.line(&report.to_string())?;
-        match digest {
-            Some(digest) => {
-                let (epoch, order, content) = (report.epoch, hex(digest.order()), hex(digest.content()));
-                self.line(&format!("epoch {epoch}: order digest {order}, content digest {content}"))
-            }
-            None => Ok(()),
+        let epoch = report.epoch;
+        if let Some(digest) = report.digest {
+            let samples = digest.samples();
+            let repeated = match report.repeated {
+                0 => String::new(),
+                repeated => format!("; another rank counts {repeated} more"),
+            };
+            self.line(&format!("epoch {epoch}: sample digest {digest} ({samples} samples{repeated})"))?;
         }
+        if let Some(digest) = digest {
+            let (order, content) = (hex(digest.order()), hex(digest.content()));
+            self.line(&format!("epoch {epoch}: order digest {order}, content digest {content}"))?;
+        }
+        Ok(())
     }
 
     /// Prints why the command ends early, if that was not printed yet.

@@ -1,7 +1,7 @@
 //! `loader run`: loads epochs like a training loop, and drops the batches.
 
 use loader_core::{
-    DataLoader, Dataset, Digest, Error, LoaderOptions, Sample,
+    BatchDigest, DataLoader, Dataset, Error, LoaderOptions, Sample,
     collate::Batch,
     sampler::{DistributedSampler, RandomSampler, Sampler},
 };
@@ -110,7 +110,7 @@ impl Run<'_> {
         }
         reporter.epoch_begins(epoch, arguments.epochs, loader.len(), arguments.progress_interval());
         workers.report_changes(batches.worker_pids(), reporter)?;
-        let mut digest = arguments.digest.then(Digest::new);
+        let mut digest = settings.loader.digest.unwrap_or_default().then(BatchDigest::new);
         loop {
             interrupt.check()?;
             let batch = batches.next();

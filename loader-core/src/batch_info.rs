@@ -2,7 +2,7 @@
 
 use loader_ipc::frame;
 
-use crate::report::BadSample;
+use crate::{report::BadSample, sample_digest::SampleDigest};
 
 /// What is known of a batch apart from its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,13 +20,19 @@ pub struct BatchInfo {
     pub worker: Option<usize>,
     /// Samples of it that were skipped or replaced.
     pub bad_samples: Vec<BadSample>,
+    /// Number of samples at its end that another rank loads too, so that all ranks load equally many.
+    pub repeated: usize,
+    /// Digest of its samples without the repeated ones, with the option [`digest`](crate::Builder::digest).
+    pub digest: Option<SampleDigest>,
 }
 
 impl BatchInfo {
-    /// Describes a batch of the samples `indices`, from which the `bad` ones were left out or replaced.
+    /// Describes a batch of the samples `indices`, from which the `bad` ones were left out or replaced. The last
+    /// `repeated` samples are those that another rank loads too.
     pub(crate) fn of_indices(
         number: u64,
         mut indices: Vec<usize>,
+        mut repeated: usize,
         worker: Option<usize>,
         bad: Vec<frame::BadSampleRecord>,
     ) -> Self {
@@ -37,10 +43,12 @@ impl BatchInfo {
                     *index = sample.replaced_by.map(narrow);
                 }
             }
+            repeated = good.iter().rev().take(repeated).flatten().count();
             indices = good.into_iter().flatten().collect();
         }
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, None)).collect();
-        Self { number, samples: indices.len(), indices, shard: None, worker, bad_samples }
+        let samples = indices.len();
+        Self { number, samples, indices, shard: None, worker, bad_samples, repeated, digest: None }
     }
 
     /// Describes a batch of the next `items` of a shard, from which the `bad` ones were left out.
@@ -53,7 +61,18 @@ impl BatchInfo {
     ) -> Self {
         let samples = narrow(items).saturating_sub(bad.len());
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, Some(shard))).collect();
-        Self { number, indices: Vec::new(), samples, shard: Some(shard), worker, bad_samples }
+        let (indices, shard, repeated, digest) = (Vec::new(), Some(shard), 0, None);
+        Self { number, indices, samples, shard, worker, bad_samples, repeated, digest }
+    }
+
+    /// Sets the digest from the hashes of the samples, in their order. Returns false if there is not one for each
+    /// sample.
+    pub(crate) fn set_digest(&mut self, hashes: &[u128]) -> bool {
+        let is_complete = hashes.len() == self.samples;
+        if is_complete {
+            self.digest = Some(SampleDigest::of(&hashes[..self.samples - self.repeated]));
+        }
+        is_complete
     }
 }
 

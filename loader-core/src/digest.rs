@@ -1,14 +1,15 @@
 //! Hashes that show whether two runs loaded the same batches.
 
-use std::io::{self, Write};
-
 use loader_ipc::codec;
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Two hashes of an epoch: one of the indices in their order, one of the content of the batches. Two runs
+use crate::sample_digest::HashWriter;
+
+/// Two hashes of batches in their order: one of their indices, one of their content after collation. Two runs
 /// that load the same batches have the same digest, with any number of workers. Both hashes are xxh3 with 64
-/// bits: they detect mistakes, not forgery.
+/// bits: they detect mistakes, not forgery. To compare runs whose batches differ, such as those of ranks, use a
+/// [`SampleDigest`](crate::SampleDigest).
 ///
 /// The entries of a `HashMap` in a batch have no fixed order, so its digest differs between runs. Use a
 /// `BTreeMap`.
@@ -25,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// #     fn get(&self, index: usize, _cx: &mut SampleContext) -> anyhow::Result<u64> { Ok(index as u64) }
 /// # }
 /// let loader = DataLoader::builder(Numbers).batch_size(4).build()?;
-/// let mut digest = Digest::new();
+/// let mut digest = BatchDigest::new();
 /// let mut batches = loader.epoch(0)?;
 /// while let Some(batch) = batches.next() {
 ///     digest.add(&batches.last_batch().unwrap().indices, &batch?);
@@ -34,12 +35,12 @@ use xxhash_rust::xxh3::Xxh3;
 /// # anyhow::Ok(())
 /// ```
 #[derive(Clone, Default)]
-pub struct Digest {
+pub struct BatchDigest {
     order: Xxh3,
     content: Xxh3,
 }
 
-impl Digest {
+impl BatchDigest {
     /// Creates a digest of no batches.
     pub fn new() -> Self {
         Self::default()
@@ -70,22 +71,9 @@ impl Digest {
     }
 }
 
-impl std::fmt::Debug for Digest {
+impl std::fmt::Debug for BatchDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Digest {{ order: {:016x}, content: {:016x} }}", self.order(), self.content())
-    }
-}
-
-struct HashWriter<'a>(&'a mut Xxh3);
-
-impl Write for HashWriter<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        write!(f, "BatchDigest {{ order: {:016x}, content: {:016x} }}", self.order(), self.content())
     }
 }
 
@@ -97,7 +85,7 @@ mod tests {
     #[test]
     fn digests_depend_on_order_and_shape() {
         let digest = |indices: &[usize], tensor: &Tensor<u8>| {
-            let mut digest = Digest::new();
+            let mut digest = BatchDigest::new();
             digest.add(indices, tensor);
             (digest.order(), digest.content())
         };

@@ -83,6 +83,7 @@ mod plan;
 mod pool;
 mod random;
 mod report;
+mod sample_digest;
 pub mod sampler;
 mod shards;
 mod shared_vec;
@@ -103,7 +104,7 @@ pub use dataset::{
     SnapshotDataset, SnapshotIterator, StackDataset, Subset, SubsetError, Take, TensorDataset, Tensors,
 };
 pub use dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation};
-pub use digest::Digest;
+pub use digest::BatchDigest;
 pub use error::{Error, UserFailure};
 pub use exit::{ExitCause, WorkerActivity, WorkerExit};
 pub use iter::Iter;
@@ -118,6 +119,7 @@ pub use options::{
 };
 pub use pool::{WorkerProgram, WorkerStartError};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
+pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
 pub use tensor::{AnyTensor, BytesArray, DType, Element, Tensor, TensorError};
@@ -162,9 +164,9 @@ pub mod kind {
 /// The types and traits that most programs need.
 pub mod prelude {
     pub use crate::{
-        ConcatDataset, DataLoader, Dataset, Digest, IterableDataset, LoaderOptions, NumWorkers, OnBadSample,
-        OnWorkerDeath, Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset, SnapshotIterator,
-        StackDataset, State, Subset, Tensor, TensorDataset, WorkerInfo,
+        BatchDigest, ConcatDataset, DataLoader, Dataset, IterableDataset, LoaderOptions, NumWorkers,
+        OnBadSample, OnWorkerDeath, Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset,
+        SnapshotIterator, StackDataset, State, Subset, Tensor, TensorDataset, WorkerInfo,
         sampler::{
             BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
             WeightedRandomSampler,

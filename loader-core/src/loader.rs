@@ -16,7 +16,10 @@ use crate::{
     dataset::{Dataset, IterableDataset},
     error::Error,
     fetch::{Iterable, MapStyle, Plain, ShardLayout},
-    iter::{BatchSource, IdleTeam, Inner, Iter, LocalBatches, LocalShards, ShardSource, Team, WorkerIter},
+    iter::{
+        BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, Team,
+        WorkerIter,
+    },
     options::Order,
     plan::Plan,
     pool::Launch,
@@ -42,7 +45,7 @@ pub struct DataLoader<B> {
     origin: Origin,
     warn: Warn,
     pinner: Option<Pinner>,
-    max_bad_samples: u64,
+    iteration: IterOptions,
     next_epoch: Mutex<u64>,
 }
 
@@ -80,9 +83,9 @@ impl<B: Batch> DataLoader<B> {
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
-        max_bad_samples: u64,
+        iteration: IterOptions,
     ) -> Self {
-        Self { loading, content, origin, warn, pinner, max_bad_samples, next_epoch: Mutex::new(0) }
+        Self { loading, content, origin, warn, pinner, iteration, next_epoch: Mutex::new(0) }
     }
 
     /// Starts the next epoch, and the workers if they do not run yet. The first call starts epoch 0. A call
@@ -218,7 +221,7 @@ impl<B: Batch> DataLoader<B> {
             _ => unreachable!("the builder makes `loading` and `content` for the same kind of dataset"),
         };
         let (warn, pinner) = (self.warn.clone(), self.pinner.clone());
-        Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.max_bad_samples))
+        Ok(Iter::new(inner, number, started, self.origin.clone(), warn, pinner, self.iteration))
     }
 
     /// Returns what epoch `number` loads from `position` on.

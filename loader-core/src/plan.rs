@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     fingerprint: u64,
     /// Number of batches that the sampler's `len` returned.
     announced: usize,
+    /// Number of samples at the end of the last batch that another rank loads too.
+    repeated: usize,
     /// Number of samples of the dataset.
     samples: usize,
     /// True if the sampler panicked.
@@ -48,15 +50,18 @@ pub(crate) struct Planned {
 
 impl Plan {
     pub(crate) fn new(sampler: &dyn BatchSampler, epoch: Epoch, samples: usize) -> Self {
-        let begun = catch_unwind(AssertUnwindSafe(|| (sampler.len(epoch), sampler.batches(epoch))));
-        let (announced, batches, panicked) = match begun {
-            Ok((announced, batches)) => (announced, batches, None),
-            Err(payload) => (1, no_batches(), Some(sampler_panicked(&*payload, 0))),
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            (sampler.len(epoch), sampler.repeated(epoch), sampler.batches(epoch))
+        }));
+        let (announced, repeated, batches, panicked) = match begun {
+            Ok((announced, repeated, batches)) => (announced, repeated, batches, None),
+            Err(payload) => (1, 0, no_batches(), Some(sampler_panicked(&*payload, 0))),
         };
         let (epoch, next, fingerprint) = (epoch.number, 0, 0);
         let has_failed = panicked.is_some();
+        let upcoming = None;
         let mut plan =
-            Self { batches, epoch, upcoming: None, next, fingerprint, announced, samples, has_failed };
+            Self { batches, epoch, upcoming, next, fingerprint, announced, repeated, samples, has_failed };
         plan.upcoming = panicked.map(Err).or_else(|| plan.draw(0, 0));
         if let Some(Ok(indices)) = &plan.upcoming {
             let mut hash = Xxh3::new();
@@ -107,6 +112,12 @@ impl Plan {
     /// True if there are no more batches.
     pub(crate) fn is_over(&self) -> bool {
         self.upcoming.is_none()
+    }
+
+    /// Returns the number of samples at the end of batch `number`, which was taken before, that another rank loads
+    /// too.
+    pub(crate) fn repeated_of(&self, number: u64) -> usize {
+        if self.is_over() && number + 1 == self.next { self.repeated } else { 0 }
     }
 
     /// Once the sampler's number of batches is known to differ from its `len`: returns its `len`, and the

@@ -7,6 +7,8 @@ use std::{
 
 use loader_ipc::control::WorkerSnapshot;
 
+use crate::{batch_info::BatchInfo, sample_digest::SampleDigest};
+
 /// Statistics of an epoch so far, from [`Iter::report`](crate::Iter::report). Its `Display` is one line.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -17,6 +19,10 @@ pub struct EpochReport {
     pub batches: u64,
     /// Number of samples in these batches.
     pub samples: u64,
+    /// Number of these samples that another rank loads too, so that all ranks load equally many.
+    pub repeated: u64,
+    /// Digest of these samples without the repeated ones, with the option [`digest`](crate::Builder::digest).
+    pub digest: Option<SampleDigest>,
     /// Number of errors returned.
     pub errors: u64,
     /// Number of times that a worker ended and another process took its place.
@@ -176,12 +182,15 @@ pub(crate) struct Stopwatch {
     waiting: Duration,
     batches: u64,
     samples: u64,
+    repeated: u64,
+    digest: Option<SampleDigest>,
     errors: u64,
     bad_samples: Vec<BadSample>,
 }
 
 impl Stopwatch {
-    pub(crate) fn start_at(epoch: u64, started: Instant) -> Self {
+    /// Starts at `started`. `digest` is that of no samples if samples are to be digested.
+    pub(crate) fn start_at(epoch: u64, started: Instant, digest: Option<SampleDigest>) -> Self {
         Self {
             epoch,
             started,
@@ -190,6 +199,8 @@ impl Stopwatch {
             waiting: Duration::ZERO,
             batches: 0,
             samples: 0,
+            repeated: 0,
+            digest,
             errors: 0,
             bad_samples: Vec::new(),
         }
@@ -209,14 +220,17 @@ impl Stopwatch {
         self.bad_samples.len() as u64
     }
 
-    /// Notes that the program called `next` at `asked` and now gets a batch of `samples` samples, or an error
-    /// (`None`).
-    pub(crate) fn waited(&mut self, asked: Instant, samples: Option<usize>) {
+    /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`).
+    pub(crate) fn waited(&mut self, asked: Instant, batch: Option<&BatchInfo>) {
         let now = Instant::now();
-        match samples {
-            Some(samples) => {
+        match batch {
+            Some(batch) => {
                 self.batches += 1;
-                self.samples += samples as u64;
+                self.samples += batch.samples as u64;
+                self.repeated += batch.repeated as u64;
+                if let (Some(digest), Some(of_batch)) = (&mut self.digest, batch.digest) {
+                    *digest += of_batch;
+                }
             }
             None => self.errors += 1,
         }
@@ -246,6 +260,8 @@ impl Stopwatch {
             epoch: self.epoch,
             batches: self.batches,
             samples: self.samples,
+            repeated: self.repeated,
+            digest: self.digest,
             errors: self.errors,
             restarts: 0,
             bad_samples: self.bad_samples.clone(),
@@ -264,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_report_is_displayed_as_one_line() {
-        let mut report = Stopwatch::start_at(3, Instant::now()).report();
+        let mut report = Stopwatch::start_at(3, Instant::now(), None).report();
         report.elapsed = Duration::from_millis(1500);
         (report.batches, report.samples) = (1, 1);
         let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: \

@@ -37,7 +37,7 @@ struct Resume;
 #[doc = include_str!("../../docs/workers.md")]
 struct Workers;
 
-use loader_core::{DataLoader, Digest, Error, Iter, collate::Batch};
+use loader_core::{BatchDigest, DataLoader, Error, Iter, collate::Batch};
 
 /// Returns the digests of order and content of an epoch.
 ///
@@ -52,7 +52,7 @@ pub fn digest<B: Batch>(mut batches: Iter<B>) -> Result<(u64, u64), Error> {
 /// # Errors
 /// As [`digest`].
 pub fn digest_rest<B: Batch>(batches: &mut Iter<B>) -> Result<(u64, u64), Error> {
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     while let Some(batch) = batches.next() {
         let batch = batch?;
         let indices = &batches.last_batch().expect("a batch was returned").indices;

@@ -99,7 +99,7 @@ impl Killer {
 /// Loads an epoch while the killer kills its workers. Returns its digests and the number of workers that were
 /// replaced.
 fn hunted<B: Batch>(mut batches: Iter<B>, killer: &Killer) -> ((u64, u64), u64) {
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     loop {
         *killer.targets.lock().unwrap() = batches.worker_pids();
         let Some(batch) = batches.next() else { break };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use loader_core::{
     Tensor,
-    collate::{CollateError, Sample, Stack},
+    collate::{CollateError, ContentHash, Sample, Stack},
 };
 use serde::{Deserialize, Serialize};
 
@@ -298,6 +298,10 @@ impl Sample for Statistics {
 
     fn stack(_samples: usize) -> Merged {
         Merged(Self::default())
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.value(self);
     }
 }
 

@@ -61,7 +61,7 @@ fn json_prints_events() {
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
             "drop_last": false, "in_order": true, "timeout": 0.0, "warn_after": 30.0, "on_worker_death": "restart", "max_worker_deaths": 10,
-            "on_bad_sample": "error", "max_bad_samples": 10, "sample_timeout": 0.0, "hedge": false,
+            "on_bad_sample": "error", "max_bad_samples": 10, "digest": true, "sample_timeout": 0.0, "hedge": false,
             "persistent_workers": false, "pin_memory": false,
         },
     });
@@ -79,6 +79,8 @@ fn json_prints_events() {
         "first_batch_seconds",
         "wait_seconds",
         "verdict",
+        "sample_digest",
+        "digest_samples",
         "order_digest",
         "content_digest",
     ];
@@ -88,6 +90,7 @@ fn json_prints_events() {
     assert_eq!(found, expected);
     assert_eq!((&epoch["batches"], &epoch["samples"]), (&json!(3), &json!(9)));
     assert_eq!(epoch["content_digest"].as_str().unwrap().len(), 16);
+    assert_eq!((epoch["sample_digest"].as_str().unwrap().len(), &epoch["digest_samples"]), (32, &json!(9)));
     assert_eq!(events[5], json!({ "event": "end", "epochs": 1, "restarts": 0, "errors": 0 }));
 }
 
@@ -95,9 +98,14 @@ fn json_prints_events() {
 fn without_json_prints_text() {
     let finished = run(&["run", PHOTOS, "--size", "16", "--batch-size", "3", "--epochs", "2", "--digest"]);
     let lines: Vec<_> = finished.assert_status(0).stdout.lines().collect();
-    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines.len(), 6, "{lines:?}");
     assert!(lines[0].starts_with("epoch 0: 3 batches, 9 samples in "), "{}", lines[0]);
-    assert!(lines[3].starts_with("epoch 1: order digest "), "{}", lines[3]);
+    assert!(
+        lines[1].starts_with("epoch 0: sample digest ") && lines[1].ends_with(" (9 samples)"),
+        "{}",
+        lines[1]
+    );
+    assert!(lines[5].starts_with("epoch 1: order digest "), "{}", lines[5]);
     // Without a terminal, the command prints a line of progress after each interval. The run is shorter than
     // one interval.
     assert_eq!(finished.stderr, "");

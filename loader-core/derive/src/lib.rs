@@ -162,6 +162,10 @@ fn expand(input: &DeriveInput, default_core: Path) -> Result<TokenStream> {
             fn stack(samples: usize) -> #stack {
                 #stack { #(#member: <#ty as #core::collate::Sample>::stack(samples),)* }
             }
+
+            fn hash_content(&self, hash: &mut #core::collate::ContentHash) {
+                #(#core::collate::Sample::hash_content(&self.#member, hash);)*
+            }
         }
     })
 }

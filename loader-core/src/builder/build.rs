@@ -20,7 +20,7 @@ use crate::{
     dataset::Dataset,
     error::Error,
     fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
-    iter::{IdleTeam, MapSource, StreamSource},
+    iter::{IdleTeam, IterOptions, MapSource, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
     options::{OnBadSample, Order, default},
@@ -116,6 +116,10 @@ where
         let epochs = self.settings.check_options()?;
         if C::UNBATCHED {
             self.settings.check_unbatched()?;
+        } else if self.settings.fetch_options().digest && !C::HASHES_SAMPLES {
+            const PROBLEM: &str = "the loader cannot hash samples that a function collates; call `digest_with` after \
+                                   `collate`, or leave digest out";
+            return Err(Error::invalid_option("digest", PROBLEM));
         }
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         if epochs.workers > cpus {
@@ -133,8 +137,12 @@ where
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
-        let on_bad_sample = settings.options.on_bad_sample.unwrap_or_else(default::on_bad_sample);
-        self.kind.set_options(on_bad_sample, settings.memory()?.datasets, epochs.workers);
+        let parts = match &content {
+            Content::Batches { .. } => epochs.workers.max(1),
+            Content::Shards(layout) => layout.shards,
+        };
+        let options = epochs.fetch;
+        self.kind.set_options(options, settings.memory()?.datasets / parts as u64);
         let pinner =
             pinning::open(settings.options.pin_memory.unwrap_or_else(default::pin_memory), &settings.warn);
         let is_torch = settings.options.order == Some(Order::Torch);
@@ -162,7 +170,8 @@ where
             Some(program) => load_by_workers(&mut settings, program, epochs, encoded, pinner.clone())?,
         };
         let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
-        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, max_bad_samples))
+        let iteration = IterOptions { max_bad_samples, digest: options.digest };
+        Ok(DataLoader::new(loading, content, origin, settings.warn, pinner, iteration))
     }
 }
 

@@ -15,10 +15,10 @@ use std::{fmt, time::Duration};
 use loader_ipc::function::Function;
 
 use crate::{
-    collate::{Batch, CollateWith, DefaultCollate},
+    collate::{Batch, CollateWith, ContentHash, DefaultCollate, HashWith},
     context::WorkerInfo,
     dataset::{Dataset, IterableDataset, SnapshotDataset},
-    fetch::{DatasetKind, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
+    fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
     options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order},
     pool::WorkerProgram,
@@ -50,7 +50,7 @@ impl<K> Builder<K> {
 
 impl<D: Dataset> Builder<MapStyle<D>> {
     pub(crate) fn map_style(dataset: D) -> Self {
-        Self::new(MapStyle { dataset, on_bad_sample: OnBadSample::Error, draws_from_all: false, memory: 0 })
+        Self::new(MapStyle { dataset, options: FetchOptions::default(), memory: 0, draws_from_all: false })
     }
 }
 
@@ -61,7 +61,7 @@ impl<D: IterableDataset> Builder<Iterable<Plain<D>>> {
             dataset,
             layout: ShardLayout::default(),
             snapshot_every: 1,
-            on_bad_sample: OnBadSample::Error,
+            options: FetchOptions::default(),
             memory: 0,
         })
     }
@@ -149,8 +149,8 @@ impl<D: SnapshotDataset, C, W> Builder<Iterable<Plain<D>>, C, W> {
     #[must_use]
     pub fn snapshots(self) -> Builder<Iterable<Snapshots<D>>, C, W> {
         let Self { kind, collate, worker_init, settings } = self;
-        let Iterable { dataset: Plain(dataset), layout, snapshot_every, on_bad_sample, memory } = kind;
-        let kind = Iterable { dataset: Snapshots(dataset), layout, snapshot_every, on_bad_sample, memory };
+        let Iterable { dataset: Plain(dataset), layout, snapshot_every, options, memory } = kind;
+        let kind = Iterable { dataset: Snapshots(dataset), layout, snapshot_every, options, memory };
         Builder { kind, collate, worker_init, settings }
     }
 }
@@ -322,6 +322,47 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     pub fn max_worker_deaths(mut self, deaths: u32) -> Self {
         self.settings.options.max_worker_deaths = Some(deaths);
         self
+    }
+
+    /// Sets whether the loader digests the samples of each epoch; false by default.
+    /// [`SampleDigest`](crate::SampleDigest) says what for, and
+    /// [`EpochReport::digest`](crate::EpochReport::digest) is the result. Without batches, the content of a sample
+    /// is its converted item. Samples that a function collates need [`digest_with`](Self::digest_with).
+    #[must_use]
+    pub fn digest(mut self, digest: bool) -> Self {
+        self.settings.options.digest = Some(digest);
+        self
+    }
+
+    /// Sets [`digest`](Self::digest) to true for samples that a function collates; call it after
+    /// [`collate`](Self::collate). `hash` runs in the workers, before collation. It must pass everything of a sample
+    /// that the digest is to show, and must not capture anything.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::prelude::*;
+    ///
+    /// let numbers = || TensorDataset::new(Tensor::from_vec((0..9i64).collect(), [9]).unwrap()).unwrap();
+    /// let digest = |batch_size| {
+    ///     let summed = DataLoader::builder(numbers())
+    ///         .collate(|numbers| Ok(numbers.iter().map(|number| number[0]).sum::<i64>()))
+    ///         .digest_with(|number, hash| hash.bytes(&number[0].to_le_bytes()));
+    ///     let mut sums = summed.batch_size(batch_size).build()?.iter()?;
+    ///     sums.by_ref().try_for_each(|sum| sum.map(drop))?;
+    ///     anyhow::Ok(sums.report().digest)
+    /// };
+    /// assert_eq!(digest(2)?, digest(5)?);
+    /// # anyhow::Ok(())
+    /// ```
+    #[must_use]
+    pub fn digest_with(
+        self,
+        // If a closure captures something, the compiler's error shows the next line.
+        hash: fn(&K::Sample, &mut ContentHash),
+    ) -> Builder<K, HashWith<C, K::Sample>, W> {
+        let Self { kind, collate, worker_init, settings } = self.digest(true);
+        let collate = HashWith { collate, hash: Function::new(hash) };
+        Builder { kind, collate, worker_init, settings }
     }
 
     /// Sets what happens with a sample that cannot be loaded, because the dataset returns an error or panics,

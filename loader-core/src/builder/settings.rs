@@ -8,6 +8,7 @@ use super::{memory, order::invalid};
 use crate::{
     coordinator::WorkerOptions,
     error::Error,
+    fetch::FetchOptions,
     options::{LoaderOptions, OnWorkerDeath, default},
     pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
@@ -102,6 +103,13 @@ impl Settings {
         self.options.seed.unwrap_or_else(default::seed)
     }
 
+    pub(super) fn fetch_options(&self) -> FetchOptions {
+        FetchOptions {
+            on_bad_sample: self.options.on_bad_sample.unwrap_or_else(default::on_bad_sample),
+            digest: self.options.digest.unwrap_or_else(default::digest),
+        }
+    }
+
     /// Returns the number of shards of an iterable dataset. Fails if an option needs indices, which it does
     /// not have.
     pub(super) fn count_shards(&self, workers: usize) -> Result<usize, Error> {
@@ -167,7 +175,7 @@ impl Settings {
                 }
                 OnWorkerDeath::Fail => 0,
             },
-            on_bad_sample: options.on_bad_sample.unwrap_or_else(default::on_bad_sample),
+            fetch: self.fetch_options(),
             sample_timeout,
             memory_limit: options.worker_memory_limit,
             hedge: options.hedge.unwrap_or_else(default::hedge),

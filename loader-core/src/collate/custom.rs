@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Batch, Collate, CollateError, CollateProblem, MAX_RESERVED, Stack};
+use super::{Batch, Collate, CollateError, CollateProblem, ContentHash, MAX_RESERVED, Stack};
+use crate::function::HashFn;
 
 /// Collates with a function, [with parameters](crate::function::CollateFnWith) or
 /// [without](crate::function::CollateFn).
@@ -58,6 +59,38 @@ impl<S, F: BatchFunction<Vec<S>>> Stack for Collected<S, F> {
 
     fn finish(self) -> Result<F::Output, CollateError> {
         self.function.call(self.samples).map_err(|error| CollateProblem::Custom(error).into())
+    }
+}
+
+/// Collates as `C` does, and hashes the content of each sample with a function; see
+/// [`digest_with`](crate::Builder::digest_with).
+#[derive(Serialize, Deserialize)]
+#[serde(bound = "C: Serialize + DeserializeOwned")]
+pub struct HashWith<C, S: 'static> {
+    pub(crate) collate: C,
+    pub(crate) hash: HashFn<S>,
+}
+
+impl<S: Send + 'static, C: Collate<S>> Collate<S> for HashWith<C, S> {
+    type Batch = C::Batch;
+    type Stack = C::Stack;
+
+    const UNBATCHED: bool = C::UNBATCHED;
+    const BY_TYPE: bool = C::BY_TYPE;
+    const HASHES_SAMPLES: bool = true;
+
+    fn stack(&self, samples: usize) -> C::Stack {
+        self.collate.stack(samples)
+    }
+
+    fn hash_content(&self, sample: &S, hash: &mut ContentHash) {
+        self.hash.get()(sample, hash);
+    }
+}
+
+impl<C, S> fmt::Debug for HashWith<C, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashWith").finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, CollateError, MAX_RESERVED, Sample, Stack};
+use super::{Batch, CollateError, ContentHash, MAX_RESERVED, Sample, Stack};
 
 /// A sample that is not collated: a batch of `Keep<S>` is a `Vec<S>`. Use it for samples without another
 /// collation, such as the boxes of an image, whose number differs between images.
@@ -54,6 +54,10 @@ macro_rules! listed {
                 fn stack(samples: usize) -> ListBatchBuilder<Self> {
                     ListBatchBuilder(Vec::with_capacity(samples.min(MAX_RESERVED)))
                 }
+
+                fn hash_content(&self, hash: &mut ContentHash) {
+                    hash.value(self);
+                }
             }
         )*
     };
@@ -93,6 +97,10 @@ impl<S: Batch> Sample for Keep<S> {
     fn stack(samples: usize) -> Self::Stack {
         MappedListBuilder { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: |Self(sample)| sample }
     }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.value(&self.0);
+    }
 }
 
 impl Sample for &'static str {
@@ -101,6 +109,10 @@ impl Sample for &'static str {
 
     fn stack(samples: usize) -> Self::Stack {
         MappedListBuilder { list: Vec::with_capacity(samples.min(MAX_RESERVED)), into: str::to_owned }
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.value(self);
     }
 }
 
@@ -112,6 +124,8 @@ impl Sample for () {
     fn stack(_samples: usize) -> UnitStack {
         UnitStack
     }
+
+    fn hash_content(&self, _hash: &mut ContentHash) {}
 }
 
 /// The [`Stack`] of units.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{CollateError, CollateProblem, Sample, Stack};
+use super::{CollateError, CollateProblem, ContentHash, Sample, Stack};
 use crate::tensor::{Element, Tensor};
 
 /// A list of samples as one sample. As in PyTorch, a batch of lists is a list of batches, one for each
@@ -58,7 +58,7 @@ impl<S: Sample> PositionStacks<S> {
 }
 
 macro_rules! lists {
-    ($([$($generics:tt)*] $list:ty, $stack:ident, $sample:ty, $list_of:expr;)*) => {
+    ($([$($generics:tt)*] $list:ty, $stack:ident, $sample:ty, $list_of:expr, $items_of:expr;)*) => {
         $(
             impl<$($generics)*> Stack for $stack<$sample> {
                 type Sample = $list;
@@ -85,6 +85,11 @@ macro_rules! lists {
                 fn stack(samples: usize) -> Self::Stack {
                     $stack(PositionStacks { capacity: samples, stacks: None })
                 }
+
+                fn hash_content(&self, hash: &mut ContentHash) {
+                    let items: fn(&$list) -> &[$sample] = $items_of;
+                    hash_list(items(self), hash);
+                }
             }
         )*
     };
@@ -99,9 +104,14 @@ pub struct ListStack<S: Sample>(PositionStacks<S>);
 pub struct VecStack<S: Sample>(PositionStacks<S>);
 
 lists! {
-    [S: Sample] List<S>, ListStack, S, |list| list.0;
-    [] Vec<String>, VecStack, String, |list| list;
-    [T: Element] Vec<Tensor<T>>, VecStack, Tensor<T>, |list| list;
+    [S: Sample] List<S>, ListStack, S, |list| list.0, |list| &list.0;
+    [] Vec<String>, VecStack, String, |list| list, |list| list;
+    [T: Element] Vec<Tensor<T>>, VecStack, Tensor<T>, |list| list, |list| list;
+}
+
+fn hash_list<S: Sample>(list: &[S], hash: &mut ContentHash) {
+    hash.value(&list.len());
+    list.iter().for_each(|sample| sample.hash_content(hash));
 }
 
 /// The [`Stack`] of `Option`: stacks the values of samples that are all `Some`, or all `None`.
@@ -140,6 +150,10 @@ impl<S: Sample> Sample for Option<S> {
 
     fn stack(samples: usize) -> OptionStack<S> {
         OptionStack { capacity: samples, stack: None }
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash_list(self.as_slice(), hash);
     }
 }
 

@@ -18,7 +18,7 @@ mod testing;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use convert::Convert;
-pub use custom::{BatchFunction, CollateWith};
+pub use custom::{BatchFunction, CollateWith, HashWith};
 pub use keep::Keep;
 pub use list::List;
 pub use pad::{Padded, Padding, Ragged, Side, pad_sequences};
@@ -27,7 +27,7 @@ pub(crate) use rows::RowStack;
 pub use single::{ConvertWith, DefaultConvert};
 pub use tensor_row::TensorRow;
 
-pub use crate::tensor::AnyStack;
+pub use crate::{sample_digest::ContentHash, tensor::AnyStack};
 
 /// Maximum number of samples for which a list reserves memory in advance, because a stream may have fewer
 /// samples than its batch size.
@@ -74,6 +74,10 @@ pub trait Sample: Sized + Send + 'static {
 
     /// Starts a batch of at most `samples` samples.
     fn stack(samples: usize) -> Self::Stack;
+
+    /// Adds the content of the sample to the hash for the digest of its epoch. Called only with the option
+    /// [`digest`](crate::Builder::digest).
+    fn hash_content(&self, hash: &mut ContentHash);
 }
 
 /// Builds a batch from samples that are added one by one.
@@ -216,8 +220,18 @@ pub trait Collate<S>: Serialize + DeserializeOwned + Send + Sync + 'static {
     #[doc(hidden)]
     const BY_TYPE: bool = false;
 
+    /// True if [`hash_content`](Self::hash_content) hashes samples.
+    #[doc(hidden)]
+    const HASHES_SAMPLES: bool = false;
+
     /// Starts a batch of at most `samples` samples.
     fn stack(&self, samples: usize) -> Self::Stack;
+
+    /// Adds the content of a sample to the hash for the digest of its epoch.
+    #[doc(hidden)]
+    fn hash_content(&self, sample: &S, hash: &mut ContentHash) {
+        let _ = (sample, hash);
+    }
 }
 
 /// Collates by the sample's type, see [`Sample`].
@@ -229,8 +243,13 @@ impl<S: Sample> Collate<S> for DefaultCollate {
     type Stack = S::Stack;
 
     const BY_TYPE: bool = true;
+    const HASHES_SAMPLES: bool = true;
 
     fn stack(&self, samples: usize) -> S::Stack {
         S::stack(samples)
+    }
+
+    fn hash_content(&self, sample: &S, hash: &mut ContentHash) {
+        sample.hash_content(hash);
     }
 }

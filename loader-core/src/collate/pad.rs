@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CollateError, CollateProblem, MAX_RESERVED, Row, Sample, Stack};
+use super::{CollateError, CollateProblem, ContentHash, MAX_RESERVED, Row, Sample, Stack};
 use crate::tensor::{Element, Rows, Tensor};
 
 /// A sequence of any length. A batch pads the sequences to the length of the longest and is a [`Padded`] with
@@ -236,6 +236,11 @@ impl<R: Row> Sample for Ragged<R> {
 
     fn stack(samples: usize) -> RaggedStack<R> {
         RaggedStack { sequences: Vec::with_capacity(samples.min(MAX_RESERVED)), shapes: Shapes::default() }
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.row(&self.row);
+        hash.value(bytemuck::bytes_of(&self.value));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{CollateError, CollateProblem, Sample, Stack};
+use super::{CollateError, CollateProblem, ContentHash, Sample, Stack};
 use crate::tensor::{Element, Rows, Tensor};
 
 /// A sample that becomes one row of a tensor.
@@ -109,6 +109,10 @@ macro_rules! rows {
                 fn stack(samples: usize) -> RowStack<Self> {
                     RowStack::new(samples)
                 }
+
+                fn hash_content(&self, hash: &mut ContentHash) {
+                    hash.row(self);
+                }
             }
         )*
     };
@@ -166,5 +170,9 @@ impl<T: Element> Sample for Tensor<T> {
 
     fn stack(samples: usize) -> RowStack<Self> {
         RowStack::new(samples)
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.tensor(T::DTYPE, self.shape(), self.as_bytes());
     }
 }

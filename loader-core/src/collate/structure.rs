@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{CollateError, CollateProblem, Sample, Stack};
+use super::{CollateError, CollateProblem, ContentHash, Sample, Stack};
 use crate::tuples::each_tuple;
 
 macro_rules! tuples {
@@ -38,6 +38,10 @@ macro_rules! tuples {
 
             fn stack(samples: usize) -> Self::Stack {
                 ($($name::stack(samples),)*)
+            }
+
+            fn hash_content(&self, hash: &mut ContentHash) {
+                $(self.$position.hash_content(hash);)*
             }
         }
     };
@@ -107,6 +111,13 @@ macro_rules! maps {
 
             fn stack(samples: usize) -> Self::Stack {
                 MapStack { capacity: samples, stacks: None, map: PhantomData }
+            }
+
+            fn hash_content(&self, hash: &mut ContentHash) {
+                hash.unordered(self.iter(), |(key, sample), hash| {
+                    hash.value(key);
+                    sample.hash_content(hash);
+                });
             }
         }
     };

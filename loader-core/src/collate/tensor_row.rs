@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref, sync::Arc};
 
-use super::{Row, RowStack, Sample};
+use super::{ContentHash, Row, RowStack, Sample};
 use crate::tensor::{Element, Tensor};
 
 /// An owned view of one row of a tensor's first dimension: the sample of a
@@ -106,5 +106,9 @@ impl<T: Element> Sample for TensorRow<T> {
 
     fn stack(samples: usize) -> RowStack<Self> {
         RowStack::new(samples)
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.row(self);
     }
 }

@@ -197,6 +197,7 @@ mod tests {
             max_worker_deaths: Some(5),
             on_bad_sample: Some(OnBadSample::Skip),
             max_bad_samples: Some(100),
+            digest: Some(true),
             sample_timeout: Some(Duration::from_millis(2500)),
             worker_memory_limit: Some(2_000_000),
             hedge: Some(true),

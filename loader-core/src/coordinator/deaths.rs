@@ -276,7 +276,7 @@ impl Coordinator {
         exit: &WorkerExit,
         crew: &mut impl Crew,
     ) -> Result<(), Error> {
-        let by_sample = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+        let by_sample = self.options.fetch.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
         // Loading the samples one by one shows which sample of a `get_many` kills the worker.
         if doing.state == WorkerState::FetchingMany && by_sample && self.known_bad.load_one_by_one(task) {
             return Ok(());

@@ -62,7 +62,7 @@ use wait::Wait;
 use workforce::Workforce;
 
 use crate::{
-    batch_info::BatchInfo, error::Error, options::OnBadSample, report::WorkerReport, state::Position,
+    batch_info::BatchInfo, error::Error, fetch::FetchOptions, report::WorkerReport, state::Position,
 };
 
 pub(crate) use crew::Crew;
@@ -82,7 +82,7 @@ pub(crate) struct WorkerOptions {
     pub(crate) warn_after: Option<Duration>,
     /// Maximum number of deaths of a worker in a row outside of tasks after which it is started again.
     pub(crate) max_worker_deaths: u32,
-    pub(crate) on_bad_sample: OnBadSample,
+    pub(crate) fetch: FetchOptions,
     /// Maximum time for a sample.
     pub(crate) sample_timeout: Option<Duration>,
     /// Maximum number of bytes of its own that a worker may have in memory.
@@ -270,6 +270,11 @@ impl Coordinator {
     /// Returns the slots, from which batches are lent to the user.
     pub(crate) fn slots(&self) -> &SlotPool {
         self.leasing.slots()
+    }
+
+    /// True if a batch comes with the hashes of its samples.
+    pub(crate) fn has_hashes(&self) -> bool {
+        self.options.fetch.digest
     }
 
     /// True for an iterable dataset.

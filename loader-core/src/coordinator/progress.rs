@@ -222,7 +222,8 @@ impl Coordinator {
         }
         let patience = self.options.sample_timeout.unwrap_or_default();
         let reason = format!("it took longer than {patience:?} (sample_timeout)");
-        let tolerates_bad = self.options.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
+        let tolerates_bad =
+            self.options.fetch.on_bad_sample != OnBadSample::Error && !self.supply.has_shards();
         let is_tolerated = match sample {
             Some(sample) if tolerates_bad => self.note_bad(task, sample, reason.clone()),
             _ => tolerates_bad,

@@ -211,7 +211,7 @@ impl Coordinator {
         bad: &[BadSampleRecord],
         all_left_out: bool,
     ) -> Result<(), Error> {
-        let may_be = self.options.on_bad_sample != OnBadSample::Error;
+        let may_be = self.options.fetch.on_bad_sample != OnBadSample::Error;
         let is_right =
             if may_be { !all_left_out || !bad.is_empty() } else { !all_left_out && bad.is_empty() };
         match is_right {

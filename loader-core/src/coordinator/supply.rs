@@ -241,7 +241,10 @@ impl Supply {
         bad: Vec<BadSampleRecord>,
     ) -> BatchInfo {
         match wanted {
-            Wanted::Samples(indices) => BatchInfo::of_indices(task, indices, Some(worker), bad),
+            Wanted::Samples(indices) => {
+                let Self::Batches { plan, .. } = self else { unreachable!("shards have no indices") };
+                BatchInfo::of_indices(task, indices, plan.repeated_of(task), Some(worker), bad)
+            }
             Wanted::NextOf { shard, .. } => {
                 let Self::Shards { shards, .. } = self else { unreachable!("a plan has no shards") };
                 let number = shards.returned();

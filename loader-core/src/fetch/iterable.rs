@@ -21,15 +21,17 @@ use loader_ipc::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, collate_error, push, set_up,
+    BatchRequest, DatasetKind, EncodeBatch, Fetch, FetchOptions, Hashed, NoBatch, ProgressSink, boxed,
+    finish, push, set_up,
 };
 use crate::{
-    collate::{Collate, Stack},
+    collate::Collate,
     context::{SampleContext, Shard, WorkerInfo},
     dataset::{IterableDataset, NotOpened, SnapshotDataset, SnapshotIterator, generator::Generator},
     dataset_memory::DatasetMemory,
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
+    sample_digest::{Hashes, NoHashes, SampleKey},
     worker_init::WorkerInit,
 };
 
@@ -41,7 +43,7 @@ pub struct Iterable<O> {
     pub(crate) layout: ShardLayout,
     /// Number of batches of a shard from one snapshot to the next.
     pub(crate) snapshot_every: u64,
-    pub(crate) on_bad_sample: OnBadSample,
+    pub(crate) options: FetchOptions,
     /// Number of bytes that the dataset may keep in each shard. Set by `build()`; 0 before.
     pub(crate) memory: u64,
 }
@@ -357,7 +359,7 @@ pub(crate) struct ShardFetcher<O, C> {
     dataset: Arc<O>,
     layout: ShardLayout,
     snapshot_every: u64,
-    on_bad_sample: OnBadSample,
+    options: FetchOptions,
     memory: u64,
     collate: C,
     seed: u64,
@@ -373,11 +375,11 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let Iterable { mut dataset, layout, snapshot_every, on_bad_sample, memory } = iterable;
+        let Iterable { mut dataset, layout, snapshot_every, options, memory } = iterable;
         // What a dataset keeps in `setup` belongs to no shard.
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), DatasetMemory::default(), hook)?;
         let dataset = Arc::new(dataset);
-        Ok(Self { dataset, layout, snapshot_every, on_bad_sample, memory, collate, seed, worker })
+        Ok(Self { dataset, layout, snapshot_every, options, memory, collate, seed, worker })
     }
 
     /// Loads the next batch of `shard`, and opens the shard at `open_at` if it is not open. A panic of user
@@ -390,10 +392,20 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         open_at: &ShardPosition,
         arena: &mut Arena,
         sink: &(impl ProgressSink + ?Sized),
-    ) -> Result<ShardBatch<C::Batch>, NoBatch> {
+    ) -> Result<Hashed<ShardBatch<C::Batch>>, NoBatch> {
         let at = Cell::new((Stage::Open, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| self.load(cursors, epoch, shard, open_at, arena, sink, &at));
+        let load = AssertUnwindSafe(|| match self.options.digest {
+            true => {
+                let mut hashes = Vec::new();
+                let batch = self.load(cursors, epoch, shard, open_at, arena, sink, &at, &mut hashes)?;
+                Ok((Some(hashes), batch))
+            }
+            false => {
+                let batch = self.load(cursors, epoch, shard, open_at, arena, sink, &at, &mut NoHashes)?;
+                Ok((None, batch))
+            }
+        });
         catch_unwind(load).unwrap_or_else(|payload| {
             let items = cursors.0.get_mut(&shard).and_then(|cursor| {
                 // Until the cursor has skipped to its position, a loader that resumes may try again.
@@ -407,7 +419,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // The arguments of `batch`, and `at`.
+    #[allow(clippy::too_many_arguments)] // The arguments of `batch`, `at`, and `hashes`.
     fn load(
         &self,
         cursors: &mut Cursors<O::Sample>,
@@ -417,6 +429,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         arena: &mut Arena,
         sink: &(impl ProgressSink + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
+        hashes: &mut impl Hashes,
     ) -> Result<ShardBatch<C::Batch>, NoBatch> {
         let failed = |error: &anyhow::Error| {
             let (stage, index) = at.get();
@@ -472,13 +485,12 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
             // begins at the same sample as without the error.
             if misfit.is_none() {
                 at.set((Stage::Collate, index));
-                misfit = push(&mut stack, sample, arena).err().map(|error| failed(&error));
+                let key = self.key(epoch, shard, cursor.position - 1);
+                let pushed = push(&self.collate, &mut stack, sample, arena, (key, hashes));
+                misfit = pushed.err().map(|error| failed(&error));
             }
         }
-        if bad > MAX_BAD_SAMPLES {
-            return Err(NoBatch::AllSamplesBad);
-        }
-        if count == 0 || (count < batch_size && drop_last) {
+        if bad > MAX_BAD_SAMPLES || count == 0 || (count < batch_size && drop_last) {
             // `AllSamplesBad` reports the bad samples; the next call returns `Exhausted`.
             return Err(if bad > 0 { NoBatch::AllSamplesBad } else { NoBatch::Exhausted });
         }
@@ -486,8 +498,14 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         cursor.batches = if snapshot.is_some() { 0 } else { cursor.batches + 1 };
         at.set((Stage::Collate, None));
         sink.progress(WorkerState::Collating, usize::try_from(cursor.position).unwrap_or(usize::MAX));
-        let batch = arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))?;
+        let key = self.key(epoch, shard, cursor.position - 1);
+        let batch = finish::<_, C>(stack, arena, (key, hashes)).map_err(|error| failed(&error))?;
         Ok((snapshot, batch))
+    }
+
+    /// Returns the key of the item `index` of a shard.
+    fn key(&self, epoch: u64, shard: usize, index: u64) -> SampleKey {
+        SampleKey { epoch, shard: Some(self.layout.first_shard + shard), index }
     }
 
     /// Returns the sample at `position` in the batch. `None` if it is bad and may be left out; it is then
@@ -499,7 +517,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         index: u64,
         sink: &(impl ProgressSink + ?Sized),
     ) -> anyhow::Result<Option<O::Sample>> {
-        match (item, self.on_bad_sample) {
+        match (item, self.options.on_bad_sample) {
             (Ok(sample), _) => Ok(Some(sample)),
             (Err(error), OnBadSample::Error) => Err(error),
             (Err(error), _) => {
@@ -551,9 +569,8 @@ impl<O: OpenShard> DatasetKind for Iterable<O> {
         self.dataset.fingerprint()
     }
 
-    fn set_options(&mut self, on_bad_sample: OnBadSample, memory: u64, _workers: usize) {
-        self.on_bad_sample = on_bad_sample;
-        self.memory = memory / self.layout.shards as u64;
+    fn set_options(&mut self, options: FetchOptions, memory: u64) {
+        (self.options, self.memory) = (options, memory);
     }
 
     fn open<C: Collate<O::Sample>>(
@@ -579,8 +596,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> Fetch for WorkerShards<O, C> {
         let BatchRequest::NextOf { shard, open_at } = request else {
             unreachable!("an iterable dataset has no indices")
         };
-        let batch = self.fetcher.batch(&mut self.cursors, epoch, *shard, open_at, arena, sink)?;
-        Ok(Box::new(batch))
+        Ok(boxed(self.fetcher.batch(&mut self.cursors, epoch, *shard, open_at, arena, sink)?))
     }
 
     fn position(&self, shard: usize) -> u64 {

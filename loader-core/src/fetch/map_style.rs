@@ -14,16 +14,18 @@ use loader_ipc::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BatchRequest, DatasetKind, EncodeBatch, Fetch, NoBatch, ProgressSink, collate_error, push, set_up,
+    BatchRequest, DatasetKind, EncodeBatch, Fetch, FetchOptions, Hashed, NoBatch, ProgressSink, boxed,
+    finish, push, set_up,
 };
 use crate::{
-    collate::{Collate, Stack},
+    collate::Collate,
     context::{SampleContext, WorkerInfo},
     dataset::{Dataset, many},
     dataset_memory::DatasetMemory,
     options::OnBadSample,
     panic::{error_to_failure, forget_backtrace, to_failure},
     random::{self, Purpose},
+    sample_digest::{Hashes, NoHashes, SampleKey},
     worker_init::WorkerInit,
 };
 
@@ -34,11 +36,11 @@ const MAX_TRIES: usize = 16;
 #[derive(Debug, Serialize, Deserialize)]
 pub struct MapStyle<D> {
     pub(crate) dataset: D,
-    pub(crate) on_bad_sample: OnBadSample,
-    /// True if any sample of the dataset may replace a bad one; false if only samples of its batch may.
-    pub(crate) draws_from_all: bool,
+    pub(crate) options: FetchOptions,
     /// Number of bytes that the dataset may keep in each worker. Set by `build()`; 0 before.
     pub(crate) memory: u64,
+    /// True if any sample of the dataset may replace a bad one; false if only samples of its batch may.
+    pub(crate) draws_from_all: bool,
 }
 
 impl<D: Dataset> DatasetKind for MapStyle<D> {
@@ -52,9 +54,8 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
         self.dataset.fingerprint()
     }
 
-    fn set_options(&mut self, on_bad_sample: OnBadSample, memory: u64, workers: usize) {
-        self.on_bad_sample = on_bad_sample;
-        self.memory = memory / workers.max(1) as u64;
+    fn set_options(&mut self, options: FetchOptions, memory: u64) {
+        (self.options, self.memory) = (options, memory);
     }
 
     fn open<C: Collate<D::Sample>>(
@@ -72,7 +73,7 @@ impl<D: Dataset> DatasetKind for MapStyle<D> {
 #[derive(Debug)]
 pub(crate) struct Fetcher<D, C> {
     dataset: D,
-    on_bad_sample: OnBadSample,
+    options: FetchOptions,
     draws_from_all: bool,
     collate: C,
     seed: u64,
@@ -91,19 +92,11 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         worker: Option<WorkerInfo>,
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
-        let MapStyle { mut dataset, on_bad_sample, draws_from_all, memory } = kind;
+        let MapStyle { mut dataset, options, memory, draws_from_all } = kind;
         let memory = DatasetMemory::new(memory);
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), memory.clone(), hook)?;
-        Ok(Self {
-            dataset,
-            on_bad_sample,
-            draws_from_all,
-            collate,
-            seed,
-            worker,
-            memory,
-            has_many: AtomicBool::new(true),
-        })
+        let has_many = AtomicBool::new(true);
+        Ok(Self { dataset, options, draws_from_all, collate, seed, worker, memory, has_many })
     }
 
     /// Loads the batch of the samples `indices`. Catches panics of user code.
@@ -113,10 +106,17 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         indices: &[usize],
         arena: &mut Arena,
         sink: &(impl ProgressSink + ?Sized),
-    ) -> Result<C::Batch, NoBatch> {
+    ) -> Result<Hashed<C::Batch>, NoBatch> {
         let at = Cell::new((Stage::Fetch, None));
         forget_backtrace();
-        let load = AssertUnwindSafe(|| self.load(epoch, indices, arena, sink, &at));
+        let load = AssertUnwindSafe(|| match self.options.digest {
+            true => {
+                let mut hashes = Vec::with_capacity(indices.len());
+                let batch = self.load(epoch, indices, arena, sink, &at, &mut hashes)?;
+                Ok((Some(hashes), batch))
+            }
+            false => Ok((None, self.load(epoch, indices, arena, sink, &at, &mut NoHashes)?)),
+        });
         catch_unwind(load).unwrap_or_else(|payload| {
             let (stage, index) = at.get();
             Err(NoBatch::Failed(name_samples(to_failure(&*payload, stage, index), indices)))
@@ -130,6 +130,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         arena: &mut Arena,
         sink: &(impl ProgressSink + ?Sized),
         at: &Cell<(Stage, Option<u64>)>,
+        hashes: &mut impl Hashes,
     ) -> Result<C::Batch, NoBatch> {
         let mut cx = self.context(epoch);
         let failed = |error: &anyhow::Error| {
@@ -144,25 +145,29 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         {
             return Err(NoBatch::Cancelled);
         }
-        let many = match self.on_bad_sample {
+        let many = match self.options.on_bad_sample {
             OnBadSample::Error => self.get_many(indices, &mut cx).map_err(|error| failed(&error))?,
             _ => self.get_many_good(indices, &mut cx, sink),
         };
         let mut many = many.map(Vec::into_iter);
-        let mut left_out = 0;
+        let (mut left_out, mut loaded) = (0, 0);
         for (position, &index) in indices.iter().enumerate() {
             at.set((Stage::Fetch, Some(index as u64)));
             if !sink.progress(WorkerState::Fetching, index) {
                 return Err(NoBatch::Cancelled);
             }
-            let sample = match (&mut many, self.on_bad_sample) {
+            loaded = index;
+            let sample = match (&mut many, self.options.on_bad_sample) {
                 (Some(samples), _) => samples.next().expect("`many::try_get_many` checks the number"),
                 (None, OnBadSample::Error) => {
                     cx.set_index(index);
                     self.dataset.get(index, &mut cx).map_err(|error| failed(&error))?
                 }
                 (None, _) => match self.get_good(position, indices, &mut cx, sink)? {
-                    Some(sample) => sample,
+                    Some((index, sample)) => {
+                        loaded = index;
+                        sample
+                    }
                     None => {
                         left_out += 1;
                         continue;
@@ -170,14 +175,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
                 },
             };
             at.set((Stage::Collate, Some(index as u64)));
-            push(&mut stack, sample, arena).map_err(|error| failed(&error))?;
+            push(&self.collate, &mut stack, sample, arena, (key(epoch, loaded), hashes))
+                .map_err(|error| failed(&error))?;
         }
         if (left_out > 0 && left_out == indices.len()) || sink.bad_samples() > MAX_BAD_SAMPLES {
             return Err(NoBatch::AllSamplesBad);
         }
         at.set((Stage::Collate, None));
         sink.progress(WorkerState::Collating, indices.last().copied().unwrap_or(0));
-        arena.within(|| stack.finish()).map_err(|error| failed(&collate_error(error)))
+        finish::<_, C>(stack, arena, (key(epoch, loaded), hashes)).map_err(|error| failed(&error))
     }
 
     fn context(&self, epoch: u64) -> SampleContext {
@@ -214,24 +220,24 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         result
     }
 
-    /// Loads the sample for `position` in the batch, or another one that replaces it if it is bad. Returns
-    /// `None` if the batch leaves the position out.
+    /// Loads the sample for `position` in the batch, or another one that replaces it if it is bad. Returns the
+    /// sample with its index, or `None` if the batch leaves the position out.
     fn get_good(
         &self,
         position: usize,
         indices: &[usize],
         cx: &mut SampleContext,
         sink: &(impl ProgressSink + ?Sized),
-    ) -> Result<Option<D::Sample>, NoBatch> {
+    ) -> Result<Option<(usize, D::Sample)>, NoBatch> {
         let index = indices[position];
         let mut draws = None;
         let mut asked = index;
         for tries_left in (0..MAX_TRIES).rev() {
             let reason = match self.try_one(asked, cx, sink) {
-                Ok(sample) => return Ok(Some(sample)),
+                Ok(sample) => return Ok(Some((asked, sample))),
                 Err(reason) => reason,
             };
-            let other = match self.on_bad_sample {
+            let other = match self.options.on_bad_sample {
                 OnBadSample::Replace if tries_left > 0 => {
                     let key = random::key(Purpose::Replacement, self.seed, cx.epoch());
                     let draws = draws.get_or_insert_with(|| random::generator(key, index as u64));
@@ -305,8 +311,12 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetch for Fetcher<D, C> {
         let BatchRequest::Samples(indices) = request else {
             unreachable!("a map-style dataset has no shards")
         };
-        Ok(Box::new(self.batch(epoch, indices, arena, sink)?))
+        Ok(boxed(self.batch(epoch, indices, arena, sink)?))
     }
+}
+
+fn key(epoch: u64, index: usize) -> SampleKey {
+    SampleKey { epoch, shard: None, index: index as u64 }
 }
 
 /// If `get_many` failed, it is not known at which sample, so the failure names all of them.

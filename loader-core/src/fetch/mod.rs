@@ -18,7 +18,7 @@ use loader_ipc::{
     frame::{BadSampleRecord, Failure, MAX_BAD_SAMPLES, Stage},
     memory::SealedMemory,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     collate::{Batch, Collate, CollateError, CollateProblem, Stack},
@@ -26,6 +26,7 @@ use crate::{
     dataset_memory::DatasetMemory,
     options::OnBadSample,
     panic::{error_to_failure, to_failure},
+    sample_digest::{Hashes, SampleKey},
     worker_init::WorkerInit,
 };
 
@@ -51,10 +52,10 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     #[doc(hidden)]
     fn fingerprint(&self) -> String;
 
-    /// Sets what happens with samples that cannot be loaded, and how many bytes the dataset may keep in all of
-    /// `workers` workers together.
+    /// Sets what workers need to know of the loader's options, and how many bytes the dataset may keep in each worker
+    /// or, if it is iterable, in each shard.
     #[doc(hidden)]
-    fn set_options(&mut self, on_bad_sample: OnBadSample, memory: u64, workers: usize);
+    fn set_options(&mut self, options: FetchOptions, memory: u64);
 
     /// Sets the dataset up in a worker and runs `worker_init`.
     ///
@@ -69,6 +70,19 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
         hook: &impl WorkerInit,
     ) -> Result<Box<dyn Fetch>, Failure>;
 }
+
+/// The loader's options that decide how a batch is loaded.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub struct FetchOptions {
+    /// What happens with samples that cannot be loaded.
+    pub(crate) on_bad_sample: OnBadSample,
+    /// True if each sample is hashed.
+    pub(crate) digest: bool,
+}
+
+/// A batch, and the hash of each of its samples with the option `digest`.
+pub(crate) type Hashed<B> = (Option<Vec<u128>>, B);
 
 /// Receives the progress of a batch. In a worker, this is the control page.
 pub trait ProgressSink {
@@ -189,6 +203,14 @@ pub trait EncodeBatch {
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError>;
 }
 
+/// Boxes a batch for the worker's loop. The hashes of its samples, if there are any, precede it in the encoding.
+fn boxed<B: Batch>((hashes, batch): Hashed<B>) -> Box<dyn EncodeBatch> {
+    match hashes {
+        Some(hashes) => Box::new((hashes, batch)),
+        None => Box::new(batch),
+    }
+}
+
 impl<B: Batch> EncodeBatch for B {
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError> {
         arena.encode(self)
@@ -292,11 +314,20 @@ fn set_up(
     worker.map_or(Ok(()), |worker| guarded(Stage::WorkerInit, || hook.call(worker)))
 }
 
-/// Adds a sample to a batch. Tensors that the stack makes are allocated in `arena`.
+/// Adds a sample to a batch, and its hash to `hashes`. Tensors that the stack makes are allocated in `arena`.
 ///
 /// Always inlined: as a call it takes 24 instructions more, for each sample.
 #[inline(always)]
-fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow::Result<()> {
+fn push<S, C: Collate<S>>(
+    collate: &C,
+    stack: &mut C::Stack,
+    sample: S,
+    arena: &mut Arena,
+    (key, hashes): (SampleKey, &mut impl Hashes),
+) -> anyhow::Result<()> {
+    if !C::UNBATCHED {
+        hashes.add(key, |hash| collate.hash_content(&sample, hash));
+    }
     // User code has just made the sample, and may have forked. A forked child must not write into the slot.
     end_if_forked();
     let pushed = match stack.makes_tensors() {
@@ -304,6 +335,20 @@ fn push<S: Stack>(stack: &mut S, sample: S::Sample, arena: &mut Arena) -> anyhow
         false => stack.push(sample),
     };
     pushed.map_err(collate_error)
+}
+
+/// Finishes a batch. Without batches, the item is hashed in place of the sample: a type that is converted may have
+/// no [`Sample::hash_content`](crate::Sample::hash_content).
+fn finish<S, C: Collate<S>>(
+    stack: C::Stack,
+    arena: &mut Arena,
+    (key, hashes): (SampleKey, &mut impl Hashes),
+) -> anyhow::Result<C::Batch> {
+    let batch = arena.within(|| stack.finish()).map_err(collate_error)?;
+    if C::UNBATCHED {
+        hashes.add(key, |hash| hash.value(&batch));
+    }
+    Ok(batch)
 }
 
 /// Pushes a sample whose tensors must be allocated in `arena`: in most batches only the first one. Not

@@ -14,6 +14,7 @@ use crate::{
     error::Error,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
+    sample_digest::SampleDigest,
     state::{Origin, State},
     warning::{Warn, Warning},
 };
@@ -45,12 +46,20 @@ pub struct Iter<B> {
     /// True once the loader has warned that the dataset or its sampler announced a wrong number of samples or
     /// batches.
     has_warned_of_length: bool,
-    /// Maximum number of bad samples in the epoch.
-    max_bad_samples: u64,
+    options: IterOptions,
     /// Number of bad samples in the epoch before the position from which this iterator was resumed.
     bad_before: u64,
     /// True once the epoch has had more bad samples than allowed, which ends the iteration.
     has_too_many_bad_samples: bool,
+}
+
+/// The loader's options that concern main while it iterates.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IterOptions {
+    /// Maximum number of bad samples in the epoch.
+    pub(crate) max_bad_samples: u64,
+    /// True if batches come with the hashes of their samples.
+    pub(crate) digest: bool,
 }
 
 pub(crate) enum Inner<B> {
@@ -71,9 +80,9 @@ impl<B: Batch> Iter<B> {
         origin: Origin,
         warn: Warn,
         pinner: Option<Pinner>,
-        max_bad_samples: u64,
+        options: IterOptions,
     ) -> Self {
-        let stopwatch = Stopwatch::start_at(epoch, started);
+        let stopwatch = Stopwatch::start_at(epoch, started, options.digest.then(SampleDigest::default));
         Self {
             inner,
             stopwatch,
@@ -82,7 +91,7 @@ impl<B: Batch> Iter<B> {
             warn,
             pinner,
             has_warned_of_length: false,
-            max_bad_samples,
+            options,
             bad_before: 0,
             has_too_many_bad_samples: false,
         }
@@ -224,8 +233,7 @@ impl<B: Batch> Iterator for Iter<B> {
             self.stopwatch.ended(asked);
             return None;
         };
-        let samples = info.as_ref().filter(|_| batch.is_ok()).map(|info| info.samples);
-        self.stopwatch.waited(asked, samples);
+        self.stopwatch.waited(asked, info.as_ref().filter(|_| batch.is_ok()));
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
             self.check_length();
         }
@@ -279,10 +287,10 @@ impl<B: Batch> Iter<B> {
         for sample in samples {
             self.warn.warn(&Warning::BadSample(sample.clone()));
         }
-        let allowed = self.max_bad_samples.saturating_sub(self.bad_before);
+        let allowed = self.options.max_bad_samples.saturating_sub(self.bad_before);
         let Some(sample) = self.stopwatch.note_bad(samples, allowed) else { return Ok(()) };
         let error = Error::TooManyBadSamples {
-            max_bad_samples: self.max_bad_samples,
+            max_bad_samples: self.options.max_bad_samples,
             sample: Box::new(sample.clone()),
         };
         self.has_too_many_bad_samples = true;

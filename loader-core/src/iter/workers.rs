@@ -206,8 +206,15 @@ fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Resu
         return Ok(None);
     }
     let Some((taken, outcome)) = team.coordinator.take_next() else { return Ok(None) };
-    let Opened { end, batch, bad } = open(&team.coordinator, &taken, outcome);
-    let info = team.coordinator.returned(taken, end, bad);
+    let worker = taken.worker();
+    let Opened { end, hashes, mut batch, bad } = open(&team.coordinator, &taken, outcome);
+    let mut info = team.coordinator.returned(taken, end, bad);
+    if let Some(hashes) = hashes
+        && !info.set_digest(&hashes)
+    {
+        let problem = format!("it has {} hashes for {} samples", hashes.len(), info.samples);
+        batch = Err(Error::BatchNotReadable { batch: info.number, worker, problem });
+    }
     // Send the next task before this batch is returned, so that its worker never waits for the user. If
     // memory is short, the next call tries again, and returns the error.
     *last_error = team.send_tasks().err().filter(Error::ends_iteration);
@@ -218,6 +225,8 @@ fn next_batch<B: Batch>(team: &mut Team, last_error: &mut Option<Error>) -> Resu
 /// An outcome, with its batch decoded.
 struct Opened<B> {
     end: ShardEnd,
+    /// The hashes of the samples, with the option `digest`.
+    hashes: Option<Vec<u128>>,
     /// `None` if all samples of the batch were left out.
     batch: Result<Option<B>, Error>,
     bad: Vec<BadSampleRecord>,
@@ -226,7 +235,7 @@ struct Opened<B> {
 /// Decodes the batch of an outcome. Its tensors stay in the slot.
 fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) -> Opened<B> {
     let (worker, batch) = (taken.worker(), taken.batch());
-    let failed = |end, error| Opened { end, batch: Err(error), bad: Vec::new() };
+    let failed = |end, error| Opened { end, hashes: None, batch: Err(error), bad: Vec::new() };
     let (lease, encoded, held, position, bad) = match outcome {
         // Main does not know where the lost batch ends in its shard, so the shard ends.
         Outcome::Lost(error) => return failed(ShardEnd { is_last: true, ..ShardEnd::default() }, *error),
@@ -235,7 +244,8 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
             return failed(end, Error::from_failure(*failure, batch, Some(worker)));
         }
         Outcome::AllSamplesBad { position, bad } => {
-            return Opened { end: ShardEnd { position, ..ShardEnd::default() }, batch: Ok(None), bad };
+            let end = ShardEnd { position, ..ShardEnd::default() };
+            return Opened { end, hashes: None, batch: Ok(None), bad };
         }
         Outcome::Batch { lease, encoded, held, position, bad } => (lease, encoded, held, position, bad),
     };
@@ -243,15 +253,20 @@ fn open<B: Batch>(coordinator: &Coordinator, taken: &Taken, outcome: Outcome) ->
     let used = encoded.start.saturating_add(encoded.len);
     let loan = coordinator.slots().lend(lease, used, held).map_err(|error| unreadable(error.to_string()));
     let decoded = loan.and_then(|loan| {
-        let decoded = match coordinator.has_shards() {
-            true => lent::decode::<ShardBatch<B>>(loan, encoded),
-            false => lent::decode(loan, encoded).map(|batch| (None, batch)),
-        };
+        let decoded: Result<(_, ShardBatch<B>), _> =
+            match (coordinator.has_shards(), coordinator.has_hashes()) {
+                (false, false) => lent::decode(loan, encoded).map(|batch| (None, (None, batch))),
+                (false, true) => {
+                    lent::decode(loan, encoded).map(|(hashes, batch)| (Some(hashes), (None, batch)))
+                }
+                (true, false) => lent::decode(loan, encoded).map(|batch| (None, batch)),
+                (true, true) => lent::decode(loan, encoded).map(|(hashes, batch)| (Some(hashes), batch)),
+            };
         decoded.map_err(|error| unreadable(error.to_string()))
     });
-    let (snapshot, batch) = match decoded {
-        Ok((snapshot, batch)) => (snapshot, Ok(Some(batch))),
-        Err(error) => (None, Err(error)),
+    let (hashes, snapshot, batch) = match decoded {
+        Ok((hashes, (snapshot, batch))) => (hashes, snapshot, Ok(Some(batch))),
+        Err(error) => (None, None, Err(error)),
     };
-    Opened { end: ShardEnd { position, snapshot, is_last: false }, batch, bad }
+    Opened { end: ShardEnd { position, snapshot, is_last: false }, hashes, batch, bad }
 }

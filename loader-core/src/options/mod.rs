@@ -228,6 +228,10 @@ options! {
             bounds: "0 or more",
             help: "Maximum number of samples that may be skipped or replaced in an epoch",
         },
+        /// True to digest the samples of each epoch, see [`SampleDigest`](crate::SampleDigest); false by default.
+        digest: bool = false => {
+            help: "Digest the samples of each epoch, to compare it with other runs or with the sum of its parts",
+        },
         /// Maximum time for one sample; zero, the default, is no limit. A sample that takes longer is bad,
         /// and its worker is replaced. Needs workers.
         #[serde(with = "seconds")]

@@ -6,7 +6,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    collate::{CollateError, Padded, Ragged, Sample, Stack},
+    collate::{CollateError, ContentHash, Padded, Ragged, Sample, Stack},
     tensor::{Element, Tensor},
 };
 
@@ -142,6 +142,13 @@ impl<T: Element> Sample for PackedWindow<T> {
 
     fn stack(samples: usize) -> PackedStack<T> {
         PackedStack { tensors: Tensors::stack(samples) }
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        self.tokens.hash_content(hash);
+        self.positions.hash_content(hash);
+        self.segments.hash_content(hash);
+        hash.value(&self.cu_seqlens);
     }
 }
 

@@ -25,6 +25,13 @@ pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Number of indices at the end of the last batch of `epoch` that other ranks have too; see
+    /// [`Sampler::repeated`].
+    fn repeated(&self, epoch: Epoch) -> usize {
+        let _ = epoch;
+        0
+    }
+
     /// See [`Sampler::torch_draws`].
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
@@ -75,6 +82,11 @@ impl<S: Sampler> BatchSampler for FixedBatches<S> {
         self.sampler.max_index()
     }
 
+    fn repeated(&self, epoch: Epoch) -> usize {
+        let left_out = if self.drop_last { self.sampler.len_of(epoch) % self.batch_size } else { 0 };
+        self.sampler.repeated(epoch).saturating_sub(left_out)
+    }
+
     fn torch_draws(&self) -> u64 {
         self.sampler.torch_draws()
     }
@@ -95,6 +107,10 @@ impl<S: BatchSampler + ?Sized> BatchSampler for Box<S> {
 
     fn max_index(&self) -> Option<usize> {
         (**self).max_index()
+    }
+
+    fn repeated(&self, epoch: Epoch) -> usize {
+        (**self).repeated(epoch)
     }
 
     fn torch_draws(&self) -> u64 {

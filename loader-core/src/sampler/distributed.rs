@@ -78,6 +78,12 @@ impl Sampler for DistributedSampler {
         }
     }
 
+    fn repeated(&self, _epoch: Epoch) -> usize {
+        let positions = Sampler::len(self) * self.world_size;
+        // Fewer indices are repeated than there are processes, so each process has at most one of them.
+        usize::from(positions > self.len && positions - self.world_size + self.rank >= self.len)
+    }
+
     fn fingerprint(&self) -> String {
         let Self { len, world_size, rank, shuffle, drop_last } = *self;
         let (shuffle, drop_last) =

@@ -161,6 +161,13 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Number of indices at the end of `epoch` that other ranks have too, so that all ranks have equally many; 0
+    /// by default. The [`digest`](crate::Builder::digest) of the epoch leaves these samples out.
+    fn repeated(&self, epoch: Epoch) -> usize {
+        let _ = epoch;
+        0
+    }
+
     /// Number of 32-bit draws that an epoch takes from the loader's generator in PyTorch's order.
     #[doc(hidden)]
     fn torch_draws(&self) -> u64 {
@@ -191,6 +198,10 @@ impl<S: Sampler + ?Sized> Sampler for Box<S> {
 
     fn max_index(&self) -> Option<usize> {
         (**self).max_index()
+    }
+
+    fn repeated(&self, epoch: Epoch) -> usize {
+        (**self).repeated(epoch)
     }
 
     fn torch_draws(&self) -> u64 {

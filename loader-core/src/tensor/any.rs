@@ -7,7 +7,7 @@ use std::{fmt, ops::Range, sync::Arc};
 use loader_ipc::buffer::Buffer;
 
 use super::{DType, Element, Rows, Tensor, TensorError, bytes_of, element_count};
-use crate::collate::{CollateError, CollateProblem, Sample, Stack};
+use crate::collate::{CollateError, CollateProblem, ContentHash, Sample, Stack};
 
 /// A [`Tensor`] whose dtype is known only at run time: dense, row-major, contiguous and aligned to 64 bytes.
 ///
@@ -254,6 +254,10 @@ impl Sample for AnyTensor {
 
     fn stack(samples: usize) -> AnyStack {
         AnyStack::new(samples)
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.tensor(self.dtype, &self.shape, self.as_bytes());
     }
 }
 

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use loader_core::{
     Sample,
-    collate::{CollateError, CollateProblem, Convert, Stack},
+    collate::{CollateError, CollateProblem, ContentHash, Convert, Stack},
 };
 
 use super::{
@@ -39,6 +39,10 @@ impl Sample for Record {
 
     fn stack(samples: usize) -> RecordStack {
         RecordStack { capacity: samples, fields: None, pending: Pending::default() }
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        hash.value(self);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use loader_core::{
     Dataset, Sample, SampleContext, Tensor,
-    collate::{CollateError, Stack},
+    collate::{CollateError, ContentHash, Stack},
 };
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,12 @@ impl<T: Token> Sample for TokenWindow<T> {
 
     fn stack(samples: usize) -> TokenWindowStack<T> {
         TokenWindowStack { tensors: Tensors::stack(samples) }
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        self.tokens.hash_content(hash);
+        self.positions.hash_content(hash);
+        self.segments.hash_content(hash);
     }
 }
 

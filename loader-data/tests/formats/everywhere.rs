@@ -9,7 +9,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use loader_core::{DataLoader, Digest, Iter, collate::Batch};
+use loader_core::{BatchDigest, DataLoader, Iter, collate::Batch};
 use loader_data::{DataError, DataProblem};
 use nix::{
     errno::Errno,
@@ -37,7 +37,7 @@ pub(crate) fn same_everywhere<B: Batch>(build: impl Fn(usize) -> DataLoader<B>) 
         }
     });
     let epoch =
-        |workers: usize, epoch: u64| rest(&mut build(workers).epoch(epoch).unwrap(), &mut Digest::new());
+        |workers: usize, epoch: u64| rest(&mut build(workers).epoch(epoch).unwrap(), &mut BatchDigest::new());
     let expected = [0, 1].map(|number| epoch(0, number));
     assert!(expected[0].1 >= 4, "an epoch of {} batches shows little: make it longer", expected[0].1);
     for workers in [1, 3] {
@@ -84,7 +84,7 @@ pub(crate) fn refuses_what_is_no_file(extension: &str, refused: impl Fn(&Path) -
 /// Digests of order and content, and the number of batches.
 type Output = ((u64, u64), usize);
 
-fn rest<B: Batch>(batches: &mut Iter<B>, digest: &mut Digest) -> Output {
+fn rest<B: Batch>(batches: &mut Iter<B>, digest: &mut BatchDigest) -> Output {
     let mut count = 0;
     while let Some(batch) = batches.next() {
         let batch = batch.unwrap();
@@ -96,7 +96,7 @@ fn rest<B: Batch>(batches: &mut Iter<B>, digest: &mut Digest) -> Output {
 
 /// Kills one worker before each of the first batches.
 fn killed<B: Batch>(loader: &DataLoader<B>) -> Output {
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     let mut batches = loader.epoch(0).unwrap();
     for number in 0..3 {
         kill_one(&batches.worker_pids(), number);
@@ -123,7 +123,7 @@ fn kill_one(pids: &[u32], number: usize) {
 
 /// Leaves an epoch after two batches and continues it with another loader.
 fn resumed<B: Batch>(before: &DataLoader<B>, after: &DataLoader<B>) -> Output {
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     let mut batches = before.epoch(0).unwrap();
     for _ in 0..2 {
         let batch = batches.next().unwrap().unwrap();

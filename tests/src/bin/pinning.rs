@@ -134,7 +134,7 @@ fn two_epochs<B: Batch>(
     look: impl for<'a> Fn(&'a B) -> Vec<Look<'a>>,
 ) -> anyhow::Result<Seen> {
     let mut seen = Seen::default();
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     for _ in 0..2 {
         let mut batches = loader.iter()?;
         let mut held = Vec::new();

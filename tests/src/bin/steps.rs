@@ -77,7 +77,7 @@ fn squares(samples: Vec<(u64, u64)>) -> anyhow::Result<Vec<u64>> {
 fn load<B: Batch>(loader: &DataLoader<B>) -> anyhow::Result<()> {
     let mut batches = loader.iter()?;
     print(&batches.worker_pids())?;
-    let (mut digest, mut longest) = (Digest::new(), Duration::ZERO);
+    let (mut digest, mut longest) = (BatchDigest::new(), Duration::ZERO);
     loop {
         let started = Instant::now();
         let Some(batch) = batches.next() else { break };

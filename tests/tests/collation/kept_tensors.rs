@@ -10,7 +10,7 @@ use std::{
 use anyhow::ensure;
 use loader_core::{
     Error, TensorError,
-    collate::{CollateError, CollateProblem, Stack},
+    collate::{CollateError, CollateProblem, ContentHash, Stack},
     prelude::*,
 };
 use loader_tests::{
@@ -127,6 +127,10 @@ impl Sample for Kept {
 
     fn stack(_samples: usize) -> KeptStack {
         KeptStack::default()
+    }
+
+    fn hash_content(&self, hash: &mut ContentHash) {
+        self.0.hash_content(hash);
     }
 }
 

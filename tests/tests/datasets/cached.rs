@@ -103,7 +103,7 @@ fn killed_workers_leave_each_sample_complete_or_absent() {
     let (expected, folder) = (uncached(), tempfile::tempdir().unwrap());
     let loader = loader(cached(folder.path()), 3);
     let mut batches = loader.epoch(0).unwrap();
-    let (mut digest_of_first, mut random) = (Digest::new(), SampleContext::new(1));
+    let (mut digest_of_first, mut random) = (BatchDigest::new(), SampleContext::new(1));
     loop {
         let pids = batches.worker_pids();
         thread::sleep(Duration::from_micros(random.rng().next_u64() % 6000));
@@ -181,7 +181,7 @@ fn a_limit_on_the_size_of_files_is_bypassed() {
     let loader = builder.worker_init(limit_files).build().unwrap();
     for (epoch, expected) in expected.into_iter().enumerate() {
         let mut batches = loader.epoch(epoch as u64).unwrap();
-        let mut digest = Digest::new();
+        let mut digest = BatchDigest::new();
         while let Some(batch) = batches.next() {
             digest.add(&batches.last_batch().unwrap().indices, &batch.unwrap());
         }

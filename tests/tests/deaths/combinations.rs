@@ -7,7 +7,7 @@ use loader_core::{Builder, collate::Batch, kind::DatasetKind, prelude::*};
 use loader_tests::{
     alone::alone,
     datasets::{Counting, Fault, Flaky, Large, Noise},
-    digest,
+    digest_rest,
     traces::Before,
 };
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
@@ -36,6 +36,7 @@ struct Combination {
     /// Time between two kills.
     pause: Duration,
     kills: usize,
+    digest: bool,
 }
 
 /// The chosen combinations differ from this one in some options.
@@ -51,6 +52,7 @@ const BASE: Combination = Combination {
     shards: 5,
     pause: Duration::from_millis(7),
     kills: 30,
+    digest: true,
 };
 
 impl Combination {
@@ -73,12 +75,14 @@ impl Combination {
             shards: rng.random_range(1..=5),
             pause: Duration::from_millis(rng.random_range(2..12)),
             kills: rng.random_range(1..25),
+            digest: rng.random(),
         }
     }
 
     /// Sets these options on `builder`. Without workers, sets only the options that change the batches.
     fn apply<K: DatasetKind, C, W>(&self, builder: Builder<K, C, W>, workers: usize) -> Builder<K, C, W> {
-        let builder = builder.batch_size(self.batch_size).num_workers(workers).on_warning(|_| {});
+        let builder =
+            builder.batch_size(self.batch_size).num_workers(workers).digest(self.digest).on_warning(|_| {});
         if workers == 0 {
             return builder;
         }
@@ -111,7 +115,12 @@ impl Combination {
     }
 
     fn check_loader<B: Batch>(&self, build: impl Fn(usize) -> DataLoader<B>) {
-        let load = |loader: &DataLoader<B>| [0, 1].map(|epoch| digest(loader.epoch(epoch).unwrap()).unwrap());
+        let load = |loader: &DataLoader<B>| {
+            [0, 1].map(|epoch| {
+                let mut batches = loader.epoch(epoch).unwrap();
+                (digest_rest(&mut batches).unwrap(), batches.report().digest)
+            })
+        };
         let expected = load(&build(0));
         let loader = build(self.workers);
         kill_until(self.kills, self.pause, || assert_eq!(load(&loader), expected, "{self:?}"));

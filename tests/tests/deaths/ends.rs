@@ -68,7 +68,7 @@ fn load_with_faults(fault: Fault, workers: usize, group: Option<&Path>) -> Vec<E
     });
     let (builder, warnings) = with_warnings(builder);
     let mut batches = builder.build().unwrap().epoch(0).unwrap();
-    let (mut digest, mut longest) = (Digest::new(), Duration::ZERO);
+    let (mut digest, mut longest) = (BatchDigest::new(), Duration::ZERO);
     while let (Some(batch), took) = timed(|| batches.next()) {
         digest.add(&batches.last_batch().unwrap().indices, &batch.unwrap());
         longest = longest.max(took);

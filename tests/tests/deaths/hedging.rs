@@ -64,7 +64,7 @@ fn a_stopped_worker_delays_no_batch_and_its_late_answers_are_ignored() {
     let expected = digest(builder().build().unwrap().iter().unwrap()).unwrap();
     let loader = builder().num_workers(3).hedge(true).on_warning(|_| {}).build().unwrap();
     let mut batches = loader.iter().unwrap();
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     let stopped = batches.worker_pids()[1];
     for step in 0..100 {
         let batch = batches.next().unwrap().unwrap();
@@ -150,7 +150,7 @@ fn the_first_attempt_may_die_while_main_does_not_wait() {
     let (builder, _folder) = hangs_once(&[30]);
     let loader = builder.num_workers(2).timeout(Duration::from_millis(40)).build().unwrap();
     let mut batches = loader.iter().unwrap();
-    let mut digest = Digest::new();
+    let mut digest = BatchDigest::new();
     let mut was_killed = false;
     while let Some(batch) = batches.next() {
         match batch {

@@ -200,7 +200,7 @@ fn all_workers_killed_at_once_are_replaced() {
     alone(|| {
         let before = Before::take();
         let mut batches = noise(2000).num_workers(4).on_warning(|_| {}).build().unwrap().epoch(0).unwrap();
-        let mut content = Digest::new();
+        let mut content = BatchDigest::new();
         let mut number = 0;
         while let Some(batch) = batches.next() {
             content.add(&batches.last_batch().unwrap().indices, &batch.unwrap());

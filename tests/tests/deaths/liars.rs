@@ -205,7 +205,7 @@ fn a_worker_cannot_give_back_the_slot_of_a_late_batch_unasked() {
         let loader = builder.build().unwrap();
         Lie::VacatedLate.prepare();
         let mut batches = loader.iter().unwrap();
-        let mut digest = Digest::new();
+        let mut digest = BatchDigest::new();
         for number in 0..30 {
             if number == 10 {
                 thread::sleep(2 * LATE);

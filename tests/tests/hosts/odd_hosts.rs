@@ -31,7 +31,7 @@ fn load_and_lose_workers() -> ExitStatus {
         builder.on_warning(|_| {}).build().unwrap()
     };
     let mut batches = build(2).iter().unwrap();
-    let mut content = Digest::new();
+    let mut content = BatchDigest::new();
     while let Some(batch) = batches.next() {
         content.add(&batches.last_batch().unwrap().indices, &batch.unwrap());
         if batches.report().batches == 50 {

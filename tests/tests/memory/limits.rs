@@ -226,7 +226,7 @@ fn held_batches_reach_the_shared_memory_limit() {
         };
         let expected = digest(build(0).iter().unwrap()).unwrap();
         let mut batches = build(2).iter().unwrap();
-        let (mut held, mut refused, mut noise) = (Vec::new(), 0, Digest::new());
+        let (mut held, mut refused, mut noise) = (Vec::new(), 0, BatchDigest::new());
         while let Some(batch) = batches.next() {
             match batch {
                 Ok(batch) => {

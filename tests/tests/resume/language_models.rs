@@ -6,7 +6,7 @@ use loader_core::{
     collate::{Batch, Ragged},
     mix::{Exhausted, Mix, MixRule},
     pack::{LongDocuments, PackMethod, Packing},
-    prelude::{DataLoader, Dataset, Digest, SampleContext},
+    prelude::{BatchDigest, DataLoader, Dataset, SampleContext},
     sampler::{LengthBatches, MixSampler, TokenBudget},
 };
 use loader_tests::{Watchdog, digest, everywhere, processes::try_signal};
@@ -49,7 +49,7 @@ fn check<B: Batch>(build: impl Fn(usize) -> Result<DataLoader<B>, Error>) -> Vec
     assert!(batches.len() >= 8, "{} batches show little", batches.len());
     let expected = digest(build(0).unwrap().epoch(1).unwrap()).unwrap();
     for (before, after) in [(0, 3), (3, 1), (3, 0)] {
-        let (mut digest, mut first) = (Digest::new(), build(before).unwrap().epoch(1).unwrap());
+        let (mut digest, mut first) = (BatchDigest::new(), build(before).unwrap().epoch(1).unwrap());
         for number in 0..4 {
             if let Some(&pid) = first.worker_pids().get(number) {
                 try_signal(pid, Signal::SIGKILL);

@@ -16,7 +16,9 @@ use super::{
     scenario::{Scenario, Setup},
     shared::Shared,
 };
-use crate::{coordinator::WorkerOptions, error::Error, options::OnBadSample, state::Position};
+use crate::{
+    coordinator::WorkerOptions, error::Error, fetch::FetchOptions, options::OnBadSample, state::Position,
+};
 
 /// Maximum number of steps of a case.
 const MAX_STEPS: u32 = 100_000;
@@ -137,7 +139,7 @@ fn sample_timeout_holds_with_a_short_timeout() {
     let options = WorkerOptions {
         timeout: Some(Duration::from_millis(1)),
         sample_timeout: Some(Duration::from_millis(500)),
-        on_bad_sample: OnBadSample::Error,
+        fetch: FetchOptions::default(),
         ..options
     };
     let mut case = Case::start(&setup, options, false);

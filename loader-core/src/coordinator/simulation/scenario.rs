@@ -10,6 +10,7 @@ use super::{
     dataset::{Batches, Fault, SampleFaults, SimulatedDataset},
 };
 use crate::{
+    fetch::FetchOptions,
     options::OnBadSample,
     plan::Plan,
     sampler::Epoch,
@@ -294,7 +295,7 @@ impl Setup {
             timeout,
             warn_after: rng.random::<bool>().then_some(Duration::from_millis(500)),
             max_worker_deaths,
-            on_bad_sample: self.dataset.on_bad_sample,
+            fetch: FetchOptions { on_bad_sample: self.dataset.on_bad_sample, digest: false },
             sample_timeout,
             memory_limit: self.has_memory_limit.then_some(1 << 30),
             hedge: hedges,

@@ -8,13 +8,13 @@ use loader_ipc::{
     heap::HeapPool,
 };
 
-use super::{super::Step, once::OpenOnce};
+use super::{super::Step, digested, once::OpenOnce};
 use crate::{
     batch_info::BatchInfo,
     collate::Collate,
     dataset::Dataset,
     error::Error,
-    fetch::{Fetcher, MapStyle, NoBatch, Unwatched},
+    fetch::{Fetcher, Hashed, MapStyle, NoBatch, Unwatched},
     plan::{Plan, Planned},
     state::Position,
     worker_init::NoWorkerInit,
@@ -23,12 +23,10 @@ use crate::{
 /// Loads batches of type `B` in this process.
 pub(crate) trait BatchSource<B>: Send + Sync {
     /// Loads a batch. Returns the batch, or `None` if all of its samples were left out, and its bad samples.
-    fn batch(
-        &self,
-        epoch: u64,
-        indices: &[usize],
-    ) -> (Result<Option<B>, Failure>, Vec<frame::BadSampleRecord>);
+    fn batch(&self, epoch: u64, indices: &[usize]) -> Loaded<B>;
 }
+
+type Loaded<B> = (Result<Option<Hashed<B>>, Failure>, Vec<frame::BadSampleRecord>);
 
 /// A map-style dataset that is opened when the first batch is requested. The iterators of the loader share
 /// it.
@@ -46,11 +44,7 @@ impl<D, C> MapSource<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> BatchSource<C::Batch> for MapSource<D, C> {
-    fn batch(
-        &self,
-        epoch: u64,
-        indices: &[usize],
-    ) -> (Result<Option<C::Batch>, Failure>, Vec<frame::BadSampleRecord>) {
+    fn batch(&self, epoch: u64, indices: &[usize]) -> Loaded<C::Batch> {
         let open = |(kind, collate)| Fetcher::open(kind, collate, self.seed, None, &NoWorkerInit);
         let fetcher = match self.open.get(open) {
             Ok(fetcher) => fetcher,
@@ -96,7 +90,8 @@ impl<B> LocalBatches<B> {
             }
         };
         self.leave_out();
-        Some((Some(BatchInfo::of_indices(number, indices, None, bad)), batch))
+        let info = BatchInfo::of_indices(number, indices, self.plan.repeated_of(number), None, bad);
+        Some(digested(info, batch))
     }
 
     /// Skips batches that the user has already received.

@@ -4,5 +4,21 @@ mod batches;
 mod once;
 mod shards;
 
+use crate::{batch_info::BatchInfo, error::Error, fetch::Hashed, iter::Step};
+
 pub(crate) use batches::{BatchSource, LocalBatches, MapSource};
 pub(crate) use shards::{LocalShards, ShardSource, StreamSource};
+
+/// Returns a step with the digest of its batch.
+fn digested<B>(mut info: BatchInfo, batch: Result<Option<Hashed<B>>, Error>) -> Step<B> {
+    let batch = batch.map(|batch| {
+        batch.map(|(hashes, batch)| {
+            if let Some(hashes) = hashes {
+                let is_complete = info.set_digest(&hashes);
+                debug_assert!(is_complete, "this process has hashed each sample that it has stacked");
+            }
+            batch
+        })
+    });
+    (Some(info), batch)
+}

@@ -8,12 +8,14 @@ use loader_ipc::{
     heap::HeapPool,
 };
 
-use super::{super::Step, once::OpenOnce};
+use super::{super::Step, digested, once::OpenOnce};
 use crate::{
     batch_info::BatchInfo,
     collate::Collate,
     error::Error,
-    fetch::{Cursors, Iterable, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition, Unwatched},
+    fetch::{
+        Cursors, Hashed, Iterable, NoBatch, OpenShard, ShardBatch, ShardFetcher, ShardPosition, Unwatched,
+    },
     shards::Shards,
     state::Position,
     worker_init::NoWorkerInit,
@@ -35,7 +37,7 @@ pub(crate) trait ShardReader<B>: Send {
 
 /// What a [`ShardReader`] has loaded from a shard.
 pub(crate) struct Loaded<B> {
-    batch: Result<ShardBatch<B>, NoBatch>,
+    batch: Result<Hashed<ShardBatch<B>>, NoBatch>,
     /// Position in the shard at which the batch ends.
     position: u64,
     bad: Vec<frame::BadSampleRecord>,
@@ -111,7 +113,7 @@ struct Read<B> {
     shard: usize,
     position: u64,
     /// `None` if all samples of the batch were left out.
-    batch: Result<Option<ShardBatch<B>>, Failure>,
+    batch: Result<Option<Hashed<ShardBatch<B>>>, Failure>,
     bad: Vec<frame::BadSampleRecord>,
 }
 
@@ -125,7 +127,7 @@ impl<B> LocalShards<B> {
         let Read { shard, position, batch, bad } = self.upcoming.take().or_else(|| self.read())?;
         let number = self.shards.returned();
         let (snapshot, batch) = match batch {
-            Ok(Some((snapshot, batch))) => (snapshot, Ok(Some(batch))),
+            Ok(Some((hashes, (snapshot, batch)))) => (snapshot, Ok(Some((hashes, batch)))),
             Ok(None) => (None, Ok(None)),
             Err(failure) => (None, Err(Error::from_failure(failure, number, None))),
         };
@@ -133,7 +135,7 @@ impl<B> LocalShards<B> {
         if batch.is_err() && self.reader.has_panicked(shard) {
             self.shards.end(shard);
         }
-        Some((Some(BatchInfo::of_shard(number, shard, samples, None, bad)), batch))
+        Some(digested(BatchInfo::of_shard(number, shard, samples, None, bad), batch))
     }
 
     /// True if there is another batch. This call loads it.
