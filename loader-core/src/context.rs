@@ -300,6 +300,15 @@ impl SampleContext {
         self.collated == Some(TypeId::of::<D>())
     }
 
+    /// Makes [`is_collated`](Self::is_collated) return for dataset `I` what it returns for `O`. `O` calls it before it
+    /// gets samples from its inner dataset `I`, if it returns them as they are.
+    #[doc(hidden)]
+    pub fn pass_collated<O: 'static, I: 'static>(&mut self) {
+        if self.is_collated::<O>() {
+            self.collated = Some(TypeId::of::<I>());
+        }
+    }
+
     /// Runs `call`, which calls `get_many` of a dataset of type `D`. The returned flag is true if `D` has
     /// only the default `get_many`, which then has declined.
     pub(crate) fn probe_many<D: 'static, R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> (R, bool) {
@@ -438,6 +447,20 @@ mod tests {
         assert_eq!(first(DataLoader::stream(CollatedStream.take(1)).shards(1).build()).as_slice(), [0]);
         assert_eq!(first(DataLoader::builder(Collated).collate(keep).build()), [false]);
         assert_eq!(first(DataLoader::stream(CollatedStream).shards(1).collate(keep).build()), [false]);
+    }
+
+    #[test]
+    fn only_a_collated_dataset_passes_that_on() {
+        let cx = || SampleContext::new(0);
+        let (mut collated, mut other) =
+            (cx().collated::<Collated>(true), cx().collated::<CollatedStream>(true));
+        for cx in [&mut collated, &mut other] {
+            // A second call, for the next sample, changes nothing.
+            cx.pass_collated::<Collated, u8>();
+            cx.pass_collated::<Collated, u8>();
+        }
+        assert!(collated.is_collated::<u8>() && !other.is_collated::<u8>());
+        assert!(other.is_collated::<CollatedStream>());
     }
 
     fn drawn(cx: &SampleContext) -> u64 {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     arrow_files, csv_files,
+    decoded::{DecodedRecords, FieldDecoder},
     error::DataError,
-    images::{ImageColumn, ImageRecords},
     json_lines, parquet,
     record::Record,
     source::{Compression, Files, Location},
@@ -102,29 +102,29 @@ macro_rules! formats {
             /// # Errors
             /// Returns the error of the format.
             pub fn open(&self) -> Result<Records, DataError> {
-                let (config, images) = self.without_images()?;
+                let (config, decoders) = self.without_decoders()?;
                 Ok(match config {
                     $(Self::$map(options) => {
-                        Records::Map(ImageRecords::new(FormatDataset::$map(options.$map_open()?), images))
+                        Records::Map(DecodedRecords::new(FormatDataset::$map(options.$map_open()?), decoders))
                     })*
                     $(Self::$stream(options) => {
-                        Records::Stream(ImageRecords::new(FormatStream::$stream(options.$open()?), images))
+                        Records::Stream(DecodedRecords::new(FormatStream::$stream(options.$open()?), decoders))
                     })*
                 })
             }
 
-            /// Splits off the key `images`.
-            fn without_images(&self) -> Result<(Self, Vec<(String, ImageColumn)>), DataError> {
+            /// Splits off the keys `images` and `audio`.
+            fn without_decoders(&self) -> Result<(Self, Vec<(String, FieldDecoder)>), DataError> {
                 let mut config = self.clone();
-                let images = match &mut config {
-                    $(Self::$map(options) => options.take_images(),)*
-                    $(Self::$stream(options) => options.take_images(),)*
+                let decoders = match &mut config {
+                    $(Self::$map(options) => options.take_decoders(),)*
+                    $(Self::$stream(options) => options.take_decoders(),)*
                 }?;
-                Ok((config, images))
+                Ok((config, decoders))
             }
         }
 
-        /// A map-style dataset of any format, without the decoding of images.
+        /// A map-style dataset of any format, without the decoding of fields.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[non_exhaustive]
         #[allow(missing_docs)] // each variant is named after its dataset
@@ -142,15 +142,21 @@ macro_rules! formats {
             }
 
             fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
-                match self {
-                    $(Self::$map(dataset) => dataset.get(index, cx),)*
-                }
+                match self {$(
+                    Self::$map(dataset) => {
+                        cx.pass_collated::<Self, $map_dataset>();
+                        dataset.get(index, cx)
+                    }
+                )*}
             }
 
             fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
-                match self {
-                    $(Self::$map(dataset) => dataset.get_many(indices, cx),)*
-                }
+                match self {$(
+                    Self::$map(dataset) => {
+                        cx.pass_collated::<Self, $map_dataset>();
+                        dataset.get_many(indices, cx)
+                    }
+                )*}
             }
 
             fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
@@ -166,7 +172,7 @@ macro_rules! formats {
             }
         }
 
-        /// A stream of any format, without the decoding of images.
+        /// A stream of any format, without the decoding of fields.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[non_exhaustive]
         #[allow(missing_docs)] // each variant is named after its dataset
@@ -259,6 +265,7 @@ macro_rules! formats {
                             Some(RecordSnapshot::$stream(snapshot)) => Some(snapshot),
                             Some(_) => anyhow::bail!("the state is of a stream of another format"),
                         };
+                        cx.pass_collated::<Self, $dataset>();
                         Opened::$stream(dataset.iter_from(shard, cx, snapshot)?)
                     }
                 )*})
@@ -322,7 +329,7 @@ impl RecordConfig {
     /// # Errors
     /// Returns an error if a pattern stands for no file, or a file is not a regular file.
     pub fn files(&self) -> Result<Vec<(PathBuf, u64)>, DataError> {
-        let files = match self.without_images()?.0 {
+        let files = match self.without_decoders()?.0 {
             Self::Arrays(options) => {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
             }
@@ -353,11 +360,11 @@ fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
     })
 }
 
-/// A map-style dataset of records, of any format, with its images decoded.
-pub type RecordDataset = ImageRecords<FormatDataset>;
+/// A map-style dataset of records, of any format, with its encoded fields decoded.
+pub type RecordDataset = DecodedRecords<FormatDataset>;
 
-/// A stream of records, of any format, with its images decoded.
-pub type RecordStream = ImageRecords<FormatStream>;
+/// A stream of records, of any format, with its encoded fields decoded.
+pub type RecordStream = DecodedRecords<FormatStream>;
 
 /// What a [`RecordConfig`] describes.
 #[derive(Debug)]
@@ -370,7 +377,46 @@ pub enum Records {
 
 #[cfg(test)]
 mod tests {
+    use loader_core::DataLoader;
+
     use super::*;
+    use crate::record::REFERENCES;
+
+    /// Returns how many of the 20 records of two batches are references to rows of decoded columns.
+    fn references(kind: &str, file: &str, keys: &str) -> usize {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
+        let config = format!(r#"{{"kind": "{kind}", "path": "{folder}/{file}"{keys}}}"#);
+        let config: RecordConfig = serde_json::from_str(&config).unwrap();
+        REFERENCES.set(0);
+        // Without workers, the samples are loaded in this thread.
+        let loader = match config.open().unwrap() {
+            Records::Map(records) => DataLoader::builder(records).batch_size(10).shuffle(true).build(),
+            Records::Stream(records) => DataLoader::stream(records).batch_size(10).shards(1).build(),
+        };
+        for batch in loader.unwrap().iter().unwrap().take(2) {
+            assert_eq!(batch.unwrap().len(), 2);
+        }
+        REFERENCES.get()
+    }
+
+    #[test]
+    fn records_of_columns_are_references_unless_something_changes_them() {
+        let parquet = "parquet/train-*.parquet";
+        for (file, kinds) in
+            [(parquet, ["parquet", "parquet-stream"]), ("arrow/saved/*.arrow", ["arrow", "arrow-stream"])]
+        {
+            for kind in kinds {
+                let select = r#", "fields": ["x", "label"]"#;
+                assert_eq!(references(kind, file, select), 20, "{kind}");
+                let converted = r#", "fields": ["x", "label"], "dtypes": {"label": "int8"}"#;
+                assert_eq!(references(kind, file, converted), 0, "{kind}");
+            }
+        }
+        let decoded = r#", "images": {"image": {"size": 4}}"#;
+        for kind in ["parquet", "parquet-stream"] {
+            assert_eq!(references(kind, "images/train.parquet", decoded), 0, "{kind}");
+        }
+    }
 
     #[test]
     fn the_extension_of_a_name_tells_the_format() {

@@ -46,8 +46,8 @@ mod audio;
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
-#[cfg(any(feature = "arrow", feature = "parquet"))]
-mod decoded_cache;
+#[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
+mod decoded;
 #[cfg(feature = "records")]
 mod error;
 #[cfg(feature = "image-folder")]
@@ -76,6 +76,8 @@ mod pack;
 mod parallel;
 #[cfg(feature = "parquet")]
 mod parquet;
+#[cfg(any(feature = "arrow", feature = "parquet"))]
+mod part_cache;
 #[cfg(feature = "records")]
 mod record;
 #[cfg(feature = "records")]
@@ -101,6 +103,8 @@ pub use config::{
 };
 #[cfg(feature = "csv")]
 pub use csv_files::{ColumnType, Csv, CsvOptions, CsvStream};
+#[cfg(all(feature = "records", any(feature = "audio", feature = "image-folder")))]
+pub use decoded::{DecodedRecords, FieldDecoder};
 #[cfg(feature = "records")]
 pub use error::{DataError, DataProblem, Position};
 
@@ -110,7 +114,7 @@ pub use image_folder::{
     Pixel, Size as ImageSize, Step, Transform, TransformError, decode_mask,
 };
 #[cfg(all(feature = "image-folder", feature = "records"))]
-pub use images::{ImageColumn, ImageOptions, ImageRecords};
+pub use images::{ImageColumn, ImageOptions};
 #[cfg(all(feature = "image-folder", feature = "csv", feature = "json-lines", feature = "parquet"))]
 pub use images::{ImageTable, ImageTableOptions};
 #[cfg(any(feature = "csv", feature = "json-lines", feature = "tar"))]

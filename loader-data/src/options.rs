@@ -1,11 +1,14 @@
 //! Options of formats.
 
-#[cfg(feature = "image-folder")]
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "formats")]
+use crate::FieldDecoder;
 use crate::{
     error::{DataError, DataProblem, Result},
     source::{Files, Location, StoreOptions, one_or_many},
@@ -20,10 +23,14 @@ pub(crate) struct SourceOptions {
     /// `None` for the options of the scope, see [`StoreOptions::scope`].
     #[serde(default)]
     pub(crate) store: Option<StoreOptions>,
-    /// The fields that have encoded images. `RecordConfig` decodes them.
+    /// The fields that have encoded images. `RecordConfig` decodes them, and those of `audio`.
     #[cfg(feature = "image-folder")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) images: BTreeMap<String, crate::ImageOptions>,
+    /// The fields that have encoded audio.
+    #[cfg(feature = "audio")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) audio: BTreeMap<String, crate::AudioTransform>,
 }
 
 impl SourceOptions {
@@ -49,10 +56,10 @@ impl SourceOptions {
             let reason = "give at least one file".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option: "path", reason }));
         }
-        #[cfg(feature = "image-folder")]
-        if !self.images.is_empty() {
-            let reason = "a program decodes images with `ImageRecords`, or opens a `RecordConfig`".to_owned();
-            return Err(self.error(DataProblem::InvalidOption { option: "images", reason }));
+        if let Some(option) = self.decoded_by() {
+            let reason =
+                "a program decodes fields with `DecodedRecords`, or opens a `RecordConfig`".to_owned();
+            return Err(self.error(DataProblem::InvalidOption { option, reason }));
         }
         match &self.store {
             Some(store) => Files::list_with(&self.path, extensions, store),
@@ -75,18 +82,39 @@ impl SourceOptions {
         }
     }
 
-    /// Removes the key `images`, and returns what it says.
+    /// Returns the name of an option that makes `RecordConfig` decode fields.
+    fn decoded_by(&self) -> Option<&'static str> {
+        #[cfg(feature = "image-folder")]
+        if !self.images.is_empty() {
+            return Some("images");
+        }
+        #[cfg(feature = "audio")]
+        if !self.audio.is_empty() {
+            return Some("audio");
+        }
+        None
+    }
+
+    /// Removes the keys `images` and `audio`, and returns what they say.
     #[cfg(feature = "formats")]
-    pub(crate) fn take_images(&mut self) -> Result<Vec<(String, crate::ImageColumn)>> {
-        let images = std::mem::take(&mut self.images);
-        let column = |(name, options): (String, crate::ImageOptions)| match options.column() {
-            Ok(column) => Ok((name, column)),
-            Err(error) => {
-                let reason = format!("`{name}`: {error}");
-                Err(self.error(DataProblem::InvalidOption { option: "images", reason }))
-            }
+    pub(crate) fn take_decoders(&mut self) -> Result<Vec<(String, FieldDecoder)>> {
+        let (images, audio) = (std::mem::take(&mut self.images), std::mem::take(&mut self.audio));
+        let failed = |option, name: &str, reason: &dyn std::fmt::Display| {
+            self.error(DataProblem::InvalidOption { option, reason: format!("`{name}`: {reason}") })
         };
-        images.into_iter().map(column).collect()
+        let mut decoders = Vec::with_capacity(images.len() + audio.len());
+        for (name, options) in images {
+            let column = options.column().map_err(|error| failed("images", &name, &error))?;
+            decoders.push((name, column.into()));
+        }
+        for (name, transform) in audio {
+            transform.validate().map_err(|problem| failed("audio", &name, &problem))?;
+            if decoders.iter().any(|(image, _)| *image == name) {
+                return Err(failed("audio", &name, &"is one of the `images` too; remove one of them"));
+            }
+            decoders.push((name, transform.into()));
+        }
+        Ok(decoders)
     }
 }
 
@@ -165,8 +193,8 @@ macro_rules! format_options {
 
             #[cfg(feature = "formats")]
             #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
-            pub(crate) fn take_images(&mut self) -> crate::error::Result<Vec<(String, crate::ImageColumn)>> {
-                self.source.take_images()
+            pub(crate) fn take_decoders(&mut self) -> crate::error::Result<Vec<(String, crate::FieldDecoder)>> {
+                self.source.take_decoders()
             }
 
             #[cfg(feature = "formats")]

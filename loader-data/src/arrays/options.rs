@@ -123,8 +123,8 @@ impl ArraysOptions {
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn take_images(&mut self) -> crate::error::Result<Vec<(String, crate::ImageColumn)>> {
-        self.source.take_images()
+    pub(crate) fn take_decoders(&mut self) -> crate::error::Result<Vec<(String, crate::FieldDecoder)>> {
+        self.source.take_decoders()
     }
 
     #[cfg(feature = "formats")]

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{ArrowOptions, ArrowStream, body::Body, index::Entry, table::Table};
 use crate::{
-    decoded_cache::DecodedCache,
     error::{DataError, Result},
+    part_cache::PartCache,
     record::{FieldOptions, Record},
 };
 
@@ -56,7 +56,7 @@ pub struct Arrow<R = Record> {
     table: Table,
     cache_bytes: u64,
     #[serde(skip)]
-    cache: Mutex<DecodedCache<Body>>,
+    cache: Mutex<PartCache<Body>>,
     row: PhantomData<fn() -> R>,
 }
 

@@ -141,9 +141,9 @@ impl AudioFolderOptions {
         }
     }
 
-    /// Returns nothing: a sample has no images.
+    /// Returns nothing: a sample has no encoded fields.
     #[cfg(feature = "formats")]
-    pub(crate) fn take_images(&self) -> Result<Vec<(String, crate::ImageColumn)>> {
+    pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
         Ok(Vec::new())
     }
 

@@ -126,7 +126,7 @@ impl AudioTransform {
     }
 
     /// Checks the options, which may come from a config.
-    pub(super) fn validate(&self) -> Result<(), DataProblem> {
+    pub(crate) fn validate(&self) -> Result<(), DataProblem> {
         let invalid = |option, reason| Err(DataProblem::InvalidOption { option, reason });
         if !(1..=MAX_SAMPLE_RATE).contains(&self.sample_rate) {
             let reason = format!("{} Hz is out of range; give 1 to {MAX_SAMPLE_RATE}", self.sample_rate);

@@ -1,19 +1,16 @@
-//! Decodes one value.
+//! Decodes one image.
 
-use base64::{Engine, engine::general_purpose::STANDARD};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::DataProblem,
     image_folder::{Transform, TransformError},
-    record::{Record, Value},
+    record::Value,
 };
 
-/// What becomes of an encoded image: a tensor of shape `[3, height, width]`, to which a [`Transform`] was applied.
-///
-/// The image is bytes, a text in base64, or a record with the field `bytes`, as in the columns of Hugging Face's
-/// `datasets` (`{bytes, path}`).
+/// What becomes of an encoded image: a tensor of shape `[3, height, width]`, to which a [`Transform`] was applied. It is a
+/// [`FieldDecoder`](crate::FieldDecoder).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImageColumn {
     transform: Transform,
@@ -68,48 +65,4 @@ impl ImageColumn {
             PixelType::U8 => self.transform.decode::<u8>(file, rng)?.into(),
         })
     }
-
-    /// Decodes the value of the field `name`.
-    pub(super) fn decode_value(
-        &self,
-        name: &str,
-        value: &Value,
-        rng: &mut impl Rng,
-    ) -> Result<Value, DataProblem> {
-        let wrong = |expected: &str, found: &Value| DataProblem::WrongType {
-            field: name.to_owned(),
-            expected: expected.to_owned(),
-            found: found.kind(),
-        };
-        match value {
-            Value::Bytes(file) => self.decode(file, rng),
-            Value::Text(text) => {
-                let file = STANDARD.decode(text.trim_ascii()).map_err(|error| DataProblem::Malformed {
-                    format: "an image in base64",
-                    reason: error.to_string(),
-                })?;
-                self.decode(&file, rng)
-            }
-            Value::Record(image) => match image.get("bytes") {
-                Some(bytes @ (Value::Bytes(_) | Value::Text(_))) => self.decode_value(name, bytes, rng),
-                Some(Value::Null) | None => Err(wrong("an image with its bytes, not only its path", value)),
-                Some(other) => Err(wrong("an image whose field `bytes` is bytes", other)),
-            },
-            Value::Null => Err(DataProblem::Null { field: name.to_owned() }),
-            other => Err(wrong("an image: bytes, a text in base64, or a record with `bytes`", other)),
-        }
-    }
-}
-
-/// Returns the path or the name of the image in field `name`, for errors.
-pub(super) fn path_of<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
-    let text = |value: Option<&'a Value>| match value {
-        Some(Value::Text(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    let path = match record.get(name) {
-        Some(Value::Record(image)) => text(image.get("path")),
-        _ => None,
-    };
-    path.or_else(|| text(record.get("file_name"))).or_else(|| text(record.get("__key__")))
 }

@@ -31,7 +31,7 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 ///
 /// The field `file_name` of each row names an image, relative to the folder of the table. A sample is a [`Record`]: the
 /// fields of the row, and the field `image`, a record of the encoded `bytes` and the `path` of the file.
-/// [`ImageRecords`](super::ImageRecords) decodes it. Splits are folders: open `data/train` and `data/test`.
+/// [`DecodedRecords`](crate::DecodedRecords) decodes it. Splits are folders: open `data/train` and `data/test`.
 ///
 /// A table in a folder above the images may name files in its sub-folders, but a name that is absolute or has `..` in it
 /// is an error of its sample.
@@ -45,7 +45,7 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 /// # Examples
 /// ```
 /// use loader_core::{Dataset, SampleContext};
-/// use loader_data::{ImageColumn, ImageRecords, ImageTable, Transform};
+/// use loader_data::{DecodedRecords, ImageColumn, ImageTable, Transform};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # std::fs::copy("photos/table/coffee.jpg", folder.path().join("coffee.jpg"))?;
@@ -54,7 +54,7 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 /// # std::env::set_current_dir(&folder)?;
 /// let captions = ImageTable::open(".")?; // has metadata.jsonl
 /// let column = ImageColumn::u8(Transform::new().random_resized_crop(64))?;
-/// let captions = ImageRecords::new(captions, [("image", column)]);
+/// let captions = DecodedRecords::new(captions, [("image", column)]);
 /// let sample = captions.get(0, &mut SampleContext::new(7))?;
 /// assert_eq!(sample.get("text"), Some(&"a cup of coffee".into()));
 /// # anyhow::Ok(())

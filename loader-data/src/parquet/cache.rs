@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     arrow_rows::Batch,
-    decoded_cache::DecodedCache,
     error::{DataError, Result},
+    part_cache::PartCache,
 };
 
 /// Row groups of which at least this share of the rows is wanted are decoded as a whole: one in 4.
@@ -24,7 +24,7 @@ const WHOLE: usize = 4;
 /// is larger than the cache would otherwise decode a whole row group for each row.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    decoded: DecodedCache<Decoded>,
+    decoded: PartCache<Decoded>,
     /// Row groups of which rows were read, and their sizes: as many as the cache could hold.
     seen: VecDeque<(usize, u64)>,
     /// Row groups that are larger than the cache when they are decoded.

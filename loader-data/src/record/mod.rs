@@ -59,6 +59,12 @@ pub struct Record {
     fields: Fields,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Number of records of this thread that were made by [`Record::from_row`].
+    pub(crate) static REFERENCES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 impl Record {
     /// Creates a record without fields.
     pub fn new() -> Self {
@@ -75,6 +81,8 @@ impl Record {
     /// batch ([`SampleContext::is_collated`](loader_core::SampleContext::is_collated)).
     #[cfg(any(test, feature = "arrow", feature = "parquet"))]
     pub(crate) fn from_row(rows: Arc<dyn Rows>, row: usize) -> Self {
+        #[cfg(test)]
+        REFERENCES.set(REFERENCES.get() + 1);
         Self { fields: Fields::Row(rows::Row::new(rows, row)) }
     }
 

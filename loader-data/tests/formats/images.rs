@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use loader_core::{DataLoader, Dataset, SampleContext};
 use loader_data::{
-    Columns, DataError, DataProblem, ImageColumn, ImageProblem, ImageRecords, ImageTable, JsonLines, Parquet,
-    ParquetOptions, Position, Record, RecordConfig, Records, Transform, Value,
+    Columns, DataError, DataProblem, DecodedRecords, ImageColumn, ImageProblem, ImageTable, JsonLines,
+    Parquet, ParquetOptions, Position, Record, RecordConfig, Records, Transform, Value,
 };
 
 use crate::everywhere::same_everywhere;
@@ -58,7 +58,7 @@ fn images_of_any_format_are_the_same_everywhere() {
 fn a_column_has_the_pixels_of_the_file() {
     let rows = Parquet::open(Path::new(FIXTURES).join("train.parquet")).unwrap();
     let column = ImageColumn::u8(Transform::new()).unwrap();
-    let images = ImageRecords::new(rows, [("image", column)]);
+    let images = DecodedRecords::new(rows, [("image", column)]);
     let record = images.get(3, &mut SampleContext::new(0)).unwrap(); // a PNG
     let Some(Value::Tensor(image)) = record.get("image") else { panic!("{record:?}") };
     assert_eq!(image.shape(), [3, 10, 12]);
@@ -74,7 +74,7 @@ fn a_column_has_the_pixels_of_the_file() {
     fs::write(&path, format!("{{\"a\": \"{text}\", \"b\": {{\"bytes\": \"{text}\", \"path\": null}}}}\n"))
         .unwrap();
     let columns = ["a", "b"].map(|name| (name, ImageColumn::u8(Transform::new()).unwrap()));
-    let images = ImageRecords::new(JsonLines::open(&path).unwrap(), columns);
+    let images = DecodedRecords::new(JsonLines::open(&path).unwrap(), columns);
     let record = images.get(0, &mut SampleContext::new(0)).unwrap();
     assert_eq!(record.get("a"), record.get("b"));
     assert!(matches!(record.get("a"), Some(Value::Tensor(image)) if image.as_bytes() == [130; 3]));
@@ -86,7 +86,7 @@ fn error_of(row: &str) -> DataError {
     let path = folder.path().join("rows.jsonl");
     fs::write(&path, format!("{row}\n")).unwrap();
     let column = ImageColumn::f32(Transform::new()).unwrap();
-    let images = ImageRecords::new(JsonLines::open(&path).unwrap(), [("image", column)]);
+    let images = DecodedRecords::new(JsonLines::open(&path).unwrap(), [("image", column)]);
     let error = images.get(0, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
     assert_eq!(error.position, Position::Row(0), "{error}");
     error

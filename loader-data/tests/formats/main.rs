@@ -4,6 +4,7 @@
 mod arrays;
 mod arrow;
 mod audio;
+mod audio_columns;
 mod changed;
 mod csv;
 mod everywhere;

@@ -1,56 +1,72 @@
-//! The dataset [`ImageRecords`].
+//! The dataset [`DecodedRecords`].
 
 use loader_core::{Dataset, IterableDataset, SampleContext, Shard, SnapshotDataset, SnapshotIterator};
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Deserialize, Serialize};
 
-use super::{ImageColumn, column::path_of};
+use super::{FieldDecoder, decoder::path_of};
 use crate::{
     error::{DataError, DataProblem, Position, Result},
     record::Record,
 };
 
-/// The records of a dataset, of any format, whose encoded images are decoded: the fields that an [`ImageColumn`] is
-/// given for become tensors of shape `[3, height, width]`. It is map-style if `D` is, and iterable if `D` is.
+/// The records of a dataset, of any format, some of whose fields are encoded images or audio: these become tensors, see
+/// [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
 ///
-/// Random transforms draw from the sample's own generator, one column after the other, so that images look the same
+/// Random transforms draw from the sample's own generator, one field after the other, so that the samples are the same
 /// with any number of workers. To shuffle a stream in a buffer, give the shuffled stream as `D`: the buffer then holds
-/// encoded images.
+/// encoded files.
 ///
 /// # Errors
-/// If an image cannot be decoded, its sample fails with a [`DataError`] that names the column, the path of the image
-/// if the record has it, and the index of the record.
+/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the file if the
+/// record has it, and the index of the record.
 ///
 /// # Examples
 /// ```
 /// use loader_core::{DataLoader, IterableDataset};
-/// use loader_data::{FieldOptions, ImageColumn, ImageRecords, TarShards, Transform};
+/// use loader_data::{DecodedRecords, FieldOptions, ImageColumn, TarShards, Transform};
 ///
 /// # std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/tar"))?;
 /// let shards = TarShards::open("photos.tar")?.fields(FieldOptions::new().select(["jpg", "cls"]));
 /// let column = ImageColumn::f32(Transform::standard_train(64))?;
-/// let images = ImageRecords::new(shards.shuffle_buffer(100), [("jpg", column)]);
+/// let images = DecodedRecords::new(shards.shuffle_buffer(100), [("jpg", column)]);
 /// let batch = DataLoader::stream(images).batch_size(4).build()?.iter()?.next().unwrap()?;
 /// assert_eq!(batch.tensor::<f32>("jpg")?.shape(), [4, 3, 64, 64]);
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ImageRecords<D> {
+pub struct DecodedRecords<D> {
     dataset: D,
-    columns: Vec<(String, ImageColumn)>,
+    decoders: Vec<(String, FieldDecoder)>,
 }
 
-impl<D> ImageRecords<D> {
-    /// Decodes `columns` in the records of `dataset`.
-    pub fn new<N: Into<String>>(dataset: D, columns: impl IntoIterator<Item = (N, ImageColumn)>) -> Self {
-        Self { dataset, columns: columns.into_iter().map(|(name, column)| (name.into(), column)).collect() }
+impl<D> DecodedRecords<D> {
+    /// Decodes fields of the records of `dataset`: each with an [`ImageColumn`](crate::ImageColumn), an
+    /// [`AudioTransform`](crate::AudioTransform) or a [`FieldDecoder`].
+    pub fn new<N: Into<String>, F: Into<FieldDecoder>>(
+        dataset: D,
+        decoders: impl IntoIterator<Item = (N, F)>,
+    ) -> Self {
+        let decoders = decoders.into_iter().map(|(name, decoder)| (name.into(), decoder.into())).collect();
+        Self { dataset, decoders }
     }
 
-    /// Decodes the images in `record`, which has the given index.
+    /// Returns the inner dataset, which may refer to decoded data of many samples if no field is decoded.
+    fn inner(&self, cx: &mut SampleContext) -> &D
+    where
+        D: 'static,
+    {
+        if self.decoders.is_empty() {
+            cx.pass_collated::<Self, D>();
+        }
+        &self.dataset
+    }
+
+    /// Decodes the fields of `record`, which has the given index.
     fn decode(&self, mut record: Record, index: u64, rng: &mut ChaCha8Rng) -> Result<Record> {
-        for (name, column) in &self.columns {
+        for (name, decoder) in &self.decoders {
             let decoded = match record.get(name) {
-                Some(value) => column.decode_value(name, value, rng),
+                Some(value) => decoder.decode(name, value, rng),
                 None => {
                     let available = record.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
                     Err(DataProblem::MissingField { field: name.clone(), available })
@@ -58,7 +74,8 @@ impl<D> ImageRecords<D> {
             };
             let decoded = decoded.map_err(|problem| {
                 let path = path_of(&record, name).map_or_else(String::new, |path| format!(" (`{path}`)"));
-                DataError::new(format!("image `{name}`{path}"), problem).at(Position::Row(index))
+                let field = format!("{} `{name}`{path}", decoder.kind());
+                DataError::new(field, problem).at(Position::Row(index))
             })?;
             record.set(name.as_str(), decoded);
         }
@@ -66,25 +83,23 @@ impl<D> ImageRecords<D> {
     }
 
     fn validate(&self) -> Result<()> {
-        self.columns.iter().try_for_each(|(name, column)| {
-            column.validate().map_err(|error| {
-                let problem = DataProblem::InvalidOption { option: "images", reason: error.to_string() };
-                DataError::new(format!("image `{name}`"), problem)
-            })
+        self.decoders.iter().try_for_each(|(name, decoder)| {
+            let failed = |problem| DataError::new(format!("{} `{name}`", decoder.kind()), problem);
+            decoder.validate().map_err(failed)
         })
     }
 
-    /// Draws the seed of the samples of a shard. Without columns nothing is drawn.
+    /// Draws the seed of the samples of a shard. Without decoders nothing is drawn.
     fn seed(&self, cx: &mut SampleContext) -> [u8; 32] {
         let mut seed = [0; 32];
-        if !self.columns.is_empty() {
+        if !self.decoders.is_empty() {
             cx.rng().fill_bytes(&mut seed);
         }
         seed
     }
 }
 
-impl<D: Dataset<Sample = Record>> Dataset for ImageRecords<D> {
+impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
     type Sample = Record;
 
     fn len(&self) -> usize {
@@ -92,12 +107,15 @@ impl<D: Dataset<Sample = Record>> Dataset for ImageRecords<D> {
     }
 
     fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<Record> {
-        let record = self.dataset.get(index, cx)?;
+        let record = self.inner(cx).get(index, cx)?;
         Ok(self.decode(record, index as u64, cx.rng())?)
     }
 
     fn get_many(&self, indices: &[usize], cx: &mut SampleContext) -> anyhow::Result<Vec<Record>> {
-        let records = self.dataset.get_many(indices, cx)?;
+        let records = self.inner(cx).get_many(indices, cx)?;
+        if self.decoders.is_empty() {
+            return Ok(records);
+        }
         let decode = |(record, &index): (Record, &usize)| {
             cx.set_index(index);
             Ok(self.decode(record, index as u64, cx.rng())?)
@@ -110,7 +128,7 @@ impl<D: Dataset<Sample = Record>> Dataset for ImageRecords<D> {
         self.dataset.setup(cx)
     }
 
-    /// Returns the fingerprint of the inner dataset: images do not change which samples there are.
+    /// Returns the fingerprint of the inner dataset: decoding does not change which samples there are.
     fn fingerprint(&self) -> String {
         self.dataset.fingerprint()
     }
@@ -120,7 +138,7 @@ impl<D: Dataset<Sample = Record>> Dataset for ImageRecords<D> {
     }
 }
 
-impl<D: IterableDataset<Sample = Record>> IterableDataset for ImageRecords<D> {
+impl<D: IterableDataset<Sample = Record>> IterableDataset for DecodedRecords<D> {
     type Sample = Record;
 
     fn iter(
@@ -129,7 +147,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for ImageRecords<D> {
         cx: &mut SampleContext,
     ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Record>> + Send> {
         let seed = self.seed(cx);
-        Ok(Decoded { images: self, records: self.dataset.iter(shard, cx)?, seed, position: 0 })
+        Ok(Decoded { dataset: self, records: self.inner(cx).iter(shard, cx)?, seed, position: 0 })
     }
 
     fn iter_at(
@@ -139,8 +157,8 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for ImageRecords<D> {
         cx: &mut SampleContext,
     ) -> anyhow::Result<Option<impl Iterator<Item = anyhow::Result<Record>> + Send>> {
         let seed = self.seed(cx);
-        let records = self.dataset.iter_at(shard, position, cx)?;
-        Ok(records.map(|records| Decoded { images: self, records, seed, position }))
+        let records = self.inner(cx).iter_at(shard, position, cx)?;
+        Ok(records.map(|records| Decoded { dataset: self, records, seed, position }))
     }
 
     fn len(&self) -> Option<usize> {
@@ -161,7 +179,7 @@ impl<D: IterableDataset<Sample = Record>> IterableDataset for ImageRecords<D> {
     }
 }
 
-impl<D: SnapshotDataset<Sample = Record>> SnapshotDataset for ImageRecords<D> {
+impl<D: SnapshotDataset<Sample = Record>> SnapshotDataset for DecodedRecords<D> {
     /// Number of records that were read, and the snapshot of the inner dataset.
     type Snapshot = (u64, D::Snapshot);
 
@@ -174,14 +192,14 @@ impl<D: SnapshotDataset<Sample = Record>> SnapshotDataset for ImageRecords<D> {
     {
         let seed = self.seed(cx);
         let (position, snapshot) = snapshot.map_or((0, None), |(position, inner)| (position, Some(inner)));
-        let records = self.dataset.iter_from(shard, cx, snapshot)?;
-        Ok(Decoded { images: self, records, seed, position })
+        let records = self.inner(cx).iter_from(shard, cx, snapshot)?;
+        Ok(Decoded { dataset: self, records, seed, position })
     }
 }
 
-/// The records of a shard, with their images decoded.
+/// The records of a shard, with their fields decoded.
 struct Decoded<'a, D, I> {
-    images: &'a ImageRecords<D>,
+    dataset: &'a DecodedRecords<D>,
     records: I,
     /// Seed of the random numbers of the samples.
     seed: [u8; 32],
@@ -198,7 +216,7 @@ impl<D, I: Iterator<Item = anyhow::Result<Record>>> Iterator for Decoded<'_, D, 
         let mut rng = ChaCha8Rng::from_seed(self.seed);
         rng.set_stream(self.position);
         self.position += 1;
-        Some(record.and_then(|record| Ok(self.images.decode(record, self.position - 1, &mut rng)?)))
+        Some(record.and_then(|record| Ok(self.dataset.decode(record, self.position - 1, &mut rng)?)))
     }
 }
 

@@ -6,15 +6,15 @@ use loader_core::{DatasetMemory, MemoryReservation};
 
 /// Decoded parts of files by their index, those used last first.
 #[derive(Debug)]
-pub(crate) struct DecodedCache<T>(VecDeque<(usize, Arc<T>, MemoryReservation)>);
+pub(crate) struct PartCache<T>(VecDeque<(usize, Arc<T>, MemoryReservation)>);
 
-impl<T> Default for DecodedCache<T> {
+impl<T> Default for PartCache<T> {
     fn default() -> Self {
         Self(VecDeque::new())
     }
 }
 
-impl<T> DecodedCache<T> {
+impl<T> PartCache<T> {
     /// Returns part `index` if it is in the cache.
     pub(crate) fn get(&mut self, index: usize) -> Option<Arc<T>> {
         let at = self.0.iter().position(|(part, ..)| *part == index)?;
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn the_parts_used_last_stay_within_the_limit() {
         let cx = SampleContext::new(0);
-        let mut cache = DecodedCache::default();
+        let mut cache = PartCache::default();
         for part in 0..4 {
             let reserved = cache.make_room(10, 30, cx.memory()).unwrap();
             cache.insert(part, &Arc::new(part), reserved, 30);

@@ -1,0 +1,135 @@
+//! Columns of encoded audio, from files that Hugging Face's datasets and the module `tarfile` of Python wrote.
+
+use std::{fs, path::Path};
+
+use loader_core::{DataLoader, Dataset, IterableDataset, SampleContext, Shard, Tensor};
+use loader_data::{
+    AudioTransform, DataError, DataProblem, DecodedRecords, FieldDecoder, ImageColumn, JsonLines,
+    ParquetOptions, Position, RecordConfig, Records, Transform, Value,
+};
+
+use crate::everywhere::same_everywhere;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures/audio");
+
+fn open(kind: &str, path: &str, keys: &str) -> Result<Records, DataError> {
+    let path = Path::new(FIXTURES).join(path);
+    let config = format!(r#"{{"kind": "{kind}", "path": {path:?}, {keys}}}"#);
+    serde_json::from_str::<RecordConfig>(&config).unwrap().open()
+}
+
+/// Decodes a fixture.
+fn decode(transform: &AudioTransform, name: &str) -> Tensor<f32> {
+    let file = fs::read(Path::new(FIXTURES).join(name)).unwrap();
+    transform.decode(&file, SampleContext::new(7).rng()).unwrap()
+}
+
+#[test]
+fn a_column_of_any_format_is_decoded_as_its_files() {
+    let center = AudioTransform::new(8_000).mono().center_crop(100);
+    let keys = r#""audio": {"audio": {"sample_rate": 8000, "mono": true, "crop": {"center": 100}}}"#;
+    let Records::Map(clips) = open("parquet", "clips.parquet", keys).unwrap() else {
+        panic!("it is map-style")
+    };
+    for (row, name) in [(0, "s16.wav"), (5, "s16.flac"), (10, "tone.mp3"), (3, "tone.ogg")] {
+        let record = clips.get(row, &mut SampleContext::new(7)).unwrap();
+        let audio = decode(&center, name);
+        assert_eq!(
+            (record.get("audio"), record.get("label")),
+            (Some(&audio.into()), Some(&(row as i64).into()))
+        );
+    }
+    let keys = keys.replace(r#""audio": {"audio""#, r#""audio": {"wav""#);
+    let Records::Stream(clips) = open("tar", "clips.tar", &keys).unwrap() else { panic!("it is a stream") };
+    let record = clips.iter(Shard::new(0, 1), &mut SampleContext::new(7)).unwrap().next().unwrap().unwrap();
+    assert_eq!(record.get("wav"), Some(&decode(&center, "u8.wav").into()));
+}
+
+#[test]
+fn a_column_gives_the_same_batches_everywhere() {
+    let keys = r#""audio": {"audio": {"sample_rate": 16000, "mono": true, "crop": {"random": 300}}}"#;
+    for kind in ["parquet", "parquet-stream"] {
+        let batches = same_everywhere(|workers| match open(kind, "clips.parquet", keys).unwrap() {
+            Records::Map(clips) => {
+                let loader = DataLoader::builder(clips).batch_size(2).shuffle(true).seed(3);
+                loader.num_workers(workers).build().unwrap()
+            }
+            Records::Stream(clips) => {
+                let loader = DataLoader::stream(clips).batch_size(2).shards(2).snapshots();
+                loader.num_workers(workers).build().unwrap()
+            }
+        });
+        assert_eq!(batches.len(), 6);
+        assert!(batches.iter().all(|batch| batch.tensor::<f32>("audio").unwrap().shape() == [2, 1, 300]));
+    }
+}
+
+#[test]
+fn a_record_may_have_images_and_audio() {
+    let folder = tempfile::tempdir().unwrap();
+    let (wav, png) = (
+        "UklGRigAAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YQQAAAAAQADA",
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAgAAhACD0IbOIwAAAABJRU5ErkJggg==",
+    );
+    let path = folder.path().join("rows.jsonl");
+    fs::write(&path, format!("{{\"a\": \"{wav}\", \"i\": \"{png}\"}}\n")).unwrap();
+    let keys = r#""images": {"i": {}}, "audio": {"a": {"sample_rate": 16000}}"#;
+    let Records::Map(rows) = open("json-lines", path.to_str().unwrap(), keys).unwrap() else {
+        panic!("map-style")
+    };
+    let record = rows.get(0, &mut SampleContext::new(7)).unwrap();
+    let audio = Tensor::from_vec(vec![0.5f32, -0.5], [1, 2]).unwrap();
+    assert_eq!(record.get("a"), Some(&audio.clone().into()));
+    assert!(matches!(record.get("i"), Some(Value::Tensor(image)) if image.shape() == [3, 1, 1]));
+
+    let both = r#""images": {"a": {}}, "audio": {"a": {"sample_rate": 16000}}"#;
+    let error = open("json-lines", path.to_str().unwrap(), both).unwrap_err();
+    assert!(matches!(error.problem, DataProblem::InvalidOption { option: "audio", .. }), "{error}");
+    // The same in a program.
+    let decoders = [
+        ("a", FieldDecoder::from(AudioTransform::new(16_000))),
+        ("i", ImageColumn::f32(Transform::new()).unwrap().into()),
+    ];
+    let rows = DecodedRecords::new(JsonLines::open(&path).unwrap(), decoders);
+    assert_eq!(rows.get(0, &mut SampleContext::new(7)).unwrap().get("a"), Some(&audio.into()));
+}
+
+#[test]
+fn what_is_no_audio_is_a_typed_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rows.jsonl");
+    let rows = [
+        r#"{"audio": "bm90IGF1ZGlvIGF0IGFsbCwgcmVhbGx5Lg=="}"#,
+        r#"{"audio": {"bytes": null, "path": "clip.wav"}}"#,
+        r#"{"audio": null}"#,
+        r#"{"other": 1}"#,
+        r#"{"audio": "%"}"#,
+        r#"{"audio": {"bytes": "UklGRigAAABXQVZF", "path": "clip.wav"}}"#,
+    ];
+    fs::write(&path, rows.join("\n")).unwrap();
+    let rows = DecodedRecords::new(JsonLines::open(&path).unwrap(), [("audio", AudioTransform::new(8_000))]);
+    let error = |row: usize| {
+        let error = rows.get(row, &mut SampleContext::new(0)).unwrap_err().downcast::<DataError>().unwrap();
+        assert_eq!(error.position, Position::Row(row as u64));
+        error
+    };
+    assert!(matches!(error(0).problem, DataProblem::Unsupported(_)));
+    let without_bytes = error(1).to_string();
+    let expected =
+        "audio `audio` (`clip.wav`), row 1: field `audio`: expected audio with its bytes, not only its path";
+    assert!(without_bytes.starts_with(expected), "{without_bytes}");
+    assert!(matches!(error(2).problem, DataProblem::Null { .. }));
+    assert!(matches!(error(3).problem, DataProblem::MissingField { .. }));
+    assert!(matches!(error(4).problem, DataProblem::Malformed { format: "base64", .. }));
+    assert!(matches!(error(5).problem, DataProblem::Truncated | DataProblem::Malformed { .. }));
+
+    for audio in [r#"{"sample_rate": 0}"#, r#"{"sample_rate": 8000, "crop": {"random": 0}}"#] {
+        let error =
+            open("parquet", "clips.parquet", &format!(r#""audio": {{"audio": {audio}}}"#)).unwrap_err();
+        assert!(matches!(error.problem, DataProblem::InvalidOption { option: "audio", .. }), "{error}");
+    }
+    // The options of a format alone do not decode audio.
+    let options = r#"{"path": "clips.parquet", "audio": {"audio": {"sample_rate": 8000}}}"#;
+    let error = serde_json::from_str::<ParquetOptions>(options).unwrap().open().unwrap_err();
+    assert!(matches!(error.problem, DataProblem::InvalidOption { option: "audio", .. }), "{error}");
+}
