@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::{
     error::{ConfigError, Location, UnknownKey, hint, quoted},
@@ -150,11 +150,18 @@ impl UnlocatedKey<'_> {
                 .filter(|key| self.known.iter().any(|known| known == key.get_ref()))
                 .count(),
         });
-        let inside = table.iter().filter_map(|(key, value)| {
-            self.find_in(value.get_ref().as_table()?, &[keys, &[key.get_ref().to_string()]].concat())
+        let inside = table.iter().flat_map(|(key, value)| {
+            let keys = [keys, &[key.get_ref().to_string()]].concat();
+            tables_of(value.get_ref()).filter_map(move |table| self.find_in(table, &keys))
         });
         here.into_iter().chain(inside).max_by_key(|found| found.known_keys)
     }
+}
+
+/// Returns the table that `value` is, or the tables in an array.
+fn tables_of<'a, 'i>(value: &'a DeValue<'i>) -> impl Iterator<Item = &'a DeTable<'i>> {
+    let items = value.as_array().into_iter().flatten();
+    value.as_table().into_iter().chain(items.filter_map(|item| item.get_ref().as_table()))
 }
 
 /// A parsed error message of serde. Implementations of `Deserialize` report their errors only as text.

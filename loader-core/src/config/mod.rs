@@ -275,6 +275,8 @@ mod tests {
             path: PathBuf,
             #[serde(default)]
             cache: Cache,
+            #[serde(default)]
+            more: Vec<Cache>,
         }
 
         #[derive(Debug, Default, Serialize, Deserialize)]
@@ -291,6 +293,9 @@ mod tests {
         assert_eq!(unknown, "line 4: unknown key `pth` in [dataset]; did you mean `path`?");
         let inside = message("path = \"a\"\n[dataset.cache]\nfolder = \"b\"\npath = 1\n");
         assert_eq!(inside, "line 6: unknown key `path` in [dataset.cache]; expected one of `folder`");
+        let in_array =
+            message("path = \"a\"\n[[dataset.more]]\nfolder = \"b\"\n[[dataset.more]]\nfoldr = 1\n");
+        assert_eq!(in_array, "line 7: unknown key `foldr` in [dataset.more]; did you mean `folder`?");
         assert_eq!(message(""), "line 1: `path` is missing in [dataset]");
     }
 
