@@ -80,7 +80,7 @@ macro_rules! formats {
                 self
             }
 
-            fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+            pub(crate) fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
                 match self {
                     $(Self::$map(options) => options.paths_mut().collect(),)*
                     $(Self::$stream(options) => options.paths_mut().collect(),)*
@@ -215,6 +215,12 @@ macro_rules! formats {
                     $(Self::$stream(dataset) => dataset.fingerprint(),)*
                 }
             }
+
+            fn layers(&self) -> u8 {
+                match self {
+                    $(Self::$stream(dataset) => dataset.layers(),)*
+                }
+            }
         }
 
         /// The records of a shard, of any format.
@@ -279,6 +285,7 @@ formats! {
         "arrays" Arrays(crate::ArraysOptions).open -> crate::Arrays;
         "arrow" Arrow(crate::ArrowOptions).open -> crate::Arrow;
         "audio-folder" AudioFolder(crate::AudioFolderOptions).open_records -> crate::AudioRecords;
+        "cached" Cached(crate::CachedOptions).open -> crate::RecordCache;
         "csv" Csv(crate::CsvOptions).open -> crate::Csv;
         "image-table" ImageTable(crate::ImageTableOptions).open -> crate::ImageTable;
         "json-lines" JsonLines(crate::JsonLinesOptions).open -> crate::JsonLines;
@@ -290,6 +297,7 @@ formats! {
         "arrow-stream" ArrowStream(crate::ArrowOptions).open_stream -> crate::ArrowStream;
         "csv-stream" CsvStream(crate::CsvOptions).open_stream -> crate::CsvStream;
         "json-lines-stream" JsonLinesStream(crate::JsonLinesOptions).open_stream -> crate::JsonLinesStream;
+        "mix" Mix(crate::MixOptions).open -> crate::RecordMix;
         "parquet-stream" ParquetStream(crate::ParquetOptions).open_stream -> crate::ParquetStream;
         "tar" Tar(crate::TarOptions).open -> crate::TarShards;
     }
@@ -340,6 +348,8 @@ impl RecordConfig {
             Self::CsvStream(options) => options.source.stream_files(&csv_files::EXTENSIONS),
             Self::ImageTable(options) => options.files(),
             Self::AudioFolder(options) => options.files(),
+            Self::Cached(options) => return options.files(),
+            Self::Mix(options) => return options.files(),
             Self::JsonLines(options) => options.source.files(&json_lines::EXTENSIONS),
             Self::JsonLinesStream(options) => options.source.stream_files(&json_lines::EXTENSIONS),
             Self::Parquet(options) | Self::ParquetStream(options) => {

@@ -43,6 +43,8 @@ mod arrow_rows;
 #[cfg(feature = "audio")]
 mod audio;
 #[cfg(feature = "formats")]
+mod cached;
+#[cfg(feature = "formats")]
 mod config;
 #[cfg(feature = "csv")]
 mod csv_files;
@@ -60,6 +62,8 @@ mod index;
 mod json_lines;
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 mod lines;
+#[cfg(feature = "formats")]
+mod mix;
 #[cfg(any(
     feature = "arrays",
     feature = "arrow",
@@ -98,6 +102,8 @@ pub use arrow_files::{Arrow, ArrowOptions, ArrowStream};
 #[cfg(feature = "audio")]
 pub use audio::{AudioFolder, AudioFolderOptions, AudioRecords, AudioTransform};
 #[cfg(feature = "formats")]
+pub use cached::{CachedOptions, RecordCache};
+#[cfg(feature = "formats")]
 pub use config::{
     FormatDataset, FormatStream, RecordConfig, RecordDataset, RecordSnapshot, RecordStream, Records,
 };
@@ -123,6 +129,8 @@ pub use index::{IndexPlace, IndexStatus, StoredIndex};
 pub use json_lines::{JsonLines, JsonLinesOptions, JsonLinesStream};
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 pub use lines::LineSnapshot;
+#[cfg(feature = "formats")]
+pub use mix::{MixOptions, RecordMix};
 #[cfg(feature = "tar")]
 pub use pack::{PackError, PackOptions, PackPlan, PackSummary, check_packed};
 #[cfg(feature = "parquet")]

@@ -72,6 +72,40 @@ fn tables_are_read_at_random_and_in_order() {
 }
 
 #[test]
+fn datasets_are_mixed_by_weight() {
+    let folder = folder("json-lines", "");
+    let config = folder.path().join("mix.toml");
+    let parts = "[[dataset.parts]]\nkind = \"json-lines\"\npath = \"train.jsonl\"\nshuffle = true\n\
+                 [[dataset.parts]]\nkind = \"json-lines-stream\"\npath = \"train.jsonl\"\nweight = 0.5\n";
+    let options = "kind = \"mix\"\nexhausted = \"repeat\"\nnum_samples = 40\n";
+    let write = |more: &str| {
+        let text = format!("[dataset]\n{options}{parts}{more}[loader]\nbatch_size = 4\nshards = 1\n");
+        fs::write(&config, text).unwrap();
+    };
+    write("");
+    assert_eq!(digest(&config, &[]), digest(&config, &["--num-workers", "2"]));
+    write("weigth = 2.0\n");
+    let finished = run_json(&config, &[]);
+    finished.assert_status(2);
+    let error = finished.named("error")[0]["message"].as_str().unwrap().to_owned();
+    assert!(error.contains("mix.toml, line 13: unknown key `weigth` in [dataset.parts]"), "{error}");
+}
+
+#[test]
+fn a_dataset_is_kept_in_files() {
+    let folder = folder("json-lines", "");
+    let config = folder.path().join("cached.toml");
+    let inner = "[dataset.dataset]\nkind = \"json-lines\"\npath = \"train.jsonl\"\n";
+    let text = format!("[dataset]\nkind = \"cached\"\nfolder = \"cache\"\n{inner}[loader]\nbatch_size = 4\n");
+    fs::write(&config, text).unwrap();
+    let computed = digest(&folder.path().join("run.toml"), &[]);
+    for workers in ["2", "0"] {
+        assert_eq!(digest(&config, &["--num-workers", workers]), computed);
+    }
+    assert!(fs::metadata(folder.path().join("cache/samples")).unwrap().len() > 0);
+}
+
+#[test]
 fn arrays_can_have_files_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     // IDX files: 40 rows of two bytes, and 40 numbers.

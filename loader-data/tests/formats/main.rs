@@ -5,11 +5,13 @@ mod arrays;
 mod arrow;
 mod audio;
 mod audio_columns;
+mod cached;
 mod changed;
 mod csv;
 mod everywhere;
 mod images;
 mod json_lines;
+mod mix;
 mod parquet;
 #[cfg(feature = "cloud")]
 #[allow(dead_code, reason = "the unit tests use all of it")]

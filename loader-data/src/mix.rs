@@ -1,0 +1,271 @@
+//! Datasets of records that are mixed by weight, as a config describes them.
+
+use std::path::PathBuf;
+
+use loader_core::{
+    Dataset, DatasetStream, IterableDataset, MixDataset, SampleContext, Shard, SnapshotDataset,
+    SnapshotIterator,
+    mix::{Exhausted, Mix, MixError, MixRule},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::{RecordConfig, RecordDataset, RecordStream, Records},
+    error::{DataError, DataProblem, Result},
+    record::Record,
+};
+
+/// Which datasets are mixed by weight, and how, for example from a config file. Each entry of `parts` is a
+/// [`RecordConfig`] with the key `weight` (default 1) and, if it is map-style, `shuffle` (default false). The module
+/// [`mix`](loader_core::mix) describes `rule`, `exhausted` and `num_samples`.
+///
+/// A program mixes datasets of its own types with [`MixDataset`] or [`MixSampler`](loader_core::sampler::MixSampler).
+///
+/// # Examples
+/// ```
+/// use loader_data::RecordConfig;
+///
+/// let text = r#"{"kind": "mix", "exhausted": "repeat", "parts": [
+///     {"kind": "parquet-stream", "path": "web/*.parquet", "weight": 0.75},
+///     {"kind": "json-lines", "path": "code/*.jsonl", "weight": 0.25, "shuffle": true}
+/// ]}"#;
+/// let config: RecordConfig = serde_json::from_str(text)?;
+/// assert_eq!(config.kind(), "mix");
+/// # anyhow::Ok(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixOptions {
+    parts: Vec<PartOptions>,
+    #[serde(default)]
+    rule: MixRule,
+    #[serde(default)]
+    exhausted: Exhausted,
+    #[serde(default)]
+    num_samples: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct PartOptions {
+    #[serde(default = "one")]
+    weight: f64,
+    #[serde(default)]
+    shuffle: bool,
+    #[serde(flatten)]
+    dataset: RecordConfig,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+impl MixOptions {
+    /// Opens the datasets.
+    ///
+    /// # Errors
+    /// Returns the error of a dataset, and an error if a weight or another option is invalid.
+    pub fn open(&self) -> Result<RecordMix> {
+        let streams = self.parts.iter().map(PartOptions::open).collect::<Result<Vec<_>>>()?;
+        let mix = || -> Result<_, MixError> {
+            let mix = Mix::new(self.parts.iter().map(|part| part.weight))?;
+            let mix = mix.rule(self.rule).exhausted(self.exhausted);
+            let mix = self.num_samples.map_or(Ok(mix.clone()), |samples| mix.num_samples(samples))?;
+            MixDataset::new(streams, mix)
+        };
+        mix().map(RecordMix).map_err(|error| invalid("parts", error.to_string()))
+    }
+
+    pub(crate) fn files(&self) -> Result<Vec<(PathBuf, u64)>> {
+        let files = self.parts.iter().map(|part| part.dataset.files()).collect::<Result<Vec<_>>>()?;
+        Ok(files.concat())
+    }
+
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.parts.iter_mut().flat_map(|part| part.dataset.paths_mut())
+    }
+
+    /// Returns nothing: each dataset decodes its own fields.
+    pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
+        Ok(Vec::new())
+    }
+
+    /// Returns false: each dataset has files of its own.
+    pub(crate) fn set_files(&self, _files: Vec<PathBuf>) -> bool {
+        false
+    }
+}
+
+impl PartOptions {
+    fn open(&self) -> Result<Part> {
+        match self.dataset.open()? {
+            Records::Map(records) => Ok(Part::Map(records.into_stream().shuffle(self.shuffle))),
+            Records::Stream(_) if self.shuffle => {
+                let reason = format!("`{}` is a stream; use a kind with random access", self.dataset.kind());
+                Err(invalid("shuffle", reason))
+            }
+            Records::Stream(records) => Ok(Part::Stream(records)),
+        }
+    }
+}
+
+fn invalid(option: &'static str, reason: String) -> DataError {
+    DataError::new("the mix", DataProblem::InvalidOption { option, reason })
+}
+
+/// The records of several datasets, mixed by weight. Opened by [`MixOptions::open`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RecordMix(MixDataset<Part>);
+
+impl IterableDataset for RecordMix {
+    type Sample = Record;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Record>> + Send> {
+        self.0.iter(shard, cx)
+    }
+
+    fn len(&self) -> Option<usize> {
+        self.0.len()
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        self.0.setup(cx)
+    }
+
+    fn fingerprint(&self) -> String {
+        self.0.fingerprint()
+    }
+
+    fn layers(&self) -> u8 {
+        self.0.layers()
+    }
+}
+
+impl SnapshotDataset for RecordMix {
+    type Snapshot = <MixDataset<Part> as SnapshotDataset>::Snapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+        snapshot: Option<Self::Snapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = Self::Snapshot> + Send>
+    {
+        self.0.iter_from(shard, cx, snapshot)
+    }
+}
+
+/// A dataset of a mix.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Part {
+    Map(DatasetStream<RecordDataset>),
+    Stream(RecordStream),
+}
+
+/// A position in a shard of a [`Part`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum PartSnapshot {
+    Map(u64),
+    Stream(StreamSnapshot),
+}
+
+type StreamSnapshot = <RecordStream as SnapshotDataset>::Snapshot;
+
+impl IterableDataset for Part {
+    type Sample = Record;
+
+    fn iter(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+    ) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Record>> + Send> {
+        self.iter_from(shard, cx, None)
+    }
+
+    fn len(&self) -> Option<usize> {
+        match self {
+            Self::Map(records) => IterableDataset::len(records),
+            Self::Stream(records) => IterableDataset::len(records),
+        }
+    }
+
+    fn setup(&mut self, cx: &mut SampleContext) -> anyhow::Result<()> {
+        match self {
+            Self::Map(records) => IterableDataset::setup(records, cx),
+            Self::Stream(records) => IterableDataset::setup(records, cx),
+        }
+    }
+
+    fn fingerprint(&self) -> String {
+        match self {
+            Self::Map(records) => IterableDataset::fingerprint(records),
+            Self::Stream(records) => IterableDataset::fingerprint(records),
+        }
+    }
+
+    fn layers(&self) -> u8 {
+        match self {
+            Self::Map(records) => IterableDataset::layers(records),
+            Self::Stream(records) => IterableDataset::layers(records),
+        }
+    }
+}
+
+impl SnapshotDataset for Part {
+    type Snapshot = PartSnapshot;
+
+    fn iter_from(
+        &self,
+        shard: Shard,
+        cx: &mut SampleContext,
+        snapshot: Option<PartSnapshot>,
+    ) -> anyhow::Result<impl SnapshotIterator<Item = anyhow::Result<Record>, Snapshot = PartSnapshot> + Send>
+    {
+        match (self, snapshot) {
+            (Self::Map(records), None) => Ok(PartRecords::Map(records.iter_from(shard, cx, None)?)),
+            (Self::Map(records), Some(PartSnapshot::Map(snapshot))) => {
+                Ok(PartRecords::Map(records.iter_from(shard, cx, Some(snapshot))?))
+            }
+            (Self::Stream(records), None) => Ok(PartRecords::Stream(records.iter_from(shard, cx, None)?)),
+            (Self::Stream(records), Some(PartSnapshot::Stream(snapshot))) => {
+                Ok(PartRecords::Stream(records.iter_from(shard, cx, Some(snapshot))?))
+            }
+            _ => anyhow::bail!("the state is of a mix of other kinds of datasets"),
+        }
+    }
+}
+
+/// The records of a part in a shard.
+enum PartRecords<M, S> {
+    Map(M),
+    Stream(S),
+}
+
+impl<M: Iterator, S: Iterator<Item = M::Item>> Iterator for PartRecords<M, S> {
+    type Item = M::Item;
+
+    fn next(&mut self) -> Option<M::Item> {
+        match self {
+            Self::Map(records) => records.next(),
+            Self::Stream(records) => records.next(),
+        }
+    }
+}
+
+impl<M, S> SnapshotIterator for PartRecords<M, S>
+where
+    M: SnapshotIterator<Snapshot = u64>,
+    S: SnapshotIterator<Item = M::Item, Snapshot = StreamSnapshot>,
+{
+    type Snapshot = PartSnapshot;
+
+    fn snapshot(&self) -> anyhow::Result<PartSnapshot> {
+        match self {
+            Self::Map(records) => records.snapshot().map(PartSnapshot::Map),
+            Self::Stream(records) => records.snapshot().map(PartSnapshot::Stream),
+        }
+    }
+}
