@@ -37,7 +37,7 @@ pub(crate) fn index(arguments: &IndexArguments, reporter: &Reporter) -> Result<u
     Ok(failures)
 }
 
-/// True if the index need not be made.
+/// True if the index does not have to be made.
 fn is_current(index: &StoredIndex) -> bool {
     matches!(index.status, IndexStatus::Current | IndexStatus::NotStored)
 }

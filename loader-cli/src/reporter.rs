@@ -98,7 +98,7 @@ impl Reporter {
             let samples = digest.samples();
             let repeated = match report.repeated {
                 0 => String::new(),
-                repeated => format!("; another rank counts {repeated} more"),
+                repeated => format!("; {repeated} more in the digest of another rank"),
             };
             self.line(&format!("epoch {epoch}: sample digest {digest} ({samples} samples{repeated})"))?;
         }

@@ -108,7 +108,7 @@ mod records {
             if config.is_none() && target.to_str().is_some_and(|target| target.contains("://")) {
                 let shown = loader_data::without_credentials(target);
                 let message =
-                    format!("the extension of `{shown}` tells no format; give a config (a .toml file)");
+                    format!("the extension of `{shown}` is of no known format; give a config (a .toml file)");
                 return Err(Stop::InvalidArguments(message));
             }
             return Ok(config);

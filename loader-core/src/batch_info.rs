@@ -20,15 +20,17 @@ pub struct BatchInfo {
     pub worker: Option<usize>,
     /// Samples of it that were skipped or replaced.
     pub bad_samples: Vec<BadSample>,
-    /// Number of samples at its end that another rank loads too, so that all ranks load equally many.
+    /// Number of samples at the end of the batch that repeat those of another rank, so that all ranks load
+    /// equally many; 0 in all batches but the last.
     pub repeated: usize,
-    /// Digest of its samples without the repeated ones, with the option [`digest`](crate::Builder::digest).
+    /// Digest of the samples except the repeated ones; `None` without the option
+    /// [`digest`](crate::Builder::digest).
     pub digest: Option<SampleDigest>,
 }
 
 impl BatchInfo {
-    /// Describes a batch of the samples `indices`, from which the `bad` ones were left out or replaced. The last
-    /// `repeated` samples are those that another rank loads too.
+    /// Describes a batch of the samples `indices`, from which the `bad` ones were left out or replaced.
+    /// Another rank loads the last `repeated` of `indices` too.
     pub(crate) fn of_indices(
         number: u64,
         mut indices: Vec<usize>,
@@ -65,8 +67,8 @@ impl BatchInfo {
         Self { number, indices, samples, shard, worker, bad_samples, repeated, digest }
     }
 
-    /// Sets the digest from the hashes of the samples, in their order. Returns false if there is not one for each
-    /// sample.
+    /// Sets the digest from the hashes of the samples, in their order. Returns false and sets nothing if the
+    /// number of hashes differs from the number of samples.
     pub(crate) fn set_digest(&mut self, hashes: &[u128]) -> bool {
         let is_complete = hashes.len() == self.samples;
         if is_complete {

@@ -23,8 +23,8 @@ pub(crate) trait Collector<S> {
     /// Returns what the collector needs to continue.
     fn position(&self) -> CollectorPosition;
 
-    /// Leaves out the groups that were given, as [`CollectorPosition::given`] counts them. Returns false if the samples
-    /// cannot have given so many.
+    /// Drops what was given before the snapshot: `given` is [`CollectorPosition::given`]. Returns false if
+    /// the samples of the collector cannot have given that many groups.
     fn skip(&mut self, given: usize) -> bool;
 
     /// Continues at `position`, after the samples from its oldest one were added again.

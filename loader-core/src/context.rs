@@ -273,12 +273,14 @@ impl SampleContext {
         self.shard
     }
 
-    /// Sets from what the dataset reserves the memory that it keeps. Without this call, it has no limit.
+    /// Sets the account from which the dataset reserves the memory that it keeps. Without this call, the
+    /// dataset has no limit.
     pub(crate) fn with_memory(self, memory: DatasetMemory) -> Self {
         Self { memory, ..self }
     }
 
-    /// The memory that the dataset may keep from one sample to the next.
+    /// Returns the account from which the dataset reserves the memory that it keeps from one sample to the
+    /// next: its part of the loader's [`memory_limit`](crate::Builder::memory_limit).
     pub fn memory(&self) -> &DatasetMemory {
         &self.memory
     }
@@ -300,8 +302,8 @@ impl SampleContext {
         self.collated == Some(TypeId::of::<D>())
     }
 
-    /// Makes [`is_collated`](Self::is_collated) return for dataset `I` what it returns for `O`. `O` calls it before it
-    /// gets samples from its inner dataset `I`, if it returns them as they are.
+    /// Makes [`is_collated`](Self::is_collated) return for dataset `I` what it returns for `O`. `O` calls it
+    /// before it gets samples from its inner dataset `I`, if it returns them unchanged.
     #[doc(hidden)]
     pub fn pass_collated<O: 'static, I: 'static>(&mut self) {
         if self.is_collated::<O>() {
@@ -450,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_collated_dataset_passes_that_on() {
+    fn pass_collated_changes_only_the_context_of_a_collated_dataset() {
         let cx = || SampleContext::new(0);
         let (mut collated, mut other) =
             (cx().collated::<Collated>(true), cx().collated::<CollatedStream>(true));

@@ -1,26 +1,30 @@
-//! The memory that a dataset keeps between samples, such as decoded row groups and caches.
+//! The account of the memory that a dataset keeps between samples, such as decoded row groups and caches.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// How many bytes a dataset may keep from one sample to the next, for example decoded row groups or a cache: its part
-/// of the loader's [`memory_limit`](crate::Builder::memory_limit). [`SampleContext::memory`] returns it.
+/// An account of the bytes that a dataset keeps from one sample to the next, such as decoded row groups or a
+/// cache. Its limit is a part of the loader's [`memory_limit`](crate::Builder::memory_limit).
+/// [`SampleContext::memory`] returns it.
 ///
-/// A dataset reserves the bytes before it keeps them, and drops the [`MemoryReservation`] together with them. All
-/// datasets of a composition, such as the parts of a [`ConcatDataset`](crate::ConcatDataset), reserve from the same
-/// part:
+/// What [`shared_memory_limit`](crate::Builder::shared_memory_limit) leaves of `memory_limit` is divided
+/// equally:
 ///
-/// - Map-style: each worker has an equal part.
-/// - Iterable: each shard has an equal part. It does not depend on the number of workers, so neither does an error
-///   because it is too small.
+/// - Map-style: among the workers. Without workers, the limit is the whole.
+/// - Iterable: among the shards of this process. The limit does not depend on the number of workers, so an
+///   error about it does not either.
 ///
-/// Memory that a dataset needs only while it loads a sample is not reserved. There is no limit in `setup` of an
-/// iterable dataset, and in a dataset that is called directly, with [`SampleContext::new`].
+/// A dataset reserves the bytes before it keeps them, and drops the [`MemoryReservation`] together with them.
+/// All datasets of a composition, such as the parts of a [`ConcatDataset`](crate::ConcatDataset), reserve
+/// from the same account.
 ///
-/// Alternative considered: one account in shared memory for slots and all workers, so that a worker could use
-/// what others leave free. Rejected because it would then depend on timing which reservation fails.
+/// Memory that a dataset needs only while it loads a sample is not reserved. There is no limit in `setup` of
+/// an iterable dataset, and none if a program calls a dataset directly with [`SampleContext::new`].
+///
+/// Alternative considered: one account in shared memory for the slots and all workers, so that a worker could
+/// use what others leave free. Rejected because timing would then decide which reservation fails.
 ///
 /// # Examples
 /// A dataset that keeps its last table if the limit permits it:
@@ -56,7 +60,8 @@ struct Account {
     reserved: AtomicU64,
 }
 
-/// Bytes that a dataset keeps. Dropping it returns them; see [`DatasetMemory`].
+/// A number of bytes that a dataset has reserved. Dropping the reservation returns them; see
+/// [`DatasetMemory`].
 #[derive(Debug)]
 #[must_use = "dropping a reservation returns its bytes"]
 pub struct MemoryReservation {
@@ -67,51 +72,52 @@ pub struct MemoryReservation {
 /// Error returned when a dataset may not keep as many bytes as it asks for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the dataset may not keep {bytes} bytes more: its part of memory_limit is {limit} bytes, of which {reserved} are \
+    "the dataset may not keep {bytes} more bytes: its part of memory_limit is {limit} bytes, of which {reserved} are \
      reserved; raise memory_limit"
 )]
 #[non_exhaustive]
 pub struct MemoryLimitReached {
     /// Number of bytes that were asked for.
     pub bytes: u64,
-    /// Number of bytes that were reserved already.
+    /// Number of bytes that were already reserved.
     pub reserved: u64,
-    /// Number of bytes that may be reserved: the part of the loader's `memory_limit` of one worker or shard.
+    /// Max number of bytes that may be reserved: the part of the loader's `memory_limit` that the worker or
+    /// shard has.
     pub limit: u64,
 }
 
 impl DatasetMemory {
-    /// Makes an account of at most `limit` bytes, of which none is reserved.
+    /// Makes an account with a limit of `limit` bytes and no reservation.
     pub(crate) fn new(limit: u64) -> Self {
         Self(Some(Arc::new(Account { limit, reserved: AtomicU64::new(0) })))
     }
 
-    /// Reserves `bytes`, all or none.
+    /// Reserves `bytes` bytes, or none if that would exceed the limit.
     ///
     /// # Errors
-    /// Returns [`MemoryLimitReached`] if more than the limit would then be reserved.
+    /// Returns [`MemoryLimitReached`] if the reservations would exceed the limit.
     pub fn reserve(&self, bytes: u64) -> Result<MemoryReservation, MemoryLimitReached> {
         let mut reservation = MemoryReservation { memory: self.clone(), bytes: 0 };
         reservation.grow(bytes)?;
         Ok(reservation)
     }
 
-    /// The max number of bytes that may be reserved; `None` if there is no limit.
+    /// Returns the max number of bytes that may be reserved; `None` if there is no limit.
     pub fn limit(&self) -> Option<u64> {
         self.0.as_ref().map(|account| account.limit)
     }
 }
 
 impl MemoryReservation {
-    /// Number of bytes.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Reserves `more` bytes in addition.
+    /// Adds `more` bytes to the reservation.
     ///
     /// # Errors
-    /// Returns [`MemoryLimitReached`] if more than the limit would then be reserved. The reservation is unchanged.
+    /// Returns [`MemoryLimitReached`] if the reservations would exceed the limit. This one is then unchanged.
     pub fn grow(&mut self, more: u64) -> Result<(), MemoryLimitReached> {
         if let Some(account) = &self.memory.0 {
             let fits = |reserved: u64| reserved.checked_add(more).filter(|sum| *sum <= account.limit);
@@ -125,7 +131,7 @@ impl MemoryReservation {
         Ok(())
     }
 
-    /// Returns the bytes beyond `bytes`. Does nothing if there are none.
+    /// Gives back what the reservation has beyond `bytes` bytes. Does nothing if it has no more than that.
     pub fn shrink_to(&mut self, bytes: u64) {
         let excess = self.bytes.saturating_sub(bytes);
         if let Some(account) = &self.memory.0 {

@@ -8,8 +8,8 @@ use crate::sample_digest::HashWriter;
 
 /// Two hashes of batches in their order: one of their indices, one of their content after collation. Two runs
 /// that load the same batches have the same digest, with any number of workers. Both hashes are xxh3 with 64
-/// bits: they detect mistakes, not forgery. To compare runs whose batches differ, such as those of ranks, use a
-/// [`SampleDigest`](crate::SampleDigest).
+/// bits: they detect mistakes, not forgery. To compare runs whose batches differ, such as those of ranks, use
+/// a [`SampleDigest`](crate::SampleDigest).
 ///
 /// The entries of a `HashMap` in a batch have no fixed order, so its digest differs between runs. Use a
 /// `BTreeMap`.

@@ -114,8 +114,8 @@ impl Plan {
         self.upcoming.is_none()
     }
 
-    /// Returns the number of samples at the end of batch `number`, which was taken before, that another rank loads
-    /// too.
+    /// Returns the number of samples at the end of batch `number` that another rank loads too: 0 for all
+    /// batches but the last. The batch must have been taken before.
     pub(crate) fn repeated_of(&self, number: u64) -> usize {
         if self.is_over() && number + 1 == self.next { self.repeated } else { 0 }
     }

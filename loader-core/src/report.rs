@@ -19,9 +19,10 @@ pub struct EpochReport {
     pub batches: u64,
     /// Number of samples in these batches.
     pub samples: u64,
-    /// Number of these samples that another rank loads too, so that all ranks load equally many.
+    /// Number of these samples that repeat those of another rank, so that all ranks load equally many.
     pub repeated: u64,
-    /// Digest of these samples without the repeated ones, with the option [`digest`](crate::Builder::digest).
+    /// Digest of these samples except the repeated ones; `None` without the option
+    /// [`digest`](crate::Builder::digest).
     pub digest: Option<SampleDigest>,
     /// Number of errors returned.
     pub errors: u64,
@@ -189,7 +190,7 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts at `started`. `digest` is that of no samples if samples are to be digested.
+    /// Starts at `started`. `digest` is the empty digest, or `None` without the option `digest`.
     pub(crate) fn start_at(epoch: u64, started: Instant, digest: Option<SampleDigest>) -> Self {
         Self {
             epoch,

@@ -1,18 +1,18 @@
-//! The digest of the samples of an epoch: a sum of one hash per sample, so that the parts of an epoch can be
-//! digested anywhere and merged in any order.
+//! The digest of the samples of an epoch. It is the sum of one hash per sample, so that the digests of the
+//! parts of an epoch can be added in any order.
 //!
 //! Alternatives considered:
 //! - Xor in place of addition. Rejected because a sample that is loaded twice would cancel itself.
 //! - Hashing batches. Rejected because batches differ with the batch size, and with the share of a rank.
-//! - A bound on all samples, such as `Serialize`. Rejected because a sample that a function collates may be any
-//!   type, such as an image decoder. Samples with a default collation have
-//!   [`Sample::hash_content`](crate::Sample::hash_content) instead, and [`Builder::digest_with`] takes a function
-//!   for the others.
-//! - Hashing the row that the sample becomes in its batch. Rejected because padding and dtypes of that row may
-//!   depend on the other samples of the batch.
+//! - A bound on all samples, such as `Serialize`. Rejected because a sample that a function collates may have
+//!   any type, such as an image decoder. Samples with a default collation implement
+//!   [`Sample::hash_content`](crate::Sample::hash_content); for the others, [`Builder::digest_with`] takes a
+//!   function.
+//! - Hashing the row that the sample becomes in its batch. Rejected because padding and dtypes of that row
+//!   may depend on the other samples of the batch.
 //! - A sum in each worker. Rejected because a worker may die after main has returned some of its batches, and
-//!   because two workers may load one batch. The hashes travel with the batch, so that only the batch that main
-//!   returns counts.
+//!   because two workers may load one batch. Instead the hashes travel with the batch, so that only batches
+//!   that main returns count.
 //!
 //! [`Builder::digest_with`]: crate::Builder::digest_with
 
@@ -31,14 +31,17 @@ use crate::{collate::Row, tensor::DType};
 
 /// The digest of a set of samples, for example of an epoch: a number of 128 bits, and the number of samples.
 ///
-/// With the option [`digest`](crate::Builder::digest), [`EpochReport::digest`](crate::EpochReport::digest) is that
-/// of the epoch so far, and [`BatchInfo::digest`](crate::BatchInfo::digest) that of one batch. It depends only on
-/// the epoch, and on the index and content of each sample before collation: not on the number of workers, the
-/// batch size, or the order. The sum (`+`) of the digests of the parts of an epoch, such as the shares of ranks or
-/// the parts before and after a resume, is the digest of the whole.
+/// With the option [`digest`](crate::Builder::digest), [`EpochReport::digest`](crate::EpochReport::digest) is
+/// the digest of the epoch so far, and [`BatchInfo::digest`](crate::BatchInfo::digest) is the digest of one
+/// batch.
 ///
-/// It is the wrapping sum of one xxh3 hash per sample: it detects mistakes, not forgery. Its `Display` is the
-/// number as 32 hexadecimal digits.
+/// The digest depends on the number of the epoch, and on the index and content of each sample before
+/// collation. It does not depend on the number of workers, the batch size, or the order. The sum (`+`) of the
+/// digests of the parts of an epoch, such as the shares of ranks or the parts before and after a resume, is
+/// the digest of the epoch.
+///
+/// The number is the wrapping sum of one xxh3 hash per sample: it detects mistakes, not forgery. `Display`
+/// writes it as 32 hexadecimal digits.
 ///
 /// # Examples
 /// ```
@@ -105,7 +108,7 @@ impl fmt::Display for SampleDigest {
     }
 }
 
-// As a text, because some formats have no integers of 128 bits.
+// Written as text, because some formats have no integers of 128 bits.
 fn write_hex<S: Serializer>(sum: &u128, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{sum:032x}"))
 }
@@ -115,12 +118,13 @@ fn read_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error
 }
 
 /// Hashes the content of one sample, for the [`SampleDigest`]. An implementation of
-/// [`Sample::hash_content`](crate::Sample::hash_content) or the function of
-/// [`digest_with`](crate::Builder::digest_with) passes it all values that make two samples different.
+/// [`Sample::hash_content`](crate::Sample::hash_content), or the function given to
+/// [`digest_with`](crate::Builder::digest_with), adds all values by which two samples may differ.
 #[derive(Clone)]
 pub struct ContentHash(Xxh3);
 
-/// A sample of an iterable dataset by its shard and its position in the shard, or any other one by its index.
+/// Identifies a sample. For an iterable dataset, `shard` is the number of the shard among those of all ranks,
+/// and `index` is the position in the shard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SampleKey {
     pub(crate) epoch: u64,
@@ -142,7 +146,7 @@ impl ContentHash {
         self.0.digest128()
     }
 
-    /// Adds bytes, and their number.
+    /// Adds the number of the bytes, and the bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.update(&(bytes.len() as u64).to_le_bytes());
         self.0.update(bytes);
@@ -156,10 +160,10 @@ impl ContentHash {
         self.bytes(bytes);
     }
 
-    /// Adds any serde value. A `HashMap` has no fixed order, so a digest with one differs between runs: use a
-    /// `BTreeMap`.
+    /// Adds any serde value. The entries of a `HashMap` have no fixed order, so the digest of a value with
+    /// one differs between runs: use a `BTreeMap`.
     pub fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
-        // Hashing cannot fail. If the value's `Serialize` fails, the message is hashed instead of the content.
+        // Writing to a hash cannot fail. If the value's `Serialize` fails, the message is hashed too.
         if let Err(error) = codec::encode_into(HashWriter(&mut self.0), value) {
             self.bytes(error.to_string().as_bytes());
         }
@@ -193,7 +197,7 @@ impl fmt::Debug for ContentHash {
     }
 }
 
-/// Takes the content of each sample of a batch.
+/// Collects the hash of each sample of a batch.
 pub(crate) trait Hashes {
     fn add(&mut self, key: SampleKey, content: impl FnOnce(&mut ContentHash));
 }
@@ -206,8 +210,8 @@ impl Hashes for Vec<u128> {
     }
 }
 
-/// The [`Hashes`] of a loader without the option `digest`. A type of its own, so that such a loader does not even
-/// ask whether it has the option.
+/// The [`Hashes`] of a loader without the option `digest`. It is a separate type, so that such a loader does
+/// not check the option for each sample.
 pub(crate) struct NoHashes;
 
 impl Hashes for NoHashes {
@@ -307,7 +311,7 @@ mod tests {
                 SampleDigest::of(&samples.map(|(_, &hash)| hash).collect::<Vec<_>>())
             };
             prop_assert_eq!((0..4).map(part).sum::<SampleDigest>(), whole);
-            // A sample that comes twice shows, also if another one is missing.
+            // A doubled sample changes the digest, even if another sample is missing.
             let (lost, doubled) = (lost.index(hashes.len()), doubled.index(hashes.len()));
             let twice = whole + SampleDigest::of(&[hashes[doubled]]);
             prop_assert_ne!(twice.sum, whole.sum);
@@ -373,7 +377,7 @@ mod tests {
         let mut bad = Vec::new();
         bad.add(SampleKey { epoch: 0, shard: None, index: 9 }, |hash| 9u64.hash_content(hash));
         assert_eq!(loader(9, OnBadSample::Skip) + SampleDigest::of(&bad), whole);
-        // The sample that replaces it is there twice.
+        // The sample that replaces it counts twice.
         let replaced = loader(9, OnBadSample::Replace);
         assert_eq!(replaced.samples(), 10);
         assert_ne!(replaced, whole);
@@ -384,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_function_need_a_hash_and_items_do_not() {
+    fn samples_that_a_function_collates_need_digest_with_and_items_do_not() {
         let loader =
             || DataLoader::builder(Numbers(10)).collate(|numbers| Ok(numbers.len() as u64)).digest(true);
         let error = loader().build().unwrap_err();

@@ -69,7 +69,8 @@ macro_rules! formats {
                 }
             }
 
-            /// Returns the same config with [each URL as errors show it](crate::without_credentials), for printing.
+            /// Returns the config with each URL [as errors show it](crate::without_credentials), for
+            /// printing.
             #[must_use]
             pub fn without_credentials(mut self) -> Self {
                 for path in self.paths_mut() {
@@ -113,7 +114,7 @@ macro_rules! formats {
                 })
             }
 
-            /// Splits off the keys `images` and `audio`.
+            /// Returns the config without the keys `images` and `audio`, and the decoders that they describe.
             fn without_decoders(&self) -> Result<(Self, Vec<(String, FieldDecoder)>), DataError> {
                 let mut config = self.clone();
                 let decoders = match &mut config {
@@ -310,15 +311,15 @@ impl RecordConfig {
     pub fn of_extension(name: &Path, pattern: &Path) -> Option<Self> {
         let name = Location::new(name).file_name().to_ascii_lowercase();
         let ends = |extensions: &[&str]| extensions.iter().any(|extension| name.ends_with(extension));
-        let (start, compression) = Compression::split(&name);
+        let (stem, compression) = Compression::split(&name);
         let is_compressed = compression.is_some();
-        let starts_with = |extensions: &[&str]| extensions.iter().any(|extension| start.ends_with(extension));
+        let stem_ends = |extensions: &[&str]| extensions.iter().any(|extension| stem.ends_with(extension));
         match () {
-            () if starts_with(&[".jsonl", ".ndjson"]) => {
+            () if stem_ends(&[".jsonl", ".ndjson"]) => {
                 let options = crate::JsonLinesOptions::new(pattern);
                 Some(if is_compressed { Self::JsonLinesStream(options) } else { Self::JsonLines(options) })
             }
-            () if starts_with(&csv_files::EXTENSIONS) => {
+            () if stem_ends(&csv_files::EXTENSIONS) => {
                 let options = crate::CsvOptions::new(pattern);
                 Some(if is_compressed { Self::CsvStream(options) } else { Self::Csv(options) })
             }
@@ -370,10 +371,10 @@ fn entries(files: &Files) -> impl Iterator<Item = (PathBuf, u64)> {
     })
 }
 
-/// A map-style dataset of records, of any format, with its encoded fields decoded.
+/// A map-style dataset of records of any format, whose fields with images and audio are decoded.
 pub type RecordDataset = DecodedRecords<FormatDataset>;
 
-/// A stream of records, of any format, with its encoded fields decoded.
+/// A stream of records of any format, whose fields with images and audio are decoded.
 pub type RecordStream = DecodedRecords<FormatStream>;
 
 /// What a [`RecordConfig`] describes.
@@ -392,7 +393,7 @@ mod tests {
     use super::*;
     use crate::record::REFERENCES;
 
-    /// Returns how many of the 20 records of two batches are references to rows of decoded columns.
+    /// Loads two batches of 10 records. Returns how many of the records refer to rows of decoded columns.
     fn references(kind: &str, file: &str, keys: &str) -> usize {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/formats/fixtures");
         let config = format!(r#"{{"kind": "{kind}", "path": "{folder}/{file}"{keys}}}"#);

@@ -208,7 +208,8 @@ pub enum DataProblem {
         /// Name of the option that sets the limit.
         option: &'static str,
     },
-    /// The dataset may not keep what it has to keep.
+    /// The dataset has to keep more decoded data than its part of the loader's
+    /// [`memory_limit`](loader_core::Builder::memory_limit).
     #[error(transparent)]
     MemoryLimit(#[from] MemoryLimitReached),
     /// An option has a value that does not fit the files.

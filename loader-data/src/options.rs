@@ -23,11 +23,11 @@ pub(crate) struct SourceOptions {
     /// `None` for the options of the scope, see [`StoreOptions::scope`].
     #[serde(default)]
     pub(crate) store: Option<StoreOptions>,
-    /// The fields that have encoded images. `RecordConfig` decodes them, and those of `audio`.
+    /// The fields with encoded images. Only `RecordConfig` decodes these fields and those of `audio`.
     #[cfg(feature = "image-folder")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) images: BTreeMap<String, crate::ImageOptions>,
-    /// The fields that have encoded audio.
+    /// The fields with encoded audio.
     #[cfg(feature = "audio")]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) audio: BTreeMap<String, crate::AudioTransform>,
@@ -58,7 +58,7 @@ impl SourceOptions {
         }
         if let Some(option) = self.decoded_by() {
             let reason =
-                "a program decodes fields with `DecodedRecords`, or opens a `RecordConfig`".to_owned();
+                "only a `RecordConfig` decodes fields; in a program, use `DecodedRecords`".to_owned();
             return Err(self.error(DataProblem::InvalidOption { option, reason }));
         }
         match &self.store {
@@ -67,7 +67,8 @@ impl SourceOptions {
         }
     }
 
-    /// Lists the files as [`files`](Self::files) does, also those that are compressed.
+    /// Lists the files as [`files`](Self::files) does. Of a folder, also takes files with the extension of a
+    /// compression after one of `extensions`.
     #[cfg(any(feature = "csv", feature = "json-lines"))]
     pub(crate) fn stream_files(&self, extensions: &[&str]) -> Result<Files> {
         let extensions = crate::source::Compression::extensions(extensions);
@@ -82,7 +83,7 @@ impl SourceOptions {
         }
     }
 
-    /// Returns the name of an option that makes `RecordConfig` decode fields.
+    /// Returns the name of an option that needs `RecordConfig`, which decodes fields; `None` if none is set.
     fn decoded_by(&self) -> Option<&'static str> {
         #[cfg(feature = "image-folder")]
         if !self.images.is_empty() {
@@ -95,7 +96,7 @@ impl SourceOptions {
         None
     }
 
-    /// Removes the keys `images` and `audio`, and returns what they say.
+    /// Empties the options `images` and `audio`. Returns the decoders that they describe, by field.
     #[cfg(feature = "formats")]
     pub(crate) fn take_decoders(&mut self) -> Result<Vec<(String, FieldDecoder)>> {
         let (images, audio) = (std::mem::take(&mut self.images), std::mem::take(&mut self.audio));
@@ -110,7 +111,7 @@ impl SourceOptions {
         for (name, transform) in audio {
             transform.validate().map_err(|problem| failed("audio", &name, &problem))?;
             if decoders.iter().any(|(image, _)| *image == name) {
-                return Err(failed("audio", &name, &"is one of the `images` too; remove one of them"));
+                return Err(failed("audio", &name, &"`images` has this field too; remove one of the two"));
             }
             decoders.push((name, transform.into()));
         }

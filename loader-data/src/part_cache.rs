@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use loader_core::{DatasetMemory, MemoryReservation};
 
-/// Decoded parts of files by their index, those used last first.
+/// Decoded parts of files by index, the most recently used first.
 #[derive(Debug)]
 pub(crate) struct PartCache<T>(VecDeque<(usize, Arc<T>, MemoryReservation)>);
 
@@ -24,8 +24,10 @@ impl<T> PartCache<T> {
         Some(part)
     }
 
-    /// Reserves `bytes` from `memory`, and drops parts if they would otherwise have more than `limit` bytes together,
-    /// or `memory` would refuse. `None` if it refuses even then. Drops nothing if `bytes` can never fit.
+    /// Reserves `bytes` from `memory` for another part. Drops the least recently used parts until all parts
+    /// together have at most `limit` bytes and `memory` grants the reservation. Returns `None` if `memory`
+    /// refuses even without any part. If `bytes` alone exceeds one of the limits, returns `None` and drops
+    /// nothing.
     pub(crate) fn make_room(
         &mut self,
         bytes: u64,
@@ -45,8 +47,8 @@ impl<T> PartCache<T> {
         }
     }
 
-    /// Adds part `index`, which has the bytes `reserved`, and drops others if they have more than `limit` bytes
-    /// together.
+    /// Adds part `index`, whose bytes are `reserved`. Drops the least recently used parts while all parts
+    /// together have more than `limit` bytes.
     pub(crate) fn insert(&mut self, index: usize, part: &Arc<T>, reserved: MemoryReservation, limit: u64) {
         self.0.push_front((index, Arc::clone(part), reserved));
         while self.bytes() > limit {
@@ -54,7 +56,7 @@ impl<T> PartCache<T> {
         }
     }
 
-    /// Number of bytes of the parts.
+    /// Returns the number of bytes of all parts.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.iter().map(|(.., reserved)| reserved.bytes()).sum()
     }
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_used_last_stay_within_the_limit() {
+    fn the_least_recently_used_part_is_dropped() {
         let cx = SampleContext::new(0);
         let mut cache = PartCache::default();
         for part in 0..4 {

@@ -211,7 +211,8 @@ fn list<T>(
     }
 }
 
-/// Replaces line breaks by spaces, and escapes other control characters: a terminal would obey those of a value.
+/// Replaces line breaks by spaces, and escapes other control characters, because a terminal would obey those
+/// in a value.
 fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {

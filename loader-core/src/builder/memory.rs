@@ -2,9 +2,9 @@
 
 use std::{fs, path::Path};
 
-/// The default of `memory_limit`: half of the memory that this process may use, as the kernel's
-/// default for a tmpfs. That is the machine's memory, or the limit of the process's control group if that is
-/// lower.
+/// Returns the default of `memory_limit` in bytes: half of the memory that this process may use, as in the
+/// kernel's default for a tmpfs. The process may use the machine's memory, or the limit of its control group
+/// if that is lower.
 pub(super) fn default_limit() -> u64 {
     /// In bytes, if neither is known.
     const FALLBACK: u64 = 1 << 32;

@@ -264,15 +264,17 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets how many bytes of data the loader may hold in all of its processes together, at least 131,072:
-    /// shared memory for batches, of which [`shared_memory_limit`](Self::shared_memory_limit) may be used, and
-    /// what datasets keep, such as decoded row groups and caches ([`DatasetMemory`](crate::DatasetMemory)),
-    /// which may have the rest. By default, it is half of the memory that the process may use: the machine's, or
-    /// its control group's limit if that is lower; or, if `shared_memory_limit` is set, that limit and a quarter
-    /// of that memory.
+    /// Sets the max bytes of data that the loader may hold in all of its processes together, at least
+    /// 131,072. [`shared_memory_limit`](Self::shared_memory_limit) is the part for batches in shared memory.
+    /// The rest is for what datasets keep, such as decoded row groups and caches; see
+    /// [`DatasetMemory`](crate::DatasetMemory).
     ///
-    /// The limit does not bound memory that the loader does not know of, such as the program code of the workers
-    /// and what a dataset needs while it loads a sample; see
+    /// The default is half of the memory that the process may use: the machine's memory, or the limit of the
+    /// process's control group if that is lower. If only `shared_memory_limit` is set, the default is that
+    /// limit plus a quarter of the memory that the process may use.
+    ///
+    /// The limit does not bound memory that the loader does not count, such as the program code of the
+    /// workers and what a dataset needs while it loads a sample; see
     /// [`worker_memory_limit`](Self::worker_memory_limit).
     #[must_use]
     pub fn memory_limit(mut self, bytes: u64) -> Self {
@@ -280,9 +282,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the max bytes of shared memory for batches, at least 65,536. All iterators of the loader share
-    /// it, and batches that the program holds count. By default, it is half of
-    /// [`memory_limit`](Self::memory_limit).
+    /// Sets the max bytes of shared memory for batches, at least 65,536 and below
+    /// [`memory_limit`](Self::memory_limit). The default is half of `memory_limit`. All iterators of the
+    /// loader share it, and batches that the program holds count.
     #[must_use]
     pub fn shared_memory_limit(mut self, bytes: u64) -> Self {
         self.settings.options.shared_memory_limit = Some(bytes);
@@ -324,10 +326,12 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets whether the loader digests the samples of each epoch; false by default.
-    /// [`SampleDigest`](crate::SampleDigest) says what for, and
-    /// [`EpochReport::digest`](crate::EpochReport::digest) is the result. Without batches, the content of a sample
-    /// is its converted item. Samples that a function collates need [`digest_with`](Self::digest_with).
+    /// Sets whether the loader digests the samples of each epoch, to compare runs; false by default. See
+    /// [`SampleDigest`](crate::SampleDigest). [`EpochReport::digest`](crate::EpochReport::digest) is the
+    /// result.
+    ///
+    /// Samples that a function collates need [`digest_with`](Self::digest_with). With
+    /// [`unbatched`](Self::unbatched), the loader hashes the converted item in place of the sample.
     #[must_use]
     pub fn digest(mut self, digest: bool) -> Self {
         self.settings.options.digest = Some(digest);
@@ -335,8 +339,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets [`digest`](Self::digest) to true for samples that a function collates; call it after
-    /// [`collate`](Self::collate). `hash` runs in the workers, before collation. It must pass everything of a sample
-    /// that the digest is to show, and must not capture anything.
+    /// [`collate`](Self::collate). `hash` runs where the samples are loaded, before collation. It must pass
+    /// to [`ContentHash`] all values by which two samples may differ, and it must not capture anything.
     ///
     /// # Examples
     /// ```

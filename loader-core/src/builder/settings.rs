@@ -41,12 +41,12 @@ pub(super) struct Settings {
     pub(super) warn: Warn,
 }
 
-/// How many bytes of data a loader may hold.
+/// Max number of bytes of data that a loader may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// In shared memory for batches.
+    /// Of batches in shared memory.
     pub(super) slots: u64,
-    /// By the dataset, in all workers together.
+    /// Of what the dataset keeps, in all processes together.
     pub(super) datasets: u64,
 }
 
@@ -66,10 +66,11 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Divides `memory_limit`.
+    /// Divides `memory_limit` into the part of the slots and the part of the dataset.
     ///
     /// # Errors
-    /// Returns an error if it or `shared_memory_limit` is too small, or if nothing is left for the datasets.
+    /// Returns an error if `memory_limit` or `shared_memory_limit` is too small, or if nothing is left for
+    /// the dataset.
     pub(super) fn memory(&self) -> Result<Memory, Error> {
         const MIN: u64 = FIRST_LEN as u64;
         let LoaderOptions { memory_limit, shared_memory_limit, .. } = self.options;
@@ -314,10 +315,10 @@ mod tests {
             let options = LoaderOptions { memory_limit, shared_memory_limit, ..LoaderOptions::default() };
             Settings { options, ..Settings::default() }.memory().map_err(|error| error.to_string())
         };
-        let of_machine = memory::default_limit() / 2;
+        let quarter = memory::default_limit() / 2; // a quarter of the memory that the process may use
         let memory = |slots, datasets| Ok(Memory { slots, datasets });
-        assert_eq!(divided(None, None), memory(of_machine, of_machine));
-        assert_eq!(divided(None, Some(1 << 50)), memory(1 << 50, of_machine));
+        assert_eq!(divided(None, None), memory(quarter, quarter));
+        assert_eq!(divided(None, Some(1 << 50)), memory(1 << 50, quarter));
         assert_eq!(divided(Some(1 << 20), None), memory(1 << 19, 1 << 19));
         assert_eq!(divided(Some(1 << 20), Some(1 << 18)), memory(1 << 18, 3 << 18));
         for (limit, slots, refused) in [

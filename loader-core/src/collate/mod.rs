@@ -75,8 +75,8 @@ pub trait Sample: Sized + Send + 'static {
     /// Starts a batch of at most `samples` samples.
     fn stack(samples: usize) -> Self::Stack;
 
-    /// Adds the content of the sample to the hash for the digest of its epoch. Called only with the option
-    /// [`digest`](crate::Builder::digest).
+    /// Adds the content of the sample to `hash`, for the [`SampleDigest`](crate::SampleDigest) of the epoch.
+    /// The loader calls it only with the option [`digest`](crate::Builder::digest).
     fn hash_content(&self, hash: &mut ContentHash);
 }
 
@@ -220,14 +220,14 @@ pub trait Collate<S>: Serialize + DeserializeOwned + Send + Sync + 'static {
     #[doc(hidden)]
     const BY_TYPE: bool = false;
 
-    /// True if [`hash_content`](Self::hash_content) hashes samples.
+    /// True if [`hash_content`](Self::hash_content) is implemented. If it is false, the default adds nothing.
     #[doc(hidden)]
     const HASHES_SAMPLES: bool = false;
 
     /// Starts a batch of at most `samples` samples.
     fn stack(&self, samples: usize) -> Self::Stack;
 
-    /// Adds the content of a sample to the hash for the digest of its epoch.
+    /// Adds the content of a sample to `hash`, for the digest of the epoch.
     #[doc(hidden)]
     fn hash_content(&self, sample: &S, hash: &mut ContentHash) {
         let _ = (sample, hash);

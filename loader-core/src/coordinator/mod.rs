@@ -272,7 +272,7 @@ impl Coordinator {
         self.leasing.slots()
     }
 
-    /// True if a batch comes with the hashes of its samples.
+    /// True if workers send the hashes of the samples with each batch: with the option `digest`.
     pub(crate) fn has_hashes(&self) -> bool {
         self.options.fetch.digest
     }

@@ -376,7 +376,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         hook: &impl WorkerInit,
     ) -> Result<Self, Failure> {
         let Iterable { mut dataset, layout, snapshot_every, options, memory } = iterable;
-        // What a dataset keeps in `setup` belongs to no shard.
+        // What a dataset keeps in `setup` belongs to no shard, so it has no limit.
         set_up(|cx| dataset.setup(cx), seed, worker.as_ref(), DatasetMemory::default(), hook)?;
         let dataset = Arc::new(dataset);
         Ok(Self { dataset, layout, snapshot_every, options, memory, collate, seed, worker })
@@ -419,7 +419,7 @@ impl<O: OpenShard, C: Collate<O::Sample>> ShardFetcher<O, C> {
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // The arguments of `batch`, `at`, and `hashes`.
+    #[allow(clippy::too_many_arguments)] // It has those of `batch`, and `at` and `hashes`.
     fn load(
         &self,
         cursors: &mut Cursors<O::Sample>,

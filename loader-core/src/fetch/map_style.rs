@@ -220,8 +220,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Fetcher<D, C> {
         result
     }
 
-    /// Loads the sample for `position` in the batch, or another one that replaces it if it is bad. Returns the
-    /// sample with its index, or `None` if the batch leaves the position out.
+    /// Loads the sample for `position` in the batch, or one that replaces it if it is bad. Returns the index
+    /// of the loaded sample and the sample, or `None` if the batch leaves the position out.
     fn get_good(
         &self,
         position: usize,

@@ -52,8 +52,8 @@ pub trait DatasetKind: Serialize + DeserializeOwned + Send + Sync + 'static {
     #[doc(hidden)]
     fn fingerprint(&self) -> String;
 
-    /// Sets what workers need to know of the loader's options, and how many bytes the dataset may keep in each worker
-    /// or, if it is iterable, in each shard.
+    /// Sets the loader's options that workers need, and the number of bytes that the dataset may keep: in
+    /// each worker if it is map-style, in each shard if it is iterable.
     #[doc(hidden)]
     fn set_options(&mut self, options: FetchOptions, memory: u64);
 
@@ -81,7 +81,7 @@ pub struct FetchOptions {
     pub(crate) digest: bool,
 }
 
-/// A batch, and the hash of each of its samples with the option `digest`.
+/// A batch, and the hashes of its samples; `None` without the option `digest`.
 pub(crate) type Hashed<B> = (Option<Vec<u128>>, B);
 
 /// Receives the progress of a batch. In a worker, this is the control page.
@@ -203,7 +203,8 @@ pub trait EncodeBatch {
     fn encode(&self, arena: &mut Arena) -> Result<Encoded, EncodeError>;
 }
 
-/// Boxes a batch for the worker's loop. The hashes of its samples, if there are any, precede it in the encoding.
+/// Boxes a batch for the worker's loop. The hashes of its samples, if there are any, precede it in the
+/// encoding.
 fn boxed<B: Batch>((hashes, batch): Hashed<B>) -> Box<dyn EncodeBatch> {
     match hashes {
         Some(hashes) => Box::new((hashes, batch)),
@@ -337,8 +338,8 @@ fn push<S, C: Collate<S>>(
     pushed.map_err(collate_error)
 }
 
-/// Finishes a batch. Without batches, the item is hashed in place of the sample: a type that is converted may have
-/// no [`Sample::hash_content`](crate::Sample::hash_content).
+/// Finishes a batch. With `unbatched`, also adds the hash of the converted item to `hashes`: [`push`] has not
+/// hashed the sample, whose type may not implement [`Sample`](crate::Sample).
 fn finish<S, C: Collate<S>>(
     stack: C::Stack,
     arena: &mut Arena,

@@ -53,7 +53,7 @@ pub struct Iter<B> {
     has_too_many_bad_samples: bool,
 }
 
-/// The loader's options that concern main while it iterates.
+/// The loader's options that main needs while it iterates.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IterOptions {
     /// Maximum number of bad samples in the epoch.

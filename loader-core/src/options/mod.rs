@@ -190,15 +190,16 @@ options! {
         pin_memory: bool = false => {
             help: "Load batches into page-locked memory, for a GPU; needs the feature `cuda`",
         },
-        /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the loader
-        /// together, at least 131,072; by default half of the memory that the process may use.
+        /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the
+        /// loader together, at least 131,072; by default half of the memory that the process may use.
         memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 131,072",
-            help: "Maximum bytes of batches in shared memory and of what datasets keep, in all workers together",
+            help: "Maximum bytes of batches in shared memory and of what datasets keep, in all processes together",
             default_note: "half of the memory that this process may use",
         },
-        /// Maximum bytes of shared memory for batches, at least 65,536; by default half of `memory_limit`.
+        /// Maximum bytes of shared memory for batches, at least 65,536 and below `memory_limit`; by default
+        /// half of `memory_limit`.
         shared_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 65,536; below `memory_limit`",
@@ -228,9 +229,10 @@ options! {
             bounds: "0 or more",
             help: "Maximum number of samples that may be skipped or replaced in an epoch",
         },
-        /// True to digest the samples of each epoch, see [`SampleDigest`](crate::SampleDigest); false by default.
+        /// True to digest the samples of each epoch; false by default. See
+        /// [`SampleDigest`](crate::SampleDigest).
         digest: bool = false => {
-            help: "Digest the samples of each epoch, to compare it with other runs or with the sum of its parts",
+            help: "Digest the samples of each epoch, to compare runs, or the parts of an epoch with the whole",
         },
         /// Maximum time for one sample; zero, the default, is no limit. A sample that takes longer is bad,
         /// and its worker is replaced. Needs workers.
@@ -286,10 +288,9 @@ impl LoaderOptions {
     /// Returns the options that a loader built from these uses: defaults are filled in, and
     /// [`NumWorkers::Auto`] becomes a number.
     ///
-    /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults depend on
-    /// the machine.
-    /// Without workers, options that need workers stay `None`. So do options that have no default value:
-    /// `rank`, `world_size`, `shards` and `worker_memory_limit`.
+    /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults
+    /// depend on the machine. Without workers, options that need workers stay `None`. So do options that have
+    /// no default value: `rank`, `world_size`, `shards` and `worker_memory_limit`.
     #[must_use]
     pub fn resolved(mut self) -> Self {
         let workers = self.num_workers.unwrap_or_else(default::num_workers).resolve();

@@ -25,8 +25,8 @@ pub trait BatchSampler: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Number of indices at the end of the last batch of `epoch` that other ranks have too; see
-    /// [`Sampler::repeated`].
+    /// Number of indices at the end of the last batch of `epoch` that repeat those of other ranks; 0 by
+    /// default. Must not exceed the length of that batch. See [`Sampler::repeated`].
     fn repeated(&self, epoch: Epoch) -> usize {
         let _ = epoch;
         0

@@ -80,7 +80,7 @@ impl Sampler for DistributedSampler {
 
     fn repeated(&self, _epoch: Epoch) -> usize {
         let positions = Sampler::len(self) * self.world_size;
-        // Fewer indices are repeated than there are processes, so each process has at most one of them.
+        // All ranks together repeat fewer indices than there are ranks, so each rank repeats at most one.
         usize::from(positions > self.len && positions - self.world_size + self.rank >= self.len)
     }
 

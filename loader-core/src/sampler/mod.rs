@@ -161,8 +161,9 @@ pub trait Sampler: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Number of indices at the end of `epoch` that other ranks have too, so that all ranks have equally many; 0
-    /// by default. The [`digest`](crate::Builder::digest) of the epoch leaves these samples out.
+    /// Number of indices at the end of `epoch` that repeat those of other ranks, so that all ranks have
+    /// equally many; 0 by default. Must not exceed the length of the last batch. The
+    /// [`digest`](crate::Builder::digest) of the epoch leaves these samples out.
     fn repeated(&self, epoch: Epoch) -> usize {
         let _ = epoch;
         0

@@ -133,7 +133,7 @@ impl<R> Arrow<R> {
         self.table.columns().iter().map(|(name, kind)| (name.clone(), kind.to_string())).collect()
     }
 
-    /// Opens a record batch, or returns it from the cache, whose bytes are reserved from `memory`.
+    /// Opens a record batch, or returns it from the cache. The cache reserves its bytes from `memory`.
     fn body(&self, batch: &Entry, memory: &DatasetMemory) -> Result<Arc<Body>> {
         if !self.table.is_compressed(batch) {
             return self.table.body(batch, false).map(Arc::new);

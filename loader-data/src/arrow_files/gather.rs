@@ -1,4 +1,4 @@
-//! Arrays of some rows of a record batch, with the types of `plain`.
+//! Arrays of some rows of a record batch. Their types are those of the module `plain`.
 
 use std::{iter, ops::Range, sync::Arc};
 

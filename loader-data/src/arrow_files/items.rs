@@ -1,4 +1,4 @@
-//! The items of the lists that are gathered.
+//! The items of gathered lists.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use arrow_buffer::Buffer;
 
 /// The items of lists, and the offsets of the lists in an array that has only these items.
 pub(super) struct Items {
-    /// The offsets.
+    /// The offsets, which begin with 0.
     pub(super) ends: Vec<i32>,
     ranges: Vec<Range<u64>>,
 }
@@ -18,7 +18,7 @@ impl Default for Items {
 }
 
 impl Items {
-    /// Adds a list; `None` if it has a negative length, or an array cannot have so many items.
+    /// Adds a list. Returns `None` if its length is negative, or if one array cannot hold all items.
     pub(super) fn push(&mut self, items: Range<u64>) -> Option<()> {
         let len = i32::try_from(items.end.checked_sub(items.start)?).ok()?;
         self.ends.push(self.ends.last()?.checked_add(len)?);
@@ -30,12 +30,13 @@ impl Items {
         Some(())
     }
 
+    /// Returns the offsets, and the ranges of the items.
     pub(super) fn finish(self) -> (Buffer, Vec<Range<u64>>) {
         (Buffer::from_vec(self.ends), self.ranges)
     }
 }
 
-/// Number of rows, or of items.
+/// Returns the number of rows or items in these ranges.
 pub(super) fn total(rows: &[Range<u64>]) -> u64 {
     rows.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add)
 }

@@ -1,4 +1,4 @@
-//! The types of gathered arrays: one for each kind of text, bytes and list, and no dictionaries.
+//! The types of gathered arrays: one type each for texts, bytes and lists, and no dictionaries.
 
 use std::{ops::Range, sync::Arc};
 
@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field, FieldRef};
 
 use super::items::total;
 
-/// Begins an array of type `data_type` with one value for each of `rows`.
+/// Starts an array of type `data_type` with one value for each of `rows`.
 pub(super) fn builder(
     data_type: DataType,
     rows: &[Range<u64>],
@@ -18,7 +18,7 @@ pub(super) fn builder(
     ArrayData::builder(data_type).len(total(rows) as usize).nulls(nulls)
 }
 
-/// Number of bytes of a value.
+/// Returns the number of bytes of a value; 0 if the type has no fixed width.
 pub(super) fn width(data_type: &DataType) -> u64 {
     match data_type {
         DataType::FixedSizeBinary(width) => u64::try_from(*width).unwrap_or(0),
@@ -38,8 +38,8 @@ pub(super) fn text_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// Returns `field` with the type of `array`. It may have nulls, because the rows of records and lists that are null
-/// have some.
+/// Returns `field` with the type of `array`. The field is nullable, because the fields of a null record or
+/// list are null.
 pub(super) fn plain_field(field: &Field, array: &ArrayRef) -> FieldRef {
     Arc::new(Field::new(field.name(), array.data_type().clone(), true))
 }

@@ -126,7 +126,7 @@ struct Rows<'a, R> {
     table: &'a Table,
     samples: Samples,
     position: u64,
-    /// The record batches that have not been begun, each with its first row to be read.
+    /// The record batches that are not begun, each with the first row to read.
     later: VecDeque<(usize, usize)>,
     current: Option<Current>,
     sample: PhantomData<fn() -> R>,

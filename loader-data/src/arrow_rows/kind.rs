@@ -109,13 +109,13 @@ impl fmt::Display for Kind {
 /// Columns with their names.
 type NamedKinds = Vec<(String, Kind)>;
 
-/// Returns the columns of `schema` that `fields` select, in the order of the record, and the position of each in
-/// `schema`. `expected` are those of the first file, if the file is another one. `format` is the name of the format in
-/// errors.
+/// Returns the columns of `schema` that `fields` select, in the order of the record, and the position of each
+/// in `schema`. For each file but the first, `expected` has the columns of the first file. Errors name
+/// `format`.
 ///
 /// # Errors
-/// Returns an error if a selected column does not exist, shares its name with another column, has an unsupported
-/// type, or differs from the columns of the first file.
+/// Returns an error if a selected column does not exist, shares its name with another column, has an
+/// unsupported type, or differs from the columns of the first file.
 pub(crate) fn select_columns(
     format: &'static str,
     schema: &Schema,

@@ -12,8 +12,8 @@ pub(crate) use batch::{Batch, Samples};
 pub(crate) use cells::Cells;
 pub(crate) use kind::{Kind, select_columns};
 
-/// Leaves out the first `position` rows of `groups`, of which each has as many rows as `rows` says. Returns the other
-/// groups, each with its first row to be read.
+/// Skips the first `position` rows of `groups`. `rows` returns the number of rows of a group. Returns the
+/// groups that have rows left, each with the first row to read.
 pub(crate) fn remaining(
     groups: impl Iterator<Item = usize>,
     mut position: u64,

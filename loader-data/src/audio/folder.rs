@@ -141,7 +141,7 @@ impl AudioFolderOptions {
         }
     }
 
-    /// Returns nothing: a sample has no encoded fields.
+    /// Returns an empty list, because a sample has no encoded fields.
     #[cfg(feature = "formats")]
     pub(crate) fn take_decoders(&self) -> Result<Vec<(String, crate::FieldDecoder)>> {
         Ok(Vec::new())

@@ -65,8 +65,8 @@ impl Csv<Record> {
     /// with `.csv` or `.tsv`, ordered by path), or a name with braces and wildcards, such as `data/train-{00..31}.csv`.
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such file, a file cannot be read or has no header, the headers of two files
-    /// differ, or two columns have the same name. Rows are not checked.
+    /// Returns [`DataError`] if there is no such file, a file cannot be read or has no header, the headers of
+    /// two files differ, or two columns have the same name. Rows are not checked.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {
         CsvOptions::new(pattern).open()
     }

@@ -29,7 +29,7 @@ format_options! {
         #[serde(flatten)]
         fields: FieldOptions = FieldOptions::new(),
         /// Sets the character between fields, which must be ASCII. The default is a tab if the name of the first file
-        /// ends with `.tsv`, also before `.gz` or `.zst`, otherwise a comma.
+        /// ends with `.tsv`, `.tsv.gz` or `.tsv.zst`, otherwise a comma.
         delimiter: Option<char> = None,
         /// Sets whether a field that begins with `"` ends at the next `"`, so that it may have delimiters and line
         /// breaks. The default is true.

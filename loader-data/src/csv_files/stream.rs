@@ -11,8 +11,9 @@ use crate::{
     record::Record,
 };
 
-/// The rows of CSV or TSV files, read from the beginning to the end, without an index. Files that end with `.gz`
-/// (gzip) or `.zst` (Zstandard) are decompressed. A sample is that of [`Csv`](crate::Csv), which tells what is read and which types columns have.
+/// The rows of CSV or TSV files, read from the beginning to the end, without an index. Files that end with
+/// `.gz` (gzip) or `.zst` (Zstandard) are decompressed. Syntax, samples and types of columns are those of
+/// [`Csv`](crate::Csv).
 ///
 /// # Shards
 /// File `i` belongs to shard `i % n`, because only reading a file from its beginning tells where its records begin. To
@@ -52,8 +53,9 @@ pub struct CsvStream<R = Record> {
 }
 
 impl CsvStream<Record> {
-    /// Opens the files that `pattern` stands for, as [`Csv::open`](crate::Csv::open) does. Of a folder, it also takes
-    /// files with `.gz` or `.zst` after the extension. Reads the header of each file, and the first 1000 rows.
+    /// Opens the files that `pattern` stands for, as [`Csv::open`](crate::Csv::open) does. Of a folder, it
+    /// also takes files with `.gz` or `.zst` after the extension. Reads the header of each file, and the
+    /// first 1000 rows.
     ///
     /// # Errors
     /// As for [`Csv::open`](crate::Csv::open).

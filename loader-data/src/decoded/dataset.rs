@@ -10,16 +10,16 @@ use crate::{
     record::Record,
 };
 
-/// The records of a dataset, of any format, some of whose fields are encoded images or audio: these become tensors, see
-/// [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
+/// The records of a dataset of any format, with fields that are encoded images or audio decoded to tensors;
+/// see [`FieldDecoder`]. It is map-style if `D` is, and iterable if `D` is.
 ///
-/// Random transforms draw from the sample's own generator, one field after the other, so that the samples are the same
-/// with any number of workers. To shuffle a stream in a buffer, give the shuffled stream as `D`: the buffer then holds
-/// encoded files.
+/// Random transforms draw from the sample's own generator, one field after the other, so the samples are the
+/// same with any number of workers. To shuffle a stream in a buffer, give the shuffled stream as `D`: the
+/// buffer then holds encoded files.
 ///
 /// # Errors
-/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the file if the
-/// record has it, and the index of the record.
+/// If a field cannot be decoded, its sample fails with a [`DataError`] that names the field, the path of the
+/// file if the record has it, and the index of the record.
 ///
 /// # Examples
 /// ```
@@ -41,8 +41,9 @@ pub struct DecodedRecords<D> {
 }
 
 impl<D> DecodedRecords<D> {
-    /// Decodes fields of the records of `dataset`: each with an [`ImageColumn`](crate::ImageColumn), an
-    /// [`AudioTransform`](crate::AudioTransform) or a [`FieldDecoder`].
+    /// Decodes fields of the records of `dataset`. `decoders` are pairs of a field's name and its decoder: an
+    /// [`ImageColumn`](crate::ImageColumn), an [`AudioTransform`](crate::AudioTransform) or a
+    /// [`FieldDecoder`].
     pub fn new<N: Into<String>, F: Into<FieldDecoder>>(
         dataset: D,
         decoders: impl IntoIterator<Item = (N, F)>,
@@ -51,7 +52,8 @@ impl<D> DecodedRecords<D> {
         Self { dataset, decoders }
     }
 
-    /// Returns the inner dataset, which may refer to decoded data of many samples if no field is decoded.
+    /// Returns the inner dataset. If no field is decoded, its records go to collation unchanged, so it may
+    /// return records that refer to rows of decoded columns.
     fn inner(&self, cx: &mut SampleContext) -> &D
     where
         D: 'static,
@@ -62,7 +64,7 @@ impl<D> DecodedRecords<D> {
         &self.dataset
     }
 
-    /// Decodes the fields of `record`, which has the given index.
+    /// Decodes the fields of `record`. `index` is for errors.
     fn decode(&self, mut record: Record, index: u64, rng: &mut ChaCha8Rng) -> Result<Record> {
         for (name, decoder) in &self.decoders {
             let decoded = match record.get(name) {
@@ -89,7 +91,7 @@ impl<D> DecodedRecords<D> {
         })
     }
 
-    /// Draws the seed of the samples of a shard. Without decoders nothing is drawn.
+    /// Draws the seed of the samples of a shard. Draws nothing without decoders.
     fn seed(&self, cx: &mut SampleContext) -> [u8; 32] {
         let mut seed = [0; 32];
         if !self.decoders.is_empty() {
@@ -128,7 +130,8 @@ impl<D: Dataset<Sample = Record>> Dataset for DecodedRecords<D> {
         self.dataset.setup(cx)
     }
 
-    /// Returns the fingerprint of the inner dataset: decoding does not change which samples there are.
+    /// Returns the fingerprint of the inner dataset, because decoding does not change the number or order of
+    /// samples.
     fn fingerprint(&self) -> String {
         self.dataset.fingerprint()
     }

@@ -1,4 +1,4 @@
-//! Decodes one value.
+//! Decodes the value of one field.
 
 use std::borrow::Cow;
 
@@ -15,17 +15,17 @@ use crate::{
     record::{Record, Value},
 };
 
-/// How an encoded field of a record becomes a tensor.
+/// Decodes an encoded field of a record to a tensor.
 ///
-/// The field is bytes, a text in base64, or a record with the field `bytes`, as in the columns of Hugging Face's
-/// `datasets` (`{bytes, path}`).
+/// The field is bytes, a text in base64, or a record with the field `bytes`, as in the columns of Hugging
+/// Face's `datasets` (`{bytes, path}`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FieldDecoder {
-    /// An image. The tensor has the shape `[3, height, width]`.
+    /// Decodes an image, to a tensor of shape `[3, height, width]`.
     #[cfg(feature = "image-folder")]
     Image(ImageColumn),
-    /// Audio. The tensor has the shape `[channels, frames]`.
+    /// Decodes audio, to a tensor of `f32` of shape `[channels, frames]`.
     #[cfg(feature = "audio")]
     Audio(AudioTransform),
 }
@@ -45,7 +45,7 @@ impl From<AudioTransform> for FieldDecoder {
 }
 
 impl FieldDecoder {
-    /// Name of what is decoded, for errors.
+    /// Returns the name of what is decoded, for errors.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             #[cfg(feature = "image-folder")]

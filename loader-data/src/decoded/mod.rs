@@ -1,5 +1,5 @@
-//! Records with encoded fields, such as images and audio: `decoder` decodes one value, and `dataset` applies that to
-//! the records of any dataset.
+//! Records with fields that are encoded images or audio: `decoder` decodes one value, and `dataset` decodes
+//! the fields of the records of any dataset.
 
 mod dataset;
 mod decoder;

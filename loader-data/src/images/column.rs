@@ -9,7 +9,7 @@ use crate::{
     record::Value,
 };
 
-/// What becomes of an encoded image: a tensor of shape `[3, height, width]`, to which a [`Transform`] was applied. It is a
+/// Decodes an image and applies a [`Transform`], to a tensor of shape `[3, height, width]`. It converts into a
 /// [`FieldDecoder`](crate::FieldDecoder).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ImageColumn {

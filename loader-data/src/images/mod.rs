@@ -1,5 +1,5 @@
-//! Images in records: `column` decodes one image, `options` describes that in a config, and `table` reads the files that
-//! the rows of a table name.
+//! Images in records: `column` decodes one image, `options` are the options of `column` in a config, and
+//! `table` reads the image files that the rows of a table name.
 
 mod column;
 mod options;

@@ -29,18 +29,20 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 /// A folder of images with a table of their labels, captions or boxes: the layout `imagefolder` of Hugging Face's
 /// `datasets`, with `metadata.csv`, `metadata.jsonl` or `metadata.parquet`.
 ///
-/// The field `file_name` of each row names an image, relative to the folder of the table. A sample is a [`Record`]: the
-/// fields of the row, and the field `image`, a record of the encoded `bytes` and the `path` of the file.
-/// [`DecodedRecords`](crate::DecodedRecords) decodes it. Splits are folders: open `data/train` and `data/test`.
+/// The field `file_name` of each row names an image, relative to the folder of the table. A sample is a
+/// [`Record`]: the fields of the row, and the field `image`, a record of the encoded `bytes` and the `path`
+/// of the file. [`DecodedRecords`](crate::DecodedRecords) decodes it. Splits are folders: open `data/train`
+/// and `data/test`.
 ///
-/// A table in a folder above the images may name files in its sub-folders, but a name that is absolute or has `..` in it
-/// is an error of its sample.
+/// A name may have sub-folders. A name that is absolute or has `..` in it is an error of its sample.
 ///
 /// # On a server
-/// The table may be at a URL, and the images are then next to it on the server. Images are not listed when the table is
-/// opened: a worker asks for the size and version of an image, and then for its bytes, for up to 16 images of a batch at
-/// the same time. In the URLs of an HTTP server, names are escaped, and have no query: a signed URL of a table is not
-/// valid for its images.
+/// The table may be at a URL; the names of images are then relative to the folder of this URL. Images are not
+/// listed when the table is opened: when a worker loads an image, it asks for the size and version, and then
+/// for the bytes. It loads up to 16 images of a batch at the same time.
+///
+/// In the URLs of images on an HTTP server, names are escaped. These URLs have no query, so a signature in
+/// the URL of the table does not sign the images.
 ///
 /// # Examples
 /// ```
@@ -63,7 +65,7 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 pub struct ImageTable {
     // Boxed, because the enum of all formats would be much larger otherwise.
     rows: Box<Rows>,
-    /// The table, alone.
+    /// The file of the table.
     table: Files,
     folder: Location,
     fields: FieldOptions,
@@ -105,12 +107,13 @@ impl Rows {
 }
 
 impl ImageTable {
-    /// Opens the table at `path`, or the one in the folder at `path`. The URL of a folder ends with `/`. Reads the table,
-    /// and none of the images. The columns of a CSV have the types that [`Csv`] finds, and `file_name` is always text.
+    /// Opens the table at `path`, or the only table in the folder at `path`. The URL of a folder ends with
+    /// `/`. Reads no images. The columns of a CSV table have the types that [`Csv`] finds, but `file_name` is
+    /// always text.
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such table or it cannot be read, if the folder has several, or if a CSV has
-    /// no column `file_name`. Which images exist is not checked.
+    /// Returns [`DataError`] if there is no table or it cannot be read, if the folder has several tables, or
+    /// if a CSV table has no column `file_name`. Does not check whether the images exist.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         ImageTableOptions::new(path).open()
     }
@@ -184,7 +187,8 @@ impl ImageTableOptions {
         self.source.store.clone().unwrap_or_else(StoreOptions::current)
     }
 
-    /// Returns the only table in `folder`. It asks for each name, because an HTTP server has no lists of files.
+    /// Returns the only table in `folder`. Asks for each possible name, because an HTTP server does not list
+    /// files.
     fn find_table(&self, folder: &Location) -> Result<Location> {
         let mut found = Vec::new();
         for table in TABLES.map(|name| folder.join(name)) {
@@ -270,7 +274,7 @@ impl Dataset for ImageTable {
             let sample = |(row, &index)| Ok(self.sample(row, index)?);
             return rows.into_iter().zip(indices).map(sample).collect();
         };
-        // The waits for a server take longer than a thread takes to start.
+        // Waiting for a server takes longer than starting a thread.
         let sample = |number: usize| self.sample(rows[number].clone(), indices[number]);
         Ok(parallel::map_on(parallel::READS, rows.len(), sample)?)
     }

@@ -12,7 +12,8 @@ use crate::{
 };
 
 /// The rows of JSON lines files, read from the beginning to the end, without an index. Files that end with
-/// `.gz` (gzip) or `.zst` (Zstandard) are decompressed. A sample is that of [`JsonLines`](crate::JsonLines), which tells what is read.
+/// `.gz` (gzip) or `.zst` (Zstandard) are decompressed. Syntax and samples are those of
+/// [`JsonLines`](crate::JsonLines).
 ///
 /// # Shards
 /// The files are divided into blocks of equal size: by default 4 MiB, or less if all files together have less

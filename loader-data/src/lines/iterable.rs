@@ -1,10 +1,11 @@
-//! The traits of the streams of the formats.
+//! Implements the traits of the streams of lines.
 
-/// Implements the traits of a stream for a type of this crate. The type has a field `stream`, a [`LineStream`](super::LineStream), a method
-/// `parse` that makes a sample of a line, and a method `description`, the fingerprint.
+/// Implements `IterableDataset` and `SnapshotDataset` for a type with a field `stream`, which is a
+/// [`LineStream`](super::LineStream), a method `parse` that makes a sample from a line, and a method
+/// `description` that returns the fingerprint.
 ///
-/// Alternative considered: one generic stream, and the public types as its aliases. Rejected because each alias would
-/// have the documentation of the generic stream.
+/// Alternative considered: one generic stream with the public types as aliases. Rejected because each alias
+/// would then show the documentation of the generic stream.
 macro_rules! line_stream {
     ($stream:ident $(<$row:ident>)?, $sample:ty) => {
         impl$(<$row: serde::de::DeserializeOwned + Send + 'static>)? loader_core::IterableDataset
@@ -35,8 +36,8 @@ macro_rules! line_stream {
                 self.stream.len()
             }
 
-            /// Returns a hash of the names (without folders) and sizes of the files, how they are divided, and the
-            /// options.
+            /// Returns a text with a hash of the names (without folders) and sizes of the files, the size of
+            /// the blocks, and the options.
             fn fingerprint(&self) -> String {
                 self.description()
             }

@@ -109,21 +109,21 @@ pub(super) struct Decoded {
     ends: Vec<usize>,
 }
 
-/// Why decoded rows cannot stay in memory.
+/// Why decoded rows may not stay in memory.
 #[derive(Debug)]
 pub(super) enum NoRoom {
-    /// They have at least so many bytes, more than the limit of the caller.
+    /// They have at least this many bytes, more than the limit of the caller.
     Limit(u64),
-    /// The dataset may not keep them.
+    /// They exceed the dataset's part of `memory_limit`.
     Memory(MemoryLimitReached),
 }
 
 impl Decoded {
-    /// Decodes all rows of `batches`, of which there must be `rows`, and which may have `limit` bytes. `reserved` grows
-    /// or shrinks to the bytes that they have in memory.
+    /// Decodes all rows of `batches`: exactly `rows` rows, with at most `limit` bytes in memory. Changes
+    /// `reserved` to the number of bytes that they have.
     ///
     /// # Errors
-    /// Returns an error if they cannot be decoded. `Ok(Err(_))` says why they cannot stay in memory.
+    /// Returns an error if they cannot be decoded. `Ok(Err(_))` says why they may not stay in memory.
     pub(super) fn read(
         mut batches: Batches,
         rows: usize,

@@ -42,7 +42,7 @@ pub(super) enum Found {
 
 impl Cache {
     /// Reads the given rows of row group `index`, in ascending order, each once. The cache holds at most `limit`
-    /// bytes, which it reserves from `memory`.
+    /// bytes, and reserves them from `memory`.
     ///
     /// # Errors
     /// Returns an error if the rows cannot be read.

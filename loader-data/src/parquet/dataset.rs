@@ -125,9 +125,9 @@ impl<R> Parquet<R> {
         Ok(Self::new(self.table.with_fields(fields)?, self.cache_bytes))
     }
 
-    /// Sets the max number of bytes of decoded row groups that each worker keeps, within its part of the loader's
-    /// [`memory_limit`](loader_core::Builder::memory_limit). The default is 64 MiB. A batch may need more while it is
-    /// loaded: the row groups that were decoded for it stay until its rows are copied.
+    /// Sets the max number of bytes of decoded row groups that each worker keeps, within its part of the
+    /// loader's [`memory_limit`](loader_core::Builder::memory_limit). The default is 64 MiB. A batch may need
+    /// more while it is loaded: the row groups that were decoded for it stay until its rows are copied.
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }

@@ -18,14 +18,15 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ShuffledGroups {
     draws: Draws,
-    /// The row groups of which rows were drawn, or why they cannot be decoded.
+    /// The open row groups, or why they cannot be decoded.
     decoded: Vec<(usize, Result<Kept, String>)>,
-    /// Max number of bytes of `decoded`, which are reserved from `memory`.
+    /// Max number of bytes of `decoded`.
     limit: u64,
+    /// The account from which these bytes are reserved.
     memory: DatasetMemory,
 }
 
-/// A decoded row group, and its bytes.
+/// A decoded row group, and the reservation of its bytes.
 type Kept = (Decoded, MemoryReservation);
 
 impl ShuffledGroups {
@@ -47,7 +48,7 @@ impl ShuffledGroups {
         Some(sample)
     }
 
-    /// Returns a row, and decodes its row group if it is the first one of it.
+    /// Returns a row. Decodes its row group if no row of it was drawn before.
     fn row<R: DeserializeOwned + 'static>(
         &mut self,
         table: &Table,
@@ -75,7 +76,8 @@ impl ShuffledGroups {
             Err(reason) => Err(failed(malformed(reason))),
         }
     }
-    /// Returns the position in `decoded`.
+
+    /// Adds a row group to `decoded`. Returns its position there.
     fn push(&mut self, group: usize, rows: Result<Kept, String>) -> usize {
         self.decoded.push((group, rows));
         self.decoded.len() - 1

@@ -102,9 +102,9 @@ impl<R> ParquetStream<R> {
     /// Returns [`DataProblem::TooLarge`] if the `open` largest row groups together have more than
     /// [`block_bytes`](Self::block_bytes) bytes before compression.
     ///
-    /// If that is more than the part of a shard of the loader's
-    /// [`memory_limit`](loader_core::Builder::memory_limit), the first batch of each shard fails. If decoded rows need
-    /// more memory than one of the two limits, the samples of the row group fail.
+    /// If these bytes exceed the part of the loader's [`memory_limit`](loader_core::Builder::memory_limit)
+    /// that a shard has, the first batch of each shard fails. If the decoded rows of a row group exceed
+    /// `block_bytes` or this part, the samples of the row group fail.
     ///
     /// # Panics
     /// Panics if `open` is 0.
@@ -117,7 +117,7 @@ impl<R> ParquetStream<R> {
         }
     }
 
-    /// Returns the number of bytes of the `open` largest row groups, as the files say.
+    /// Returns the number of bytes before compression of the `open` largest row groups, from the footers.
     fn largest(&self, open: usize) -> u64 {
         let mut sizes: Vec<u64> = (0..self.table.len()).map(|group| self.table.group(group).bytes).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
@@ -131,7 +131,7 @@ impl<R> ParquetStream<R> {
     /// Returns the rows of `shard` after the first `position` rows.
     ///
     /// # Errors
-    /// Returns an error if a shard may not keep the open row groups.
+    /// Returns an error if the open row groups exceed the shard's part of `memory_limit`.
     fn at(&self, shard: Shard, position: u64, cx: &mut SampleContext) -> Result<Stream<'_, R>>
     where
         R: 'static,
@@ -143,8 +143,8 @@ impl<R> ParquetStream<R> {
                 Order::Groups { later, current: None }
             }
             Some(open) => {
-                // Reports before the first row that the limit is too low, and returns the bytes: each row group
-                // reserves its own.
+                // Checks before the first row that the limit suffices. Drops the reservation at once, because
+                // each row group makes its own.
                 let reserved = cx.memory().reserve(self.largest(open));
                 drop(reserved.map_err(|refused| self.refused(open, refused.into()))?);
                 let mut groups: Vec<usize> = groups.collect();

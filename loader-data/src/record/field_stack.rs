@@ -68,8 +68,8 @@ impl FieldStack {
         Ok(())
     }
 
-    /// Adds rows of a column of numbers, which all have the same source. It must have been checked for a first row
-    /// of the same source that they fit.
+    /// Adds rows of a column of numbers, all of one source. The caller must have checked with the first row
+    /// of this source that its rows fit.
     pub(super) fn push_runs(
         &mut self,
         column: Option<Numbers<'_>>,

@@ -283,7 +283,7 @@ impl Read for BlobReader {
     }
 }
 
-/// Reads and seeks in a [`Blob`]. Each read is a read of the file.
+/// Reads and seeks in a [`Blob`], without a buffer: each call of `read` reads the file.
 #[cfg(any(feature = "arrays", feature = "audio"))]
 pub(crate) struct BlobCursor {
     blob: Arc<Blob>,

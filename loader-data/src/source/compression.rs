@@ -1,4 +1,4 @@
-//! Compressed files.
+//! Recognises and decompresses compressed files.
 
 use std::{
     io::{self, Read},
@@ -26,13 +26,13 @@ impl Compression {
         Self::split(&location.file_name().to_ascii_lowercase()).1
     }
 
-    /// Splits the extension of a compression off `name`, which is in lower case.
+    /// Splits the extension of a compression, if there is one, off `name`, which must be in lower case.
     pub(crate) fn split(name: &str) -> (&str, Option<Self>) {
         let found = EXTENSIONS.into_iter().find_map(|(end, found)| Some((name.strip_suffix(end)?, found)));
         found.map_or((name, None), |(name, found)| (name, Some(found)))
     }
 
-    /// Returns `extensions`, and these followed by the extension of each compression.
+    /// Returns `extensions`, and each of them followed by the extension of each compression.
     pub(crate) fn extensions(extensions: &[&str]) -> Vec<String> {
         let compressed = extensions.iter().flat_map(|start| EXTENSIONS.map(|(end, _)| [start, end].concat()));
         extensions.iter().map(|&extension| extension.to_owned()).chain(compressed).collect()
@@ -65,7 +65,8 @@ impl Compression {
         }
     }
 
-    /// Returns a reader of what was compressed into `blob`: all members of gzip, or all frames of Zstandard.
+    /// Returns a reader of the decompressed content of `blob`: of all members of gzip, or all frames of
+    /// Zstandard.
     pub(crate) fn reader(self, blob: &Arc<Blob>) -> Decompressor {
         let reader = blob.reader(0..blob.len());
         match self {
@@ -91,7 +92,7 @@ impl Read for Decompressor {
     }
 }
 
-/// Returns what an error means that a [`Decompressor`] has returned, or a reader of `format` on top of one.
+/// Converts an error of a [`Decompressor`], or of a reader of `format` that reads from one, to a problem.
 pub(crate) fn problem(format: &'static str, error: io::Error) -> DataProblem {
     match error.downcast::<DataError>() {
         Ok(error) => error.problem,

@@ -108,7 +108,7 @@ impl Files {
         })
     }
 
-    /// Describes the file at `location`. Returns `None` if there is no such file.
+    /// Lists the file at `location`. Returns `None` if there is no such file.
     ///
     /// # Errors
     /// As for [`list_with`](Self::list_with).
@@ -167,10 +167,11 @@ impl Files {
         }
     }
 
-    /// Reads a file that is not in the list, as it is now, from the servers that the others are on.
+    /// Reads the current content of a file that is not in the list, with the server options of the list.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, or has more than `max` bytes: the value of `option`.
+    /// Returns an error if the file cannot be read, or has more than `max` bytes, which is the value of
+    /// `option`.
     #[cfg(feature = "cloud")]
     pub(crate) fn read_other(&self, url: &str, max: u64, option: &'static str) -> Result<Vec<u8>> {
         let failed = |problem| DataError::new(Location::Url(url.to_owned()), problem);

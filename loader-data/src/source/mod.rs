@@ -52,7 +52,7 @@ impl Location {
         }
     }
 
-    /// The path or URL itself, which may contain credentials.
+    /// Returns the path or URL itself, which may contain credentials.
     pub(crate) fn as_path(&self) -> &Path {
         match self {
             Self::Path(path) => Path::new(path),
@@ -60,7 +60,7 @@ impl Location {
         }
     }
 
-    /// The path or URL without credentials. `Display` puts it between quotation marks.
+    /// Returns the path or URL without credentials. `Display` writes it between backticks.
     pub(crate) fn shown(&self) -> Cow<'_, str> {
         match self {
             Self::Path(_) => self.as_path().to_string_lossy(),
@@ -87,7 +87,7 @@ impl Location {
         }
     }
 
-    /// The folder that the file is in.
+    /// Returns the folder that the file is in, without the query of an HTTP URL.
     pub(crate) fn folder(&self) -> Self {
         match self {
             Self::Path(path) => Self::Path(Path::new(path).parent().unwrap_or(Path::new("")).into()),
@@ -98,8 +98,8 @@ impl Location {
         }
     }
 
-    /// The file with the given path, relative to this folder. In the URL of an HTTP server, characters that have a
-    /// meaning are escaped.
+    /// Returns the file `name`, a path relative to this folder. In the URL of an HTTP server, all characters
+    /// but ASCII letters, digits and `-._~/` are escaped.
     pub(crate) fn join(&self, name: &str) -> Self {
         match self {
             Self::Path(folder) => Self::Path(Path::new(folder).join(name).into()),
@@ -119,8 +119,8 @@ impl Location {
     }
 }
 
-/// Returns a path or a URL as the errors of this crate show it: a URL without a user name, a password, and, if the
-/// server is an HTTP server, a query, which may be a signature.
+/// Returns a path or a URL as the errors of this crate show it: a URL without user name and password, and an
+/// HTTP URL with `?...` in place of its query, which may be a signature.
 ///
 /// # Examples
 /// ```

@@ -97,8 +97,8 @@ impl Dataset for TextLines {
 /// The lines of text files, read from the beginning to the end, without an index. A sample is that of
 /// [`TextLines`].
 ///
-/// Files that end with `.gz` (gzip) or `.zst` (Zstandard) are decompressed. Shards, resuming and errors are those of
-/// [`JsonLinesStream`](crate::JsonLinesStream).
+/// Files that end with `.gz` (gzip) or `.zst` (Zstandard) are decompressed. Shards, resuming and errors are
+/// those of [`JsonLinesStream`](crate::JsonLinesStream).
 ///
 /// # Examples
 /// ```

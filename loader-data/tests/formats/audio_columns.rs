@@ -1,4 +1,4 @@
-//! Columns of encoded audio, from files that Hugging Face's datasets and the module `tarfile` of Python wrote.
+//! Columns of encoded audio, in files that Hugging Face's datasets and Python's module `tarfile` wrote.
 
 use std::{fs, path::Path};
 
@@ -85,7 +85,7 @@ fn a_record_may_have_images_and_audio() {
     let both = r#""images": {"a": {}}, "audio": {"a": {"sample_rate": 16000}}"#;
     let error = open("json-lines", path.to_str().unwrap(), both).unwrap_err();
     assert!(matches!(error.problem, DataProblem::InvalidOption { option: "audio", .. }), "{error}");
-    // The same in a program.
+    // A program decodes the same fields with `DecodedRecords`.
     let decoders = [
         ("a", FieldDecoder::from(AudioTransform::new(16_000))),
         ("i", ImageColumn::f32(Transform::new()).unwrap().into()),
@@ -95,7 +95,7 @@ fn a_record_may_have_images_and_audio() {
 }
 
 #[test]
-fn what_is_no_audio_is_a_typed_error() {
+fn a_field_that_is_not_audio_is_a_typed_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.jsonl");
     let rows = [

@@ -64,11 +64,10 @@ pub(crate) fn write_old(path: &Path, content: &[u8]) {
     file.set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000)).unwrap();
 }
 
-/// Checks the errors about paths that are no files. `refused` returns the error of opening the files that a pattern
-/// stands for.
+/// Checks the errors about patterns without a regular file. `refused` opens a pattern and returns the error.
 ///
 /// # Panics
-/// Panics if an error is another one.
+/// Panics if an error is not the expected one.
 pub(crate) fn refuses_what_is_no_file(extension: &str, refused: impl Fn(&Path) -> DataError) {
     let folder = tempfile::tempdir().unwrap();
     let refused = |name: &str| refused(&folder.path().join(name)).problem;

@@ -172,7 +172,7 @@ fn a_csv_table_has_typed_columns_and_names_that_look_like_numbers() {
     assert_eq!(batch.tensor::<f64>("score").unwrap().shape(), [2]);
 }
 
-/// A folder with some images, beside an image.
+/// Makes a folder `data` with some images, and an image beside it.
 fn folder_of_images() -> tempfile::TempDir {
     let made = tempfile::tempdir().unwrap();
     let folder = made.path().join("data");

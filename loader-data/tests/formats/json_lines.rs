@@ -376,7 +376,7 @@ fn a_damaged_compressed_file_is_an_error_after_the_rows_before() {
             assert!(error.file.contains(name) && rows.iter().all(Result::is_ok), "{error}");
             (rows.len(), error.problem)
         };
-        // Up to the second part, the file is one of a single part, which ends in the middle of a row.
+        // A file that is cut off before its second part is valid: its only part ends in the middle of a row.
         let second = whole.windows(4).rposition(|bytes| *bytes == whole[..4]).unwrap();
         assert!(second > 0);
         for len in 1..whole.len() {

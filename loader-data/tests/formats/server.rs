@@ -141,7 +141,8 @@ impl Server {
     }
 
     fn serve(&self, connection: &TcpStream) -> std::io::Result<()> {
-        // Otherwise the content of each answer waits until the client has acknowledged its head: 40 ms.
+        // Without this, the content of each answer waits up to 40 ms until the client has acknowledged the
+        // head.
         connection.set_nodelay(true)?;
         let mut reader = BufReader::new(connection);
         loop {

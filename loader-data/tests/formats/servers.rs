@@ -14,12 +14,13 @@ struct Case {
     server: Server,
     folder: tempfile::TempDir,
     config: &'static str,
-    /// Names of the files, of which the first is the one that row 0 is in.
+    /// Names of the files. Row 0 is in the first one.
     names: Vec<String>,
 }
 
 impl Case {
-    /// Puts copies of fixtures, whose names follow theirs, on a server. In `config`, `ROOT` is their folder.
+    /// Copies fixtures to a server and to a local folder. `files` are pairs of the fixture's path and the
+    /// copy's name. In `config`, `ROOT` stands for the folder of the copies.
     fn new(config: &'static str, files: impl IntoIterator<Item = (String, String)>) -> Self {
         let (server, folder) = (Server::start(), tempfile::tempdir().unwrap());
         let mut names = Vec::new();
@@ -73,7 +74,8 @@ impl Case {
         options.scope(|| config.open())
     }
 
-    /// Returns the batches of an epoch. `before` is called after the dataset was opened.
+    /// Returns the batches of an epoch. Calls `before` after the dataset was opened and before the first
+    /// batch.
     fn batches(records: Records, workers: usize, before: impl FnOnce()) -> Vec<Columns> {
         let loader = match records {
             Records::Map(records) => {
@@ -87,7 +89,7 @@ impl Case {
         loader.unwrap().epoch(0).unwrap().map(Result::unwrap).collect()
     }
 
-    /// Returns the problem of the first row after `damage`, of a dataset that was opened before.
+    /// Opens the dataset, calls `damage`, and returns the problem of the first row.
     fn problem_after(&self, damage: impl FnOnce(&Server)) -> DataProblem {
         let records = self.open_at("s3://bucket", 1).unwrap();
         damage(&self.server);
@@ -100,8 +102,9 @@ impl Case {
         failed.unwrap_err().downcast::<DataError>().unwrap().problem
     }
 
-    /// Checks that the server gives what the local disk gives, whatever fails once; that what fails for ever is a typed
-    /// error; and that file `changing` may neither change nor vanish.
+    /// Checks that batches from the server equal those from the local disk, even if some requests fail once.
+    /// Checks that requests that always fail, and a file `changing` that changes or vanishes, give typed
+    /// errors.
     fn check(&self, changing: &str) {
         let local = Self::batches(self.open_at(self.folder.path().to_str().unwrap(), 1).unwrap(), 0, || ());
         let faults = [Fault::Status(500), Fault::Cut(1), Fault::Slow(3), Fault::Status(503)];
@@ -115,7 +118,7 @@ impl Case {
                 self.server.seen()
             };
             let (clean, faulty) = (read(&[]), read(&faults));
-            // With more workers, each of them asks for what all rows need.
+            // With workers, the number of requests varies, because each worker asks for what all rows need.
             assert!(workers > 0 || faulty >= clean + 3, "{}: {clean} requests, then {faulty}", self.config);
         }
 
@@ -184,11 +187,11 @@ fn tables_of_images_on_an_http_server() {
     };
     let local = first(images.folder.path().to_str().unwrap()).unwrap().unwrap();
     let root = images.server.url("bucket/");
-    // Of a folder, the names of tables are asked for.
+    // For a folder, main asks for each name that a table may have.
     assert_eq!(first(&root).unwrap().unwrap(), local);
     assert_eq!(first(&format!("{root}metadata.csv")).unwrap().unwrap(), local);
     let error = |result: Result<_, DataError>| result.map(drop).unwrap_err().problem;
-    // What only a list of files could tell.
+    // A wildcard needs a list of files, which an HTTP server does not have.
     assert!(matches!(error(first(&format!("{root}*.csv"))), DataProblem::Unsupported(_)));
     assert!(matches!(
         error(first(&images.server.url("bucket/part/"))),
@@ -196,7 +199,7 @@ fn tables_of_images_on_an_http_server() {
     ));
     assert!(matches!(error(first(&images.server.url("bucket"))), DataProblem::NotFound));
 
-    // Names are escaped; they cannot lead elsewhere.
+    // Names are escaped, and cannot lead out of the folder.
     let png = fs::read(images.folder.path().join("part/0.png")).unwrap();
     images.server.put("bucket/100% a?b#.png", png.clone());
     images.server.put("outside.png", png.clone());

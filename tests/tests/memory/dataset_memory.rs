@@ -1,4 +1,4 @@
-//! The parts of `memory_limit` that datasets may keep.
+//! The part of `memory_limit` that a dataset may keep.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 const SAMPLE: u64 = 10 << 10;
 const LIMIT: u64 = 1 << 20;
 
-/// Keeps 10 KiB for each sample that it loads, as long as it may. The samples are its limit, and whether it keeps them.
+/// Reserves 10 KiB for each sample that it loads, until its limit is reached. A sample is the limit in bytes,
+/// and true if the reservation succeeded.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Keeper {
     #[serde(skip)]
@@ -31,7 +32,7 @@ impl Dataset for Keeper {
     }
 }
 
-/// Returns the limit, which all samples must have, and the number of samples that are kept.
+/// Returns the limit, which must be equal in all samples, and the number of successful reservations.
 fn load(loader: &DataLoader<(Tensor<u64>, Tensor<u8>)>) -> (u64, usize) {
     let (mut limits, mut kept) = (Vec::new(), 0);
     for batch in loader.iter().unwrap() {

@@ -9,7 +9,7 @@ use crate::{batch_info::BatchInfo, error::Error, fetch::Hashed, iter::Step};
 pub(crate) use batches::{BatchSource, LocalBatches, MapSource};
 pub(crate) use shards::{LocalShards, ShardSource, StreamSource};
 
-/// Returns a step with the digest of its batch.
+/// Sets the digest of `info` if the batch has hashes, and returns both as a step.
 fn digested<B>(mut info: BatchInfo, batch: Result<Option<Hashed<B>>, Error>) -> Step<B> {
     let batch = batch.map(|batch| {
         batch.map(|(hashes, batch)| {

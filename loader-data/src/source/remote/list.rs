@@ -47,7 +47,7 @@ impl Remote {
         self.ask(names, files)
     }
 
-    /// Describes the file at `url`, in which no character stands for other names.
+    /// Describes the file at `url`, which is no pattern: a `*` is only a character.
     pub(in super::super) fn describe(&self, url: &str) -> Result<DataFile> {
         let found = || {
             let address = Address::parse(url)?;

@@ -56,7 +56,7 @@ fn a_shuffled_stream_is_the_same_everywhere() {
     }
 }
 
-/// The loader's errors, and the number of rows that it returns, if the dataset may keep `kept` bytes.
+/// Loads with a dataset that may keep `kept` bytes. Returns the errors, and the number of rows.
 fn load_within(kept: u64, open: usize) -> (Vec<String>, usize) {
     const SLOTS: u64 = 1 << 20;
     let builder = DataLoader::stream(blocks(open)).shards(1).batch_size(1);
