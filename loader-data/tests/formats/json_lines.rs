@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
     sync::Barrier,
     thread,
@@ -394,6 +395,21 @@ fn a_damaged_compressed_file_is_an_error_after_the_rows_before() {
         write_old(&path, b"");
         assert!(stream_all(&JsonLinesStream::open(&path).unwrap(), 1).is_empty());
     }
+}
+
+#[test]
+fn a_compressed_line_that_is_too_long_is_measured_and_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bomb.jsonl.gz");
+    let mut encoder =
+        flate2::write::GzEncoder::new(fs::File::create(&path).unwrap(), flate2::Compression::fast());
+    encoder.write_all(&vec![b'x'; 8 << 20]).unwrap();
+    encoder.write_all(b"\n{\"a\": 1}\n").unwrap();
+    encoder.finish().unwrap();
+    let rows = stream_all(&JsonLinesStream::open(&path).unwrap().max_line_bytes(1000), 1);
+    let error = rows[0].as_ref().unwrap_err().downcast_ref::<DataError>().unwrap();
+    assert!(matches!(error.problem, DataProblem::TooLarge { len: 8_388_609, max: 1000, .. }), "{error}");
+    assert!(rows.len() == 2 && rows[1].is_ok());
 }
 
 #[test]
