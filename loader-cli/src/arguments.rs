@@ -61,6 +61,12 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     pub(crate) pixels: Option<Pixels>,
 
+    /// Turn images upright, as the orientation in their EXIF data says [default: false]
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    pub(crate) exif_orientation: Option<bool>,
+
     /// Maximum size of an image file in bytes [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_file_bytes: Option<u64>,
@@ -197,20 +203,26 @@ impl RunArguments {
 
     /// Puts the options about images into `dataset`.
     pub(crate) fn apply_to(&self, dataset: &mut DatasetSection) -> Result<(), Stop> {
-        let &Self { transform, size, pixels, max_file_bytes, .. } = self;
+        let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
         match dataset {
             DatasetSection::Images(images) => {
                 images.transform = transform.or(images.transform);
                 images.size = size.or(images.size);
                 images.pixels = pixels.or(images.pixels);
+                images.exif_orientation = exif_orientation.or(images.exif_orientation);
                 images.max_file_bytes = max_file_bytes.or(images.max_file_bytes);
             }
             #[cfg(feature = "formats")]
             DatasetSection::Records(config) => {
-                if transform.is_some() || size.is_some() || pixels.is_some() || max_file_bytes.is_some() {
+                let has_options = transform.is_some()
+                    || size.is_some()
+                    || pixels.is_some()
+                    || exif_orientation.is_some()
+                    || max_file_bytes.is_some();
+                if has_options {
                     let message = format!(
-                        "--transform, --size, --pixels and --max-file-bytes are for image folders, and the dataset is of \
-                         kind `{}`; leave them out",
+                        "--transform, --size, --pixels, --exif-orientation and --max-file-bytes are for image \
+                         folders, and the dataset is of kind `{}`; leave them out",
                         config.kind()
                     );
                     return Err(Stop::InvalidArguments(message));

@@ -79,6 +79,7 @@ pub(crate) struct ImageSection {
     pub(crate) transform: Option<TransformName>,
     pub(crate) size: Option<u32>,
     pub(crate) pixels: Option<Pixels>,
+    pub(crate) exif_orientation: Option<bool>,
     pub(crate) max_file_bytes: Option<u64>,
 }
 
@@ -121,6 +122,7 @@ pub(crate) struct ResolvedImages {
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u32>,
     pixels: Pixels,
+    exif_orientation: bool,
     max_file_bytes: u64,
 }
 
@@ -142,12 +144,13 @@ impl ImageSection {
             transform: None,
             size: None,
             pixels: None,
+            exif_orientation: None,
             max_file_bytes: None,
         }
     }
 
     fn resolved(self) -> Result<ResolvedImages, Stop> {
-        let Self { path, transform, size, pixels, max_file_bytes, .. } = self;
+        let Self { path, transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
         let transform = transform.unwrap_or(TransformName::Train);
         let size = match transform {
             TransformName::None if size.is_some() => {
@@ -158,9 +161,15 @@ impl ImageSection {
             TransformName::None => None,
             _ => Some(size.unwrap_or(DEFAULT_SIZE)),
         };
-        let pixels = pixels.unwrap_or(Pixels::F32);
-        let max_file_bytes = max_file_bytes.unwrap_or(MAX_FILE_BYTES);
-        Ok(ResolvedImages { kind: IMAGE_FOLDER, path, transform, size, pixels, max_file_bytes })
+        Ok(ResolvedImages {
+            kind: IMAGE_FOLDER,
+            path,
+            transform,
+            size,
+            pixels: pixels.unwrap_or(Pixels::F32),
+            exif_orientation: exif_orientation.unwrap_or(false),
+            max_file_bytes: max_file_bytes.unwrap_or(MAX_FILE_BYTES),
+        })
     }
 }
 
@@ -220,13 +229,14 @@ impl ResolvedImages {
             TransformName::Eval => Transform::standard_eval(size),
             TransformName::None => Transform::new(),
         };
-        match self.pixels {
+        let transform = match self.pixels {
             Pixels::F32 => standard,
             Pixels::U8 => {
                 let steps = standard.steps().iter().filter(|step| !matches!(step, Step::Normalise { .. }));
                 steps.cloned().fold(Transform::new(), Transform::step)
             }
-        }
+        };
+        transform.exif_orientation(self.exif_orientation)
     }
 }
 

@@ -57,7 +57,7 @@ fn json_prints_events() {
     assert_gone(&pids);
     let config = json!({
         "dataset": { "kind": "image-folder", "path": PHOTOS, "transform": "train", "size": 48, "pixels": "f32",
-            "max_file_bytes": 268_435_456 },
+            "exif_orientation": false, "max_file_bytes": 268_435_456 },
         "loader": {
             "batch_size": 4, "shuffle": false, "seed": 0, "order": "native", "num_workers": 2, "prefetch_factor": 2,
             "drop_last": false, "in_order": true, "timeout": 0.0, "warn_after": 30.0, "on_worker_death": "restart", "max_worker_deaths": 10,
@@ -137,6 +137,24 @@ fn transform_and_pixels_change_the_content_only() {
     assert_ne!(f32s[0][1], train[0][1]);
     // Without a transform the photographs differ in size, which works because the default batch size is 1.
     assert_eq!(digests(&[PHOTOS, "--transform", "none", "--pixels", "u8"]).len(), 1);
+}
+
+#[test]
+fn images_are_turned_upright_if_the_settings_say_so() {
+    let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/image_folder/fixtures/types");
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("images/class")).unwrap();
+    fs::copy(format!("{fixtures}/orientation-6.png"), folder.path().join("images/class/6.png")).unwrap();
+    let (target, config) = (folder.path().join("images"), folder.path().join("run.toml"));
+    let text = "[dataset]\nkind = \"image-folder\"\npath = \"images\"\ntransform = \"none\"\nexif_orientation = true\n";
+    fs::write(&config, text).unwrap();
+    let (target, config) = (target.to_str().unwrap(), config.to_str().unwrap());
+
+    let as_it_is = digests(&[target, "--transform", "none"]);
+    let upright = digests(&[target, "--transform", "none", "--exif-orientation"]);
+    assert_ne!(upright, as_it_is);
+    assert_eq!(digests(&[config]), upright);
+    assert_eq!(digests(&[config, "--exif-orientation=false"]), as_it_is);
 }
 
 #[test]
