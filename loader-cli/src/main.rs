@@ -2,7 +2,8 @@
 //! `loader inspect` prints what is in a dataset; `loader index` makes the stored indexes of data files;
 //! `loader pack` packs files into archives.
 //!
-//! `arguments`, `options` and `settings` read the command line and the config. `dataset` and `run` open and
+//! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data files of a
+//! folder. `dataset` and `run` open and
 //! load the dataset, `events` and `reporter` print what happens, and `stop` determines the exit status.
 
 mod arguments;
@@ -12,6 +13,8 @@ mod events;
 mod index;
 mod inspect;
 mod interrupt;
+#[cfg(feature = "formats")]
+mod layout;
 mod options;
 #[cfg(feature = "formats")]
 mod pack;

@@ -5,6 +5,8 @@ use std::path::Path;
 use loader_core::{LoaderOptions, config::Config};
 use serde::Serialize;
 
+#[cfg(feature = "formats")]
+use crate::layout;
 use crate::{
     arguments::RunArguments,
     dataset::{DatasetSection, ImageSection, Kind, KindOnly, ResolvedDataset},
@@ -51,7 +53,7 @@ pub(crate) fn read(
 fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
     #[cfg(feature = "formats")]
-    if !is_config && let Some(records) = records::of_target(target)? {
+    if !is_config && let Some(records) = layout::of_target(target)? {
         return Ok((DatasetSection::Records(Box::new(records)), LoaderOptions::default()));
     }
     if target.is_dir() || (!is_config && !target.exists()) {
@@ -85,48 +87,5 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
             dataset.relative_to(folder);
             Ok((DatasetSection::Records(Box::new(dataset)), loader))
         }
-    }
-}
-
-/// Data files without a config.
-#[cfg(feature = "formats")]
-mod records {
-    use std::fs;
-
-    use loader_data::RecordConfig;
-
-    use super::{Path, Stop};
-
-    /// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files directly
-    /// in it. Returns `None` if their extension is that of no format.
-    ///
-    /// # Errors
-    /// Returns an error if a folder has files of several kinds.
-    pub(super) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
-        if !target.is_dir() {
-            let config = RecordConfig::of_extension(target, target);
-            if config.is_none() && target.to_str().is_some_and(|target| target.contains("://")) {
-                let shown = loader_data::without_credentials(target);
-                let message =
-                    format!("the extension of `{shown}` is of no known format; give a config (a .toml file)");
-                return Err(Stop::InvalidArguments(message));
-            }
-            return Ok(config);
-        }
-        // If the folder cannot be listed, opening the dataset returns the error.
-        let Ok(entries) = fs::read_dir(target) else { return Ok(None) };
-        let mut found: Option<RecordConfig> = None;
-        for path in entries.map_while(Result::ok).map(|entry| entry.path()).filter(|path| path.is_file()) {
-            let Some(config) = RecordConfig::of_extension(&path, target) else { continue };
-            if found.get_or_insert_with(|| config.clone()).kind() != config.kind() {
-                let message = format!(
-                    "`{}` has data files of several formats; give a pattern such as `{}`",
-                    target.display(),
-                    target.join("*.jsonl").display()
-                );
-                return Err(Stop::InvalidArguments(message));
-            }
-        }
-        Ok(found)
     }
 }

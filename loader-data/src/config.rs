@@ -342,9 +342,7 @@ impl RecordConfig {
             Self::Arrays(options) => {
                 return Ok(options.sources()?.iter().flat_map(|source| entries(&source.files)).collect());
             }
-            Self::Arrow(options) | Self::ArrowStream(options) => {
-                options.source.files(&arrow_files::EXTENSIONS)
-            }
+            Self::Arrow(options) | Self::ArrowStream(options) => options.files(),
             Self::Csv(options) => options.source.files(&csv_files::EXTENSIONS),
             Self::CsvStream(options) => options.source.stream_files(&csv_files::EXTENSIONS),
             Self::ImageTable(options) => options.files(),

@@ -4,6 +4,8 @@ mod failures;
 mod inspect;
 mod interrupt;
 mod killed;
+#[cfg(feature = "formats")]
+mod layouts;
 mod plan;
 #[cfg(feature = "formats")]
 mod record_pack;

@@ -63,10 +63,12 @@ pub struct Arrow<R = Record> {
 impl Arrow<Record> {
     /// Opens the files that `pattern` stands for, with all their columns: a file, a folder (all files in it and its
     /// sub-folders whose names end with `.arrow`, `.arrows`, `.feather` or `.ipc`, ordered by path), or a name with
-    /// braces and wildcards, such as `data-*.arrow`. To open only some columns, use [`ArrowOptions`].
+    /// braces and wildcards, such as `data-*.arrow`. Of a folder that `save_to_disk` of Hugging Face's `datasets` wrote
+    /// (with `state.json`), it opens the data files in their order, and no files that `datasets` cached there. To open
+    /// only some columns, use [`ArrowOptions`].
     ///
     /// # Errors
-    /// Returns [`DataError`] if there is no such file, a file cannot be read or is not valid Arrow IPC, a column has a
+    /// Returns [`DataError`] if there is no such file, a folder has splits (`dataset_dict.json`), a file cannot be read or is not valid Arrow IPC, a column has a
     /// type that is not supported, or a file has other columns than the first one. A stream without the message that
     /// ends it is truncated.
     pub fn open(pattern: impl AsRef<Path>) -> Result<Self, DataError> {

@@ -11,6 +11,7 @@ mod items;
 mod messages;
 mod options;
 mod plain;
+mod saved;
 mod stream;
 mod table;
 

@@ -1,10 +1,11 @@
 //! Options of Arrow files.
 
-use super::{Arrow, ArrowStream, EXTENSIONS, table::Table};
+use super::{Arrow, ArrowStream, EXTENSIONS, saved, table::Table};
 use crate::{
     error::DataError,
     options::format_options,
     record::{FieldOptions, Record},
+    source::Files,
 };
 
 format_options! {
@@ -51,7 +52,12 @@ impl ArrowOptions {
         Ok(ArrowStream::new(self.open_table()?))
     }
 
+    /// Lists the files.
+    pub(crate) fn files(&self) -> Result<Files, DataError> {
+        saved::data_files(&self.source)?.files(&EXTENSIONS)
+    }
+
     fn open_table(&self) -> Result<Table, DataError> {
-        Table::open(self.source.files(&EXTENSIONS)?, self.fields.clone(), self.max_batch_bytes)
+        Table::open(self.files()?, self.fields.clone(), self.max_batch_bytes)
     }
 }

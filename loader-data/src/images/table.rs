@@ -26,8 +26,8 @@ const IMAGE: &str = "image";
 /// Names of the tables that are looked for in a folder.
 const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
-/// A folder of images with a table of their labels, captions or boxes: the layout `imagefolder` of Hugging Face's
-/// `datasets`, with `metadata.csv`, `metadata.jsonl` or `metadata.parquet`.
+/// A folder of images with a table of their labels, captions or boxes: the layout `imagefolder` of Hugging
+/// Face's `datasets`, with `metadata.csv`, `metadata.jsonl` or `metadata.parquet`.
 ///
 /// The field `file_name` of each row names an image, relative to the folder of the table. A sample is a
 /// [`Record`]: the fields of the row, and the field `image`, a record of the encoded `bytes` and the `path`
@@ -120,7 +120,8 @@ impl ImageTable {
 }
 
 format_options! {
-    /// Which folder of images with a table to read, for example from a config file. `path` is the folder or the table.
+    /// Which folder of images with a table to read, for example from a config file. `path` is the folder or
+    /// the table.
     ///
     /// # Examples
     /// ```

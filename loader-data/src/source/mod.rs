@@ -72,7 +72,7 @@ impl Location {
     pub(crate) fn is_folder(&self) -> bool {
         match self {
             Self::Path(path) => Path::new(path).is_dir(),
-            Self::Url(url) => url.ends_with('/'),
+            Self::Url(url) => url.ends_with('/') && !url.contains('{') && !patterns::is_glob(url),
         }
     }
 

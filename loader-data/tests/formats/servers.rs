@@ -151,6 +151,13 @@ fn arrow_in_order() {
 }
 
 #[test]
+fn folders_of_save_to_disk() {
+    let names = ["state.json", "data-00000-of-00002.arrow", "data-00001-of-00002.arrow"];
+    let files = names.map(|name| (format!("arrow/splits/train/{name}"), name.to_owned()));
+    Case::new(r#"{"kind": "arrow", "path": "ROOT/"}"#, files).check("data-00000-of-00002.arrow");
+}
+
+#[test]
 fn csv_at_random() {
     Case::csv(r#"{"kind": "csv", "path": "ROOT/*.csv", "index": "none", "fields": ["id", "text", "score"]}"#)
         .check("0.csv");

@@ -161,6 +161,45 @@ fn files_of_datasets_are_rows_of_any_type() {
 }
 
 #[test]
+fn a_folder_of_save_to_disk_is_read_as_its_state_says() {
+    let labels = |folder: &Path| {
+        let rows = streamed(Arrow::open(folder).unwrap());
+        rows.iter().map(|row| row["label"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert!(labels(&fixture("splits/train")).into_iter().eq(0..40));
+    assert!(labels(&fixture("splits/test")).into_iter().eq(40..60));
+    let splits = Arrow::open(fixture("splits")).unwrap_err();
+    assert!(matches!(splits.problem, DataProblem::InvalidOption { option: "path", .. }), "{splits}");
+    assert!(splits.to_string().contains("the folder has the splits train, test; give"), "{splits}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let parts = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"];
+    for name in parts {
+        fs::copy(fixture("splits/train").join(name), folder.path().join(name)).unwrap();
+    }
+    // A result of `map`.
+    fs::write(folder.path().join("cache-0123456789abcdef.arrow"), "damaged").unwrap();
+    let state = |files: &[&str]| {
+        let files: Vec<_> = files.iter().map(|name| serde_json::json!({ "filename": name })).collect();
+        fs::write(folder.path().join("state.json"), serde_json::json!({ "_data_files": files }).to_string())
+            .unwrap();
+    };
+    state(&[parts[1], parts[0]]);
+    assert!(labels(folder.path()).into_iter().eq((20..40).chain(0..20)));
+    let problem = || Arrow::open(folder.path()).unwrap_err().problem;
+    for outside in ["../data.arrow", "/data.arrow", "", ".."] {
+        state(&[outside]);
+        assert!(matches!(problem(), DataProblem::Malformed { .. }), "{outside}");
+    }
+    state(&[]);
+    assert!(matches!(problem(), DataProblem::Malformed { .. }));
+    fs::write(folder.path().join("state.json"), "{}").unwrap();
+    assert!(matches!(problem(), DataProblem::Malformed { .. }));
+    state(&["data-00002-of-00002.arrow"]);
+    assert!(matches!(problem(), DataProblem::NotFound));
+}
+
+#[test]
 fn columns_are_selected_converted_and_padded() {
     let fields = FieldOptions::new().select(["list", "i8"]).dtype("i8", DType::F32).pad("list", -1.0);
     let options = ArrowOptions::new(fixture("types.arrow")).fields(fields.clone());

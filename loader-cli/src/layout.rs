@@ -1,0 +1,128 @@
+//! The data that a target names without a config: files, patterns, and folders, also in the layouts of
+//! Hugging Face's `datasets`.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use loader_data::{ArrowOptions, ImageTableOptions, RecordConfig};
+
+use crate::stop::Stop;
+
+/// Names of splits that `datasets` finds in the names of files and folders.
+const SPLITS: [&str; 10] =
+    ["train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval", "evaluation"];
+
+/// Names of tables that name the images in their folder.
+const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
+
+/// Returns settings for the files that `target` names: a path, a pattern, or a folder with data files in it,
+/// in its folder `data`, or in a folder of a split. Returns `None` if their extension is that of no format.
+///
+/// # Errors
+/// Returns an error if a folder has files of several kinds or splits.
+pub(crate) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
+    if !target.is_dir() {
+        return Ok(RecordConfig::of_extension(target, target));
+    }
+    let mut found = of_folder(target)?.map(|config| (target.to_owned(), config));
+    if found.is_some() {
+        return Ok(found.map(|(_, config)| config));
+    }
+    let data = target.join("data");
+    let splits = [target, &data].into_iter().flat_map(|folder| SPLITS.map(|split| folder.join(split)));
+    for folder in [data.clone()].into_iter().chain(splits) {
+        let Some(config) = of_folder(&folder)? else { continue };
+        if let Some((other, _)) = found.replace((folder.clone(), config)) {
+            let message = format!(
+                "`{}` has data files in several folders; give one of them, such as `{}` or `{}`",
+                target.display(),
+                other.display(),
+                folder.display()
+            );
+            return Err(Stop::InvalidArguments(message));
+        }
+    }
+    Ok(found.map(|(_, config)| config))
+}
+
+/// Returns settings for the data files directly in `folder`, if there are any.
+fn of_folder(folder: &Path) -> Result<Option<RecordConfig>, Stop> {
+    // If the folder cannot be listed, opening the dataset returns the error.
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(None) };
+    let files = entries.map_while(Result::ok).map(|entry| entry.path()).filter(|path| path.is_file());
+    let names: Vec<String> = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
+    let has = |name: &str| names.iter().any(|other| other == name);
+    // Written by `save_to_disk`.
+    if has("dataset_dict.json") || has("state.json") && has("dataset_info.json") {
+        return Ok(Some(RecordConfig::Arrow(ArrowOptions::new(folder))));
+    }
+    let of_name = |name: &String| Some((name.clone(), RecordConfig::of_extension(name.as_ref(), folder)?));
+    let found: Vec<(String, RecordConfig)> = names.iter().filter_map(of_name).collect();
+    let Some((_, config)) = found.first() else { return Ok(None) };
+    if found.iter().all(|(name, _)| TABLES.contains(&name.as_str())) {
+        return Ok(Some(RecordConfig::ImageTable(ImageTableOptions::new(folder))));
+    }
+    if found.iter().any(|(_, other)| other.kind() != config.kind()) {
+        return Err(several(folder, "data files of several formats", &folder.join("*.jsonl")));
+    }
+    let splits: BTreeMap<&str, PathBuf> = found
+        .iter()
+        .filter_map(|(name, _)| split_of(name))
+        .map(|(split, pattern)| (split, folder.join(pattern)))
+        .collect();
+    match splits.first_key_value() {
+        Some((_, pattern)) if splits.len() > 1 => {
+            let names: Vec<_> = splits.keys().copied().collect();
+            let pattern = splits.get("train").unwrap_or(pattern);
+            Err(several(folder, &format!("files of the splits {}", names.join(", ")), pattern))
+        }
+        _ => Ok(Some(config.clone())),
+    }
+}
+
+fn several(folder: &Path, what: &str, pattern: &Path) -> Stop {
+    let (folder, pattern) = (folder.display(), pattern.display());
+    Stop::InvalidArguments(format!("`{folder}` has {what}; give a pattern such as `{pattern}`"))
+}
+
+/// Returns the split in the name of a data file, and a pattern for the files of this split: `test` in
+/// `test-00000-of-00002.parquet`, and `train` in `train_1.csv`.
+fn split_of(name: &str) -> Option<(&str, String)> {
+    let (stem, _) = name.split_once('.')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = || {
+        let (stem, count) = stem.rsplit_once("-of-")?;
+        let (split, number) = stem.rsplit_once('-')?;
+        (is_number(count) && is_number(number)).then_some(split)
+    };
+    let first = stem.split(['-', '_', ' ']).next().filter(|word| SPLITS.contains(word));
+    let split = numbered().or(first)?;
+    let is_format =
+        |end: &&str| RecordConfig::of_extension(format!("x{end}").as_ref(), Path::new("")).is_some();
+    let end = name.rmatch_indices('.').map(|(at, _)| &name[at..]).find(is_format)?;
+    Some((split, format!("{split}*{end}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_have_splits() {
+        for (name, expected) in [
+            ("train-00000-of-00002.parquet", Some(("train", "train*.parquet"))),
+            ("fold-1-00000-of-00002.parquet", Some(("fold-1", "fold-1*.parquet"))),
+            ("test.jsonl.gz", Some(("test", "test*.jsonl.gz"))),
+            ("val_v1.0.csv", Some(("val", "val*.csv"))),
+            ("trainer.csv", None),
+            ("part-00000.csv", None),
+            ("train", None),
+        ] {
+            let found = split_of(name);
+            assert_eq!(found.as_ref().map(|(split, pattern)| (*split, pattern.as_str())), expected, "{name}");
+        }
+    }
+}

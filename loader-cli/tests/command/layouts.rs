@@ -1,0 +1,106 @@
+//! Folders in the layouts of Hugging Face's `datasets`, without a config.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::support::run;
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures");
+
+/// Makes a folder with copies of fixtures.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (fixture, name) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::copy(Path::new(FIXTURES).join(fixture), path).unwrap();
+    }
+    folder
+}
+
+/// Returns what `loader inspect` prints, after `loader run` has loaded as many samples.
+fn inspected(target: &str) -> Value {
+    let report = run(&["inspect", target, "--json"]);
+    let report: Value = serde_json::from_str(&report.assert_status(0).stdout).unwrap();
+    let epoch = run(&["run", target, "--json"]);
+    assert_eq!(epoch.assert_status(0).named("epoch")[0]["samples"], report["samples"], "{target}");
+    report
+}
+
+/// Returns the error of `loader inspect`, which is that of `loader run`.
+fn refused(target: &str) -> String {
+    let [inspect, run] = ["inspect", "run"].map(|command| run(&[command, target]));
+    inspect.assert_status(2);
+    assert_eq!(run.assert_status(2).stderr, inspect.stderr);
+    inspect.stderr
+}
+
+#[test]
+fn a_folder_of_the_hub_has_its_files_in_data() {
+    let part = "parquet/train-00000-of-00002.parquet";
+    let files = [
+        ("README.md", "README.md"),
+        (part, "data/train-00000-of-00002.parquet"),
+        ("parquet/train-00001-of-00002.parquet", "data/train-00001-of-00002.parquet"),
+    ];
+    let hub = folder(&files);
+    let target = hub.path().to_str().unwrap();
+    let found = inspected(target);
+    assert_eq!((&found["files"], &found["samples"]), (&json!(2), &json!(60)));
+
+    // Splits are not mixed.
+    fs::copy(Path::new(FIXTURES).join(part), hub.path().join("data/test-00000-of-00001.parquet")).unwrap();
+    let error = refused(target);
+    let pattern = format!("{target}/data/train*.parquet");
+    assert!(error.contains("has files of the splits test, train; give a pattern such as"), "{error}");
+    assert!(error.contains(&format!("`{pattern}`")), "{error}");
+    assert_eq!(inspected(&pattern)["samples"], 60);
+}
+
+#[test]
+fn each_split_may_have_a_folder() {
+    let hub = folder(&[("parquet/train-00000-of-00002.parquet", "train/0.parquet")]);
+    let target = hub.path().to_str().unwrap();
+    let train = inspected(target);
+    assert_eq!(train["files"], 1);
+    fs::create_dir(hub.path().join("test")).unwrap();
+    fs::copy(hub.path().join("train/0.parquet"), hub.path().join("test/0.parquet")).unwrap();
+    let error = refused(target);
+    assert!(error.contains(&format!("such as `{target}/train` or `{target}/test`")), "{error}");
+    assert_eq!(inspected(&format!("{target}/test"))["samples"], train["samples"]);
+}
+
+#[test]
+fn a_table_of_images_is_read_with_its_images() {
+    let found = inspected(&format!("{FIXTURES}/images/csv"));
+    assert_eq!(
+        (&found["kind"], &found["samples"], &found["bad_samples"]),
+        (&json!("image-table"), &json!(4), &json!([]))
+    );
+    let names: Vec<_> =
+        found["fields"].as_array().unwrap().iter().map(|field| field["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"image.bytes") && names.contains(&"label"), "{names:?}");
+}
+
+#[test]
+fn what_save_to_disk_has_written_is_read_split_by_split() {
+    let splits = format!("{FIXTURES}/arrow/splits");
+    let error = refused(&splits);
+    assert!(
+        error.contains("the folder has the splits train, test; give the folder of one of them"),
+        "{error}"
+    );
+    let train = inspected(&format!("{splits}/train"));
+    assert_eq!(
+        (&train["kind"], &train["files"], &train["samples"]),
+        (&json!("arrow-stream"), &json!(2), &json!(40))
+    );
+
+    // A file in which `map` keeps its result.
+    let file = |name: &str| (format!("arrow/splits/test/{name}"), name.to_owned());
+    let names = ["data-00000-of-00001.arrow", "dataset_info.json", "state.json"].map(file);
+    let test = folder(&names.each_ref().map(|(fixture, name)| (fixture.as_str(), name.as_str())));
+    fs::write(test.path().join("cache-0123456789abcdef.arrow"), "not part of it").unwrap();
+    assert_eq!(inspected(test.path().to_str().unwrap())["samples"], 20);
+}
