@@ -25,7 +25,14 @@ const TABLES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"]
 /// Returns an error if a folder has files of several kinds or splits.
 pub(crate) fn of_target(target: &Path) -> Result<Option<RecordConfig>, Stop> {
     if !target.is_dir() {
-        return Ok(RecordConfig::of_extension(target, target));
+        let config = RecordConfig::of_extension(target, target);
+        if config.is_none() && target.to_str().is_some_and(|target| target.contains("://")) {
+            let shown = loader_data::without_credentials(target);
+            let message =
+                format!("the extension of `{shown}` is of no known format; give a config (a .toml file)");
+            return Err(Stop::InvalidArguments(message));
+        }
+        return Ok(config);
     }
     let mut found = of_folder(target)?.map(|config| (target.to_owned(), config));
     if found.is_some() {

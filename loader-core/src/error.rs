@@ -14,7 +14,6 @@ use crate::{
     panic,
     pool::WorkerStartError,
     report::BadSample,
-    state,
 };
 
 /// An error of the loader. [`build`](crate::Builder::build) returns errors of options,
@@ -218,11 +217,21 @@ pub enum Error {
         /// Message of the panic.
         message: String,
     },
-    /// `resume()`: the state was taken from a loader that was built differently, or by another version of
-    /// this library.
+    /// `resume()`: another version of this library wrote the state, in another format.
     #[error(
-        "the state does not fit the loader: its {part} is {state}, the loader's is {loader}; {}",
-        way_out(.part)
+        "this state is of version {version}, but this library reads version {supported}; resume it with the version of \
+         this library that wrote it, or start again with `iter()`"
+    )]
+    StateVersion {
+        /// Version of the state's format.
+        version: u32,
+        /// Version of the format that this library reads.
+        supported: u32,
+    },
+    /// `resume()`: the state was taken from a loader that was built differently.
+    #[error(
+        "the state does not fit the loader: its {part} is {state}, the loader's is {loader}; build the loader with \
+         the dataset and the options of the run that wrote the state, or start again with `iter()`"
     )]
     StateMismatch {
         /// What differs, such as "seed", "sampler" or "dataset".
@@ -389,6 +398,7 @@ impl Error {
             Self::BatchNotReadable { .. } => "BatchNotReadable",
             Self::IndexOutOfRange { .. } => "IndexOutOfRange",
             Self::SamplerPanicked { .. } => "SamplerPanicked",
+            Self::StateVersion { .. } => "StateVersion",
             Self::StateMismatch { .. } => "StateMismatch",
             Self::WorkerExited { .. } => "WorkerExited",
             Self::BatchGivenUp { .. } => "BatchGivenUp",
@@ -423,18 +433,6 @@ fn failed(
         text.push_str(&format!(" (at {location})"));
     }
     text
-}
-
-fn way_out(part: &str) -> &'static str {
-    match part {
-        state::FORMAT => {
-            "resume it with the version of this library that wrote it, or start again with `iter()`"
-        }
-        _ => {
-            "build the loader with the dataset and the options of the run that wrote the state, or start again \
-             with `iter()`"
-        }
-    }
 }
 
 fn other_iterators(slots: usize) -> String {

@@ -169,6 +169,7 @@ impl<B: Batch> DataLoader<B> {
     /// ```
     ///
     /// # Errors
+    /// - [`Error::StateVersion`]: another version of this library wrote the state, in another format.
     /// - [`Error::StateMismatch`]: the loader was built differently from the one of the state.
     /// - The errors of [`iter`](Self::iter).
     /// - For an iterable dataset, an error of the iterator before its first batch, such as
@@ -183,7 +184,7 @@ impl<B: Batch> DataLoader<B> {
         }
         *self.next_epoch() = iter.epoch().saturating_add(1);
         if iter.epoch() == state.epoch() {
-            iter.set_bad_before(state.bad_samples());
+            iter.continue_from(state);
         }
         Ok(iter)
     }

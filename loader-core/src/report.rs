@@ -22,7 +22,8 @@ pub struct EpochReport {
     /// Number of these samples that repeat those of another rank, so that all ranks load equally many.
     pub repeated: u64,
     /// Digest of these samples except the repeated ones; `None` without the option
-    /// [`digest`](crate::Builder::digest).
+    /// [`digest`](crate::Builder::digest). If the iterator was resumed, the digest in its
+    /// [`State`](crate::State) is included, so this is the digest of the epoch so far.
     pub digest: Option<SampleDigest>,
     /// Number of errors returned.
     pub errors: u64,
@@ -205,6 +206,15 @@ impl Stopwatch {
             errors: 0,
             bad_samples: Vec::new(),
         }
+    }
+
+    /// Continues the digest of the epoch so far, if samples are digested and it is known.
+    pub(crate) fn continue_digest(&mut self, so_far: Option<SampleDigest>) {
+        self.digest = self.digest.map(|digest| digest + so_far.unwrap_or_default());
+    }
+
+    pub(crate) fn digest(&self) -> Option<SampleDigest> {
+        self.digest
     }
 
     pub(crate) fn epoch(&self) -> u64 {

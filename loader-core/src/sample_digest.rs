@@ -335,14 +335,16 @@ mod tests {
             let mut union = SampleDigest::default();
             for rank in 0..world_size {
                 let share = || loader(batch_size).shuffle(shuffle).seed(seed).distributed(rank, world_size);
-                let first = share().build().unwrap();
+                let (first, resumed) = (share().build().unwrap(), share().build().unwrap());
                 let mut batches = first.epoch(epoch).unwrap();
                 batches.by_ref().take(stop).for_each(|batch| drop(batch.unwrap()));
-                union += batches.report().digest.unwrap();
                 let state = batches.state();
                 if state.epoch() == epoch {
-                    union += rest(share().build().unwrap().resume(&state).unwrap());
+                    prop_assert_eq!(state.digest().unwrap_or_default(), batches.report().digest.unwrap());
+                    batches = resumed.resume(&state).unwrap();
+                    batches.by_ref().for_each(|batch| drop(batch.unwrap()));
                 }
+                union += batches.report().digest.unwrap();
             }
             prop_assert_eq!(union, whole);
             prop_assert_ne!(digest(loader(batch_size), epoch + 1), whole);

@@ -9,17 +9,17 @@ use crate::{
     error::Error,
     fetch::{ShardLayout, ShardPosition, Snapshot},
     options::Order,
+    sample_digest::SampleDigest,
     sampler::Epoch,
 };
 
-/// Version of the format. Version 1 had no fingerprints and a different random order.
-const VERSION: u32 = 2;
+/// Version of the format. Version 1 had no fingerprints and a different random order, version 2 no share.
+const VERSION: u32 = 3;
 
 /// Maximum length of a fingerprint, in bytes. In a longer fingerprint, a hash replaces the end.
 const MAX_FINGERPRINT: usize = 200;
 
 /// Names of parts of a state in errors.
-pub(crate) const FORMAT: &str = "version of the format";
 pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 
 /// The user's position in a loader: the epoch, and which of its batches were returned.
@@ -29,8 +29,9 @@ pub(crate) const SHARDS: &str = "number of shards (see `shards`)";
 /// options continues from it. Resuming from a state that was taken after the last batch of an epoch begins
 /// the next epoch, whether or not `next` has returned `None`.
 ///
-/// A state can be written with any serde format. It consists of some numbers and the fingerprints of the
-/// dataset and the sampler, at most 200 bytes each. With `in_order(false)`, it also has a number for each
+/// A state can be written with any serde format. It consists of some numbers (among them rank and world size), the
+/// fingerprints of the dataset and the sampler, at most 200 bytes each, and with the option
+/// [`digest`](crate::Builder::digest) the digest of the epoch so far. With `in_order(false)`, it also has a number for each
 /// batch that was returned before its turn. For an iterable dataset, it also has some numbers and the
 /// snapshot of each shard.
 ///
@@ -43,11 +44,16 @@ pub struct State {
     order: Order,
     samples: Option<u64>,
     #[serde(default)]
+    share: Share,
+    #[serde(default)]
     pipeline: Pipeline,
     epoch: u64,
     /// Number of bad samples in the epoch so far, which count towards `max_bad_samples`.
     #[serde(default)]
     bad_samples: u64,
+    /// Digest of the epoch so far, with the option `digest`.
+    #[serde(default)]
+    digest: Option<SampleDigest>,
     #[serde(rename = "place")]
     position: Position,
 }
@@ -86,6 +92,32 @@ pub(crate) struct ShardsPosition {
     pub(crate) turn: usize,
     #[serde(with = "shards")]
     pub(crate) shards: Vec<ShardPosition>,
+}
+
+/// The share of the samples that this process loads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Share {
+    pub(crate) rank: usize,
+    pub(crate) world_size: usize,
+    pub(crate) policy: SharePolicy,
+}
+
+/// What happens with samples that ranks cannot share equally, or that do not fill a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SharePolicy {
+    /// Other samples are repeated.
+    #[default]
+    Repeat,
+    /// They are left out.
+    DropLast,
+}
+
+impl Default for Share {
+    /// All samples.
+    fn default() -> Self {
+        Self { rank: 0, world_size: 1, policy: SharePolicy::default() }
+    }
 }
 
 /// Fingerprints of everything that determines the order of the samples, to compare two loaders. A fingerprint
@@ -150,6 +182,7 @@ pub(crate) struct Origin {
     pub(crate) seed: u64,
     pub(crate) order: Order,
     pub(crate) samples: Option<usize>,
+    pub(crate) share: Share,
     pub(crate) pipeline: Arc<Pipeline>,
 }
 
@@ -163,15 +196,21 @@ impl Origin {
 impl State {
     /// The state at the beginning of an epoch.
     pub(crate) fn start(origin: &Origin, epoch: u64) -> Self {
-        Self::new(origin, epoch, 0, Position::Start)
+        Self::new(origin, epoch, 0, None, Position::Start)
     }
 
-    /// The state at a position of an epoch that has had `bad_samples` bad samples so far.
-    pub(crate) fn new(origin: &Origin, epoch: u64, bad_samples: u64, position: Position) -> Self {
-        let Origin { seed, order, samples, ref pipeline } = *origin;
+    /// The state at a position of an epoch that has had `bad_samples` bad samples and this digest so far.
+    pub(crate) fn new(
+        origin: &Origin,
+        epoch: u64,
+        bad_samples: u64,
+        digest: Option<SampleDigest>,
+        position: Position,
+    ) -> Self {
+        let Origin { seed, order, samples, share, ref pipeline } = *origin;
         let samples = samples.map(|samples| samples as u64);
         let pipeline = Pipeline::clone(pipeline);
-        Self { version: VERSION, seed, order, samples, pipeline, epoch, bad_samples, position }
+        Self { version: VERSION, seed, order, samples, share, pipeline, epoch, bad_samples, digest, position }
     }
 
     /// Returns the number of the epoch, from 0.
@@ -193,6 +232,12 @@ impl State {
         self.bad_samples
     }
 
+    /// Returns the digest of the samples of the epoch that were returned; `None` without the option
+    /// [`digest`](crate::Builder::digest).
+    pub fn digest(&self) -> Option<SampleDigest> {
+        self.digest
+    }
+
     pub(crate) fn position(&self) -> &Position {
         &self.position
     }
@@ -200,7 +245,9 @@ impl State {
     /// Checks that the state agrees with a loader.
     pub(crate) fn check(&self, origin: &Origin) -> Result<(), Error> {
         let (theirs, ours) = (&self.pipeline, &*origin.pipeline);
-        must_agree(FORMAT, self.version, VERSION)?;
+        if self.version != VERSION {
+            return Err(Error::StateVersion { version: self.version, supported: VERSION });
+        }
         must_agree("kind of dataset", theirs.kind(), ours.kind())?;
         must_agree("seed", self.seed, origin.seed)?;
         must_agree("order", self.order, origin.order)?;
@@ -208,6 +255,10 @@ impl State {
             |samples: Option<u64>| samples.map_or("unknown".to_owned(), |samples| samples.to_string());
         let our_samples = origin.samples.map(|samples| samples as u64);
         must_agree("number of samples", samples(self.samples), samples(our_samples))?;
+        must_agree("world_size", self.share.world_size, origin.share.world_size)?;
+        must_agree("rank", self.share.rank, origin.share.rank)?;
+        let drops_last = |share: Share| share.policy == SharePolicy::DropLast;
+        must_agree("drop_last", drops_last(self.share), drops_last(origin.share))?;
         must_agree("dataset", &theirs.dataset, &ours.dataset)?;
         match (&theirs.batching, &ours.batching) {
             (Batching::Sampler(theirs), Batching::Sampler(ours)) => must_agree("sampler", theirs, ours),
@@ -220,11 +271,8 @@ impl State {
 
 fn must_agree_on_layout(theirs: &ShardLayout, ours: &ShardLayout) -> Result<(), Error> {
     must_agree("batch_size", theirs.batch_size, ours.batch_size)?;
-    must_agree("drop_last", theirs.drop_last, ours.drop_last)?;
-    must_agree(SHARDS, theirs.shards, ours.shards)?;
-    must_agree("first shard (see `distributed`)", theirs.first_shard, ours.first_shard)?;
-    let part = "number of shards of all processes (see `distributed`)";
-    must_agree(part, theirs.all_shards, ours.all_shards)
+    // Rank, world size and this number decide the rest of the layout.
+    must_agree(SHARDS, theirs.shards, ours.shards)
 }
 
 /// Returns an error if `theirs`, a value of the state, differs from `ours`, the loader's value.
@@ -297,14 +345,14 @@ mod tests {
             ShardPosition::default(),
         ];
         let position = Position::Shards(ShardsPosition { batches: 2, turn: 1, shards });
-        State::new(&origin(), 3, 0, position)
+        State::new(&origin(), 3, 0, Some(SampleDigest::default()), position)
     }
 
     fn origin() -> Origin {
         let layout =
             ShardLayout { shards: 2, first_shard: 0, all_shards: 2, batch_size: 4, drop_last: false };
         let pipeline = Arc::new(Pipeline::new("stream".to_owned(), Batching::Shards(layout)));
-        Origin { seed: 7, order: Order::Native, samples: None, pipeline }
+        Origin { seed: 7, order: Order::Native, samples: None, share: Share::default(), pipeline }
     }
 
     // PyTorch: T04, T05, T14
@@ -323,17 +371,40 @@ mod tests {
         for broken in [json.replace("00ff10", "00ff1x"), json.replace("[3,", "[9,")] {
             assert!(serde_json::from_str::<State>(&broken).is_err());
         }
-        let other = State { version: 1, ..state() };
-        assert_eq!(
-            other.check(&origin()).unwrap_err().to_string(),
-            "the state does not fit the loader: its version of the format is 1, the loader's is 2; resume it with \
-             the version of this library that wrote it, or start again with `iter()`"
-        );
-        let json = serde_json::to_value(other).unwrap();
-        let fields = json.as_object().unwrap().clone().into_iter().filter(|(key, _)| key != "pipeline");
-        let old: State = serde_json::from_value(fields.collect::<serde_json::Map<_, _>>().into()).unwrap();
-        let error = old.check(&origin()).unwrap_err();
-        assert!(matches!(error, Error::StateMismatch { part: FORMAT, .. }), "{error}");
+        // Version 1 had none of these fields, version 2 only the first.
+        for (version, missing) in [(1, &["pipeline", "share", "digest"][..]), (2, &["share", "digest"])] {
+            let mut old = serde_json::to_value(State { version, ..state() }).unwrap();
+            old.as_object_mut().unwrap().retain(|field, _| !missing.contains(&&field[..]));
+            let error = serde_json::from_value::<State>(old).unwrap().check(&origin()).unwrap_err();
+            assert!(matches!(error, Error::StateVersion { supported: 3, .. }), "{error:?}");
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "this state is of version {version}, but this library reads version 3; resume it with the version \
+                     of this library that wrote it, or start again with `iter()`"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn a_state_of_another_share_is_refused_by_name() {
+        let with = |share| Origin { share, ..origin() };
+        let share = Share { rank: 1, world_size: 3, policy: SharePolicy::Repeat };
+        let state = State::start(&with(share), 0);
+        state.check(&with(share)).unwrap();
+        let others = [
+            (Share { world_size: 2, ..share }, "its world_size is 3, the loader's is 2"),
+            (Share { rank: 2, ..share }, "its rank is 1, the loader's is 2"),
+            (
+                Share { policy: SharePolicy::DropLast, ..share },
+                "its drop_last is false, the loader's is true",
+            ),
+        ];
+        for (other, expected) in others {
+            let message = state.check(&with(other)).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::{
     options::{LoaderOptions, OnWorkerDeath, default},
     pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
-    state::{Origin, Pipeline},
+    state::{Origin, Pipeline, Share, SharePolicy},
     warning::Warn,
 };
 
@@ -97,7 +97,13 @@ impl Settings {
 
     pub(super) fn origin(&self, samples: Option<usize>, pipeline: Pipeline) -> Origin {
         let order = self.options.order.unwrap_or_else(default::order);
-        Origin { seed: self.seed(), order, samples, pipeline: Arc::new(pipeline) }
+        let policy = match self.options.drop_last.unwrap_or_else(default::drop_last) {
+            true => SharePolicy::DropLast,
+            false => SharePolicy::Repeat,
+        };
+        let (rank, world_size) = (self.options.rank.unwrap_or(0), self.options.world_size.unwrap_or(1));
+        let share = Share { rank, world_size, policy };
+        Origin { seed: self.seed(), order, samples, share, pipeline: Arc::new(pipeline) }
     }
 
     pub(super) fn seed(&self) -> u64 {

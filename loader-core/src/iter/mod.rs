@@ -97,9 +97,10 @@ impl<B: Batch> Iter<B> {
         }
     }
 
-    /// Sets the number of bad samples in the epoch before the position from which this iterator was resumed.
-    pub(crate) fn set_bad_before(&mut self, bad_samples: u64) {
-        self.bad_before = bad_samples;
+    /// Takes over what `state`, from which this iterator was resumed, knows of the epoch.
+    pub(crate) fn continue_from(&mut self, state: &State) {
+        self.bad_before = state.bad_samples();
+        self.stopwatch.continue_digest(state.digest());
     }
 
     /// Returns your position in the epoch: after the batch that `next` returned last, however many batches
@@ -118,7 +119,7 @@ impl<B: Batch> Iter<B> {
         match position {
             Some(position) => {
                 let bad_samples = self.bad_before.saturating_add(self.stopwatch.bad_samples());
-                State::new(&self.origin, self.epoch(), bad_samples, position)
+                State::new(&self.origin, self.epoch(), bad_samples, self.stopwatch.digest(), position)
             }
             None => State::start(&self.origin, self.epoch().saturating_add(1)),
         }

@@ -6,7 +6,7 @@ use crate::{
     fetch::ShardLayout,
     options::{OnBadSample, Order},
     sampler::{BatchSampler, Epoch},
-    state::{Batching, Origin, Pipeline},
+    state::{Batching, Origin, Pipeline, Share, SharePolicy},
 };
 
 /// What a worker has loaded for a task.
@@ -193,8 +193,10 @@ impl SimulatedDataset {
             0 => Batching::Sampler(format!("{batch_size} samples, rank {rank} of {world_size}")),
             _ => Batching::Shards(self.layout()),
         };
-        let pipeline = Pipeline::new("simulated".to_owned(), batching);
-        Origin { seed, order: Order::Native, samples: Some(self.dataset_len()), pipeline: pipeline.into() }
+        let pipeline = Pipeline::new("simulated".to_owned(), batching).into();
+        let (rank, world_size) = (rank as usize, world_size as usize);
+        let share = Share { rank, world_size, policy: SharePolicy::Repeat };
+        Origin { seed, order: Order::Native, samples: Some(self.dataset_len()), share, pipeline }
     }
 }
 

@@ -326,7 +326,7 @@ impl Setup {
 
     /// Checks that a process with another rank and a process with another world size refuse the state.
     pub(super) fn check_refusal(&self, epoch: u64, position: Position) {
-        let state = State::new(&self.dataset.origin(), epoch, 0, position);
+        let state = State::new(&self.dataset.origin(), epoch, 0, None, position);
         state.check(&self.dataset.origin()).expect("the same loader");
         let SimulatedDataset { rank, world_size, .. } = self.dataset;
         let larger = SimulatedDataset { world_size: world_size + 1, ..self.dataset };
