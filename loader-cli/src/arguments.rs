@@ -71,6 +71,18 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "BYTES")]
     pub(crate) max_file_bytes: Option<u64>,
 
+    /// Write the state of the run to this file when the run ends, also after Ctrl-C or SIGTERM
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_state: Option<PathBuf>,
+
+    /// Continue the run whose state `--save-state` wrote to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) resume: Option<PathBuf>,
+
+    /// Stop after this number of batches [default: at the end of the last epoch]
+    #[arg(long, value_name = "BATCHES", value_parser = at_least_one)]
+    pub(crate) stop_after: Option<usize>,
+
     /// Seconds between two lines of progress if standard error is not a terminal, 0 for no lines
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     progress_every: Duration,

@@ -1,53 +1,75 @@
-//! Ctrl-C ends the command between two batches, or after [`GRACE`]. A second Ctrl-C ends it at once.
+//! SIGINT (Ctrl-C) and SIGTERM end the command between two batches, or after [`GRACE`]. A second signal ends it at
+//! once. Either way, the state of the run is written first if the user asked for it.
 
 use std::{
-    io, process,
-    sync::atomic::{AtomicBool, Ordering},
+    io::{self, Write},
+    process,
+    sync::atomic::{AtomicI32, Ordering},
     thread,
     time::Duration,
 };
 
-use signal_hook::{consts::SIGINT, iterator::Signals};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
 
-use crate::stop::{INTERRUPTED, Stop};
+use crate::{
+    state_file,
+    stop::{Ending, Stop},
+};
 
-/// Maximum time that the current batch may still take after Ctrl-C.
+/// Maximum time that the current batch may still take after a signal.
 const GRACE: Duration = Duration::from_secs(2);
 
-static PRESSED: AtomicBool = AtomicBool::new(false);
+/// Number of the signal that has arrived, or 0.
+static ARRIVED: AtomicI32 = AtomicI32::new(0);
 
-/// Tells whether Ctrl-C was pressed. Exists only after [`Interrupt::watch`] has succeeded.
+/// Tells whether a signal has arrived. Exists only after [`Interrupt::watch`] has succeeded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interrupt(());
 
 impl Interrupt {
-    /// Handles SIGINT on a thread of its own, as long as the process lives.
+    /// Handles SIGINT and SIGTERM on a thread of its own, as long as the process lives.
     pub(crate) fn watch() -> io::Result<Self> {
-        let mut signals = Signals::new([SIGINT])?;
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
         thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
-            let mut pressed = signals.forever();
-            if pressed.next().is_some() {
-                // Relaxed: no other memory is published with the flag.
-                PRESSED.store(true, Ordering::Relaxed);
-                thread::spawn(|| {
+            let mut arriving = signals.forever();
+            if let Some(signal) = arriving.next() {
+                // Relaxed: no other memory is published with the number.
+                ARRIVED.store(signal, Ordering::Relaxed);
+                thread::spawn(move || {
                     thread::sleep(GRACE);
-                    end();
+                    end(signal);
                 });
             }
-            if pressed.next().is_some() {
-                end();
+            if let Some(signal) = arriving.next() {
+                end(signal);
             }
         })?;
         Ok(Self(()))
     }
 
-    /// Fails with [`Stop::Interrupted`] if Ctrl-C was pressed.
+    /// Fails with [`Stop::Interrupted`] if a signal has arrived.
     pub(crate) fn check(self) -> Result<(), Stop> {
-        if PRESSED.load(Ordering::Relaxed) { Err(Stop::Interrupted) } else { Ok(()) }
+        match ARRIVED.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            signal => Err(Stop::Interrupted(ending(signal))),
+        }
     }
 }
 
+fn ending(signal: i32) -> Ending {
+    if signal == SIGTERM { Ending::Terminate } else { Ending::Interrupt }
+}
+
 /// Ends this process at once. The workers then end too: their watchdogs notice that this process is gone.
-fn end() {
-    process::exit(INTERRUPTED.into());
+fn end(signal: i32) {
+    if let Err(stop) = state_file::save()
+        && let Some((_, message)) = stop.message()
+    {
+        // There may be no reader of standard error any more.
+        drop(writeln!(io::stderr(), "loader: {message}"));
+    }
+    process::exit(ending(signal).status().into());
 }

@@ -88,7 +88,7 @@ fn write(
     });
     reporter.finish();
     match summary {
-        Err(PackError::Stopped) => Err(Stop::Interrupted),
+        Err(PackError::Stopped) => Err(interrupt.check().err().unwrap_or(Stop::Reported)),
         summary => Ok(summary?),
     }
 }

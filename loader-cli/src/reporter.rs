@@ -109,13 +109,19 @@ impl Reporter {
         Ok(())
     }
 
+    /// Ends the progress of an epoch that `--stop-after` ends.
+    pub(crate) fn stopped_after(&mut self, epoch: u64, batches: usize) -> io::Result<()> {
+        self.progress.finish();
+        if self.json { Ok(()) } else { self.line(&format!("epoch {epoch}: stopped after {batches} batches")) }
+    }
+
     /// Prints why the command ends early, if that was not printed yet.
     pub(crate) fn stopped(&mut self, stop: &Stop) {
         self.progress.finish();
         let Some((kind, message)) = stop.message() else { return };
         self.error_line(&message);
         let event = match stop {
-            Stop::Output(_) | Stop::Interrupted => return,
+            Stop::Output(_) | Stop::Interrupted(_) => return,
             Stop::Loader(error) => Event::error(None, error, &message),
             _ => Event::stopped(kind, &message),
         };

@@ -1,14 +1,21 @@
 //! `loader run`: loads epochs like a training loop, and drops the batches.
 
 use loader_core::{
-    BatchDigest, DataLoader, Dataset, Error, LoaderOptions, Sample,
+    BatchDigest, DataLoader, Dataset, Error, Iter, LoaderOptions, Sample, State,
     collate::Batch,
     sampler::{DistributedSampler, RandomSampler, Sampler},
 };
 
 use crate::{
-    arguments::RunArguments, dataset::Opened, events::Event, interrupt::Interrupt, reporter::Reporter,
-    settings::Settings, stop::Stop, workers::Workers,
+    arguments::RunArguments,
+    dataset::Opened,
+    events::Event,
+    interrupt::Interrupt,
+    reporter::Reporter,
+    settings::Settings,
+    state_file::{self, Saver},
+    stop::{StateProblem, Stop},
+    workers::Workers,
 };
 
 /// Runs the command. Returns the number of batches that failed.
@@ -18,10 +25,25 @@ pub(crate) fn run(
     interrupt: Interrupt,
 ) -> Result<u64, Stop> {
     let Settings { dataset, loader } = Settings::new(arguments)?;
+    let resumed = arguments.resume.as_deref().map(state_file::read).transpose()?;
+    let saver = arguments.save_state.clone().map(Saver::new).transpose()?;
     let opened = dataset.open()?;
     let settings = Settings { dataset, loader: loader.clone().resolved() };
     let workers = Workers::default();
-    let run = Run { arguments, settings, reporter, interrupt, workers, restarts: 0 };
+    let run = Run {
+        arguments,
+        settings,
+        reporter,
+        interrupt,
+        workers,
+        resumed,
+        saver,
+        has_begun: false,
+        epochs: 0,
+        batches: 0,
+        restarts: 0,
+        errors: 0,
+    };
     // The stock worker program, which LOADER_WORKER may name, knows the datasets by these names.
     match opened {
         Opened::F32(images) => run.load(images, loader, "image-folder"),
@@ -40,7 +62,17 @@ struct Run<'a> {
     reporter: &'a mut Reporter,
     interrupt: Interrupt,
     workers: Workers,
+    /// The state to begin with, until the run begins.
+    resumed: Option<State>,
+    saver: Option<Saver>,
+    /// True once the event `start` was printed.
+    has_begun: bool,
+    /// Number of epochs that were loaded to their end.
+    epochs: u64,
+    /// Number of batches returned, including those that failed.
+    batches: usize,
     restarts: u64,
+    errors: u64,
 }
 
 impl Run<'_> {
@@ -82,72 +114,139 @@ impl Run<'_> {
         self.load_epochs(&loader)
     }
 
+    /// Loads the epochs, and writes the state of the run if `--save-state` is set, however the run ends.
     fn load_epochs<B: Batch>(mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
-        let mut errors = 0;
-        for epoch in 0..self.arguments.epochs {
-            self.load_epoch(loader, epoch, &mut errors)?;
+        let outcome = self.load_rest(loader);
+        match state_file::save() {
+            Ok(()) => outcome,
+            Err(stop) => {
+                self.reporter.stopped(&stop);
+                outcome.and(Err(Stop::Reported))
+            }
         }
-        self.reporter.event(&Event::End {
-            epochs: self.arguments.epochs,
-            restarts: self.restarts,
-            errors,
-        })?;
-        Ok(errors)
     }
 
-    fn load_epoch<B: Batch>(
+    fn load_rest<B: Batch>(&mut self, loader: &DataLoader<B>) -> Result<u64, Stop> {
+        let mut state = self.resumed.take().unwrap_or_else(|| loader.state());
+        self.note(|| state.clone());
+        while state.epoch() < self.arguments.epochs && !self.is_enough() {
+            state = self.load_epoch(loader, &state)?;
+        }
+        self.end()?;
+        Ok(self.errors)
+    }
+
+    /// Loads the rest of an epoch from `state` on. Returns the state behind it, or where `--stop-after` ended it.
+    fn load_epoch<B: Batch>(&mut self, loader: &DataLoader<B>, state: &State) -> Result<State, Stop> {
+        let mut batches = loader.resume(state).map_err(|error| self.refused(error))?;
+        let epoch = batches.epoch();
+        if epoch >= self.arguments.epochs {
+            // Only now is it known that the stream of the state has no more batches.
+            return Ok(batches.state());
+        }
+        self.begin_epoch(loader, &batches, state)?;
+        let mut digest = self.settings.loader.digest.unwrap_or_default().then(BatchDigest::new);
+        loop {
+            let interrupted = self.interrupt.check();
+            // Behind the last batch, the epoch is reported before the run ends.
+            if (interrupted.is_err() || self.is_enough()) && batches.state().epoch() == epoch {
+                interrupted?;
+                self.restarts += batches.report().restarts;
+                self.reporter.stopped_after(epoch, self.batches)?;
+                return Ok(batches.state());
+            }
+            let batch = batches.next();
+            self.workers.report_changes(batches.worker_pids(), self.reporter)?;
+            let Some(batch) = batch else { break };
+            self.batches += 1;
+            self.batch_returned(&batches, batch, digest.as_mut())?;
+            self.note(|| batches.state());
+            self.reporter.batch_finished(|| batches.report());
+        }
+        self.note(|| batches.state());
+        self.epochs += 1;
+        self.restarts += batches.report().restarts;
+        self.reporter.epoch_ended(&batches.report(), digest.as_ref())?;
+        Ok(batches.state())
+    }
+
+    fn begin_epoch<B: Batch>(
         &mut self,
         loader: &DataLoader<B>,
-        epoch: u64,
-        errors: &mut u64,
+        batches: &Iter<B>,
+        state: &State,
     ) -> Result<(), Stop> {
-        let Self { arguments, settings, reporter, interrupt, workers, restarts } = self;
-        let mut batches = loader.epoch(epoch)?;
-        if epoch == 0 {
+        let Self { arguments, settings, reporter, workers, .. } = self;
+        if !std::mem::replace(&mut self.has_begun, true) {
             let samples = arguments.samples.or_else(|| Some(share(loader.samples()?, &settings.loader)));
             reporter.event(&Event::start(samples, loader.len(), &batches.worker_pids(), settings))?;
             workers.begin_with(batches.worker_pids());
         }
-        reporter.epoch_begins(epoch, arguments.epochs, loader.len(), arguments.progress_interval());
-        workers.report_changes(batches.worker_pids(), reporter)?;
-        let mut digest = settings.loader.digest.unwrap_or_default().then(BatchDigest::new);
-        loop {
-            interrupt.check()?;
-            let batch = batches.next();
-            workers.report_changes(batches.worker_pids(), reporter)?;
-            let Some(batch) = batch else { break };
-            let info = batches.last_batch();
-            match (batch, info) {
-                (Ok(batch), Some(info)) => {
-                    if let Some(digest) = &mut digest {
-                        digest.add(&info.indices, &batch);
-                    }
-                    if arguments.batches {
-                        reporter.event(&Event::batch(epoch, info))?;
-                    }
+        let epoch = batches.epoch();
+        let before = if state.epoch() == epoch { state.batches() as usize } else { 0 };
+        let left = loader.len().map(|len| len.saturating_sub(before));
+        reporter.epoch_begins(epoch, arguments.epochs, left, arguments.progress_interval());
+        Ok(workers.report_changes(batches.worker_pids(), reporter)?)
+    }
+
+    /// Reports a batch, or the error in its place, that `batches` has returned last.
+    fn batch_returned<B: Batch>(
+        &mut self,
+        batches: &Iter<B>,
+        batch: Result<B, Error>,
+        digest: Option<&mut BatchDigest>,
+    ) -> Result<(), Stop> {
+        let epoch = batches.epoch();
+        match (batch, batches.last_batch()) {
+            (Ok(batch), Some(info)) => {
+                if let Some(digest) = digest {
+                    digest.add(&info.indices, &batch);
                 }
-                (Ok(_), None) => unreachable!("`last_batch` describes every batch that `next` returns"),
-                (Err(error), info) => {
-                    *errors += 1;
-                    reporter.error(epoch, info, &error)?;
-                    if info.is_none() {
-                        // The error concerns the whole epoch: the workers are gone, or waiting again would
-                        // fail again.
-                        *restarts += batches.report().restarts;
-                        reporter.event(&Event::End {
-                            epochs: epoch,
-                            restarts: *restarts,
-                            errors: *errors,
-                        })?;
-                        return Err(Stop::Reported);
-                    }
+                if self.arguments.batches {
+                    self.reporter.event(&Event::batch(epoch, info))?;
                 }
             }
-            reporter.batch_finished(|| batches.report());
+            (Ok(_), None) => unreachable!("`last_batch` describes every batch that `next` returns"),
+            (Err(error), info) => {
+                self.errors += 1;
+                self.reporter.error(epoch, info, &error)?;
+                if info.is_none() {
+                    // The error concerns the whole epoch: the workers are gone, or waiting again would
+                    // fail again.
+                    self.restarts += batches.report().restarts;
+                    self.end()?;
+                    return Err(Stop::Reported);
+                }
+            }
         }
-        *restarts += batches.report().restarts;
-        reporter.epoch_ended(&batches.report(), digest.as_ref())?;
         Ok(())
+    }
+
+    fn end(&self) -> Result<(), Stop> {
+        let &Self { epochs, restarts, errors, .. } = self;
+        Ok(self.reporter.event(&Event::End { epochs, restarts, errors })?)
+    }
+
+    /// True after the batches of `--stop-after`.
+    fn is_enough(&self) -> bool {
+        self.arguments.stop_after.is_some_and(|batches| self.batches >= batches)
+    }
+
+    /// Notes the state to be saved.
+    fn note(&self, state: impl FnOnce() -> State) {
+        if let Some(saver) = &self.saver {
+            saver.note(state());
+        }
+    }
+
+    /// Returns why the run ends if its first epoch cannot begin.
+    fn refused(&self, error: Error) -> Stop {
+        match (&self.arguments.resume, error) {
+            (Some(path), error @ (Error::StateVersion { .. } | Error::StateMismatch { .. })) => {
+                Stop::StateNotUsable { path: path.clone(), problem: StateProblem::Refused(error) }
+            }
+            (_, error) => error.into(),
+        }
     }
 }
 

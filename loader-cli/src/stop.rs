@@ -31,15 +31,45 @@ pub(crate) enum Stop {
         path: PathBuf,
         error: io::Error,
     },
+    /// The file of `--resume` cannot be used.
+    StateNotUsable {
+        path: PathBuf,
+        problem: StateProblem,
+    },
     /// The contact sheet would have no image.
     NoImages(String),
-    /// SIGINT cannot be handled.
+    /// SIGINT and SIGTERM cannot be handled.
     NoSignals(io::Error),
-    Interrupted,
+    Interrupted(Ending),
 }
 
-/// Exit status after Ctrl-C: 128 plus the number of SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
+/// Why a state cannot be resumed.
+#[derive(Debug)]
+pub(crate) enum StateProblem {
+    NotRead(io::Error),
+    NotAState(serde_json::Error),
+    /// It is of another version, or of a run with another dataset or other options.
+    Refused(Error),
+}
+
+/// The signal that ends the command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ending {
+    /// SIGINT, as after Ctrl-C.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
+impl Ending {
+    /// Exit status: 128 plus the number of the signal.
+    pub(crate) fn status(self) -> u8 {
+        match self {
+            Self::Interrupt => 130,
+            Self::Terminate => 143,
+        }
+    }
+}
 
 impl Stop {
     /// Returns the exit status of the command.
@@ -50,7 +80,8 @@ impl Stop {
             Self::InvalidArguments(_)
             | Self::InvalidConfig(_)
             | Self::DatasetNotOpened(_)
-            | Self::InvalidTransform(_) => WRONG_REQUEST,
+            | Self::InvalidTransform(_)
+            | Self::StateNotUsable { .. } => WRONG_REQUEST,
             #[cfg(feature = "formats")]
             Self::DataNotOpened(_) => WRONG_REQUEST,
             Self::Loader(
@@ -76,7 +107,7 @@ impl Stop {
             | Self::FileNotWritten { .. }
             | Self::NoImages(_)
             | Self::NoSignals(_) => FAILED,
-            Self::Interrupted => INTERRUPTED,
+            Self::Interrupted(ending) => ending.status(),
         })
     }
 
@@ -101,8 +132,27 @@ impl Stop {
             Self::NoImages(reason) => ("NoImages", format!("--contact-sheet: {reason}")),
             Self::NoSignals(error) => ("System", format!("cannot watch for Ctrl-C: {error}")),
             Self::HelpPrinted(_) | Self::Reported => return None,
-            Self::Interrupted => ("Interrupted", "interrupted".to_owned()),
+            Self::StateNotUsable { path, problem } => {
+                let (kind, problem) = problem.message();
+                (kind, format!("--resume: `{}` {problem}", path.display()))
+            }
+            Self::Interrupted(Ending::Interrupt) => ("Interrupted", "interrupted".to_owned()),
+            Self::Interrupted(Ending::Terminate) => ("Interrupted", "ended by SIGTERM".to_owned()),
         })
+    }
+}
+
+impl StateProblem {
+    /// Returns the kind of the error, for programs, and the rest of a sentence about the file.
+    fn message(&self) -> (&'static str, String) {
+        match self {
+            Self::NotRead(error) => ("StateNotRead", format!("cannot be read: {error}")),
+            Self::NotAState(error) => (
+                "StateNotRead",
+                format!("is not the state of a run: {error}; give a file that `--save-state` wrote"),
+            ),
+            Self::Refused(error) => (error.kind(), format!("cannot be resumed: {error}")),
+        }
     }
 }
 

@@ -75,7 +75,10 @@ fn workers(command: u32) -> Vec<u32> {
 
 fn digests(finished: &Finished) -> Vec<Value> {
     let epochs = finished.named("epoch");
-    epochs.iter().map(|epoch| json!([epoch["order_digest"], epoch["content_digest"]])).collect()
+    epochs
+        .iter()
+        .map(|epoch| json!([epoch["sample_digest"], epoch["order_digest"], epoch["content_digest"]]))
+        .collect()
 }
 
 /// Runs two epochs that together take at least `min_seconds`, with and without a kill every second. Compares

@@ -13,6 +13,7 @@ mod record_pack;
 mod record_tools;
 #[cfg(feature = "formats")]
 mod records;
+mod resume;
 mod run;
 mod support;
 mod terminal;

@@ -1,0 +1,144 @@
+//! Runs that are cut in parts: stopped and resumed, or split over ranks.
+
+use std::{fs, path::Path};
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Finished, PHOTOS, Running, assert_gone, command, copy_of_photos, run, worker_pids};
+
+/// Options of each run: 40 batches, of which the order and the content depend on the seed.
+const DRAWN: [&str; 10] =
+    ["--samples", "80", "--batch-size", "2", "--seed", "7", "--size", "16", "--json", "--digest"];
+
+fn drawn(options: &[&str]) -> Vec<String> {
+    [&["run", PHOTOS], &DRAWN[..], options].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn finish(options: &[&str], status: i32) -> Finished {
+    let arguments = drawn(options);
+    let finished = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    finished.assert_status(status);
+    finished
+}
+
+fn sample_digests(finished: &Finished) -> Vec<Value> {
+    let epochs = finished.named("epoch");
+    epochs.iter().map(|epoch| json!([epoch["sample_digest"], epoch["digest_samples"]])).collect()
+}
+
+fn state(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_run_that_was_stopped_three_times_has_the_digests_of_an_undisturbed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.json");
+    let path = file.to_str().unwrap();
+    let undisturbed = sample_digests(&finish(&["--epochs", "2"], 0));
+    assert_eq!((undisturbed.len(), &undisturbed[0][1]), (2, &json!(80)));
+    assert_ne!(undisturbed[0], undisturbed[1]);
+
+    let first = drawn(&["--epochs", "2", "--num-workers", "2", "--batches", "--save-state", path]);
+    let mut first = Running::start(command(&first.iter().map(String::as_str).collect::<Vec<_>>()));
+    let pids = worker_pids(&first.next_event());
+    assert_eq!(first.next_event()["event"], "batch");
+    first.signal(Signal::SIGINT);
+    let first = first.finish();
+    first.assert_status(130);
+    assert_gone(&pids);
+    assert!(first.named("epoch").is_empty(), "the run has ended before the signal");
+
+    let second = ["--epochs", "2", "--num-workers", "3", "--resume", path, "--save-state", path];
+    let second = finish(&[&second[..], &["--stop-after", "5"]].concat(), 0);
+    assert_eq!(second.named("end"), [json!({ "event": "end", "epochs": 0, "restarts": 0, "errors": 0 })]);
+    // Behind the last batch of the first epoch: the epoch is reported.
+    let left = 40 - state(&file)["place"]["batches"]["next"].as_u64().unwrap();
+    let third = ["--epochs", "2", "--resume", path, "--save-state", path, "--stop-after", &left.to_string()];
+    let third = finish(&third, 0);
+    assert_eq!(third.named("epoch")[0]["samples"], 2 * left);
+    let fourth = finish(&["--epochs", "2", "--num-workers", "1", "--resume", path, "--save-state", path], 0);
+    assert_eq!([sample_digests(&third), sample_digests(&fourth)].concat(), undisturbed);
+
+    // Nothing is left of two epochs.
+    let fifth = finish(&["--epochs", "2", "--resume", path], 0);
+    assert_eq!(fifth.events().len(), 1, "{}", fifth.stdout);
+    let names: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["state.json"]);
+}
+
+#[test]
+fn ranks_together_have_the_digest_of_one_process() {
+    let share = |rank: usize, world_size: usize, batch_size: &str| {
+        let (rank, world_size) = (rank.to_string(), world_size.to_string());
+        let shared = ["run", PHOTOS, "--size", "16", "--json", "--digest", "--shuffle", "--seed", "7"];
+        let options = ["--rank", &rank, "--world-size", &world_size, "--batch-size", batch_size];
+        let finished = run(&[&shared[..], &options, &["--num-workers", "2"]].concat());
+        let epoch = finished.assert_status(0).named("epoch").remove(0);
+        let digest = u128::from_str_radix(epoch["sample_digest"].as_str().unwrap(), 16).unwrap();
+        (digest, epoch["digest_samples"].as_u64().unwrap())
+    };
+    let union = |world_size, batch_size| {
+        let shares = (0..world_size).map(|rank| share(rank, world_size, batch_size));
+        shares.fold((0u128, 0), |(sum, all), (digest, samples)| (sum.wrapping_add(digest), all + samples))
+    };
+    let whole = union(1, "4");
+    assert_eq!(whole.1, 9);
+    // Of two ranks, the second loads a sample that the first has too.
+    assert_eq!(union(2, "2"), whole);
+    assert_eq!(union(3, "1"), whole);
+}
+
+#[test]
+fn a_signal_in_a_long_batch_saves_the_state_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.json");
+    for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let many =
+            ["--samples", "100000", "--batch-size", "100000", "--size", "16", "--pixels", "u8", "--json"];
+        let saved = ["--save-state", path.to_str().unwrap(), "--num-workers", "1"];
+        let mut running = Running::start(command(&[&["run", PHOTOS], &many[..], &saved].concat()));
+        running.next_event();
+        running.signal(signal);
+        running.finish().assert_status(status);
+        assert_eq!((&state(&path)["epoch"], &state(&path)["place"]), (&json!(0), &json!("start")));
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_is_no_state_of_this_run_is_refused() {
+    let (folder, photos) = copy_of_photos();
+    let file = folder.path().join("state.json");
+    let path = file.to_str().unwrap();
+    finish(&["--stop-after", "1", "--save-state", path], 0);
+    let good = state(&file);
+
+    let refused = |options: &[&str], status, kind: &str, expected: &str| {
+        let events = finish(options, status).events();
+        assert_eq!((events.len(), &events[0]["kind"]), (1, &json!(kind)), "{events:?}");
+        let message = events[0]["message"].as_str().unwrap();
+        assert!(message.contains(expected) && message.contains(path), "{message}");
+    };
+    let order = "its order is native, the loader's is torch";
+    refused(&["--resume", path, "--order", "torch"], 2, "StateMismatch", order);
+    let larger = run(&["run", photos.to_str().unwrap(), "--save-state", "/nowhere/state.json", "--json"]);
+    assert_eq!(larger.assert_status(1).events()[0]["kind"], "OutputFailed");
+    fs::rename(photos.join("animal/chelsea.jpg"), photos.join("animal/cat.jpg")).unwrap();
+    let renamed = [&["run", photos.to_str().unwrap()], &DRAWN[..], &["--resume", path]].concat();
+    let renamed = run(&renamed).assert_status(2).events();
+    let message = renamed[0]["message"].as_str().unwrap();
+    assert!(message.contains("cannot be resumed") && message.contains("its dataset is"), "{message}");
+
+    let mut old = good;
+    old["version"] = json!(1);
+    fs::write(&file, old.to_string()).unwrap();
+    refused(&["--resume", path], 2, "StateVersion", "this state is of version 1");
+    fs::write(&file, "{}").unwrap();
+    refused(&["--resume", path], 2, "StateNotRead", "is not the state of a run: missing field");
+    fs::remove_file(&file).unwrap();
+    refused(&["--resume", path], 2, "StateNotRead", "cannot be read: No such file");
+}
