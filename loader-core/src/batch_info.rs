@@ -50,6 +50,7 @@ impl BatchInfo {
         }
         let bad_samples = bad.into_iter().map(|sample| for_user(sample, number, None)).collect();
         let samples = indices.len();
+        repeated = repeated.min(samples);
         Self { number, samples, indices, shard: None, worker, bad_samples, repeated, digest: None }
     }
 

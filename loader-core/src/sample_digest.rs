@@ -121,7 +121,11 @@ fn read_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error
 /// [`Sample::hash_content`](crate::Sample::hash_content), or the function given to
 /// [`digest_with`](crate::Builder::digest_with), adds all values by which two samples may differ.
 #[derive(Clone)]
-pub struct ContentHash(Xxh3);
+pub struct ContentHash {
+    hash: Xxh3,
+    /// Why a value was not added.
+    error: Option<String>,
+}
 
 /// Identifies a sample. For an iterable dataset, `shard` is the number of the shard among those of all ranks,
 /// and `index` is the position in the shard.
@@ -135,37 +139,51 @@ pub(crate) struct SampleKey {
 impl ContentHash {
     pub(crate) fn new(key: SampleKey) -> Self {
         let SampleKey { epoch, shard, index } = key;
-        let mut hash = Self(Xxh3::new());
+        let mut hash = Self::empty();
         for part in [epoch, shard.map_or(u64::MAX, |shard| shard as u64), index] {
-            hash.0.update(&part.to_le_bytes());
+            hash.hash.update(&part.to_le_bytes());
         }
         hash
     }
 
-    pub(crate) fn finish(&self) -> u128 {
-        self.0.digest128()
+    fn empty() -> Self {
+        Self { hash: Xxh3::new(), error: None }
+    }
+
+    /// Returns the hash.
+    ///
+    /// # Errors
+    /// The error of the first value that could not be added.
+    pub(crate) fn finish(self) -> anyhow::Result<u128> {
+        match self.error {
+            Some(error) => Err(anyhow::Error::msg(error).context("computing the digest of a sample")),
+            None => Ok(self.hash.digest128()),
+        }
     }
 
     /// Adds the number of the bytes, and the bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
-        self.0.update(&(bytes.len() as u64).to_le_bytes());
-        self.0.update(bytes);
+        self.hash.update(&(bytes.len() as u64).to_le_bytes());
+        self.hash.update(bytes);
     }
 
     /// Adds a tensor: its dtype, its shape, and the bytes of its elements.
     pub fn tensor(&mut self, dtype: DType, shape: &[usize], bytes: &[u8]) {
         self.bytes(dtype.name().as_bytes());
-        self.0.update(&(shape.len() as u64).to_le_bytes());
-        shape.iter().for_each(|&len| self.0.update(&(len as u64).to_le_bytes()));
+        self.hash.update(&(shape.len() as u64).to_le_bytes());
+        shape.iter().for_each(|&len| self.hash.update(&(len as u64).to_le_bytes()));
         self.bytes(bytes);
     }
 
     /// Adds any serde value. The entries of a `HashMap` have no fixed order, so the digest of a value with
     /// one differs between runs: use a `BTreeMap`.
+    ///
+    /// If the value's `Serialize` fails, or writes a sequence or map of unknown length (as
+    /// `#[serde(flatten)]` does), the sample fails with this error.
     pub fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
-        // Writing to a hash cannot fail. If the value's `Serialize` fails, the message is hashed too.
-        if let Err(error) = codec::encode_into(HashWriter(&mut self.0), value) {
-            self.bytes(error.to_string().as_bytes());
+        // Writing to a hash cannot fail, so this is an error of the value's `Serialize`.
+        if let Err(error) = codec::encode_into(HashWriter(&mut self.hash), value) {
+            self.error.get_or_insert_with(|| error.to_string());
         }
     }
 
@@ -178,35 +196,40 @@ impl ContentHash {
 
     /// Adds parts that have no fixed order, such as the entries of a map.
     pub(crate) fn unordered<P>(&mut self, parts: impl Iterator<Item = P>, add: impl Fn(P, &mut Self)) {
-        let hashes: Vec<u128> = parts
-            .map(|part| {
-                let mut hash = Self(Xxh3::new());
-                add(part, &mut hash);
-                hash.finish()
-            })
-            .collect();
+        let mut hashes = Vec::new();
+        for part in parts {
+            let mut hash = Self::empty();
+            add(part, &mut hash);
+            hashes.push(hash.hash.digest128());
+            self.error = self.error.take().or(hash.error);
+        }
         let SampleDigest { sum, samples } = SampleDigest::of(&hashes);
-        self.0.update(&samples.to_le_bytes());
-        self.0.update(&sum.to_le_bytes());
+        self.hash.update(&samples.to_le_bytes());
+        self.hash.update(&sum.to_le_bytes());
     }
 }
 
 impl fmt::Debug for ContentHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ContentHash({:032x})", self.finish())
+        write!(f, "ContentHash({:032x})", self.hash.digest128())
     }
 }
 
 /// Collects the hash of each sample of a batch.
 pub(crate) trait Hashes {
-    fn add(&mut self, key: SampleKey, content: impl FnOnce(&mut ContentHash));
+    /// Adds a sample.
+    ///
+    /// # Errors
+    /// Returns an error if a value of the sample cannot be added to its hash.
+    fn add(&mut self, key: SampleKey, content: impl FnOnce(&mut ContentHash)) -> anyhow::Result<()>;
 }
 
 impl Hashes for Vec<u128> {
-    fn add(&mut self, key: SampleKey, content: impl FnOnce(&mut ContentHash)) {
+    fn add(&mut self, key: SampleKey, content: impl FnOnce(&mut ContentHash)) -> anyhow::Result<()> {
         let mut hash = ContentHash::new(key);
         content(&mut hash);
-        self.push(hash.finish());
+        self.push(hash.finish()?);
+        Ok(())
     }
 }
 
@@ -216,7 +239,9 @@ pub(crate) struct NoHashes;
 
 impl Hashes for NoHashes {
     #[inline(always)]
-    fn add(&mut self, _key: SampleKey, _content: impl FnOnce(&mut ContentHash)) {}
+    fn add(&mut self, _key: SampleKey, _content: impl FnOnce(&mut ContentHash)) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
 /// Hashes what is written to it.
@@ -250,7 +275,7 @@ mod tests {
     fn hash<S: Sample>(sample: &S) -> u128 {
         let mut hashes = Vec::new();
         let key = SampleKey { epoch: 0, shard: None, index: 0 };
-        hashes.add(key, |hash| sample.hash_content(hash));
+        hashes.add(key, |hash| sample.hash_content(hash)).unwrap();
         hashes[0]
     }
 
@@ -303,7 +328,7 @@ mod tests {
             let mut hashes = Vec::new();
             for (index, (_, content)) in parts.iter().enumerate() {
                 let key = SampleKey { epoch: 3, shard: None, index: index as u64 };
-                hashes.add(key, |hash| content.hash_content(hash));
+                hashes.add(key, |hash| content.hash_content(hash)).unwrap();
             }
             let whole = SampleDigest::of(&hashes);
             let part = |number| -> SampleDigest {
@@ -377,7 +402,7 @@ mod tests {
         };
         let whole = loader(10, OnBadSample::Error);
         let mut bad = Vec::new();
-        bad.add(SampleKey { epoch: 0, shard: None, index: 9 }, |hash| 9u64.hash_content(hash));
+        bad.add(SampleKey { epoch: 0, shard: None, index: 9 }, |hash| 9u64.hash_content(hash)).unwrap();
         assert_eq!(loader(9, OnBadSample::Skip) + SampleDigest::of(&bad), whole);
         // The sample that replaces it counts twice.
         let replaced = loader(9, OnBadSample::Replace);
@@ -401,8 +426,30 @@ mod tests {
         let items = || DataLoader::builder(Numbers(10)).unbatched().digest(true);
         let shares = (0..3).map(|rank| digest(items().distributed(rank, 3), 0));
         assert_eq!(shares.sum::<SampleDigest>(), digest(items(), 0));
+        let of_items = digest(items().digest_with(|_, hash| hash.bytes(b"same")), 0);
+        let mut same = Vec::new();
+        for index in 0..10 {
+            same.add(SampleKey { epoch: 0, shard: None, index }, |hash| hash.bytes(b"same")).unwrap();
+        }
+        assert_eq!(of_items, SampleDigest::of(&same));
         let report = with().digest(false).build().unwrap().iter().unwrap().report();
         assert_eq!(report.digest, None);
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_encoded_fails_its_sample() {
+        #[derive(Serialize)]
+        struct Flat {
+            #[serde(flatten)]
+            rest: HashMap<String, u8>,
+        }
+
+        let loader = DataLoader::builder(Numbers(4)).digest(true);
+        let loader = loader.digest_with(|_, hash| {
+            hash.unordered([0, 1].iter(), |_, hash| hash.value(&Flat { rest: HashMap::new() }))
+        });
+        let error = loader.build().unwrap().iter().unwrap().next().unwrap().unwrap_err().to_string();
+        assert!(error.contains("computing the digest of a sample"), "{error}");
     }
 
     #[derive(Debug, Serialize, Deserialize)]

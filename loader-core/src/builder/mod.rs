@@ -338,8 +338,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets [`digest`](Self::digest) to true for samples that a function collates; call it after
-    /// [`collate`](Self::collate). `hash` runs where the samples are loaded, before collation. It must pass
+    /// Sets [`digest`](Self::digest) to true for samples that a function collates or converts; call it after
+    /// [`collate`](Self::collate) or [`unbatched`](Self::unbatched). `hash` runs where the samples are loaded, before collation. It must pass
     /// to [`ContentHash`] all values by which two samples may differ, and it must not capture anything.
     ///
     /// # Examples

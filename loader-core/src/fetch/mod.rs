@@ -326,8 +326,8 @@ fn push<S, C: Collate<S>>(
     arena: &mut Arena,
     (key, hashes): (SampleKey, &mut impl Hashes),
 ) -> anyhow::Result<()> {
-    if !C::UNBATCHED {
-        hashes.add(key, |hash| collate.hash_content(&sample, hash));
+    if C::HASHES_SAMPLES {
+        hashes.add(key, |hash| collate.hash_content(&sample, hash))?;
     }
     // User code has just made the sample, and may have forked. A forked child must not write into the slot.
     end_if_forked();
@@ -338,16 +338,16 @@ fn push<S, C: Collate<S>>(
     pushed.map_err(collate_error)
 }
 
-/// Finishes a batch. With `unbatched`, also adds the hash of the converted item to `hashes`: [`push`] has not
-/// hashed the sample, whose type may not implement [`Sample`](crate::Sample).
+/// Finishes a batch. If [`push`] has not hashed the sample, which is so with `unbatched` and without `digest_with`,
+/// adds the hash of the converted item to `hashes`.
 fn finish<S, C: Collate<S>>(
     stack: C::Stack,
     arena: &mut Arena,
     (key, hashes): (SampleKey, &mut impl Hashes),
 ) -> anyhow::Result<C::Batch> {
     let batch = arena.within(|| stack.finish()).map_err(collate_error)?;
-    if C::UNBATCHED {
-        hashes.add(key, |hash| hash.value(&batch));
+    if C::UNBATCHED && !C::HASHES_SAMPLES {
+        hashes.add(key, |hash| hash.value(&batch))?;
     }
     Ok(batch)
 }

@@ -58,7 +58,7 @@ pub(super) fn data_files(source: &SourceOptions) -> Result<SourceOptions> {
                 if Path::new(&filename).file_name() != Some(filename.as_ref()) {
                     return Err(malformed(format!("`{filename}` is not the name of a file in its folder")));
                 }
-                path.push(folder.join(&filename).path().to_owned());
+                path.push(folder.join(&filename).as_path().to_owned());
             }
         } else if let Some((_, Splits { splits })) = read(&folder, SPLITS, &store)? {
             let reason =
