@@ -193,7 +193,8 @@ pub(crate) fn run(fault: &Fault) -> anyhow::Result<()> {
         }
         let mut expected = 0;
         loop {
-            if epoch == 0 && report.right == FAULT_BATCH {
+            // Not `report.right`, which stays the same after an error: the fault happens once.
+            if epoch == 0 && expected == (FAULT_BATCH * BATCH_SIZE) as u64 {
                 since = cause(fault, batches.worker_pids(), &armed)?;
                 if let Action::Drop(_) = fault.action {
                     drop(batches);
