@@ -156,7 +156,9 @@ impl<D: IterableDataset> OpenShard for Plain<D> {
     ) -> Items<D::Sample> {
         Items(Generator::new(move |giver| async move {
             if skip > 0 {
-                match self.0.iter_at(shard, skip, &mut cx) {
+                // If this returns `None`, `iter` must draw its numbers from the beginning.
+                let mut ahead = cx.for_layer(0);
+                match self.0.iter_at(shard, skip, &mut ahead) {
                     Ok(Some(items)) => {
                         giver.give(Given::Opened { skipped: skip }).await;
                         for item in items {

@@ -55,6 +55,16 @@ fn images_of_any_format_are_the_same_everywhere() {
 }
 
 #[test]
+fn a_stream_without_snapshots_is_the_same_everywhere() {
+    let config = r#"{"kind": "parquet-stream", "path": "train.parquet", "shuffle_blocks": 2,
+        "images": {"image": {"transform": "train", "size": 9}}}"#;
+    same_everywhere(|workers| {
+        let Records::Stream(images) = open(config).unwrap() else { panic!("it is a stream") };
+        DataLoader::stream(images).batch_size(2).shards(2).seed(5).num_workers(workers).build().unwrap()
+    });
+}
+
+#[test]
 fn a_column_has_the_pixels_of_the_file() {
     let rows = Parquet::open(Path::new(FIXTURES).join("train.parquet")).unwrap();
     let column = ImageColumn::u8(Transform::new()).unwrap();
