@@ -16,7 +16,7 @@ const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// Number of blocks of small data, so that each of a few dozen shards gets a similar share.
 const MIN_BLOCKS: u64 = 256;
 
-/// The blocks of files. A compressed file is one block.
+/// The blocks of files. A compressed file is one block, even if it is empty: then reading it fails.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Blocks {
     /// For each file, the number of its first block; then the number of blocks.
@@ -45,8 +45,7 @@ impl Blocks {
             .max(1);
         let mut first = vec![0];
         for file in 0..files.len() {
-            let len = files.get(file).len;
-            let count = if is_whole(file) { len.min(1) } else { len.div_ceil(block_bytes) };
+            let count = if is_whole(file) { 1 } else { files.get(file).len.div_ceil(block_bytes) };
             first.push(first[file] + count);
         }
         Ok(Self { first: Tensor::from_slice(&first, [first.len()])?, block_bytes })

@@ -20,14 +20,16 @@ const STEP: usize = 128 << 10;
 pub(crate) struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
+    /// True if `source` has a frame.
+    has_frame: bool,
 }
 
 impl<R: BufRead> Zstd<R> {
     pub(super) fn new(source: R) -> Self {
-        Self { source, decoder: FrameDecoder::new() }
+        Self { source, decoder: FrameDecoder::new(), has_frame: false }
     }
 
-    /// Begins the next frame. Returns false if there is none.
+    /// Begins the next frame. Returns false if there is none, which is an error for the first one.
     fn next_frame(&mut self) -> io::Result<bool> {
         if let Some(stored) = self.decoder.get_checksum_from_data()
             && self.decoder.get_calculated_checksum() != Some(stored)
@@ -36,8 +38,9 @@ impl<R: BufRead> Zstd<R> {
         }
         loop {
             if self.source.fill_buf()?.is_empty() {
-                return Ok(false);
+                return if self.has_frame { Ok(false) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
+            self.has_frame = true;
             match self.decoder.reset(&mut self.source) {
                 Ok(()) => return Ok(true),
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {

@@ -380,7 +380,7 @@ fn a_damaged_compressed_file_is_an_error_after_the_rows_before() {
         // A file that is cut off before its second part is valid: its only part ends in the middle of a row.
         let second = whole.windows(4).rposition(|bytes| *bytes == whole[..4]).unwrap();
         assert!(second > 0);
-        for len in 1..whole.len() {
+        for len in 0..whole.len() {
             let (_, problem) = read(&whole[..len]);
             assert_eq!(matches!(problem, DataProblem::Truncated), len != second, "{name}, {len}: {problem}");
         }
@@ -392,8 +392,6 @@ fn a_damaged_compressed_file_is_an_error_after_the_rows_before() {
         let (rows, problem) = read(&[&whole[..], b"more than the header of a member"].concat());
         assert!(rows == 48 && is_malformed(problem), "{name}: bytes after the end");
         assert!(is_malformed(read(b"{\"a\": 12345}\n").1), "{name}: not compressed");
-        write_old(&path, b"");
-        assert!(stream_all(&JsonLinesStream::open(&path).unwrap(), 1).is_empty());
     }
 }
 
