@@ -108,11 +108,20 @@ impl Files {
         })
     }
 
-    /// Lists the file at `location`. Returns `None` if there is no such file.
+    /// Lists the file at `location`. Returns `None` if there is no such file. A path is not a pattern here.
     ///
     /// # Errors
     /// As for [`list_with`](Self::list_with).
     pub(crate) fn find(location: &Location, store: &StoreOptions) -> Result<Option<Self>> {
+        // `list_with` takes a path that does not exist for a pattern.
+        if let Location::Path(path) = location
+            && let Err(error) = fs::metadata(path)
+        {
+            return match error.kind() {
+                io::ErrorKind::NotFound => Ok(None),
+                _ => Err(DataError::new(location, error)),
+            };
+        }
         match Self::list_with([location.as_path()], &[], store) {
             Ok(files) => Ok(Some(files)),
             Err(DataError { problem: DataProblem::NotFound, .. }) => Ok(None),

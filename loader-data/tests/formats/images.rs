@@ -234,6 +234,22 @@ fn a_table_with_bad_names_fails_sample_by_sample() {
 }
 
 #[test]
+fn the_folder_of_a_table_is_not_a_pattern() {
+    let made = tempfile::tempdir().unwrap();
+    let folder = |name: &str| made.path().join(name);
+    for name in ["data[1]", "data1", "a{b"] {
+        fs::create_dir(folder(name)).unwrap();
+    }
+    fs::write(folder("data1").join("metadata.csv"), "file_name\ngood.png\n").unwrap();
+    let missing = ImageTable::open(folder("data[1]")).unwrap_err();
+    assert!(matches!(missing.problem, DataProblem::InvalidOption { option: "path", .. }), "{missing}");
+    for name in ["data[1]", "a{b"] {
+        fs::write(folder(name).join("metadata.jsonl"), "{\"file_name\": \"a.png\"}\n".repeat(2)).unwrap();
+        assert_eq!(ImageTable::open(folder(name)).unwrap().len(), 2, "{name}");
+    }
+}
+
+#[test]
 fn a_table_that_cannot_be_read_is_a_typed_error() {
     let made = folder_of_images();
     let folder = made.path().join("data");
