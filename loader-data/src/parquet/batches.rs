@@ -111,11 +111,12 @@ pub(super) struct Decoded {
 
 /// Why decoded rows may not stay in memory.
 #[derive(Debug)]
-pub(super) enum NoRoom {
-    /// They have at least this many bytes, more than the limit of the caller.
-    Limit(u64),
-    /// They exceed the dataset's part of `memory_limit`.
-    Memory(MemoryLimitReached),
+pub(super) struct NoRoom {
+    /// Min number of bytes that they have.
+    pub(super) bytes: u64,
+    /// The refusal if they exceed the dataset's part of `memory_limit`; `None` if they exceed the limit of
+    /// the caller.
+    pub(super) refused: Option<MemoryLimitReached>,
 }
 
 impl Decoded {
@@ -136,10 +137,10 @@ impl Decoded {
             let batch = batch?;
             bytes = bytes.saturating_add(batch.bytes);
             if bytes > limit {
-                return Ok(Err(NoRoom::Limit(bytes)));
+                return Ok(Err(NoRoom { bytes, refused: None }));
             }
             if let Err(refused) = reserved.grow(bytes.saturating_sub(reserved.bytes())) {
-                return Ok(Err(NoRoom::Memory(refused)));
+                return Ok(Err(NoRoom { bytes, refused: Some(refused) }));
             }
             decoded.ends.push(decoded.len() + batch.len());
             decoded.batches.push(batch);

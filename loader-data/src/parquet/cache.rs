@@ -1,11 +1,14 @@
 //! Random access to the rows of row groups, with a cache of decoded row groups.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use loader_core::DatasetMemory;
 
 use super::{
-    batches::{Batches, Decoded, Selection},
+    batches::{Batches, Decoded, NoRoom, Selection},
     source::malformed,
     table::{Group, Table},
 };
@@ -27,8 +30,8 @@ pub(super) struct Cache {
     decoded: PartCache<Decoded>,
     /// Row groups of which rows were read, and their sizes: as many as the cache could hold.
     seen: VecDeque<(usize, u64)>,
-    /// Row groups that are larger than the cache when they are decoded.
-    too_large: Vec<usize>,
+    /// Row groups that did not fit when they were decoded, and the min number of bytes that they need.
+    needed: HashMap<usize, u64>,
 }
 
 /// Decoded rows of a row group.
@@ -60,10 +63,8 @@ impl Cache {
         let group = table.group(index);
         let was_seen = self.note(index, group.bytes, limit);
         let is_worth_it = was_seen || rows.len() >= group.rows.div_ceil(WHOLE);
-        if is_worth_it
-            && !self.too_large.contains(&index)
-            && let Some(mut reserved) = self.decoded.make_room(group.bytes, limit, memory)
-        {
+        let needed = self.needed.get(&index).copied().unwrap_or(group.bytes);
+        if is_worth_it && let Some(mut reserved) = self.decoded.make_room(needed, limit, memory) {
             let batches = table.read(group, Selection::From(0))?;
             match Decoded::read(batches, group.rows, limit, &mut reserved)? {
                 Ok(decoded) => {
@@ -71,7 +72,9 @@ impl Cache {
                     self.decoded.insert(index, &decoded, reserved, limit);
                     return Ok(Found::All(decoded));
                 }
-                Err(_) => self.too_large.push(index),
+                Err(NoRoom { bytes, .. }) => {
+                    self.needed.insert(index, bytes);
+                }
             }
         }
         read_rows(table, group, rows).map(Found::Some)

@@ -94,8 +94,8 @@ impl ShuffledGroups {
             Decoded::read(batches, group.rows, limit, &mut reserved).map_err(|error| error.problem)?;
         match decoded {
             Ok(rows) => Ok((rows, reserved)),
-            Err(NoRoom::Limit(bytes)) => Err(too_large(of_others.saturating_add(bytes), self.limit)),
-            Err(NoRoom::Memory(refused)) => Err(refused.into()),
+            Err(NoRoom { refused: Some(refused), .. }) => Err(refused.into()),
+            Err(NoRoom { bytes, .. }) => Err(too_large(of_others.saturating_add(bytes), self.limit)),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The same rows with any number of workers, with workers that die, and after a resume.
 
-use loader_core::DataLoader;
-use loader_data::ParquetStream;
+use loader_core::{DataLoader, Dataset, SampleContext};
+use loader_data::{Parquet, ParquetStream};
+use serde::{Deserialize, Serialize};
 
 use super::open;
 use crate::everywhere::same_everywhere;
 
-fn train() -> loader_data::Parquet {
+fn train() -> Parquet {
     open("train-*.parquet")
 }
 
@@ -86,4 +87,41 @@ fn rows_are_read_without_a_cache_if_memory_limit_leaves_no_room() {
         labels.map(|labels| labels.as_slice().to_vec()).collect()
     };
     assert_eq!(load(1), load(1 << 20));
+}
+
+/// Reads a row. The sample is the number of bytes that the dataset keeps then.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    rows: Parquet,
+    order: Vec<usize>,
+}
+
+impl Dataset for Kept {
+    type Sample = u64;
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    fn get(&self, index: usize, cx: &mut SampleContext) -> anyhow::Result<u64> {
+        self.rows.get(self.order[index], cx)?;
+        Ok(cx.memory().reserve(u64::MAX).unwrap_err().reserved)
+    }
+}
+
+#[test]
+fn a_row_group_that_memory_limit_refuses_replaces_others() {
+    let load = |kept: u64| -> Vec<u64> {
+        // Rows of the first and of the last row group.
+        let builder =
+            DataLoader::builder(Kept { rows: train(), order: vec![0, 0, 59, 59, 59] }).batch_size(1);
+        let loader = builder.memory_limit((1 << 20) + kept).shared_memory_limit(1 << 20).build().unwrap();
+        loader.iter().unwrap().map(|batch| batch.unwrap().as_slice()[0]).collect()
+    };
+    let unlimited = load(1 << 20);
+    let (first, both) = (unlimited[1], unlimited[4]);
+    assert!(first > 0 && both > first && both != 2 * first, "{unlimited:?}");
+    // The sizes in the footer fit beside each other, but the decoded rows do not.
+    let limited = load(both - 1);
+    assert_eq!((limited[1], limited[4]), (first, both - first), "{limited:?}");
 }
