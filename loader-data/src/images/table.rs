@@ -189,17 +189,22 @@ impl ImageTableOptions {
     }
 
     /// Returns the only table in `folder`. Asks for each possible name, because an HTTP server does not list
-    /// files.
+    /// files. Some servers refuse access to a name that does not exist, so that is an error only if no table
+    /// is found.
     fn find_table(&self, folder: &Location) -> Result<Location> {
-        let mut found = Vec::new();
+        let (mut found, mut refused) = (Vec::new(), None);
         for table in TABLES.map(|name| folder.join(name)) {
-            if Files::find(&table, &self.store_options())?.is_some() {
-                found.push(table);
+            match Files::find(&table, &self.store_options()) {
+                Ok(Some(_)) => found.push(table),
+                Ok(None) => {}
+                Err(error) if matches!(error.problem, DataProblem::PermissionDenied) => refused = Some(error),
+                Err(error) => return Err(error),
             }
         }
         match (found.pop(), found.is_empty()) {
             (Some(table), true) => Ok(table),
-            (None, _) => Err(self.invalid(&format!("the folder has none of {}", TABLES.join(", ")))),
+            (None, _) => Err(refused
+                .unwrap_or_else(|| self.invalid(&format!("the folder has none of {}", TABLES.join(", "))))),
             _ => Err(self.invalid("the folder has several tables; give the path of one of them")),
         }
     }

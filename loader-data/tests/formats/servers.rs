@@ -228,3 +228,17 @@ fn tables_of_images_on_an_http_server() {
     assert!(matches!(problem(2), DataProblem::Record(_)));
     assert!(matches!(problem(3), DataProblem::TooLarge { option: "max_file_bytes", .. }));
 }
+
+#[test]
+fn a_server_may_refuse_the_names_of_tables_that_it_does_not_have() {
+    let images = Case::images(r#"{"kind": "image-table", "path": "ROOT", "fields": ["image"]}"#);
+    let root = images.server.url("bucket/");
+    images.server.remove("bucket/metadata.csv");
+    images.server.put("bucket/metadata.jsonl", "{\"file_name\": \"8\"}\n");
+    images.server.fail([Fault::Status(403)]);
+    let Records::Map(records) = images.open_at(&root, 20).unwrap() else { panic!("a table is map-style") };
+    assert_eq!(records.len(), 1);
+    images.server.fail([Fault::Status(403); 3]);
+    let refused = images.open_at(&root, 20).unwrap_err();
+    assert!(matches!(refused.problem, DataProblem::PermissionDenied), "{refused}");
+}
