@@ -119,8 +119,8 @@ impl Location {
     }
 }
 
-/// Returns a path or a URL as the errors of this crate show it: a URL without user name and password, and an
-/// HTTP URL with `?...` in place of its query, which may be a signature.
+/// Returns a path or a URL as the errors of this crate show it: a URL without user name and password, and with
+/// `?...` in place of a query, which may be a signature.
 ///
 /// # Examples
 /// ```
@@ -157,7 +157,13 @@ pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
 
 /// True if the URL is that of an HTTP server, where `?` begins a query.
 fn is_http(url: &str) -> bool {
-    url.starts_with("http://") || url.starts_with("https://")
+    has_scheme(url, &["http", "https"])
+}
+
+/// True if the scheme of the URL is one of `schemes`, in upper or lower case.
+fn has_scheme(url: &str, schemes: &[&str]) -> bool {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    schemes.iter().any(|name| scheme.eq_ignore_ascii_case(name))
 }
 
 /// The error about a URL in a program without object stores.
@@ -192,17 +198,23 @@ impl fmt::Debug for Location {
 }
 
 /// Returns `url` without a user name and a password before the host, and without a query, which may be a signature.
-/// What Azure has before the host is a container.
+/// What Azure has before the host is a container. A `?` in the key of an object begins no query, but the text after it
+/// is hidden too if it has a `=`: it may be a signature that the user put there.
 fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let host_end = rest.find('/').unwrap_or(rest.len());
-    let host_start = match rest[..host_end].rfind('@') {
-        Some(at) if !scheme.starts_with("abfs") => at + 1,
+    let host = rest.split('/').next().unwrap_or_default();
+    // If a password has a `/`, `host` ends in it, and the text after `:` is not a port.
+    let ends_in_password = !host.contains('@')
+        && host.rsplit_once(':').is_some_and(|(_, port)| port.bytes().any(|byte| !byte.is_ascii_digit()))
+        && !host.ends_with(']');
+    let host_start = match if ends_in_password { rest } else { host }.rfind('@') {
+        Some(at) if !has_scheme(url, &["abfs", "abfss"]) => at + 1,
         _ => 0,
     };
     let rest = &rest[host_start..];
+    let is_store = has_scheme(url, &["s3", "s3a", "gs", "az", "abfs", "abfss"]);
     match rest.split_once('?') {
-        Some((path, _)) if is_http(url) => format!("{scheme}://{path}?..."),
+        Some((path, query)) if !is_store || query.contains('=') => format!("{scheme}://{path}?..."),
         _ => format!("{scheme}://{rest}"),
     }
 }
@@ -230,5 +242,22 @@ mod tests {
         );
         let azure = Location::new("abfss://container@account.dfs.core.windows.net/c?.tar");
         assert_eq!(azure.to_string(), "`abfss://container@account.dfs.core.windows.net/c?.tar`");
+    }
+
+    #[test]
+    fn credentials_of_urls_that_are_refused_are_not_shown() {
+        for (url, expected) in [
+            ("HTTPS://host/a.tar?X-Signature=secret", "HTTPS://host/a.tar?..."),
+            ("ftp://host/a.tar?secret", "ftp://host/a.tar?..."),
+            ("az://container/a.tar?sv=1&sig=secret", "az://container/a.tar?..."),
+            ("https://me:sec/ret@host/a.tar", "https://host/a.tar"),
+            ("s3://key:sec/ret@bucket/a.tar", "s3://bucket/a.tar"),
+            // Without credentials.
+            ("https://host:80/a@b/c.tar", "https://host:80/a@b/c.tar"),
+            ("https://[::1]/a@b/c.tar", "https://[::1]/a@b/c.tar"),
+            ("s3://bucket/a@b/c:d?.tar", "s3://bucket/a@b/c:d?.tar"),
+        ] {
+            assert_eq!(without_credentials(url), expected);
+        }
     }
 }

@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct StoreOptions {
     /// URL of the server, for a server that is compatible with S3 and is not Amazon's, such as
-    /// `https://minio.example.com:9000`. Also for Google Cloud Storage and Azure. Default: the provider's servers.
+    /// `https://minio.example.com:9000`, without credentials. Also for Google Cloud Storage and Azure. Default: the
+    /// provider's servers.
     pub endpoint: Option<String>,
     /// Region of the S3 bucket. Default: `AWS_REGION` or `AWS_DEFAULT_REGION`, otherwise `us-east-1`.
     pub region: Option<String>,

@@ -13,7 +13,7 @@ use object_store::{
 };
 
 use super::{
-    super::StoreOptions,
+    super::{StoreOptions, shown},
     address::{Address, Scheme},
     client::Connector,
     problem, profile,
@@ -29,6 +29,11 @@ pub(super) struct Stores {
 
 impl Stores {
     pub(super) fn new(options: StoreOptions) -> Result<Self, DataProblem> {
+        if options.endpoint.as_ref().is_some_and(|endpoint| shown(endpoint) != *endpoint) {
+            let text =
+                "a user name, password or query in `endpoint`; use the standard locations of credentials";
+            return Err(DataProblem::Unsupported(text.to_owned()));
+        }
         let connector = Connector::new(&options)?;
         Ok(Self { options, connector, made: Mutex::default() })
     }

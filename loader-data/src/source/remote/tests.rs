@@ -79,6 +79,10 @@ fn files_of_a_bucket_are_listed_by_name_folder_and_pattern() {
     assert!(matches!(problem("s3://bucket/data/*.json", &options), DataProblem::NotFound));
     assert!(matches!(problem("s3://bucket/data/{a,z}.txt", &options), DataProblem::NotFound));
     assert!(matches!(problem("s3://bucket/none/", &options), DataProblem::NoFiles { .. }));
+
+    let endpoint = Some("https://me:secret@host".to_owned());
+    let with_password = problem("s3://bucket/a.txt", &StoreOptions { endpoint, ..options });
+    assert!(matches!(with_password, DataProblem::Unsupported(_)), "{with_password}");
 }
 
 #[test]
