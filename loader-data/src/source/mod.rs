@@ -93,7 +93,11 @@ impl Location {
             Self::Path(path) => Self::Path(Path::new(path).parent().unwrap_or(Path::new("")).into()),
             Self::Url(url) => {
                 let path = if is_http(url) { url.split('?').next().unwrap_or_default() } else { url };
-                Self::Url(path[..path.rfind('/').map_or(0, |slash| slash + 1)].to_owned())
+                let host = path.find("://").map_or(0, |end| end + 3);
+                match path[host..].rfind('/') {
+                    Some(slash) => Self::Url(path[..=host + slash].to_owned()),
+                    None => Self::Url(format!("{path}/")),
+                }
             }
         }
     }
@@ -258,6 +262,18 @@ mod tests {
             ("s3://bucket/a@b/c:d?.tar", "s3://bucket/a@b/c:d?.tar"),
         ] {
             assert_eq!(without_credentials(url), expected);
+        }
+    }
+
+    #[test]
+    fn the_folder_of_a_url_keeps_its_host() {
+        for (url, expected) in [
+            ("https://host", "https://host/a"),
+            ("https://host?X-Signature=s", "https://host/a"),
+            ("https://host/b.csv", "https://host/a"),
+            ("s3://bucket", "s3://bucket/a"),
+        ] {
+            assert_eq!(Location::new(url).folder().join("a"), Location::new(expected));
         }
     }
 }
