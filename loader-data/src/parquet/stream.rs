@@ -103,8 +103,10 @@ impl<R> ParquetStream<R> {
     /// [`block_bytes`](Self::block_bytes) bytes before compression.
     ///
     /// If these bytes exceed the part of the loader's [`memory_limit`](loader_core::Builder::memory_limit)
-    /// that a shard has, the first batch of each shard fails. If the decoded rows of a row group exceed
-    /// `block_bytes` or this part, the samples of the row group fail.
+    /// that a shard has, the first batch of each shard fails. If the decoded rows of a row group exceed what the
+    /// other open row groups leave of `block_bytes` or of this part, the samples of the row group fail. After a
+    /// resume or the death of a worker, row groups are decoded in another order, so another row group may be
+    /// refused: both limits should leave room.
     ///
     /// # Panics
     /// Panics if `open` is 0.
