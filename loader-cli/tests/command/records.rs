@@ -49,6 +49,31 @@ fn records_do_not_depend_on_the_number_of_workers() {
 }
 
 #[test]
+fn the_sample_digest_of_records_depends_on_neither_order_nor_batches() {
+    let digest = |target: &Path, arguments: &[&str]| {
+        let finished = run_json(target, arguments);
+        let epoch = finished.assert_status(0).named("epoch").remove(0);
+        (epoch["sample_digest"].clone(), epoch["digest_samples"].clone())
+    };
+    let map = folder("json-lines", "index = \"none\"\n");
+    let stream = folder("json-lines-stream", "");
+    let arrow = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/tests/formats/fixtures/arrow/saved");
+    let arrow = format!("[dataset]\nkind = \"arrow\"\npath = \"{arrow}/data-*.arrow\"\nfields = [\"x\"]\n");
+    fs::write(map.path().join("arrow.toml"), arrow).unwrap();
+    for config in [map.path().join("run.toml"), map.path().join("arrow.toml")] {
+        let whole = digest(&config, &["--batch-size", "4"]);
+        assert_eq!(digest(&config, &["--shuffle", "--batch-size", "7", "--num-workers", "2"]), whole);
+    }
+    let (config, state) = (stream.path().join("run.toml"), stream.path().join("state"));
+    let whole = digest(&config, &["--shards", "2"]);
+    assert_eq!(whole.1, 40);
+    assert_eq!(digest(&config, &["--shards", "2", "--batch-size", "3", "--num-workers", "2"]), whole);
+    let state = state.to_str().unwrap();
+    run_json(&config, &["--shards", "2", "--stop-after", "3", "--save-state", state]).assert_status(0);
+    assert_eq!(digest(&config, &["--shards", "2", "--num-workers", "2", "--resume", state]), whole);
+}
+
+#[test]
 fn tables_are_read_at_random_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let rows: String = (0..40).map(|number| format!("{number},\"line\n{number}\"\n")).collect();
