@@ -74,6 +74,7 @@ pub mod function;
 mod iter;
 mod launch;
 mod loader;
+mod memory;
 pub mod mix;
 mod options;
 pub mod pack;
@@ -90,6 +91,7 @@ mod shared_vec;
 mod state;
 mod tensor;
 mod torch;
+mod tuner;
 mod tuples;
 mod warning;
 mod worker_init;
@@ -115,7 +117,8 @@ pub use loader_ipc::{
     control::WorkerState, frame::ExitStatus, slots::SlotError, violation::ProtocolViolation,
 };
 pub use options::{
-    LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind, Order, ParseOptionError,
+    AutoWorkers, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind, Order,
+    ParseOptionError, PrefetchFactor,
 };
 pub use pool::{WorkerProgram, WorkerStartError};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
@@ -123,6 +126,7 @@ pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
 pub use tensor::{AnyTensor, BytesArray, DType, Element, Tensor, TensorError};
+pub use tuner::{TuningDecision, TuningFigures, TuningReason};
 pub use warning::Warning;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.

@@ -17,8 +17,8 @@ use crate::{
     error::Error,
     fetch::{Iterable, MapStyle, Plain, ShardLayout},
     iter::{
-        BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, Team,
-        WorkerIter,
+        BatchSource, IdleTeam, Inner, Iter, IterOptions, LocalBatches, LocalShards, ShardSource, SharedTuner,
+        Team, WorkerIter,
     },
     options::Order,
     plan::Plan,
@@ -53,7 +53,13 @@ pub struct DataLoader<B> {
 pub(crate) enum Loading<B> {
     Batches(Arc<dyn BatchSource<B>>),
     Shards(Arc<dyn ShardSource<B>>),
-    Workers { launch: Arc<Launch>, slots: SlotPool, epochs: WorkerOptions, idle: Option<IdleTeam> },
+    Workers {
+        launch: Arc<Launch>,
+        slots: SlotPool,
+        epochs: WorkerOptions,
+        idle: Option<IdleTeam>,
+        tuner: Option<SharedTuner>,
+    },
 }
 
 /// What an epoch consists of.
@@ -200,7 +206,7 @@ impl<B: Batch> DataLoader<B> {
             (Loading::Shards(source), Supply::Shards { shards, .. }) => {
                 Inner::Shards(LocalShards::new(Arc::clone(source), shards))
             }
-            (Loading::Workers { launch, slots, epochs, idle }, supply) => {
+            (Loading::Workers { launch, slots, epochs, idle, tuner }, supply) => {
                 let rested = idle.as_ref().map_or(Ok(None), |idle| idle.take(number, epochs.timeout));
                 let rested = rested.unwrap_or_else(|error| {
                     self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
@@ -212,12 +218,14 @@ impl<B: Batch> DataLoader<B> {
                         team
                     }
                     None => {
-                        let pool = launch.start(slots, self.base_seed(number))?;
-                        Team::new(pool, epochs.clone(), supply, slots, idle.is_some())
+                        let workers = tuner.as_ref().map_or(epochs.workers, |tuner| tuner.setting().workers);
+                        let pool = launch.start(workers, slots, self.base_seed(number))?;
+                        let epochs = WorkerOptions { workers, ..epochs.clone() };
+                        Team::new(pool, epochs, supply, slots, idle.is_some())
                     }
                 };
                 let idle = idle.as_ref().map(IdleTeam::downgrade);
-                Inner::Workers(Box::new(WorkerIter::new(team, idle)?))
+                Inner::Workers(Box::new(WorkerIter::new(team, idle, tuner.clone())?))
             }
             _ => unreachable!("the builder makes `loading` and `content` for the same kind of dataset"),
         };
@@ -309,10 +317,12 @@ impl<B: Batch> DataLoader<B> {
         self.origin.samples
     }
 
-    /// Returns the number of worker processes of an iterator; 0 if batches are loaded in this process.
+    /// Returns the number of worker processes with which an iterator begins; 0 if batches are loaded in this
+    /// process.
     pub fn num_workers(&self) -> usize {
         match &self.loading {
             Loading::Batches(_) | Loading::Shards(_) => 0,
+            Loading::Workers { tuner: Some(tuner), .. } => tuner.setting().workers,
             Loading::Workers { epochs, .. } => epochs.workers,
         }
     }

@@ -7,7 +7,7 @@ use std::{
 
 use loader_ipc::control::WorkerSnapshot;
 
-use crate::{batch_info::BatchInfo, sample_digest::SampleDigest};
+use crate::{batch_info::BatchInfo, sample_digest::SampleDigest, tuner::TuningDecision};
 
 /// Statistics of an epoch so far, from [`Iter::report`](crate::Iter::report). Its `Display` is one line.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,6 +41,9 @@ pub struct EpochReport {
     pub workers: Vec<WorkerReport>,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
+    /// Changes of the number of workers and of the prefetch factor in this epoch, if the loader
+    /// [finds](crate::AutoWorkers) them.
+    pub tuning: Vec<TuningDecision>,
 }
 
 /// A sample that could not be loaded and was skipped or replaced; see [`OnBadSample`](crate::OnBadSample).
@@ -281,6 +284,7 @@ impl Stopwatch {
             waiting: self.waiting,
             workers: Vec::new(),
             shared_memory_bytes: 0,
+            tuning: Vec::new(),
         }
     }
 }

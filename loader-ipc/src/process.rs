@@ -12,7 +12,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -22,6 +22,7 @@ use nix::{
         stat::{SFlag, fstat},
         wait::{Id, WaitPidFlag, WaitStatus, waitid},
     },
+    time::{clock_getcpuclockid, clock_gettime},
     unistd::Pid,
 };
 use rustix::{
@@ -199,6 +200,23 @@ fn halt(stat: &[u8]) -> Option<Halt> {
         "Z" => Some(Halt::MainThreadEnded),
         _ => None,
     }
+}
+
+/// Returns the processor time that all threads of a process have used; `None` if there is no such process.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).ok()?;
+    Some(clock_gettime(clock).ok()?.into())
+}
+
+/// Returns the private memory of a process in bytes. It includes neither shared memory, such as slots, nor
+/// code.
+pub fn private_memory(pid: u32) -> Option<u64> {
+    // The file has numbers of pages: in total (skipped), resident, and resident and shared with files or
+    // other processes.
+    let pages = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = pages.split_whitespace().skip(1).map(str::parse::<u64>);
+    let (resident, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    resident.saturating_sub(shared).checked_mul(rustix::param::page_size() as u64)
 }
 
 /// True once this process has taken over its lifeline. From then on its standard input is another file.

@@ -17,6 +17,7 @@ use loader_ipc::{
     fault::{self, Point},
     frame::{Event, Failure, Indices, Lease, Task},
     lifeline::Lifeline,
+    process,
     queue::{CommandReceiver, ReportSender},
 };
 use nix::sys::resource::{UsageWho, getrusage};
@@ -24,7 +25,6 @@ use nix::sys::resource::{UsageWho, getrusage};
 use crate::{
     encode::{EncodeFailure, WaitingBatch, encode},
     inbox::{Inbox, Next},
-    memory::own_memory,
     progress::PageSink,
     slots::{Grant, Slots},
 };
@@ -319,7 +319,7 @@ impl Worker<'_> {
             let faults = getrusage(UsageWho::RUSAGE_SELF).map_or(0, |usage| usage.minor_page_faults());
             self.line().set_page_faults(u64::try_from(faults).unwrap_or(0));
             if self.session.memory_limit.is_some() {
-                self.resident = own_memory().unwrap_or(0);
+                self.resident = process::private_memory(std::process::id()).unwrap_or(0);
             }
         }
         self.line().count_batch(samples, busy);

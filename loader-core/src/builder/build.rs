@@ -20,13 +20,14 @@ use crate::{
     dataset::Dataset,
     error::Error,
     fetch::{self, DatasetKind, Iterable, MapStyle, OpenShard, OpenSignature, RoundTrip, ShardLayout},
-    iter::{IdleTeam, IterOptions, MapSource, StreamSource},
+    iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
     options::{OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
     state::{Batching, Pipeline},
+    tuner::Tuner,
     warning::Warning,
     worker_init::WorkerInit,
 };
@@ -61,7 +62,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
         if samples == 0 {
             return Err(Error::EmptyDataset);
         }
-        self.assemble(epochs, content, |kind, collate, seed, memory| {
+        self.assemble(epochs, content, true, |kind, collate, seed, memory| {
             Loading::Batches(Arc::new(MapSource::new(kind, collate, seed, memory)))
         })
     }
@@ -80,7 +81,7 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         W: WorkerInit,
     {
         let epochs = self.check()?;
-        let shards = self.settings.count_shards(epochs.workers)?;
+        let shards = self.settings.count_shards(epochs.max_workers)?;
         if self.kind.snapshot_every == 0 {
             const PROBLEM: &str = "0 is too few; use 1 for a snapshot after every batch, or more";
             return Err(Error::invalid_option("snapshot_every", PROBLEM));
@@ -96,7 +97,7 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         let (first_shard, all_shards) = options.first_and_all_shards(shards)?;
         self.kind.layout = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.layout);
-        self.assemble(epochs, content, |iterable, collate, seed, memory| {
+        self.assemble(epochs, content, O::SNAPSHOTS, |iterable, collate, seed, memory| {
             Loading::Shards(Arc::new(StreamSource::new(iterable, collate, seed, memory)))
         })
     }
@@ -122,23 +123,26 @@ where
             return Err(Error::invalid_option("digest", PROBLEM));
         }
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        if epochs.workers > cpus {
+        // A loader that finds the number of workers knows whether they have enough CPUs.
+        if epochs.workers > cpus && epochs.workers == epochs.max_workers {
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
         }
         Ok(epochs)
     }
 
-    /// Makes the loader after the checks. `in_process` makes the source of batches of a loader without
-    /// workers.
+    /// Makes the loader after the checks. If `tunes_within_epochs` is false, the loader changes its number of
+    /// workers only between two epochs, because a shard that changes its worker is read from its beginning.
+    /// `in_process` makes the source of batches of a loader without workers.
     fn assemble(
         mut self,
         epochs: WorkerOptions,
         content: Content,
+        tunes_within_epochs: bool,
         in_process: impl FnOnce(K, C, u64, HeapPool) -> Loading<C::Batch>,
     ) -> Result<DataLoader<C::Batch>, Error> {
         let mut settings = self.settings;
         let parts = match &content {
-            Content::Batches { .. } => epochs.workers.max(1),
+            Content::Batches { .. } => epochs.max_workers.max(1),
             Content::Shards(layout) => layout.shards,
         };
         let options = epochs.fetch;
@@ -157,7 +161,7 @@ where
         };
         let pipeline = Pipeline::new(self.kind.fingerprint(), batching);
         let origin = settings.origin(self.kind.samples(), pipeline);
-        let program = match epochs.workers {
+        let program = match epochs.max_workers {
             0 => None,
             workers => Some(find_program(&settings, workers)?),
         };
@@ -167,7 +171,10 @@ where
                 let (kind, collate, _worker_init) = encoded.decoded;
                 in_process(kind, collate, origin.seed, HeapPool::pinned(pinner.clone()))
             }
-            Some(program) => load_by_workers(&mut settings, program, epochs, encoded, pinner.clone())?,
+            Some(program) => {
+                let tuner = settings.tuner(&epochs, tunes_within_epochs);
+                load_by_workers(&mut settings, program, (epochs, tuner), encoded, pinner.clone())?
+            }
         };
         let max_bad_samples = settings.options.max_bad_samples.unwrap_or_else(default::max_bad_samples);
         let iteration = IterOptions { max_bad_samples, digest: options.digest };
@@ -183,7 +190,7 @@ fn find_program(settings: &Settings, workers: usize) -> Result<Program, Error> {
 fn load_by_workers<K, C, W>(
     settings: &mut Settings,
     program: Program,
-    epochs: WorkerOptions,
+    (epochs, tuner): (WorkerOptions, Option<Tuner>),
     encoded: RoundTrip<K, C, W>,
     pinner: Option<Pinner>,
 ) -> Result<Loading<C::Batch>, Error>
@@ -218,7 +225,7 @@ where
     };
     let launch = Launch {
         launcher: Box::new(program),
-        workers: epochs.workers,
+        max_workers: epochs.max_workers,
         seed: settings.seed(),
         code,
         dataset,
@@ -230,5 +237,6 @@ where
     };
     let slots = SlotPool::pinned(settings.memory()?.slots, pinner);
     let stay = settings.options.persistent_workers.unwrap_or_else(default::persistent_workers);
-    Ok(Loading::Workers { launch: Arc::new(launch), slots, epochs, idle: stay.then(IdleTeam::default) })
+    let (launch, idle) = (Arc::new(launch), stay.then(IdleTeam::default));
+    Ok(Loading::Workers { launch, slots, epochs, idle, tuner: tuner.map(SharedTuner::new) })
 }

@@ -5,7 +5,6 @@
 //! returns a `DataLoader`.
 
 mod build;
-mod memory;
 mod order;
 mod settings;
 mod unbatched;
@@ -20,7 +19,7 @@ use crate::{
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
-    options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order},
+    options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor},
     pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
@@ -215,8 +214,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the number of worker processes per iterator: at most 4096, or [`NumWorkers::Auto`]. 0, the
-    /// default, loads in this process.
+    /// Sets the number of worker processes per iterator: at most 4096, or [`AutoWorkers`] to let the loader
+    /// find the number while it loads. 0, the default, loads in this process.
     ///
     /// `build()` encodes the dataset, and the loader loads from a decoded copy, also without workers.
     /// [`TensorDataset`](crate::TensorDataset) says how much memory this needs.
@@ -226,11 +225,11 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the number of batches that the loader prefetches per worker, 1 to 65,536; 2 by default. Needs
-    /// workers.
+    /// Sets the number of batches that the loader prefetches per worker: 1 to 65,536, 2 by default, or
+    /// [`PrefetchFactor::Auto`]. Needs workers.
     #[must_use]
-    pub fn prefetch_factor(mut self, prefetch_factor: usize) -> Self {
-        self.settings.options.prefetch_factor = Some(prefetch_factor);
+    pub fn prefetch_factor(mut self, prefetch_factor: impl Into<PrefetchFactor>) -> Self {
+        self.settings.options.prefetch_factor = Some(prefetch_factor.into());
         self
     }
 

@@ -1,8 +1,8 @@
 //! The batch sampler that the options describe if the user gives no sampler.
 
-use super::memory;
 use crate::{
     error::Error,
+    memory,
     options::{LoaderOptions, Order, default},
     sampler::{BatchSampler, DistributedSampler, FixedBatches, RandomSampler, Sampler, SequentialSampler},
 };

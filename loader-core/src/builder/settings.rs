@@ -4,15 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use loader_ipc::slots::FIRST_LEN;
 
-use super::{memory, order::invalid};
+use super::order::invalid;
 use crate::{
     coordinator::WorkerOptions,
     error::Error,
     fetch::FetchOptions,
-    options::{LoaderOptions, OnWorkerDeath, default},
+    memory,
+    options::{AutoWorkers, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, cpus, default},
     pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
     state::{Origin, Pipeline, Share, SharePolicy},
+    tuner::{AUTO_PREFETCH, Setting, Tuner, TunerOptions},
     warning::Warn,
 };
 
@@ -137,7 +139,7 @@ impl Settings {
     /// several are wrong, it reports the one that PyTorch reports.
     pub(super) fn check_options(&self) -> Result<WorkerOptions, Error> {
         let options = &self.options;
-        let workers = options.num_workers.unwrap_or_else(default::num_workers).resolve();
+        let (workers, max_workers) = self.check_workers()?;
         let check_needs_workers = |option, is_set| match workers == 0 && is_set {
             true => invalid(
                 option,
@@ -145,20 +147,20 @@ impl Settings {
             ),
             false => Ok(()),
         };
-        if workers > MAX_WORKERS {
-            return too_large("num_workers", workers, MAX_WORKERS);
-        }
         let timeout = time_limit(options.timeout.unwrap_or_else(default::timeout));
         let sample_timeout = time_limit(options.sample_timeout.unwrap_or_else(default::sample_timeout));
         let warn_after = time_limit(options.warn_after.unwrap_or_else(default::warn_after));
         check_needs_workers("prefetch_factor", options.prefetch_factor.is_some())?;
-        match options.prefetch_factor {
-            Some(0) => return invalid("prefetch_factor", "a worker needs at least one batch; use 1 or more"),
-            Some(factor) if factor > MAX_PREFETCH_FACTOR => {
+        let prefetch_factor = match options.prefetch_factor.unwrap_or_else(default::prefetch_factor) {
+            PrefetchFactor::Fixed(0) => {
+                return invalid("prefetch_factor", "a worker needs at least one batch; use 1 or more");
+            }
+            PrefetchFactor::Fixed(factor) if factor > MAX_PREFETCH_FACTOR => {
                 return too_large("prefetch_factor", factor, MAX_PREFETCH_FACTOR);
             }
-            _ => {}
-        }
+            PrefetchFactor::Fixed(factor) => factor,
+            PrefetchFactor::Auto => *AUTO_PREFETCH.start(),
+        };
         check_needs_workers("persistent_workers", options.persistent_workers == Some(true))?;
         check_needs_workers("timeout", timeout.is_some())?;
         check_needs_workers("hedge", options.hedge == Some(true))?;
@@ -172,7 +174,8 @@ impl Settings {
         self.memory()?;
         Ok(WorkerOptions {
             workers,
-            prefetch_factor: options.prefetch_factor.unwrap_or_else(default::prefetch_factor),
+            max_workers,
+            prefetch_factor,
             in_order: options.in_order.unwrap_or_else(default::in_order),
             timeout,
             warn_after,
@@ -187,6 +190,46 @@ impl Settings {
             memory_limit: options.worker_memory_limit,
             hedge: options.hedge.unwrap_or_else(default::hedge),
         })
+    }
+
+    /// Returns the number of workers at first, and the maximum number of workers.
+    fn check_workers(&self) -> Result<(usize, usize), Error> {
+        let (first, max) = match self.options.num_workers.unwrap_or_else(default::num_workers) {
+            NumWorkers::Fixed(workers) => (workers, workers),
+            NumWorkers::Auto(AutoWorkers { min: 0, .. }) => {
+                return invalid("num_workers", "`min` is 0; use 1 or more");
+            }
+            NumWorkers::Auto(AutoWorkers { min, max: Some(max), .. }) if max < min => {
+                return invalid("num_workers", format!("`max` is {max}, less than `min`, which is {min}"));
+            }
+            NumWorkers::Auto(auto) => (auto.first(), auto.resolved_max()),
+        };
+        match max > MAX_WORKERS {
+            true => too_large("num_workers", max, MAX_WORKERS),
+            false => Ok((first, max)),
+        }
+    }
+
+    /// Returns the tuner of a loader that finds its number of workers or its prefetch factor.
+    pub(super) fn tuner(&self, epochs: &WorkerOptions, within_epochs: bool) -> Option<Tuner> {
+        let (auto, freeze) = match self.options.num_workers {
+            Some(NumWorkers::Auto(auto)) => (Some(auto), auto.freeze),
+            _ => (None, false),
+        };
+        let is_prefetch_auto = self.options.prefetch_factor == Some(PrefetchFactor::Auto);
+        if auto.is_none() && !is_prefetch_auto {
+            return None;
+        }
+        let WorkerOptions { workers, max_workers, prefetch_factor, .. } = *epochs;
+        let options = TunerOptions {
+            min_workers: auto.map_or(workers, |auto| auto.min),
+            max_workers,
+            max_prefetch: if is_prefetch_auto { *AUTO_PREFETCH.end() } else { prefetch_factor },
+            within_epochs,
+            freeze,
+            cpus: cpus(),
+        };
+        Some(Tuner::new(options, Setting { workers, prefetch_factor }))
     }
 
     /// True if an epoch loads the whole dataset: no sampler, batch sampler or rank is set.

@@ -46,7 +46,8 @@ fn row(option: &OptionInfo) -> String {
         OptionKind::Number => "whole number".to_owned(),
         OptionKind::Bytes => "bytes".to_owned(),
         OptionKind::Seconds => "seconds, may have a fraction".to_owned(),
-        OptionKind::NumWorkers => "whole number or `\"auto\"`".to_owned(),
+        OptionKind::NumWorkers => "whole number, `\"auto\"` or `{ auto = { min = 1, max = 8 } }`".to_owned(),
+        OptionKind::NumberOrAuto => "whole number or `\"auto\"`".to_owned(),
         OptionKind::Choice(names) => {
             listed(&names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>(), "or")
         }
@@ -65,7 +66,8 @@ fn row(option: &OptionInfo) -> String {
     let flag = format!("--{}", option.flag());
     let usage = match option.kind() {
         OptionKind::Switch => format!("`{flag}`, `{flag}=false`"),
-        OptionKind::NumWorkers => format!("`{flag} N`, `{flag} auto`"),
+        OptionKind::NumWorkers => format!("`{flag} N`, `{flag} auto`, `{flag} auto:1-8`"),
+        OptionKind::NumberOrAuto => format!("`{flag} N`, `{flag} auto`"),
         OptionKind::Choice(_) => format!("`{flag} NAME`"),
         kind => format!("`{flag} {}`", kind.value_name()),
     };

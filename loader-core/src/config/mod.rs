@@ -147,7 +147,7 @@ mod tests {
     use std::{path::PathBuf, time::Duration};
 
     use super::*;
-    use crate::{NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order};
+    use crate::{NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order, PrefetchFactor};
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -183,8 +183,8 @@ mod tests {
             rank: Some(1),
             world_size: Some(4),
             drop_last: Some(true),
-            num_workers: Some(NumWorkers::Auto),
-            prefetch_factor: Some(3),
+            num_workers: Some(NumWorkers::auto()),
+            prefetch_factor: Some(PrefetchFactor::Fixed(3)),
             in_order: Some(false),
             warn_after: Some(Duration::from_secs(5)),
             persistent_workers: Some(true),
@@ -331,11 +331,11 @@ mod tests {
             ("timeout = \"1s\"", "`timeout` in [loader]: expected a number, found string \"1s\""),
             (
                 "num_workers = \"many\"",
-                "`num_workers` in [loader]: expected a number of workers or \"auto\", found string \"many\"",
+                "`num_workers` in [loader]: expected a number of workers, \"auto\" or { auto = { min = 1, max = 8 } }, found string \"many\"",
             ),
             (
                 "num_workers = -1",
-                "`num_workers` in [loader]: expected a number of workers or \"auto\", found integer `-1`",
+                "`num_workers` in [loader]: expected a number of workers, \"auto\" or { auto = { min = 1, max = 8 } }, found integer `-1`",
             ),
             ("order = \"pytorch\"", "`order` in [loader]: unknown value `pytorch`; did you mean `torch`?"),
             ("[loader.seed]", "`seed` in [loader]: expected a whole number from 0, found a table"),

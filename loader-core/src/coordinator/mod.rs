@@ -75,6 +75,8 @@ pub(crate) use wait::{LIVENESS_INTERVAL, Next};
 pub(crate) struct WorkerOptions {
     /// Number of workers at first.
     pub(crate) workers: usize,
+    /// Maximum number of workers that the tuner chooses; `workers` if their number is fixed.
+    pub(crate) max_workers: usize,
     pub(crate) prefetch_factor: usize,
     pub(crate) in_order: bool,
     pub(crate) timeout: Option<Duration>,

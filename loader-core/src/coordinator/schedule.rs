@@ -136,6 +136,11 @@ impl<T> Schedule<T> {
         }
     }
 
+    /// Sets the maximum number of tasks that may be pending for each worker that works.
+    pub(crate) fn set_per_worker(&mut self, per_worker: usize) {
+        self.per_worker = per_worker;
+    }
+
     /// Returns the maximum number of tasks that may be pending.
     fn limit(&self) -> usize {
         self.working.saturating_mul(self.per_worker).saturating_sub(self.reserved).max(1)

@@ -104,6 +104,17 @@ impl Coordinator {
         self.workforce.target
     }
 
+    /// True if as many workers get tasks as should: none is still being started.
+    pub(crate) fn has_all_workers(&self) -> bool {
+        self.workforce.working() == self.workforce.target
+    }
+
+    /// Sets the number of batches that are loaded ahead for each worker.
+    pub(crate) fn set_prefetch_factor(&mut self, prefetch_factor: usize) {
+        self.options.prefetch_factor = prefetch_factor;
+        self.schedule.set_per_worker(prefetch_factor);
+    }
+
     /// Parks, or uses again, or starts workers until as many work as should.
     pub(super) fn reach_target(&mut self, crew: &mut impl Crew) {
         while self.workforce.working() > self.workforce.target {

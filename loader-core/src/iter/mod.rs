@@ -2,6 +2,7 @@
 
 mod local;
 mod team;
+mod tuning;
 mod workers;
 
 use std::{fmt, time::Instant};
@@ -21,6 +22,7 @@ use crate::{
 
 pub(crate) use local::{BatchSource, LocalBatches, LocalShards, MapSource, ShardSource, StreamSource};
 pub(crate) use team::{IdleTeam, Team};
+pub(crate) use tuning::SharedTuner;
 pub(crate) use workers::WorkerIter;
 
 /// Iterates over the batches of one epoch, in order, or in order of arrival with `in_order(false)`. Returned
@@ -181,6 +183,9 @@ impl<B: Batch> Iter<B> {
     /// always returns the loader's `num_workers`; an added worker may have a larger `id`. After the end of
     /// the epoch this call has no effect.
     ///
+    /// If the loader [finds](crate::AutoWorkers) the number of workers, this call ends its search: the number
+    /// stays, also in the next epochs.
+    ///
     /// # Errors
     /// - [`Error::InvalidOption`]: the iterator has no workers (`num_workers(0)`), or `num_workers` is 0 or
     ///   too large.
@@ -202,6 +207,7 @@ impl<B: Batch> Iter<B> {
         if let Inner::Workers(iter) = &self.inner {
             report.workers = iter.worker_reports();
             report.restarts = iter.restarts();
+            report.tuning = iter.tuning_decisions();
             report.shared_memory_bytes = iter.shared_memory_bytes();
         }
         report

@@ -16,6 +16,7 @@ use crate::{
     pool::Pool,
     report::WorkerReport,
     state::Position,
+    tuner::Setting,
 };
 
 /// Maximum time for workers to finish their current samples before the next epoch, if the loader has no
@@ -72,6 +73,14 @@ impl Team {
     /// Sets the number of workers that get tasks.
     pub(super) fn set_workers(&mut self, workers: usize) {
         self.coordinator.set_workers(workers, Instant::now(), &mut self.pool);
+    }
+
+    /// Sets what the tuner has chosen.
+    pub(super) fn apply(&mut self, Setting { workers, prefetch_factor }: Setting) {
+        self.coordinator.set_prefetch_factor(prefetch_factor);
+        if workers != self.coordinator.workers() {
+            self.set_workers(workers);
+        }
     }
 
     /// Waits until the user's next batch has arrived. False if the epoch is over.

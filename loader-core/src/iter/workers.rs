@@ -1,6 +1,6 @@
 //! Iterates over an epoch on worker processes: takes batches from the coordinator, decodes and returns them.
 
-use std::{io, marker::PhantomData};
+use std::{io, marker::PhantomData, time::Instant};
 
 use loader_ipc::{
     fault::{self, Point},
@@ -12,6 +12,7 @@ use loader_ipc::{
 use super::{
     Step,
     team::{Summary, Team, WeakIdleTeam},
+    tuning::{SharedTuner, Tuning},
 };
 use crate::{
     collate::Batch,
@@ -20,6 +21,7 @@ use crate::{
     fetch::ShardBatch,
     report::WorkerReport,
     state::Position,
+    tuner::TuningDecision,
 };
 
 /// The batches of one epoch.
@@ -32,6 +34,8 @@ pub(crate) struct WorkerIter<B> {
     summary: Summary,
     /// The iterator's slots. The iterator counts as their user until it is dropped.
     slots: SlotPool,
+    /// `None` if the number of workers and the prefetch factor are fixed.
+    tuning: Option<Tuning>,
     /// An error that ends the iteration and that occurred while a batch was returned. The next call returns
     /// it.
     last_error: Option<Error>,
@@ -42,7 +46,12 @@ pub(crate) struct WorkerIter<B> {
 
 impl<B: Batch> WorkerIter<B> {
     /// Takes over a team, and sends the first tasks.
-    pub(crate) fn new(mut team: Team, idle: Option<WeakIdleTeam>) -> Result<Self, Error> {
+    pub(crate) fn new(
+        mut team: Team,
+        idle: Option<WeakIdleTeam>,
+        tuner: Option<SharedTuner>,
+    ) -> Result<Self, Error> {
+        let tuning = tuner.map(|tuner| Tuning::start(tuner, &mut team));
         // An error that does not end the iteration, such as a lack of memory, is ignored here: the first call
         // of `next` tries again, and returns the error.
         if let Err(error) = team.send_tasks()
@@ -54,6 +63,7 @@ impl<B: Batch> WorkerIter<B> {
             slots: team.coordinator.slots().clone(),
             team: Some(team),
             idle,
+            tuning,
             summary: Summary::default(),
             last_error: None,
             is_ended: false,
@@ -79,12 +89,18 @@ impl<B: Batch> WorkerIter<B> {
         if !team.pool.is_owned() {
             return Some((None, Err(in_forked_process())));
         }
+        let asked = self.tuning.as_ref().map(|_| Instant::now());
         let step = match self.last_error.take() {
             Some(error) => Err(error),
             None => next_batch(team, &mut self.last_error),
         };
         match step {
-            Ok(Some(step)) => Some(step),
+            Ok(Some(step)) => {
+                if let (Some(tuning), Some(asked)) = (&mut self.tuning, asked) {
+                    tuning.note_batch(asked, team);
+                }
+                Some(step)
+            }
             Ok(None) => {
                 self.is_ended = true;
                 self.close();
@@ -112,6 +128,9 @@ impl<B: Batch> WorkerIter<B> {
             return Err(Error::invalid_option("num_workers", problem));
         }
         team.set_workers(workers);
+        if let Some(tuning) = &mut self.tuning {
+            tuning.fix_workers(workers);
+        }
         // Other errors, such as a lack of memory, do not belong here: the next call of `next` returns them.
         match team.send_tasks() {
             Err(error) if error.ends_iteration() => {
@@ -151,6 +170,11 @@ impl<B> WorkerIter<B> {
         )
     }
 
+    /// Returns the tuner's decisions in this epoch.
+    pub(super) fn tuning_decisions(&self) -> Vec<TuningDecision> {
+        self.tuning.as_ref().map_or_else(Vec::new, |tuning| tuning.decisions().to_vec())
+    }
+
     pub(super) fn restarts(&self) -> u64 {
         self.team.as_ref().map_or(self.summary.restarts, |team| team.coordinator.restarts())
     }
@@ -172,7 +196,10 @@ impl<B> WorkerIter<B> {
 
     /// Ends the workers, or keeps them for the next epoch.
     fn close(&mut self) {
-        let Some(team) = self.team.take() else { return };
+        let Some(mut team) = self.team.take() else { return };
+        if let Some(tuning) = &mut self.tuning {
+            tuning.end(&mut team);
+        }
         self.summary = team.summary();
         let unwanted = match self.idle.take() {
             Some(idle) => idle.put(team),

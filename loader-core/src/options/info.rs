@@ -120,8 +120,10 @@ pub enum OptionKind {
     Bytes,
     /// A number of seconds from 0, which may have a fraction.
     Seconds,
-    /// A number of workers, or `auto`.
+    /// A number of workers, `auto`, or `auto:MIN-MAX`.
     NumWorkers,
+    /// A whole number from 0, or `auto`.
+    NumberOrAuto,
     /// One of these names.
     Choice(&'static [&'static str]),
 }
@@ -134,7 +136,7 @@ impl OptionKind {
             Self::Number => "N".to_owned(),
             Self::Bytes => "BYTES".to_owned(),
             Self::Seconds => "SECONDS".to_owned(),
-            Self::NumWorkers => "N|auto".to_owned(),
+            Self::NumWorkers | Self::NumberOrAuto => "N|auto".to_owned(),
             Self::Choice(names) => names.join("|"),
         }
     }
@@ -148,6 +150,7 @@ impl fmt::Display for OptionKind {
             Self::Bytes => "a number of bytes",
             Self::Seconds => "a number of seconds from 0",
             Self::NumWorkers => "a number of workers or auto",
+            Self::NumberOrAuto => "a whole number from 0 or auto",
             Self::Choice(names) => return f.write_str(&listed(names, "or")),
         })
     }

@@ -12,6 +12,7 @@
 //! struct. Rejected because loader-core would depend on clap, because `loader plan` needs a part of the
 //! options, which a derived struct cannot give, and because the table needs each option's bounds anyway.
 
+mod auto;
 mod info;
 mod values;
 
@@ -22,10 +23,12 @@ use serde::{Deserialize, Serialize};
 use info::WithoutWorkers::{Ignored, Invalid, Used};
 use values::{OptionValue, seconds};
 
+pub(crate) use auto::cpus;
+pub use auto::{AutoWorkers, NumWorkers, PrefetchFactor};
 #[cfg(all(test, feature = "config"))]
 pub(crate) use info::listed;
 pub use info::{OptionInfo, OptionKind, ParseOptionError};
-pub use values::{NumWorkers, OnBadSample, OnWorkerDeath, Order};
+pub use values::{OnBadSample, OnWorkerDeath, Order};
 
 /// Makes [`LoaderOptions`] from a list of fields. An option is written as
 ///
@@ -101,6 +104,7 @@ macro_rules! options {
     (@optional) => { None };
     (@optional $default:expr) => { Some($default) };
     (@parameter NumWorkers) => { impl Into<NumWorkers> };
+    (@parameter PrefetchFactor) => { impl Into<PrefetchFactor> };
     (@parameter $type:ident) => { $type };
 }
 
@@ -148,12 +152,12 @@ options! {
         /// Number of worker processes, at most 4096; 0 by default.
         num_workers: NumWorkers = NumWorkers::Fixed(0) => {
             bounds: "at most 4096",
-            help: "Number of worker processes, or `auto`; 0 loads in this process",
+            help: "Number of worker processes, `auto`, or `auto:MIN-MAX`; 0 loads in this process",
         },
         /// Number of batches that the loader prefetches per worker, 1 to 65,536; 2 by default. Needs workers.
-        prefetch_factor: usize = 2 => {
+        prefetch_factor: PrefetchFactor = PrefetchFactor::Fixed(2) => {
             bounds: "1 to 65,536",
-            help: "Number of batches to load ahead per worker, at least 1",
+            help: "Number of batches to load ahead per worker, at least 1, or `auto`",
             without_workers: Invalid,
         },
         /// True to return batches in order, false to return them as they arrive; true by default.
@@ -285,17 +289,18 @@ impl LoaderOptions {
         self
     }
 
-    /// Returns the options that a loader built from these uses: defaults are filled in, and
-    /// [`NumWorkers::Auto`] becomes a number.
+    /// Returns the options that a loader built from these uses: defaults are filled in, also the maximum of
+    /// [`NumWorkers::Auto`].
     ///
     /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults
     /// depend on the machine. Without workers, options that need workers stay `None`. So do options that have
     /// no default value: `rank`, `world_size`, `shards` and `worker_memory_limit`.
     #[must_use]
     pub fn resolved(mut self) -> Self {
-        let workers = self.num_workers.unwrap_or_else(default::num_workers).resolve();
-        self.num_workers = Some(NumWorkers::Fixed(workers));
-        let is_used = |option: &&OptionInfo| workers > 0 || option.without_workers == Used;
+        let workers = self.num_workers.unwrap_or_else(default::num_workers).resolved();
+        self.num_workers = Some(workers);
+        let is_used =
+            |option: &&OptionInfo| workers != NumWorkers::Fixed(0) || option.without_workers == Used;
         for option in OptionInfo::ALL.iter().filter(is_used) {
             (option.inherit)(&mut self, &Self::DEFAULTS);
         }

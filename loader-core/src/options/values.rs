@@ -1,10 +1,13 @@
 //! The types of values that options have, and how they are written as text.
 
-use std::{fmt, num::NonZeroUsize, str::FromStr, thread, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::info::{OptionKind, ParseOptionError};
+use super::{
+    auto::{NumWorkers, PrefetchFactor},
+    info::{OptionKind, ParseOptionError},
+};
 
 /// A type of an option's values. A text is the value of an environment variable or of a command-line option.
 pub(super) trait OptionValue: Sized {
@@ -36,7 +39,8 @@ option_values!(
     usize: OptionKind::Number,
     u32: OptionKind::Number,
     u64: OptionKind::Number,
-    NumWorkers: OptionKind::NumWorkers
+    NumWorkers: OptionKind::NumWorkers,
+    PrefetchFactor: OptionKind::NumberOrAuto
 );
 
 /// Implements `FromStr`, `Display` and `OptionValue` for an enum, given the names of its variants.
@@ -123,105 +127,6 @@ pub(super) mod seconds {
         let invalid =
             || de::Error::invalid_value(de::Unexpected::Float(seconds), &"a number of seconds from 0");
         to_duration(seconds).map(Some).ok_or_else(invalid)
-    }
-}
-
-/// Number of worker processes; [`Fixed(0)`](Self::Fixed) by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NumWorkers {
-    /// This many workers. 0 loads in the main process.
-    Fixed(usize),
-    /// One worker less than the number of CPUs that this process may use (by its affinity and its control
-    /// group's quota), but at least one.
-    Auto,
-}
-
-impl NumWorkers {
-    /// Returns the number of workers.
-    pub fn resolve(self) -> usize {
-        match self {
-            Self::Fixed(count) => count,
-            Self::Auto => {
-                // On Linux, this respects `sched_getaffinity` and the control group's quota.
-                let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-                (cpus - 1).max(1)
-            }
-        }
-    }
-}
-
-impl Default for NumWorkers {
-    fn default() -> Self {
-        Self::Fixed(0)
-    }
-}
-
-impl From<usize> for NumWorkers {
-    fn from(count: usize) -> Self {
-        Self::Fixed(count)
-    }
-}
-
-impl FromStr for NumWorkers {
-    type Err = ParseOptionError;
-
-    fn from_str(text: &str) -> Result<Self, ParseOptionError> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            _ => match text.parse() {
-                Ok(count) => Ok(Self::Fixed(count)),
-                Err(_) => Err(ParseOptionError::new(text, OptionKind::NumWorkers)),
-            },
-        }
-    }
-}
-
-impl fmt::Display for NumWorkers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(count) => count.fmt(f),
-            Self::Auto => f.write_str("auto"),
-        }
-    }
-}
-
-impl Serialize for NumWorkers {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Fixed(count) => count.serialize(serializer),
-            Self::Auto => serializer.serialize_str("auto"),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for NumWorkers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct NumberOrAuto;
-        impl de::Visitor<'_> for NumberOrAuto {
-            type Value = NumWorkers;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a number of workers or \"auto\"")
-            }
-
-            fn visit_i64<E: de::Error>(self, count: i64) -> Result<NumWorkers, E> {
-                let wrong = || E::invalid_value(de::Unexpected::Signed(count), &self);
-                usize::try_from(count).map(NumWorkers::Fixed).map_err(|_| wrong())
-            }
-
-            fn visit_u64<E: de::Error>(self, count: u64) -> Result<NumWorkers, E> {
-                let wrong = || E::invalid_value(de::Unexpected::Unsigned(count), &self);
-                usize::try_from(count).map(NumWorkers::Fixed).map_err(|_| wrong())
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<NumWorkers, E> {
-                match text {
-                    "auto" => Ok(NumWorkers::Auto),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(NumberOrAuto)
     }
 }
 

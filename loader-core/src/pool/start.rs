@@ -47,7 +47,8 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) launcher: Box<dyn Launcher>,
-    pub(crate) workers: usize,
+    /// Maximum number of workers, as workers see it.
+    pub(crate) max_workers: usize,
     pub(crate) seed: u64,
     pub(crate) code: DatasetCode,
     pub(crate) dataset: SealedMemory,
@@ -62,20 +63,26 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Starts the workers, each with the seed `base_seed` plus its number, and waits until each has answered.
+    /// Starts `workers` workers, each with the seed `base_seed` plus its number, and waits until each has
+    /// answered.
     ///
     /// # Errors
     /// [`Error::WorkerNotStarted`] if a worker cannot be started; [`Error::System`] if a channel, the control
     /// page or the reaper cannot be created. No worker is left running.
-    pub(crate) fn start(self: &Arc<Self>, slots: &SlotPool, base_seed: u64) -> Result<Pool, Error> {
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        workers: usize,
+        slots: &SlotPool,
+        base_seed: u64,
+    ) -> Result<Pool, Error> {
         let system = |what| move |source| Error::System { what, source };
         let (wake, woken) = channel().map_err(system("making the result queue"))?;
         let (control, control_fd) =
-            ControlPage::create(self.workers).map_err(system("making the control page"))?;
+            ControlPage::create(self.max_workers).map_err(system("making the control page"))?;
         let control = Arc::new(control);
         let oom = OomWatch::start();
         let starter = Arc::new(Starter { launch: Arc::clone(self), base_seed, control: control_fd });
-        let Fresh { workers, watched, readers } = starter.start_all(&wake)?;
+        let Fresh { workers, watched, readers } = starter.start_all(workers, &wake)?;
         let (results, notes) = ReportReceiver::new(readers, (wake, woken), Arc::clone(&control));
         let reaper = Reaper::start(watched, notes.clone(), self.handle_sigchld);
         let mut pool = Pool {
@@ -146,9 +153,9 @@ struct Fresh {
 }
 
 impl Starter {
-    /// Starts the processes of all workers, then waits for the answer of each. If one fails, ends all of
+    /// Starts the processes of `workers` workers, then waits for the answer of each. If one fails, ends all of
     /// them.
-    fn start_all(&self, wake: &Sender<Wake>) -> Result<Fresh, Error> {
+    fn start_all(&self, workers: usize, wake: &Sender<Wake>) -> Result<Fresh, Error> {
         let deadline = Instant::now() + START_DEADLINE;
         let start = |number| self.spawn(number).and_then(|spawned| self.invite(spawned, deadline));
         let mut start_retries = self.launch.start_retries;
@@ -158,8 +165,8 @@ impl Starter {
             start_retries -= u32::from(is_forgiven);
             is_forgiven
         };
-        let mut invited = VecDeque::with_capacity(self.launch.workers);
-        for number in 0..self.launch.workers {
+        let mut invited = VecDeque::with_capacity(workers);
+        for number in 0..workers {
             let mut started = start(number);
             while started.as_ref().is_err_and(&mut is_tried_again) {
                 started = start(number);
@@ -222,9 +229,9 @@ impl Starter {
     }
 
     fn invite(&self, spawned: Spawned, deadline: Instant) -> Result<Invited, Failed> {
-        let Launch { workers, seed, code, dataset, attached, memory_limit, .. } = &*self.launch;
+        let Launch { max_workers, seed, code, dataset, attached, memory_limit, .. } = &*self.launch;
         let config = WorkerConfig {
-            workers: u32::try_from(*workers).expect("checked by the builder"),
+            workers: u32::try_from(*max_workers).expect("checked by the builder"),
             seed: *seed,
             base_seed: self.base_seed,
             memory_limit: *memory_limit,
@@ -359,7 +366,7 @@ mod tests {
     fn a_launcher_that_fails_ends_the_start() {
         let launch = Launch {
             launcher: Box::new(Limited(2)),
-            workers: 3,
+            max_workers: 3,
             seed: 0,
             code: DatasetCode::Registered { name: "none".into(), types: String::new() },
             dataset: SealedMemory::new(&[]).unwrap(),
@@ -369,7 +376,7 @@ mod tests {
             memory_limit: None,
             warn: Warn::default(),
         };
-        let error = Arc::new(launch).start(&SlotPool::new(1 << 20), 0).unwrap_err();
+        let error = Arc::new(launch).start(3, &SlotPool::new(1 << 20), 0).unwrap_err();
         let Error::WorkerNotStarted { worker: 2, source } = error else { panic!("{error:?}") };
         let WorkerStartError::NotSpawned { program, source } = source else { panic!("{source:?}") };
         assert_eq!((program.as_str(), source.kind()), ("at most 2", io::ErrorKind::QuotaExceeded));

@@ -260,6 +260,12 @@ impl Iteration {
         self.coordinator.set_workers(count, self.shared.now(), &mut self.workers);
     }
 
+    /// Sets the number of batches that are loaded ahead for each worker.
+    pub(super) fn set_prefetch_factor(&mut self, prefetch_factor: usize) {
+        self.max_pending = self.max_pending.max(MAX_WORKERS * prefetch_factor);
+        self.coordinator.set_prefetch_factor(prefetch_factor);
+    }
+
     /// Begins the next epoch with the same workers. False if they cannot continue.
     pub(super) fn start_resuming(&mut self, epoch: u64) -> bool {
         if !self.coordinator.can_rest(&self.workers) {

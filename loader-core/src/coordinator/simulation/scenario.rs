@@ -289,6 +289,7 @@ impl Setup {
         let Trouble { sample_timeout, timeout, max_worker_deaths, hedges, .. } = self.trouble;
         WorkerOptions {
             workers: rng.random_range(1..=MAX_WORKERS),
+            max_workers: MAX_WORKERS,
             // With 20, one worker gets more tasks than main sends at once.
             prefetch_factor: [1, 2, 3, 20][rng.random_range(0..4)],
             in_order: self.in_order,

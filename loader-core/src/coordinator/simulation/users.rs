@@ -215,6 +215,7 @@ impl Simulation {
                     self.shared.count("changes of the number of workers");
                     self.shared.log(|| format!("iterator {training} is set to {count} workers"));
                     iteration.set_workers(count);
+                    iteration.set_prefetch_factor([1, 2, 3, 20][count % 4]);
                 }
             }
             Operation::Pause => self.shared.advance(Duration::from_secs(11)),

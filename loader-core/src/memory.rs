@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 /// Returns the default of `memory_limit` in bytes: half of the memory that this process may use, as in the
 /// kernel's default for a tmpfs. The process may use the machine's memory, or the limit of its control group
 /// if that is lower.
-pub(super) fn default_limit() -> u64 {
+pub(crate) fn default_limit() -> u64 {
     /// In bytes, if neither is known.
     const FALLBACK: u64 = 1 << 32;
     let memory = [of_machine(), of_control_group()].into_iter().flatten().min();
@@ -13,10 +13,19 @@ pub(super) fn default_limit() -> u64 {
 }
 
 /// The machine's memory in bytes, or `None` if the kernel does not tell it.
-pub(super) fn of_machine() -> Option<u64> {
+pub(crate) fn of_machine() -> Option<u64> {
+    in_meminfo("MemTotal:")
+}
+
+/// Returns how many bytes processes can still allocate on this machine without swapping.
+pub(crate) fn available() -> Option<u64> {
+    in_meminfo("MemAvailable:")
+}
+
+fn in_meminfo(field: &str) -> Option<u64> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix("kB"))?;
-    Some(total.trim().parse::<u64>().ok()? * 1024)
+    let kilobytes = info.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix("kB"))?;
+    Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
 }
 
 /// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
