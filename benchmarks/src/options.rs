@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use loader_core::LoaderOptions;
+use loader_core::{LoaderOptions, PrefetchFactor};
 use serde::Serialize;
 
 /// Measures one workload of the loader and prints a line of JSON.
@@ -198,7 +198,7 @@ impl Options {
             .batch_size(self.batch_size())
             .shuffle(self.shuffle)
             .num_workers(self.workers);
-        options.prefetch_factor = self.prefetch_factor;
+        options.prefetch_factor = self.prefetch_factor.map(PrefetchFactor::Fixed);
         options
     }
 }

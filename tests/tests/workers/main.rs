@@ -1,5 +1,6 @@
 //! The life of workers: programs, start, persistent workers, and shutdown.
 
+mod automatic;
 mod ends;
 mod extension;
 mod number_of_workers;
