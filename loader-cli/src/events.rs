@@ -1,6 +1,6 @@
 //! The events that `--json` prints. docs/command.md describes them.
 
-use loader_core::{BadSample, BatchDigest, BatchInfo, EpochReport, Error, Verdict, Warning};
+use loader_core::{BadSample, BatchDigest, BatchInfo, EpochReport, Error, TuningDecision, Verdict, Warning};
 use serde::Serialize;
 
 use crate::settings::Settings;
@@ -85,6 +85,9 @@ pub(crate) struct EpochFigures {
     /// Samples that were skipped or replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_samples: Vec<BadSampleEntry>,
+    /// Changes of the number of workers and of the prefetch factor.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tuning: Vec<TuningDecision>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_digest: Option<String>,
     /// Number of samples in `sample_digest`.
@@ -166,6 +169,7 @@ impl<'a> Event<'a> {
                 _ => "unknown",
             },
             bad_samples: report.bad_samples.iter().map(BadSampleEntry::new).collect(),
+            tuning: report.tuning.clone(),
             sample_digest: report.digest.map(|digest| digest.to_string()),
             digest_samples: report.digest.map(|digest| digest.samples()),
             order_digest: digest.map(|digest| hex(digest.order())),

@@ -86,7 +86,8 @@ mod tests {
             let text = match option.kind() {
                 OptionKind::Switch => "true",
                 OptionKind::Seconds => "2.5",
-                OptionKind::NumWorkers => "auto",
+                OptionKind::NumWorkers => "auto:1-8",
+                OptionKind::NumberOrAuto => "auto",
                 OptionKind::Choice(names) => names[1],
                 _ => "20",
             };

@@ -94,6 +94,9 @@ impl Reporter {
         }
         self.line(&report.to_string())?;
         let epoch = report.epoch;
+        for decision in &report.tuning {
+            self.line(&format!("epoch {epoch}: {decision}"))?;
+        }
         if let Some(digest) = report.digest {
             let samples = digest.samples();
             let repeated = match report.repeated {

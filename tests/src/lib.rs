@@ -37,6 +37,11 @@ struct Resume;
 #[doc = include_str!("../../docs/workers.md")]
 struct Workers;
 
+/// The programs in the guide to tuning must run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/tuning.md")]
+struct Tuning;
+
 use loader_core::{BatchDigest, DataLoader, Error, Iter, collate::Batch};
 
 /// Returns the digests of order and content of an epoch.

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::{Setting, TuningFigures};
 
 /// A change of the number of workers or of the prefetch factor, with the figures that led to it. In
 /// [`EpochReport::tuning`](crate::EpochReport::tuning). Its `Display` is one line.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TuningDecision {
     /// Number of batches that the program had got in this epoch, without errors.
@@ -16,13 +18,15 @@ pub struct TuningDecision {
     /// Number of batches that are loaded ahead per worker, before and after the decision.
     pub prefetch_factor: (usize, usize),
     /// Why.
+    #[serde(flatten)]
     pub reason: TuningReason,
     /// What was measured before the decision.
     pub figures: TuningFigures,
 }
 
 /// Why the loader changes the number of workers or the prefetch factor.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TuningReason {
     /// The program waited while all workers were busy: there are more workers now.

@@ -2,6 +2,8 @@
 
 use std::{ops::AddAssign, time::Duration};
 
+use serde::Serialize;
+
 /// What workers have done in a time.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
@@ -23,7 +25,7 @@ impl AddAssign for Work {
 
 /// What the loader has measured before a [`TuningDecision`](crate::TuningDecision). Times are in seconds per
 /// batch.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct TuningFigures {
     /// Number of batches that the program got in the interval.
