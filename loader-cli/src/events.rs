@@ -1,6 +1,8 @@
 //! The events that `--json` prints. docs/command.md describes them.
 
-use loader_core::{BadSample, BatchDigest, BatchInfo, EpochReport, Error, TuningDecision, Verdict, Warning};
+use loader_core::{
+    Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, TuningDecision, Verdict, Warning,
+};
 use serde::Serialize;
 
 use crate::settings::Settings;
@@ -82,6 +84,8 @@ pub(crate) struct EpochFigures {
     first_batch_seconds: Option<f64>,
     wait_seconds: f64,
     verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<Advice>,
     /// Samples that were skipped or replaced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     bad_samples: Vec<BadSampleEntry>,
@@ -168,6 +172,7 @@ impl<'a> Event<'a> {
                 Verdict::StepBound => "step_bound",
                 _ => "unknown",
             },
+            advice: report.advice(),
             bad_samples: report.bad_samples.iter().map(BadSampleEntry::new).collect(),
             tuning: report.tuning.clone(),
             sample_digest: report.digest.map(|digest| digest.to_string()),

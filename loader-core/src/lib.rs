@@ -55,6 +55,7 @@
 // The derive macros refer to this crate by the name that its users write.
 extern crate self as loader_core;
 
+mod advice;
 mod batch_info;
 mod builder;
 pub mod collate;
@@ -69,6 +70,7 @@ mod digest;
 mod error;
 mod exit;
 mod fetch;
+mod figures;
 mod fingerprint;
 pub mod function;
 mod iter;
@@ -96,6 +98,7 @@ mod tuples;
 mod warning;
 mod worker_init;
 
+pub use advice::Advice;
 pub use batch_info::BatchInfo;
 pub use builder::Builder;
 pub use context::{SampleContext, Shard, WorkerInfo};
@@ -109,6 +112,7 @@ pub use dataset_memory::{DatasetMemory, MemoryLimitReached, MemoryReservation};
 pub use digest::BatchDigest;
 pub use error::{Error, UserFailure};
 pub use exit::{ExitCause, WorkerActivity, WorkerExit};
+pub use figures::LoadFigures;
 pub use iter::Iter;
 pub use loader::DataLoader;
 pub use loader_core_derive::{Convert, Sample};
@@ -126,7 +130,7 @@ pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};
 pub use state::State;
 pub use tensor::{AnyTensor, BytesArray, DType, Element, Tensor, TensorError};
-pub use tuner::{TuningDecision, TuningFigures, TuningReason};
+pub use tuner::{TuningDecision, TuningReason};
 pub use warning::Warning;
 
 // Each of these traits shares its name with a derive macro, so that one `use` imports both.

@@ -5,9 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use loader_ipc::control::WorkerSnapshot;
+use loader_ipc::{control::WorkerSnapshot, process};
 
-use crate::{batch_info::BatchInfo, sample_digest::SampleDigest, tuner::TuningDecision};
+use crate::{
+    advice::Advice,
+    batch_info::BatchInfo,
+    figures::{LoadFigures, Work},
+    options::cpus,
+    sample_digest::SampleDigest,
+    tuner::TuningDecision,
+};
 
 /// Statistics of an epoch so far, from [`Iter::report`](crate::Iter::report). Its `Display` is one line.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,8 +44,12 @@ pub struct EpochReport {
     pub first_batch: Option<Duration>,
     /// Time that the program has waited in `next`, without the wait for the first batch.
     pub waiting: Duration,
+    /// Processor time of the program's process from the call of `iter()`, with its own step.
+    pub main_cpu: Duration,
     /// Counters of each worker, by its number; empty without workers.
     pub workers: Vec<WorkerReport>,
+    /// Number of workers that load batches now, or did at the end of the epoch.
+    pub num_workers: usize,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
     /// Changes of the number of workers and of the prefetch factor in this epoch, if the loader
@@ -89,15 +100,18 @@ pub struct WorkerReport {
     pub samples: u64,
     /// Time spent loading batches.
     pub busy: Duration,
+    /// Processor time of the worker, with its start if it was in this epoch. The time of a process that was
+    /// replaced is not included.
+    pub cpu: Duration,
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
     /// this epoch.
     pub page_faults: u64,
 }
 
 impl WorkerReport {
-    pub(crate) fn new(snapshot: &WorkerSnapshot) -> Self {
+    pub(crate) fn new(snapshot: &WorkerSnapshot, cpu: Duration) -> Self {
         let WorkerSnapshot { batches, samples, busy, page_faults, .. } = *snapshot;
-        Self { batches, samples, busy, page_faults }
+        Self { batches, samples, busy, cpu, page_faults }
     }
 
     /// Returns the difference to an earlier report of the worker.
@@ -106,6 +120,7 @@ impl WorkerReport {
             batches: self.batches.saturating_sub(before.batches),
             samples: self.samples.saturating_sub(before.samples),
             busy: self.busy.saturating_sub(before.busy),
+            cpu: self.cpu.saturating_sub(before.cpu),
             page_faults: self.page_faults.saturating_sub(before.page_faults),
         }
     }
@@ -123,9 +138,6 @@ pub enum Verdict {
     StepBound,
 }
 
-/// The loader is the bottleneck if the program waits for more than this share of the time.
-const MAX_WAITING_SHARE: f64 = 0.05;
-
 impl EpochReport {
     /// Returns the number of samples per second since the call of `iter()`.
     pub fn samples_per_second(&self) -> f64 {
@@ -133,27 +145,36 @@ impl EpochReport {
         if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
     }
 
+    /// Returns what was measured since the first batch; `None` with fewer than 3 batches.
+    pub fn figures(&self) -> Option<LoadFigures> {
+        let work = Work {
+            busy: self.workers.iter().map(|worker| worker.busy).sum(),
+            worker_cpu: self.workers.iter().map(|worker| worker.cpu).sum(),
+            main_cpu: self.main_cpu,
+        };
+        let figures = LoadFigures::new(self.batches, self.steady(), self.waiting, work, self.num_workers);
+        figures.filter(|_| self.batches >= 3)
+    }
+
+    /// Returns what would make loading faster; `None` with fewer than 3 batches. Epochs that are so short that
+    /// the start of the workers counts give bad advice.
+    pub fn advice(&self) -> Option<Advice> {
+        Some(Advice::new(&self.figures()?, self.num_workers, cpus()))
+    }
+
+    /// Returns the time since the first batch.
+    fn steady(&self) -> Duration {
+        self.elapsed.saturating_sub(self.first_batch.unwrap_or_default())
+    }
+
     /// Tells which side is the bottleneck: the loader, if the program has waited for more than 5 % of the
     /// time after the first batch. Needs at least 3 batches.
     pub fn verdict(&self) -> Verdict {
-        let steady = self.elapsed.saturating_sub(self.first_batch.unwrap_or_default()).as_secs_f64();
-        if self.batches < 3 || steady <= 0.0 {
-            Verdict::Unknown
-        } else if self.waiting.as_secs_f64() / steady > MAX_WAITING_SHARE {
-            Verdict::LoaderBound
-        } else {
-            Verdict::StepBound
+        match self.advice() {
+            None => Verdict::Unknown,
+            Some(Advice::KeepsUp { .. }) => Verdict::StepBound,
+            Some(_) => Verdict::LoaderBound,
         }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "too few batches to tell",
-            Self::LoaderBound => "the loader is the bottleneck",
-            Self::StepBound => "the training step is the bottleneck",
-        })
     }
 }
 
@@ -169,7 +190,10 @@ impl fmt::Display for EpochReport {
         } else {
             write!(f, "{waiting:.2?}")?;
         }
-        write!(f, " waiting for batches: {}", self.verdict())
+        match self.advice() {
+            Some(advice) => write!(f, " waiting for batches: {advice}"),
+            None => f.write_str(" waiting for batches: too few batches to tell what the bottleneck is"),
+        }
     }
 }
 
@@ -182,7 +206,10 @@ fn counted(count: u64, one: &str, many: &str) -> String {
 pub(crate) struct Stopwatch {
     epoch: u64,
     started: Instant,
-    ended: Option<Instant>,
+    /// Processor time that the process had used at the start.
+    cpu_before: Duration,
+    /// When the epoch ended, and the processor time that the process had used then.
+    ended: Option<(Instant, Duration)>,
     first_batch: Option<Duration>,
     waiting: Duration,
     batches: u64,
@@ -199,6 +226,7 @@ impl Stopwatch {
         Self {
             epoch,
             started,
+            cpu_before: cpu_time(),
             ended: None,
             first_batch: None,
             waiting: Duration::ZERO,
@@ -266,10 +294,11 @@ impl Stopwatch {
 
     /// Notes that the program called `next` at `asked` and got `None`.
     pub(crate) fn ended(&mut self, asked: Instant) {
-        self.ended.get_or_insert(asked);
+        self.ended.get_or_insert_with(|| (asked, cpu_time()));
     }
 
     pub(crate) fn report(&self) -> EpochReport {
+        let (ended, cpu) = self.ended.unwrap_or_else(|| (Instant::now(), cpu_time()));
         EpochReport {
             epoch: self.epoch,
             batches: self.batches,
@@ -279,14 +308,21 @@ impl Stopwatch {
             errors: self.errors,
             restarts: 0,
             bad_samples: self.bad_samples.clone(),
-            elapsed: self.ended.unwrap_or_else(Instant::now) - self.started,
+            elapsed: ended - self.started,
             first_batch: self.first_batch,
             waiting: self.waiting,
+            main_cpu: cpu.saturating_sub(self.cpu_before),
             workers: Vec::new(),
+            num_workers: 0,
             shared_memory_bytes: 0,
             tuning: Vec::new(),
         }
     }
+}
+
+/// Returns the processor time that this process has used.
+fn cpu_time() -> Duration {
+    process::cpu_time(std::process::id()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -299,12 +335,12 @@ mod tests {
         report.elapsed = Duration::from_millis(1500);
         (report.batches, report.samples) = (1, 1);
         let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: \
-                   too few batches to tell";
+                   too few batches to tell what the bottleneck is";
         assert_eq!(report.to_string(), one);
         (report.batches, report.samples) = (3, 300);
         report.waiting = Duration::from_millis(1);
         let three = "epoch 3: 3 batches, 300 samples in 1.50s (200 samples/s), 1.00ms waiting for batches: \
-                     the training step is the bottleneck";
+                     the loader keeps up: the program waited for 0.1 % of the time";
         assert_eq!(report.to_string(), three);
     }
 }

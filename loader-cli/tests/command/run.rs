@@ -79,6 +79,7 @@ fn json_prints_events() {
         "first_batch_seconds",
         "wait_seconds",
         "verdict",
+        "advice",
         "sample_digest",
         "digest_samples",
         "order_digest",
@@ -193,5 +194,5 @@ fn auto_starts_at_least_one_worker() {
     let start = &finished.assert_status(0).named("start")[0];
     let workers = start["workers"].as_array().unwrap().len();
     assert!(workers >= 1);
-    assert_eq!(start["config"]["loader"]["num_workers"], workers);
+    assert_eq!(start["config"]["loader"]["num_workers"]["auto"]["min"], 1);
 }

@@ -68,6 +68,9 @@ pub(crate) trait Crew {
     /// Returns what the worker is doing.
     fn snapshot(&self, worker: usize) -> WorkerSnapshot;
 
+    /// Returns the processor time that the worker's process has used; zero if it has ended.
+    fn cpu_time(&self, worker: usize) -> Duration;
+
     /// Returns why the worker's process cannot continue by itself; `None` if it can.
     fn halt(&self, worker: usize) -> Option<Halt>;
 

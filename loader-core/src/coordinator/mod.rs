@@ -312,7 +312,7 @@ impl Coordinator {
     /// Returns what each worker has done in this epoch.
     pub(crate) fn worker_reports(&self, crew: &impl Crew) -> impl Iterator<Item = WorkerReport> {
         let reports = self.counters.iter().enumerate();
-        reports.map(|(worker, before)| WorkerReport::new(&crew.snapshot(worker)).since(before))
+        reports.map(|(worker, before)| report(worker, crew).since(before))
     }
 
     /// Removes and returns every lease that a worker may still write under, each with its worker, and those
@@ -326,7 +326,12 @@ impl Coordinator {
 }
 
 fn counters(workers: usize, crew: &impl Crew) -> Vec<WorkerReport> {
-    (0..workers).map(|worker| WorkerReport::new(&crew.snapshot(worker))).collect()
+    (0..workers).map(|worker| report(worker, crew)).collect()
+}
+
+/// Returns what a worker has done since it was started.
+fn report(worker: usize, crew: &impl Crew) -> WorkerReport {
+    WorkerReport::new(&crew.snapshot(worker), crew.cpu_time(worker))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::{
 use loader_ipc::frame::Failure;
 
 use super::{Coordinator, Phase, crew::Crew};
-use crate::{error::Error, report::WorkerReport, warning::Warning};
+use crate::{error::Error, warning::Warning};
 
 /// Time after which a parked worker is removed. Starting a process again takes milliseconds to seconds.
 const MAX_PARKED: Duration = Duration::from_secs(10);
@@ -198,7 +198,7 @@ impl Coordinator {
                 self.roster.add();
                 self.deaths.add();
                 self.observations.add();
-                self.counters.push(WorkerReport::new(&crew.snapshot(worker)));
+                self.counters.push(super::report(worker, crew));
                 self.schedule.add_worker();
                 if let Phase::Resuming { resumed, .. } = &mut self.phase {
                     resumed.push(true);

@@ -206,6 +206,7 @@ impl<B: Batch> Iter<B> {
         let mut report = self.stopwatch.report();
         if let Inner::Workers(iter) = &self.inner {
             report.workers = iter.worker_reports();
+            report.num_workers = iter.last_workers();
             report.restarts = iter.restarts();
             report.tuning = iter.tuning_decisions();
             report.shared_memory_bytes = iter.shared_memory_bytes();

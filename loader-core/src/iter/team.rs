@@ -43,6 +43,8 @@ pub(super) struct Summary {
     pub(super) pids: Vec<u32>,
     /// What each worker did in the epoch.
     pub(super) workers: Vec<WorkerReport>,
+    /// Number of workers that got tasks.
+    pub(super) working: usize,
     /// Number of workers that were replaced.
     pub(super) restarts: u64,
 }
@@ -143,6 +145,7 @@ impl Team {
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
             workers: self.coordinator.worker_reports(&self.pool).collect(),
+            working: self.coordinator.workers(),
             restarts: self.coordinator.restarts(),
         }
     }

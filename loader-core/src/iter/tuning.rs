@@ -9,8 +9,9 @@ use loader_ipc::process;
 
 use super::team::Team;
 use crate::{
+    figures::Work,
     memory,
-    tuner::{Room, Setting, Tuner, TuningDecision, Work},
+    tuner::{Room, Setting, Tuner, TuningDecision},
 };
 
 /// The tuner of a loader, between iterators. Each iterator continues with what the one before has found.

@@ -162,6 +162,11 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or(0, |team| team.coordinator.workers())
     }
 
+    /// Returns the number of workers that get tasks, or got tasks at the end.
+    pub(super) fn last_workers(&self) -> usize {
+        self.team.as_ref().map_or(self.summary.working, |team| team.coordinator.workers())
+    }
+
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
         let team = self.team.as_ref();
         team.map_or_else(
@@ -207,8 +212,11 @@ impl<B> WorkerIter<B> {
         };
         if let Some(mut team) = unwanted {
             team.shut_down();
-            // Include what the workers did while they ended.
-            self.summary.workers = team.coordinator.worker_reports(&team.pool).collect();
+            // Include what the workers did while they ended. Their processor time is no longer known.
+            let before = std::mem::take(&mut self.summary.workers);
+            let reports = team.coordinator.worker_reports(&team.pool).zip(before);
+            self.summary.workers =
+                reports.map(|(report, before)| WorkerReport { cpu: before.cpu, ..report }).collect();
         }
     }
 }

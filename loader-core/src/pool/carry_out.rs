@@ -13,7 +13,7 @@ use loader_ipc::{
     frame::{Command, Lease, MAX_FORGOTTEN},
     handshake::Notice,
     lifeline::LifelineError,
-    process::Halt,
+    process::{self, Halt},
     violation::ProtocolViolation,
 };
 use nix::sys::signal::Signal;
@@ -118,6 +118,10 @@ impl Crew for Pool {
 
     fn snapshot(&self, worker: usize) -> WorkerSnapshot {
         self.snapshot(worker)
+    }
+
+    fn cpu_time(&self, worker: usize) -> Duration {
+        process::cpu_time(self.pid(worker)).unwrap_or_default()
     }
 
     fn halt(&self, worker: usize) -> Option<Halt> {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Setting, TuningFigures};
+use super::Setting;
+use crate::figures::LoadFigures;
 
 /// A change of the number of workers or of the prefetch factor, with the figures that led to it. In
 /// [`EpochReport::tuning`](crate::EpochReport::tuning). Its `Display` is one line.
@@ -21,7 +22,7 @@ pub struct TuningDecision {
     #[serde(flatten)]
     pub reason: TuningReason,
     /// What was measured before the decision.
-    pub figures: TuningFigures,
+    pub figures: LoadFigures,
 }
 
 /// Why the loader changes the number of workers or the prefetch factor.
@@ -52,7 +53,7 @@ pub enum TuningReason {
 }
 
 impl TuningDecision {
-    pub(super) fn new(before: Setting, after: Setting, reason: TuningReason, figures: TuningFigures) -> Self {
+    pub(super) fn new(before: Setting, after: Setting, reason: TuningReason, figures: LoadFigures) -> Self {
         Self {
             batch: 0,
             num_workers: (before.workers, after.workers),
@@ -73,7 +74,7 @@ impl fmt::Display for TuningDecision {
             (true, false) => write!(f, "prefetch factor {ahead} -> {now_ahead}")?,
             (true, true) => write!(f, "{to} workers")?,
         }
-        let TuningFigures { batches_per_second, waiting, busy, .. } = figures;
+        let LoadFigures { batches_per_second, waiting, busy, .. } = figures;
         let (waiting, busy) = (100.0 * waiting, 100.0 * busy);
         write!(f, ": {reason} ({batches_per_second:.1} batches/s, main waited {waiting:.0} % of the time, ")?;
         write!(f, "workers were busy for {busy:.0} %)")

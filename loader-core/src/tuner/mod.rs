@@ -12,13 +12,12 @@
 //! the load of an epoch may change before all were tried.
 
 mod decision;
-mod figures;
 
 use std::{ops::RangeInclusive, time::Duration};
 
+use crate::figures::{LoadFigures, Work};
+
 pub use decision::{TuningDecision, TuningReason};
-pub use figures::TuningFigures;
-pub(crate) use figures::Work;
 
 /// Minimum time and number of batches of an interval. Shorter intervals are noise.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -112,7 +111,7 @@ struct Interval {
 struct Trial {
     before: Setting,
     /// What was measured with the setting before.
-    figures: TuningFigures,
+    figures: LoadFigures,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +123,7 @@ enum Search {
         for_none: u32,
     },
     Settled {
-        figures: TuningFigures,
+        figures: LoadFigures,
         /// Number of intervals in a row with another load.
         changed: u32,
     },
@@ -216,13 +215,13 @@ impl Tuner {
         Some(TuningDecision::new(before, self.setting, reason, figures))
     }
 
-    fn end_interval(&mut self) -> Option<TuningFigures> {
+    fn end_interval(&mut self) -> Option<LoadFigures> {
         let Interval { batches, elapsed, waiting, work } = std::mem::take(&mut self.interval);
-        TuningFigures::new(batches, elapsed, waiting, work, self.setting.workers)
+        LoadFigures::new(batches, elapsed, waiting, work, self.setting.workers)
     }
 
     /// Goes back to the setting before the trial if the trial was no gain.
-    fn judge(&mut self, trial: Trial, figures: &TuningFigures) -> Option<TuningReason> {
+    fn judge(&mut self, trial: Trial, figures: &LoadFigures) -> Option<TuningReason> {
         let Trial { before, figures: then } = trial;
         let ratio = figures.batches_per_second / then.batches_per_second;
         let tried = self.setting;
@@ -245,7 +244,7 @@ impl Tuner {
     }
 
     /// Tries another setting if that is predicted to pay, or begins to search again if the load has changed.
-    fn search(&mut self, figures: &TuningFigures, room: Room) -> Option<TuningReason> {
+    fn search(&mut self, figures: &LoadFigures, room: Room) -> Option<TuningReason> {
         let (changes, for_fewer, for_none) = match self.search {
             Search::Running { changes, for_fewer, for_none } => (changes, for_fewer, for_none),
             Search::Settled { .. } if self.options.freeze => return None,
@@ -276,7 +275,7 @@ impl Tuner {
     }
 
     /// Returns the setting to try next.
-    fn proposal(&self, figures: &TuningFigures, room: Room) -> Option<(Setting, TuningReason)> {
+    fn proposal(&self, figures: &LoadFigures, room: Room) -> Option<(Setting, TuningReason)> {
         let Setting { workers, prefetch_factor } = self.setting;
         let (cpus, step) =
             (self.options.cpus, |workers, prefetch_factor| Setting { workers, prefetch_factor });
@@ -301,7 +300,7 @@ impl Tuner {
     }
 
     /// Ends the search after many changes: the rates vary too much to find a better setting.
-    fn count_change(&mut self, figures: &TuningFigures) {
+    fn count_change(&mut self, figures: &LoadFigures) {
         let Search::Running { changes, .. } = self.search else { return };
         let changes = changes + 1;
         self.search = match changes < MAX_CHANGES || self.trial.is_some() {

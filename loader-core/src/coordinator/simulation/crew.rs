@@ -307,6 +307,10 @@ impl Crew for Workers {
         !state.is_down && !state.has_sentinel
     }
 
+    fn cpu_time(&self, _worker: usize) -> Duration {
+        Duration::ZERO
+    }
+
     fn snapshot(&self, worker: usize) -> WorkerSnapshot {
         let Worker { state: (state, task, sample), since, batches, .. } = self.all[worker];
         WorkerSnapshot {
