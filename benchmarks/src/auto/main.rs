@@ -1,6 +1,7 @@
 //! Compares `num_workers = "auto"` and `prefetch_factor = "auto"` with fixed numbers of workers, on five loads.
-//! Each round measures every setting of a load, in turn. Prints a table, and writes
-//! `benchmarks/results/auto.json` with `--write`.
+//! Each round measures every setting of a load, in turn. Then compares the rate that the loader predicts for the
+//! next number of workers with the measured one. Prints two tables, and writes `benchmarks/results/auto.json` with
+//! `--write`.
 //!
 //! ```sh
 //! cargo run --release -p loader-benchmarks --bin loader-bench-auto -- [--rounds N] [--only NAME] [--write]
@@ -21,13 +22,13 @@ use serde::Serialize;
 use loads::{LOADS, Load, Samples};
 
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/auto.json");
-/// Numbers of workers of the sweep; 0 is PyTorch's default.
-const FIXED: [usize; 6] = [0, 1, 2, 4, 8, 16];
+/// Numbers of workers and prefetch factors of the sweep; the first is PyTorch's default.
+const FIXED: [(usize, usize); 8] = [(0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (16, 2), (2, 8), (16, 8)];
 /// The search may take this many seconds. Then the rate is measured for as long as that of a fixed setting.
 const SEARCH: Duration = Duration::from_secs(30);
 /// Time before a fixed setting is measured, and for which it is.
-const WARM_UP: Duration = Duration::from_secs(2);
-const MEASURED: Duration = Duration::from_secs(8);
+const WARM_UP: Duration = Duration::from_secs(1);
+const MEASURED: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Parser)]
 struct Arguments {
@@ -53,8 +54,8 @@ struct Results {
 struct Compared {
     load: &'static str,
     rounds: Vec<Round>,
-    /// Number of workers with the highest median rate.
-    best: usize,
+    /// Number of workers, at least 1, and prefetch factor with the highest median rate.
+    best: (usize, usize),
     /// Rate of the search, divided by that of the best number of workers in the same round.
     auto_to_best: Vec<f64>,
 }
@@ -64,6 +65,8 @@ struct Compared {
 struct Round {
     /// For each of [`FIXED`].
     fixed: Vec<f64>,
+    /// For each of [`FIXED`], the rate that the loader predicts for twice as many workers.
+    predicted_for_twice: Vec<Option<f64>>,
     auto: Found,
 }
 
@@ -71,6 +74,7 @@ struct Round {
 #[derive(Debug, Serialize)]
 struct Found {
     rate: f64,
+    predicted_for_twice: Option<f64>,
     workers: usize,
     prefetch_factor: usize,
     /// Number of batches and seconds until the last change.
@@ -95,6 +99,9 @@ fn main() -> anyhow::Result<()> {
         println!("{}", row(&compared, cpus));
         loads.push(compared);
     }
+    println!("\n| load | workers | predicted / measured with twice as many |");
+    println!("|{}", "---|".repeat(3));
+    loads.iter().flat_map(predictions).for_each(|row| println!("{row}"));
     if arguments.write {
         fs::write(RESULTS, serde_json::to_string_pretty(&Results { cpus, loads })? + "\n")?;
     }
@@ -102,22 +109,24 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn round(load: &Load) -> anyhow::Result<Round> {
-    let fixed = FIXED.iter().map(|&workers| {
-        let options = LoaderOptions::default().num_workers(workers);
-        Ok(measure(load, options, WARM_UP)?.rate)
+    let fixed = FIXED.iter().map(|&(workers, prefetch_factor)| {
+        let mut options = LoaderOptions::default().num_workers(workers);
+        options.prefetch_factor = (workers > 0).then_some(PrefetchFactor::Fixed(prefetch_factor));
+        let found = measure(load, options, WARM_UP)?;
+        Ok((found.rate, found.predicted_for_twice))
     });
-    let fixed = fixed.collect::<anyhow::Result<_>>()?;
-    let max = FIXED[FIXED.len() - 1];
+    let (fixed, predicted_for_twice) = fixed.collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
+    let max = FIXED.iter().map(|&(workers, _)| workers).max().expect("there are settings");
     let auto = LoaderOptions::default()
         .num_workers(AutoWorkers::default().max(max))
         .prefetch_factor(PrefetchFactor::Auto);
-    Ok(Round { fixed, auto: measure(load, auto, SEARCH)? })
+    Ok(Round { fixed, predicted_for_twice, auto: measure(load, auto, SEARCH)? })
 }
 
 /// Runs a program that trains on the load for `warm_up` and [`MEASURED`].
 fn measure(load: &Load, options: LoaderOptions, warm_up: Duration) -> anyhow::Result<Found> {
     let options = options.batch_size(load.batch_size);
-    let loader = DataLoader::builder(Samples(load.kind)).options(options).build()?;
+    let loader = DataLoader::builder(Samples(load.kind)).options(options).on_warning(|_| {}).build()?;
     let mut batches = loader.iter()?;
     let (started, mut measured_from, mut count) = (Instant::now(), None, 0_u64);
     let (mut arrivals, mut last) = (Vec::new(), started);
@@ -141,9 +150,11 @@ fn measure(load: &Load, options: LoaderOptions, warm_up: Duration) -> anyhow::Re
     let report = batches.report();
     let settled_after_batches = report.tuning.last().map_or(0, |decision| decision.batch);
     let index = usize::try_from(settled_after_batches)?.saturating_sub(1);
+    let (workers, cpus) = (batches.num_workers(), std::thread::available_parallelism()?.get());
     Ok(Found {
+        predicted_for_twice: report.figures().map(|figures| figures.predicted_rate(2 * workers, cpus)),
         rate: count as f64 / (last - from).as_secs_f64(),
-        workers: batches.num_workers(),
+        workers,
         prefetch_factor: report.tuning.last().map_or(2, |decision| decision.prefetch_factor.1),
         settled_after_batches,
         settled_after_seconds: if settled_after_batches == 0 { 0.0 } else { arrivals[index].as_secs_f64() },
@@ -153,18 +164,19 @@ fn measure(load: &Load, options: LoaderOptions, warm_up: Duration) -> anyhow::Re
 
 fn compare(load: &Load, rounds: Vec<Round>) -> Compared {
     let rate = |index: usize| median(rounds.iter().map(|round| round.fixed[index]));
-    let best = (0..FIXED.len()).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).expect("there are settings");
+    let with_workers = (0..FIXED.len()).filter(|&index| FIXED[index].0 > 0);
+    let best = with_workers.max_by(|&a, &b| rate(a).total_cmp(&rate(b))).expect("there are settings");
     let auto_to_best = rounds.iter().map(|round| round.auto.rate / round.fixed[best]).collect();
     Compared { load: load.name, best: FIXED[best], auto_to_best, rounds }
 }
 
 fn row(compared: &Compared, cpus: usize) -> String {
     let Compared { load, rounds, best, auto_to_best } = compared;
-    let of_fixed = |workers: usize| {
-        let index = FIXED.iter().position(|&fixed| fixed == workers)?;
+    let of_fixed = |setting| {
+        let index = FIXED.iter().position(|&fixed| fixed == setting)?;
         Some(format!("{:.1}/s", median(rounds.iter().map(|round| round.fixed[index]))))
     };
-    let of_fixed = |workers| of_fixed(workers).unwrap_or_else(|| "not measured".into());
+    let of_fixed = |setting| of_fixed(setting).unwrap_or_else(|| "not measured".into());
     let auto = median(rounds.iter().map(|round| round.auto.rate));
     let (low, high) = (
         auto_to_best.iter().copied().fold(f64::MAX, f64::min),
@@ -178,12 +190,31 @@ fn row(compared: &Compared, cpus: usize) -> String {
     let batches = median(rounds.iter().map(|round| round.auto.settled_after_batches as f64));
     let seconds = median(rounds.iter().map(|round| round.auto.settled_after_seconds));
     format!(
-        "| {load} | {best} workers, {} | {auto:.1}/s | {ratio} | {} | {batches:.0} batches, {seconds:.1} s | {} | {} |",
+        "| {load} | {} x {}, {} | {auto:.1}/s | {ratio} | {} | {batches:.0} batches, {seconds:.1} s | {} | {} |",
+        best.0,
+        best.1,
         of_fixed(*best),
         found.join(", "),
-        of_fixed(0),
-        of_fixed(cpus),
+        of_fixed((0, 2)),
+        of_fixed((cpus, 2)),
     )
+}
+
+/// Returns a row for each number of workers whose double was measured too.
+fn predictions(compared: &Compared) -> Vec<String> {
+    let position = |setting| FIXED.iter().position(|&fixed| fixed == setting);
+    let pairs = FIXED.iter().filter_map(|&(workers, prefetch_factor)| {
+        let twice = position((2 * workers, prefetch_factor)).filter(|_| workers > 0)?;
+        Some((workers, position((workers, prefetch_factor))?, twice))
+    });
+    let row = |(workers, index, twice): (usize, usize, usize)| {
+        let ratios = compared
+            .rounds
+            .iter()
+            .filter_map(|round| Some(round.predicted_for_twice[index]? / round.fixed[twice]));
+        format!("| {} | {workers} | {:.2} |", compared.load, median(ratios))
+    };
+    pairs.map(row).collect()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -15,5 +15,6 @@ mod record_tools;
 mod records;
 mod resume;
 mod run;
+mod same_digest;
 mod support;
 mod terminal;
