@@ -32,7 +32,7 @@ impl WorkerInfo {
         self.id
     }
 
-    /// Number of workers of the loader.
+    /// Number of workers of the loader; if the loader [finds](crate::AutoWorkers) it, the maximum.
     pub fn num_workers(&self) -> usize {
         self.num_workers
     }

@@ -1,30 +1,50 @@
 //! What the loader measures over some batches, and the rates that it predicts from it.
 
-use std::{ops::AddAssign, time::Duration};
+use std::{
+    ops::{AddAssign, Sub},
+    time::Duration,
+};
 
 use serde::Serialize;
 
-/// What workers have done in a time.
+/// Times of all processes in an interval.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Work {
+pub(crate) struct ResourceUse {
+    /// Time for which there were workers, all of them together; zero without workers.
+    pub(crate) worker_time: Duration,
     /// Time that workers spent on tasks, all of them together.
-    pub(crate) busy: Duration,
+    pub(crate) worker_busy: Duration,
     /// Processor time of the workers.
     pub(crate) worker_cpu: Duration,
     /// Processor time of main, with the program's step if it runs on the CPU.
     pub(crate) main_cpu: Duration,
 }
 
-impl AddAssign for Work {
+impl AddAssign for ResourceUse {
     fn add_assign(&mut self, other: Self) {
-        self.busy += other.busy;
+        self.worker_time += other.worker_time;
+        self.worker_busy += other.worker_busy;
         self.worker_cpu += other.worker_cpu;
         self.main_cpu += other.main_cpu;
     }
 }
 
+impl Sub for ResourceUse {
+    type Output = Self;
+
+    /// Returns the difference to an earlier use.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            worker_time: self.worker_time.saturating_sub(before.worker_time),
+            worker_busy: self.worker_busy.saturating_sub(before.worker_busy),
+            worker_cpu: self.worker_cpu.saturating_sub(before.worker_cpu),
+            main_cpu: self.main_cpu.saturating_sub(before.main_cpu),
+        }
+    }
+}
+
 /// What the loader has measured over some batches, from [`EpochReport::figures`](crate::EpochReport::figures)
-/// and in a [`TuningDecision`](crate::TuningDecision). Shares are from 0 to 1, times are in seconds per batch.
+/// and in a [`TuningDecision`](crate::TuningDecision). Shares are from 0 to 1; seconds are per batch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LoadFigures {
@@ -33,64 +53,67 @@ pub struct LoadFigures {
     /// Batches per second.
     pub batches_per_second: f64,
     /// Share of the time that the program waited in `next`.
-    pub waiting: f64,
-    /// Share of the workers' time that they spent on tasks. Without workers, it equals `waiting`.
-    pub busy: f64,
-    /// Share of this busy time in which the workers used a CPU, rather than wait for disks, servers or CPUs.
-    pub on_cpu: f64,
-    /// Time of the program's own step.
-    pub step: f64,
-    /// Time that a worker spends on a batch.
-    pub work: f64,
-    /// Processor time that all processes spend on a batch.
-    pub cpu: f64,
+    pub waiting_share: f64,
+    /// Share of the workers' time that they spent on tasks. Without workers, it equals `waiting_share`.
+    pub busy_share: f64,
+    /// Share of the busy time in which workers used a CPU; 0 without workers. In the rest they waited for disks,
+    /// servers or CPUs.
+    pub on_cpu_share: f64,
+    /// Seconds of the program between two calls of `next`.
+    pub step_seconds: f64,
+    /// Seconds that a worker spends on a batch.
+    pub worker_seconds: f64,
+    /// Processor time of all processes, in seconds.
+    pub cpu_seconds: f64,
 }
+
+/// Share of busy time above which workers are the bottleneck.
+pub(crate) const MIN_BUSY_SHARE: f64 = 0.8;
+/// Predicted ratio of rates from which on a change pays.
+pub(crate) const MIN_PREDICTED_GAIN: f64 = 1.05;
+/// Factor by which there should be more workers than the computed number, because the times of batches vary.
+pub(crate) const WORKER_RESERVE: f64 = 1.15;
 
 impl LoadFigures {
     /// Returns `None` if nothing was measured.
-    pub(crate) fn new(
-        batches: u64,
-        elapsed: Duration,
-        waiting: Duration,
-        work: Work,
-        workers: usize,
-    ) -> Option<Self> {
+    pub(crate) fn new(batches: u64, elapsed: Duration, waiting: Duration, used: ResourceUse) -> Option<Self> {
         if batches == 0 || elapsed.is_zero() {
             return None;
         }
         let (count, elapsed, waiting) = (batches as f64, elapsed.as_secs_f64(), waiting.as_secs_f64());
         // Without workers, main works while the program waits.
-        let (busy, busy_cpu) = match workers {
-            0 => (waiting, (work.main_cpu.as_secs_f64() - (elapsed - waiting)).max(0.0)),
-            _ => (work.busy.as_secs_f64(), work.worker_cpu.as_secs_f64()),
+        let (busy, of) = match used.worker_time.is_zero() {
+            true => (waiting, elapsed),
+            false => (used.worker_busy.as_secs_f64(), used.worker_time.as_secs_f64()),
         };
+        let worker_cpu = used.worker_cpu.as_secs_f64();
         Some(Self {
             batches,
             batches_per_second: count / elapsed,
-            waiting: (waiting / elapsed).min(1.0),
-            busy: (busy / elapsed / workers.max(1) as f64).min(1.0),
-            on_cpu: if busy > 0.0 { (busy_cpu / busy).min(1.0) } else { 0.0 },
-            step: (elapsed - waiting).max(0.0) / count,
-            work: busy / count,
-            cpu: (work.worker_cpu + work.main_cpu).as_secs_f64() / count,
+            waiting_share: (waiting / elapsed).min(1.0),
+            busy_share: (busy / of).min(1.0),
+            on_cpu_share: if busy > 0.0 { (worker_cpu / busy).min(1.0) } else { 0.0 },
+            step_seconds: (elapsed - waiting).max(0.0) / count,
+            worker_seconds: busy / count,
+            cpu_seconds: (used.worker_cpu + used.main_cpu).as_secs_f64() / count,
         })
     }
 
-    /// Returns the maximum rate in batches per second with any number of workers: of the program's step, or of
-    /// the CPUs.
+    /// Returns the maximum number of batches per second with any number of workers: the rate of the program's
+    /// step or that of the CPUs, whichever is lower.
     pub(crate) fn max_rate(&self, cpus: usize) -> f64 {
-        (1.0 / self.step).min(cpus as f64 / self.cpu)
+        (1.0 / self.step_seconds).min(cpus as f64 / self.cpu_seconds)
     }
 
     /// Returns the number of busy workers that a rate needs.
     pub(crate) fn workers_for(&self, rate: f64) -> f64 {
-        rate * self.work
+        rate * self.worker_seconds
     }
 
     /// Predicts the number of batches per second with `workers` workers, at least 1, on `cpus` CPUs. The
     /// prediction is a maximum: it knows of no limit of disks and servers.
     pub fn predicted_rate(&self, workers: usize, cpus: usize) -> f64 {
-        self.max_rate(cpus).min(workers as f64 / self.work)
+        self.max_rate(cpus).min(workers as f64 / self.worker_seconds)
     }
 
     /// True if the program's step and a batch's work differ from those of `other` by less than the factor
@@ -98,7 +121,7 @@ impl LoadFigures {
     pub(crate) fn is_like(&self, other: &Self, max: f64) -> bool {
         let is_like = |a: f64, b: f64| a <= b * max && b <= a * max;
         // A step that is short beside a worker's work does not matter, however much it varies.
-        let step = |figures: &Self| figures.step.max(figures.work / 100.0);
-        is_like(step(self), step(other)) && is_like(self.work, other.work)
+        let step = |figures: &Self| figures.step_seconds.max(figures.worker_seconds / 100.0);
+        is_like(step(self), step(other)) && is_like(self.worker_seconds, other.worker_seconds)
     }
 }

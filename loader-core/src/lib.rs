@@ -172,9 +172,10 @@ pub mod kind {
 /// The types and traits that most programs need.
 pub mod prelude {
     pub use crate::{
-        BatchDigest, ConcatDataset, DataLoader, Dataset, IterableDataset, LoaderOptions, NumWorkers,
-        OnBadSample, OnWorkerDeath, Order, Sample, SampleContext, Shard, SharedVec, SnapshotDataset,
-        SnapshotIterator, StackDataset, State, Subset, Tensor, TensorDataset, WorkerInfo,
+        AutoWorkers, BatchDigest, ConcatDataset, DataLoader, Dataset, IterableDataset, LoaderOptions,
+        NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor, Sample, SampleContext, Shard,
+        SharedVec, SnapshotDataset, SnapshotIterator, StackDataset, State, Subset, Tensor, TensorDataset,
+        WorkerInfo,
         sampler::{
             BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler,
             WeightedRandomSampler,

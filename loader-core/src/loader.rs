@@ -212,6 +212,8 @@ impl<B: Batch> DataLoader<B> {
                     self.warn.warn(&Warning::WorkersReplaced { problem: error.to_string() });
                     None
                 });
+                let rested =
+                    rested.filter(|team| !tuner.as_ref().is_some_and(|tuner| tuner.needs_other_than(team)));
                 let team = match rested {
                     Some(mut team) => {
                         team.begin_epoch(supply, slots);

@@ -17,9 +17,10 @@ pub(crate) fn of_machine() -> Option<u64> {
     in_meminfo("MemTotal:")
 }
 
-/// Returns how many bytes processes can still allocate on this machine without swapping.
+/// Returns how many bytes this process can still allocate: on the machine without swapping, and in its control
+/// group.
 pub(crate) fn available() -> Option<u64> {
-    in_meminfo("MemAvailable:")
+    [in_meminfo("MemAvailable:"), left_in_control_group()].into_iter().flatten().min()
 }
 
 fn in_meminfo(field: &str) -> Option<u64> {
@@ -30,8 +31,23 @@ fn in_meminfo(field: &str) -> Option<u64> {
 
 /// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
 fn of_control_group() -> Option<u64> {
+    lowest_in_control_groups(|group| in_file(&group.join("memory.max")))
+}
+
+/// The least memory, in bytes, that is left below a limit of the process's control group or its ancestors.
+fn left_in_control_group() -> Option<u64> {
+    lowest_in_control_groups(|group| {
+        let limit: u64 = in_file(&group.join("memory.max"))?;
+        Some(limit.saturating_sub(in_file(&group.join("memory.current"))?))
+    })
+}
+
+fn lowest_in_control_groups(bytes: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit = |group: &Path| fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok();
-    Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(limit).min()
+    Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(bytes).min()
+}
+
+fn in_file(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }

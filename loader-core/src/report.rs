@@ -10,7 +10,7 @@ use loader_ipc::{control::WorkerSnapshot, process};
 use crate::{
     advice::Advice,
     batch_info::BatchInfo,
-    figures::{LoadFigures, Work},
+    figures::{LoadFigures, ResourceUse},
     options::cpus,
     sample_digest::SampleDigest,
     tuner::TuningDecision,
@@ -52,7 +52,9 @@ pub struct EpochReport {
     pub num_workers: usize,
     /// Bytes of shared memory that the loader has allocated for batches.
     pub shared_memory_bytes: u64,
-    /// Changes of the number of workers and of the prefetch factor in this epoch, if the loader
+    /// What was measured since the first batch; `None` before the third batch.
+    pub figures: Option<LoadFigures>,
+    /// Decisions about the number of workers and the prefetch factor in this epoch, if the loader
     /// [finds](crate::AutoWorkers) them.
     pub tuning: Vec<TuningDecision>,
 }
@@ -100,8 +102,7 @@ pub struct WorkerReport {
     pub samples: u64,
     /// Time spent loading batches.
     pub busy: Duration,
-    /// Processor time of the worker, with its start if it was in this epoch. The time of a process that was
-    /// replaced is not included.
+    /// Processor time of the worker, with its start if it was in this epoch.
     pub cpu: Duration,
     /// Number of page faults served from memory (`ru_minflt`). Includes the start of the worker, if it was in
     /// this epoch.
@@ -145,26 +146,9 @@ impl EpochReport {
         if seconds > 0.0 { self.samples as f64 / seconds } else { 0.0 }
     }
 
-    /// Returns what was measured since the first batch; `None` with fewer than 3 batches.
-    pub fn figures(&self) -> Option<LoadFigures> {
-        let work = Work {
-            busy: self.workers.iter().map(|worker| worker.busy).sum(),
-            worker_cpu: self.workers.iter().map(|worker| worker.cpu).sum(),
-            main_cpu: self.main_cpu,
-        };
-        let figures = LoadFigures::new(self.batches, self.steady(), self.waiting, work, self.num_workers);
-        figures.filter(|_| self.batches >= 3)
-    }
-
-    /// Returns what would make loading faster; `None` with fewer than 3 batches. Epochs that are so short that
-    /// the start of the workers counts give bad advice.
+    /// Returns what would make loading faster; `None` before the third batch.
     pub fn advice(&self) -> Option<Advice> {
-        Some(Advice::new(&self.figures()?, self.num_workers, cpus()))
-    }
-
-    /// Returns the time since the first batch.
-    fn steady(&self) -> Duration {
-        self.elapsed.saturating_sub(self.first_batch.unwrap_or_default())
+        Some(Advice::new(&self.figures?, self.num_workers, cpus()))
     }
 
     /// Tells which side is the bottleneck: the loader, if the program has waited for more than 5 % of the
@@ -211,6 +195,8 @@ pub(crate) struct Stopwatch {
     /// When the epoch ended, and the processor time that the process had used then.
     ended: Option<(Instant, Duration)>,
     first_batch: Option<Duration>,
+    /// What the processes had used when the program got the first batch.
+    first_use: ResourceUse,
     waiting: Duration,
     batches: u64,
     samples: u64,
@@ -229,6 +215,7 @@ impl Stopwatch {
             cpu_before: cpu_time(),
             ended: None,
             first_batch: None,
+            first_use: ResourceUse::default(),
             waiting: Duration::ZERO,
             batches: 0,
             samples: 0,
@@ -262,8 +249,14 @@ impl Stopwatch {
         self.bad_samples.len() as u64
     }
 
-    /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`).
-    pub(crate) fn waited(&mut self, asked: Instant, batch: Option<&BatchInfo>) {
+    /// Notes that the program called `next` at `asked` and now gets a batch, or an error (`None`). `used`
+    /// returns what the processes have used in this epoch.
+    pub(crate) fn waited(
+        &mut self,
+        asked: Instant,
+        batch: Option<&BatchInfo>,
+        used: impl FnOnce() -> ResourceUse,
+    ) {
         let now = Instant::now();
         match batch {
             Some(batch) => {
@@ -278,6 +271,7 @@ impl Stopwatch {
         }
         if self.first_batch.is_none() {
             self.first_batch = Some(now - self.started);
+            self.first_use = self.with_main(used(), cpu_time());
         } else {
             self.waiting += now - asked;
         }
@@ -297,7 +291,21 @@ impl Stopwatch {
         self.ended.get_or_insert_with(|| (asked, cpu_time()));
     }
 
-    pub(crate) fn report(&self) -> EpochReport {
+    /// Adds the processor time of this process to what the workers have used.
+    fn with_main(&self, used: ResourceUse, cpu: Duration) -> ResourceUse {
+        ResourceUse { main_cpu: cpu.saturating_sub(self.cpu_before), ..used }
+    }
+
+    /// Returns what was measured from the first batch to `ended`.
+    fn figures(&self, ended: Instant, used: ResourceUse) -> Option<LoadFigures> {
+        let steady = (ended - self.started).checked_sub(self.first_batch?)?;
+        // The first batch was loaded before.
+        let batches = self.batches.checked_sub(1).filter(|&batches| batches >= 2)?;
+        LoadFigures::new(batches, steady, self.waiting, used - self.first_use)
+    }
+
+    /// Reports on the epoch, in which the workers have used `used`.
+    pub(crate) fn report(&self, used: ResourceUse) -> EpochReport {
         let (ended, cpu) = self.ended.unwrap_or_else(|| (Instant::now(), cpu_time()));
         EpochReport {
             epoch: self.epoch,
@@ -315,6 +323,7 @@ impl Stopwatch {
             workers: Vec::new(),
             num_workers: 0,
             shared_memory_bytes: 0,
+            figures: self.figures(ended, self.with_main(used, cpu)),
             tuning: Vec::new(),
         }
     }
@@ -331,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_report_is_displayed_as_one_line() {
-        let mut report = Stopwatch::start_at(3, Instant::now(), None).report();
+        let mut report = Stopwatch::start_at(3, Instant::now(), None).report(ResourceUse::default());
         report.elapsed = Duration::from_millis(1500);
         (report.batches, report.samples) = (1, 1);
         let one = "epoch 3: 1 batch, 1 sample in 1.50s (1 samples/s), no time waiting for batches: \
@@ -339,6 +348,7 @@ mod tests {
         assert_eq!(report.to_string(), one);
         (report.batches, report.samples) = (3, 300);
         report.waiting = Duration::from_millis(1);
+        report.figures = LoadFigures::new(3, report.elapsed, report.waiting, ResourceUse::default());
         let three = "epoch 3: 3 batches, 300 samples in 1.50s (200 samples/s), 1.00ms waiting for batches: \
                      the loader keeps up: the program waited for 0.1 % of the time";
         assert_eq!(report.to_string(), three);

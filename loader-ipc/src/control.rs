@@ -94,7 +94,7 @@ impl ControlPage {
     pub fn create(workers: usize) -> io::Result<(Self, OwnedFd)> {
         let (words, fd) = memory::reserve_words(words(workers))?;
         let page = Self { words, max_workers: max_workers(workers) };
-        (0..workers).for_each(|worker| page.reset(worker));
+        (0..page.max_workers()).for_each(|worker| page.reset(worker));
         Ok((page, fd))
     }
 

@@ -49,7 +49,16 @@ pub struct WorkerProcess {
     pid: Pid,
     /// `None` on kernels before 5.3 and in sandboxes that refuse pidfds: then the pid is polled.
     pidfd: Option<OwnedFd>,
-    status: Mutex<Option<ExitStatus>>,
+    end: Mutex<End>,
+}
+
+/// What is known of a process once it has ended.
+#[derive(Debug, Default)]
+struct End {
+    /// `None` until the process was reaped.
+    status: Option<ExitStatus>,
+    /// Processor time of the process, as it was read last. The kernel forgets it when the process is reaped.
+    cpu_time: Duration,
 }
 
 impl WorkerProcess {
@@ -91,7 +100,7 @@ impl WorkerProcess {
         // process.
         let pidfd = rustix::process::Pid::from_raw(id.cast_signed())
             .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok());
-        Ok(Self { pid, pidfd, status: Mutex::new(None) })
+        Ok(Self { pid, pidfd, end: Mutex::default() })
     }
 
     /// The process id.
@@ -106,11 +115,21 @@ impl WorkerProcess {
 
     /// Reaps the process if it has ended, and returns how it ended; `None` while it runs.
     pub fn try_reap(&self) -> Option<ExitStatus> {
-        let mut known = self.lock();
-        if known.is_none() {
-            *known = self.reap();
+        let mut end = self.lock();
+        if end.status.is_none() {
+            end.cpu_time = cpu_time(self.pid()).unwrap_or(end.cpu_time);
+            end.status = self.reap();
         }
-        *known
+        end.status
+    }
+
+    /// Returns the processor time that all threads of the process have used.
+    pub fn cpu_time(&self) -> Duration {
+        let mut end = self.lock();
+        if end.status.is_none() {
+            end.cpu_time = cpu_time(self.pid()).unwrap_or(end.cpu_time);
+        }
+        end.cpu_time
     }
 
     fn reap(&self) -> Option<ExitStatus> {
@@ -131,11 +150,11 @@ impl WorkerProcess {
 
     /// True if [`try_reap`](Self::try_reap) has seen that the process ended.
     pub fn is_reaped(&self) -> bool {
-        self.lock().is_some()
+        self.lock().status.is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<ExitStatus>> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, End> {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends `signal`. Does nothing if the process has ended.
@@ -270,6 +289,22 @@ pub fn locate(program: &Path) -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_processor_time_of_a_process_is_known_after_its_end() {
+        let (_lifeline, theirs) = Lifeline::pair().unwrap();
+        let count = ["-c".into(), "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done".into()];
+        let output = fs::File::create("/dev/null").unwrap().into();
+        let process =
+            WorkerProcess::spawn("/bin/sh".as_ref(), &count, "sh".as_ref(), theirs, output).unwrap();
+        let started = Instant::now();
+        while process.try_reap().is_none() {
+            assert!(started.elapsed() < Duration::from_secs(60), "the shell does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(process.cpu_time() > Duration::from_millis(5), "{:?}", process.cpu_time());
+        assert_eq!(cpu_time(process.pid()), None);
+    }
 
     #[test]
     fn a_process_that_cannot_go_on_is_recognised() {

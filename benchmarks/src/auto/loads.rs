@@ -1,4 +1,4 @@
-//! The loads: datasets whose samples cost processor time or waiting, and programs with a step.
+//! The loads: datasets whose samples take processor time or sleep, and programs with a step.
 
 use std::{
     thread,
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// A dataset that no measurement reads to its end.
+/// A dataset that is too long for a measurement to reach its end.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Samples(pub(crate) Kind);
 
@@ -67,7 +67,7 @@ impl Dataset for Samples {
             Kind::Decode => compute(Duration::from_millis(4)),
             Kind::Latency => thread::sleep(Duration::from_millis(10)),
             Kind::Cheap => {}
-            // Slow samples look random.
+            // A hash spreads the slow samples.
             Kind::Stragglers if (index as u32).wrapping_mul(2_654_435_761) % 100 == 7 => {
                 thread::sleep(Duration::from_millis(100));
             }
@@ -78,14 +78,14 @@ impl Dataset for Samples {
     }
 }
 
-/// Computes for as long as takes `time` on a CPU of its own.
+/// Computes for about `time` on a CPU that nothing else uses.
 fn compute(time: Duration) {
-    /// Number of steps that take about a microsecond.
-    const STEPS: u32 = 500;
+    /// Number of iterations that take about a microsecond.
+    const ITERATIONS: u32 = 500;
     let mut value = Instant::now().elapsed().subsec_nanos();
     for _ in 0..time.as_micros() {
-        for step in 0..STEPS {
-            value = std::hint::black_box(value.wrapping_mul(1_664_525).wrapping_add(step));
+        for iteration in 0..ITERATIONS {
+            value = std::hint::black_box(value.wrapping_mul(1_664_525).wrapping_add(iteration));
         }
     }
     std::hint::black_box(value);

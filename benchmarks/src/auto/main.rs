@@ -1,7 +1,6 @@
 //! Compares `num_workers = "auto"` and `prefetch_factor = "auto"` with fixed numbers of workers, on five loads.
-//! Each round measures every setting of a load, in turn. Then compares the rate that the loader predicts for the
-//! next number of workers with the measured one. Prints two tables, and writes `benchmarks/results/auto.json` with
-//! `--write`.
+//! Each round measures every setting of a load, in turn. Also compares the rate that the loader predicts for twice
+//! as many workers with the measured one. Prints two tables, and writes `benchmarks/results/auto.json` with `--write`.
 //!
 //! ```sh
 //! cargo run --release -p loader-benchmarks --bin loader-bench-auto -- [--rounds N] [--only NAME] [--write]
@@ -24,17 +23,18 @@ use loads::{LOADS, Load, Samples};
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results/auto.json");
 /// Numbers of workers and prefetch factors of the sweep; the first is PyTorch's default.
 const FIXED: [(usize, usize); 8] = [(0, 2), (1, 2), (2, 2), (4, 2), (8, 2), (16, 2), (2, 8), (16, 8)];
-/// The search may take this many seconds. Then the rate is measured for as long as that of a fixed setting.
+/// Time that the loader gets to find its setting, before the rate is measured.
 const SEARCH: Duration = Duration::from_secs(30);
-/// Time before a fixed setting is measured, and for which it is.
+/// Time before the rate of a fixed setting is measured.
 const WARM_UP: Duration = Duration::from_secs(1);
+/// Time for which each rate is measured.
 const MEASURED: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Number of rounds. Each takes eight minutes.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    /// Number of rounds, at least 1. Each takes eight minutes.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// Measure only the loads whose name contains this text.
     #[arg(long, default_value = "")]
     only: String,
@@ -56,23 +56,23 @@ struct Compared {
     rounds: Vec<Round>,
     /// Number of workers, at least 1, and prefetch factor with the highest median rate.
     best: (usize, usize),
-    /// Rate of the search, divided by that of the best number of workers in the same round.
+    /// Rate with `auto`, divided by that of the best fixed setting in the same round.
     auto_to_best: Vec<f64>,
 }
 
-/// Batches per second.
+/// One measurement of each fixed setting, and one with `auto`. Rates are in batches per second.
 #[derive(Debug, Serialize)]
 struct Round {
     /// For each of [`FIXED`].
     fixed: Vec<f64>,
     /// For each of [`FIXED`], the rate that the loader predicts for twice as many workers.
     predicted_for_twice: Vec<Option<f64>>,
-    auto: Found,
+    auto: Measurement,
 }
 
-/// What a search has found.
+/// What one run has measured.
 #[derive(Debug, Serialize)]
-struct Found {
+struct Measurement {
     rate: f64,
     predicted_for_twice: Option<f64>,
     workers: usize,
@@ -94,7 +94,7 @@ fn main() -> anyhow::Result<()> {
     let mut loads = Vec::new();
     for load in LOADS.iter().filter(|load| load.name.contains(&arguments.only)) {
         let rounds: Vec<Round> =
-            iter::repeat_with(|| round(load)).take(arguments.rounds).collect::<Result<_, _>>()?;
+            iter::repeat_with(|| round(load)).take(arguments.rounds as usize).collect::<Result<_, _>>()?;
         let compared = compare(load, rounds);
         println!("{}", row(&compared, cpus));
         loads.push(compared);
@@ -124,7 +124,7 @@ fn round(load: &Load) -> anyhow::Result<Round> {
 }
 
 /// Runs a program that trains on the load for `warm_up` and [`MEASURED`].
-fn measure(load: &Load, options: LoaderOptions, warm_up: Duration) -> anyhow::Result<Found> {
+fn measure(load: &Load, options: LoaderOptions, warm_up: Duration) -> anyhow::Result<Measurement> {
     let options = options.batch_size(load.batch_size);
     let loader = DataLoader::builder(Samples(load.kind)).options(options).on_warning(|_| {}).build()?;
     let mut batches = loader.iter()?;
@@ -151,8 +151,8 @@ fn measure(load: &Load, options: LoaderOptions, warm_up: Duration) -> anyhow::Re
     let settled_after_batches = report.tuning.last().map_or(0, |decision| decision.batch);
     let index = usize::try_from(settled_after_batches)?.saturating_sub(1);
     let (workers, cpus) = (batches.num_workers(), std::thread::available_parallelism()?.get());
-    Ok(Found {
-        predicted_for_twice: report.figures().map(|figures| figures.predicted_rate(2 * workers, cpus)),
+    Ok(Measurement {
+        predicted_for_twice: report.figures.map(|figures| figures.predicted_rate(2 * workers, cpus)),
         rate: count as f64 / (last - from).as_secs_f64(),
         workers,
         prefetch_factor: report.tuning.last().map_or(2, |decision| decision.prefetch_factor.1),

@@ -23,7 +23,7 @@ use crate::{
     iter::{IdleTeam, IterOptions, MapSource, SharedTuner, StreamSource},
     launch,
     loader::{Content, DataLoader, Loading},
-    options::{OnBadSample, Order, default},
+    options::{NumWorkers, OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
     state::{Batching, Pipeline},
@@ -31,6 +31,9 @@ use crate::{
     warning::Warning,
     worker_init::WorkerInit,
 };
+
+/// Maximum number of batches that a shard may load again when it changes its worker within an epoch.
+const MAX_LOADED_AGAIN: u64 = 4;
 
 // The bounds are on the methods, and `B` is `C::Batch`: if a trait is missing, the compiler names it instead
 // of reporting that there is no method `build`.
@@ -80,8 +83,13 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         C: Collate<O::Sample, Batch = B>,
         W: WorkerInit,
     {
-        let epochs = self.check()?;
+        let mut epochs = self.check()?;
         let shards = self.settings.count_shards(epochs.max_workers)?;
+        if matches!(self.settings.options.num_workers, Some(NumWorkers::Auto(_))) {
+            // More workers than shards have nothing to do.
+            (epochs.workers, epochs.max_workers) =
+                (epochs.workers.min(shards), epochs.max_workers.min(shards));
+        }
         if self.kind.snapshot_every == 0 {
             const PROBLEM: &str = "0 is too few; use 1 for a snapshot after every batch, or more";
             return Err(Error::invalid_option("snapshot_every", PROBLEM));
@@ -97,7 +105,9 @@ impl<O: OpenShard, C, W> Builder<Iterable<O>, C, W> {
         let (first_shard, all_shards) = options.first_and_all_shards(shards)?;
         self.kind.layout = ShardLayout { shards, first_shard, all_shards, batch_size, drop_last };
         let content = Content::Shards(self.kind.layout);
-        self.assemble(epochs, content, O::SNAPSHOTS, |iterable, collate, seed, memory| {
+        // A shard that changes its worker loads again what follows its last snapshot.
+        let is_cheap = O::SNAPSHOTS && self.kind.snapshot_every <= MAX_LOADED_AGAIN;
+        self.assemble(epochs, content, is_cheap, |iterable, collate, seed, memory| {
             Loading::Shards(Arc::new(StreamSource::new(iterable, collate, seed, memory)))
         })
     }
@@ -123,7 +133,7 @@ where
             return Err(Error::invalid_option("digest", PROBLEM));
         }
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        // A loader that finds the number of workers knows whether they have enough CPUs.
+        // A loader that finds the number of workers only tries more of them than CPUs if it predicts a gain.
         if epochs.workers > cpus && epochs.workers == epochs.max_workers {
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
         }

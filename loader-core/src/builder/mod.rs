@@ -214,8 +214,9 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self
     }
 
-    /// Sets the number of worker processes per iterator: at most 4096, or [`AutoWorkers`] to let the loader
-    /// find the number while it loads. 0, the default, loads in this process.
+    /// Sets the number of worker processes per iterator: a number up to 4096, or
+    /// [`AutoWorkers`](crate::AutoWorkers), with which the loader finds the number while it loads. 0, the default,
+    /// loads in this process.
     ///
     /// `build()` encodes the dataset, and the loader loads from a decoded copy, also without workers.
     /// [`TensorDataset`](crate::TensorDataset) says how much memory this needs.

@@ -197,10 +197,16 @@ impl Settings {
         let (first, max) = match self.options.num_workers.unwrap_or_else(default::num_workers) {
             NumWorkers::Fixed(workers) => (workers, workers),
             NumWorkers::Auto(AutoWorkers { min: 0, .. }) => {
-                return invalid("num_workers", "`min` is 0; use 1 or more");
+                return invalid(
+                    "num_workers",
+                    "`min` is 0, and \"auto\" never loads without workers; use 1 or more",
+                );
             }
             NumWorkers::Auto(AutoWorkers { min, max: Some(max), .. }) if max < min => {
-                return invalid("num_workers", format!("`max` is {max}, less than `min`, which is {min}"));
+                return invalid(
+                    "num_workers",
+                    format!("`max` is {max}, below `min`, which is {min}; raise `max` or lower `min`"),
+                );
             }
             NumWorkers::Auto(auto) => (auto.first(), auto.resolved_max()),
         };
@@ -210,7 +216,8 @@ impl Settings {
         }
     }
 
-    /// Returns the tuner of a loader that finds its number of workers or its prefetch factor.
+    /// Returns the tuner of a loader that finds its number of workers or its prefetch factor; `None` if both are
+    /// fixed.
     pub(super) fn tuner(&self, epochs: &WorkerOptions, within_epochs: bool) -> Option<Tuner> {
         let (auto, freeze) = match self.options.num_workers {
             Some(NumWorkers::Auto(auto)) => (Some(auto), auto.freeze),
@@ -222,7 +229,7 @@ impl Settings {
         }
         let WorkerOptions { workers, max_workers, prefetch_factor, .. } = *epochs;
         let options = TunerOptions {
-            min_workers: auto.map_or(workers, |auto| auto.min),
+            min_workers: auto.map_or(workers, |auto| auto.min).min(max_workers),
             max_workers,
             max_prefetch: if is_prefetch_auto { *AUTO_PREFETCH.end() } else { prefetch_factor },
             within_epochs,

@@ -68,7 +68,7 @@ pub(crate) trait Crew {
     /// Returns what the worker is doing.
     fn snapshot(&self, worker: usize) -> WorkerSnapshot;
 
-    /// Returns the processor time that the worker's process has used; zero if it has ended.
+    /// Returns the processor time of all processes that the worker has had.
     fn cpu_time(&self, worker: usize) -> Duration;
 
     /// Returns why the worker's process cannot continue by itself; `None` if it can.

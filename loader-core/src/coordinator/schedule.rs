@@ -138,12 +138,24 @@ impl<T> Schedule<T> {
 
     /// Sets the maximum number of tasks that may be pending for each worker that works.
     pub(crate) fn set_per_worker(&mut self, per_worker: usize) {
+        let before = self.window_size();
         self.per_worker = per_worker;
+        self.resize_reserved(before);
+    }
+
+    /// Returns the maximum number of tasks that may be pending while no shard is exhausted.
+    fn window_size(&self) -> usize {
+        self.working.saturating_mul(self.per_worker)
+    }
+
+    /// Keeps the share of the window that is reserved for exhausted shards, after its size was `before`.
+    fn resize_reserved(&mut self, before: usize) {
+        self.reserved = self.reserved.saturating_mul(self.window_size()) / before.max(1);
     }
 
     /// Returns the maximum number of tasks that may be pending.
     fn limit(&self) -> usize {
-        self.working.saturating_mul(self.per_worker).saturating_sub(self.reserved).max(1)
+        self.window_size().saturating_sub(self.reserved).max(1)
     }
 
     /// Begins with task `number` and with the turn of `lane`. The schedule must have no tasks.

@@ -104,7 +104,7 @@ impl Coordinator {
         self.workforce.target
     }
 
-    /// True if as many workers get tasks as should: none is still being started.
+    /// True if the number of workers that get tasks is the target: none is still starting.
     pub(crate) fn has_all_workers(&self) -> bool {
         self.workforce.working() == self.workforce.target
     }

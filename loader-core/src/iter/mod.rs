@@ -13,6 +13,7 @@ use crate::{
     batch_info::BatchInfo,
     collate::Batch,
     error::Error,
+    figures::ResourceUse,
     pinning,
     report::{BadSample, EpochReport, Stopwatch},
     sample_digest::SampleDigest,
@@ -73,6 +74,16 @@ pub(crate) enum Inner<B> {
 /// What is known of a batch, and the batch or the error in its place. `Ok(None)` stands for a batch whose
 /// samples were all left out.
 pub(crate) type Step<B> = (Option<BatchInfo>, Result<Option<B>, Error>);
+
+impl<B: Batch> Inner<B> {
+    /// Returns what the workers have used in this epoch; nothing without workers.
+    fn resource_use(&self) -> ResourceUse {
+        match self {
+            Self::Batches(_) | Self::Shards(_) => ResourceUse::default(),
+            Self::Workers(iter) => iter.resource_use(),
+        }
+    }
+}
 
 impl<B: Batch> Iter<B> {
     pub(crate) fn new(
@@ -183,8 +194,8 @@ impl<B: Batch> Iter<B> {
     /// always returns the loader's `num_workers`; an added worker may have a larger `id`. After the end of
     /// the epoch this call has no effect.
     ///
-    /// If the loader [finds](crate::AutoWorkers) the number of workers, this call ends its search: the number
-    /// stays, also in the next epochs.
+    /// If the loader [finds](crate::AutoWorkers) the number of workers, it keeps the number that this call sets,
+    /// also in the next epochs. `WorkerInfo::num_workers` then returns the maximum of `AutoWorkers`.
     ///
     /// # Errors
     /// - [`Error::InvalidOption`]: the iterator has no workers (`num_workers(0)`), or `num_workers` is 0 or
@@ -203,10 +214,10 @@ impl<B: Batch> Iter<B> {
     /// Returns the figures of the epoch so far: batches, samples, time spent waiting, and whether the loader
     /// or the training step is the bottleneck.
     pub fn report(&self) -> EpochReport {
-        let mut report = self.stopwatch.report();
+        let mut report = self.stopwatch.report(self.inner.resource_use());
         if let Inner::Workers(iter) = &self.inner {
             report.workers = iter.worker_reports();
-            report.num_workers = iter.last_workers();
+            report.num_workers = iter.target_workers();
             report.restarts = iter.restarts();
             report.tuning = iter.tuning_decisions();
             report.shared_memory_bytes = iter.shared_memory_bytes();
@@ -241,7 +252,8 @@ impl<B: Batch> Iterator for Iter<B> {
             self.stopwatch.ended(asked);
             return None;
         };
-        self.stopwatch.waited(asked, info.as_ref().filter(|_| batch.is_ok()));
+        let loaded = info.as_ref().filter(|_| batch.is_ok());
+        self.stopwatch.waited(asked, loaded, || self.inner.resource_use());
         if info.as_ref().is_some_and(|info| info.shard.is_some()) {
             self.check_length();
         }

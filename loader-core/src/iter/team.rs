@@ -13,6 +13,7 @@ use crate::{
     coordinator::{Coordinator, LIVENESS_INTERVAL, Next, Supply, WorkerOptions},
     error::Error,
     exit::WorkerActivity,
+    figures::ResourceUse,
     pool::Pool,
     report::WorkerReport,
     state::Position,
@@ -31,6 +32,10 @@ const MAX_RESUME_DEADLINE: Duration = Duration::from_secs(1 << 30);
 pub(crate) struct Team {
     pub(super) pool: Pool,
     pub(super) coordinator: Coordinator,
+    /// When the number of workers changed last, or the epoch began.
+    changed: Instant,
+    /// Time for which there were workers in this epoch before that, all of them together.
+    worker_time: Duration,
 }
 
 /// What an iterator still knows of its epoch once its team is gone.
@@ -43,8 +48,10 @@ pub(super) struct Summary {
     pub(super) pids: Vec<u32>,
     /// What each worker did in the epoch.
     pub(super) workers: Vec<WorkerReport>,
-    /// Number of workers that got tasks.
-    pub(super) working: usize,
+    /// What the workers used in the epoch.
+    pub(super) used: ResourceUse,
+    /// Number of workers that should have got tasks at the end.
+    pub(super) target_workers: usize,
     /// Number of workers that were replaced.
     pub(super) restarts: u64,
 }
@@ -59,12 +66,18 @@ impl Team {
         persistent: bool,
     ) -> Self {
         let coordinator = Coordinator::new(options, supply, slots, persistent, Instant::now(), &pool);
-        Self { pool, coordinator }
+        Self { pool, coordinator, changed: Instant::now(), worker_time: Duration::ZERO }
+    }
+
+    /// Returns the number of workers that get tasks, or will once they run.
+    pub(crate) fn workers(&self) -> usize {
+        self.coordinator.workers()
     }
 
     /// Begins another epoch with workers that have resumed.
     pub(crate) fn begin_epoch(&mut self, supply: Supply, slots: &SlotPool) {
         self.coordinator.begin_epoch(supply, slots, Instant::now(), &mut self.pool);
+        (self.changed, self.worker_time) = (Instant::now(), Duration::ZERO);
     }
 
     /// Sends tasks while the window has room for them.
@@ -74,11 +87,27 @@ impl Team {
 
     /// Sets the number of workers that get tasks.
     pub(super) fn set_workers(&mut self, workers: usize) {
+        (self.worker_time, self.changed) = (self.worker_time(), Instant::now());
         self.coordinator.set_workers(workers, Instant::now(), &mut self.pool);
     }
 
-    /// Sets what the tuner has chosen.
-    pub(super) fn apply(&mut self, Setting { workers, prefetch_factor }: Setting) {
+    fn worker_time(&self) -> Duration {
+        let workers = u32::try_from(self.coordinator.workers()).unwrap_or(u32::MAX);
+        self.worker_time + self.changed.elapsed() * workers
+    }
+
+    /// Returns what the workers have used in this epoch.
+    pub(super) fn resource_use(&self) -> ResourceUse {
+        let mut used = ResourceUse { worker_time: self.worker_time(), ..ResourceUse::default() };
+        for worker in self.coordinator.worker_reports(&self.pool) {
+            used.worker_busy += worker.busy;
+            used.worker_cpu += worker.cpu;
+        }
+        used
+    }
+
+    /// Sets the number of workers and the prefetch factor.
+    pub(super) fn apply_setting(&mut self, Setting { workers, prefetch_factor }: Setting) {
         self.coordinator.set_prefetch_factor(prefetch_factor);
         if workers != self.coordinator.workers() {
             self.set_workers(workers);
@@ -101,7 +130,7 @@ impl Team {
     /// Waits for a report until the time `until`, and handles it. If none arrives and `then_check_exits` is
     /// true, looks for workers that have ended.
     fn receive(&mut self, until: Instant, then_check_exits: bool) -> Result<(), Error> {
-        let Self { pool, coordinator } = self;
+        let Self { pool, coordinator, .. } = self;
         match pool.receive(until) {
             Ok(Some(report)) => coordinator.handle(report, Instant::now(), pool),
             Ok(None) => {
@@ -145,7 +174,8 @@ impl Team {
             miscount: self.coordinator.miscount(),
             pids: self.pool.pids(),
             workers: self.coordinator.worker_reports(&self.pool).collect(),
-            working: self.coordinator.workers(),
+            used: self.resource_use(),
+            target_workers: self.coordinator.workers(),
             restarts: self.coordinator.restarts(),
         }
     }

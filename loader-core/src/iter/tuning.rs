@@ -1,7 +1,7 @@
-//! Measures the workers of an iterator for the [`Tuner`], and carries out what it decides.
+//! Measures an iterator for the [`Tuner`], and carries out what the tuner decides.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -9,68 +9,81 @@ use loader_ipc::process;
 
 use super::team::Team;
 use crate::{
-    figures::Work,
+    figures::ResourceUse,
     memory,
-    tuner::{Room, Setting, Tuner, TuningDecision},
+    tuner::{MemoryBounds, Setting, Tuner, TuningDecision},
 };
 
-/// The tuner of a loader, between iterators. Each iterator continues with what the one before has found.
+/// Maximum number of decisions in a report. A load that changes again and again would make more.
+const MAX_DECISIONS: usize = 1000;
+
+/// The tuner of a loader. An iterator copies it at its start, and replaces it whenever its own copy has changed,
+/// unless another iterator has replaced it meanwhile.
 #[derive(Debug, Clone)]
-pub(crate) struct SharedTuner(Arc<Mutex<Tuner>>);
+pub(crate) struct SharedTuner(Arc<Mutex<Versioned>>);
+
+#[derive(Debug, Clone)]
+struct Versioned {
+    tuner: Tuner,
+    /// Number of times that the tuner was replaced.
+    version: u64,
+}
 
 impl SharedTuner {
     pub(crate) fn new(tuner: Tuner) -> Self {
-        Self(Arc::new(Mutex::new(tuner)))
+        Self(Arc::new(Mutex::new(Versioned { tuner, version: 0 })))
     }
 
     /// Returns the setting with which an iterator begins.
     pub(crate) fn setting(&self) -> Setting {
-        self.get().setting()
+        self.lock().tuner.setting()
     }
 
-    fn get(&self) -> Tuner {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// True if a team must be started anew, because it has too few workers and must not change within an epoch.
+    pub(crate) fn needs_other_than(&self, team: &Team) -> bool {
+        let Versioned { tuner, .. } = &*self.lock();
+        !tuner.changes_within_epochs() && team.workers() < tuner.setting().workers
     }
 
-    fn set(&self, tuner: Tuner) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = tuner;
+    fn lock(&self) -> MutexGuard<'_, Versioned> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The tuner of an iterator, and what it needs to know.
+/// The tuner of an iterator, and the counters from which it measures.
 #[derive(Debug)]
 pub(super) struct Tuning {
     tuner: Tuner,
     shared: SharedTuner,
+    /// Version of the shared tuner that this one continues.
+    version: u64,
     /// When `next` returned the last batch; `None` before the first one, whose wait is not measured.
     returned: Option<Instant>,
-    /// What the workers had done when the interval began.
-    before: Vec<WorkerWork>,
-    main_cpu_before: Duration,
-    /// Number of batches returned.
+    /// Time that the program has waited since then in calls that returned no batch.
+    waited: Duration,
+    /// What the processes had used when the measurement began.
+    baseline: ResourceUse,
+    /// Maximum private memory of a worker so far, in bytes.
+    worker_memory: u64,
+    /// Number of batches returned, without errors.
     batches: u64,
     decisions: Vec<TuningDecision>,
-}
-
-/// What a worker has done since its start.
-#[derive(Debug, Clone, Copy, Default)]
-struct WorkerWork {
-    pid: u32,
-    busy: Duration,
-    cpu: Duration,
 }
 
 impl Tuning {
     /// Begins an epoch.
     pub(super) fn start(shared: SharedTuner, team: &mut Team) -> Self {
-        let tuner = shared.get();
-        team.apply(tuner.setting());
+        let Versioned { mut tuner, version } = shared.lock().clone();
+        tuner.begin_epoch();
+        team.apply_setting(tuner.setting());
         Self {
             tuner,
             shared,
+            version,
             returned: None,
-            before: Vec::new(),
-            main_cpu_before: Duration::ZERO,
+            waited: Duration::ZERO,
+            baseline: ResourceUse::default(),
+            worker_memory: 0,
             batches: 0,
             decisions: Vec::new(),
         }
@@ -83,94 +96,98 @@ impl Tuning {
     /// Keeps the number of workers that the program has set.
     pub(super) fn fix_workers(&mut self, workers: usize) {
         self.tuner.fix_workers(workers);
+        let mut shared = self.shared.lock();
+        shared.tuner.fix_workers(workers);
+        shared.version += 1;
+        self.version = shared.version;
+    }
+
+    /// Notes that `next`, called at `asked`, returns no batch.
+    pub(super) fn note_wait(&mut self, asked: Instant) {
+        self.waited += asked.elapsed();
     }
 
     /// Notes that `next`, called at `asked`, returns a batch now. Changes the team if that is due.
     pub(super) fn note_batch(&mut self, asked: Instant, team: &mut Team) {
         self.batches += 1;
         let now = Instant::now();
-        let before = self.returned.replace(now);
+        let waiting = now - asked + std::mem::take(&mut self.waited);
+        let previous_return = self.returned.replace(now);
         if !team.coordinator.has_all_workers() {
-            return self.begin_interval(team);
+            return self.take_baseline(team);
         }
-        let workers = team.coordinator.workers();
+        let workers = team.workers();
         if workers < self.tuner.setting().workers {
             self.tuner.limit_workers(workers);
         }
-        let Some(before) = before else { return self.begin_interval(team) };
-        if !self.tuner.note_batch(now - before, now - asked) {
-            return self.begin_interval(team);
+        let Some(previous_return) = previous_return else { return self.take_baseline(team) };
+        if !self.tuner.note_batch(now - previous_return, waiting) {
+            return self.take_baseline(team);
         }
-        if self.tuner.is_due() {
-            self.measure_work(team);
-            if self.tuner.changes_within_epochs() {
-                self.decide(team);
-            }
+        if self.tuner.is_due() && self.tuner.changes_within_epochs() {
+            self.measure(team);
+            self.decide(team);
         }
     }
 
     /// Ends the epoch: gives the loader what the tuner has found.
     pub(super) fn end(&mut self, team: &mut Team) {
         if self.returned.is_some() {
-            self.measure_work(team);
+            self.measure(team);
             if self.tuner.is_due() && !self.tuner.changes_within_epochs() {
                 self.decide(team);
             }
+            self.share();
         }
-        self.shared.set(self.tuner.clone());
     }
 
     fn decide(&mut self, team: &mut Team) {
-        let room = self.room(team);
-        let Some(mut decision) = self.tuner.decide(room) else { return };
+        let memory = self.memory_bounds(team);
+        let Some(mut decision) = self.tuner.decide(memory) else { return };
         decision.batch = self.batches;
-        self.decisions.push(decision);
+        if self.decisions.len() < MAX_DECISIONS {
+            self.decisions.push(decision);
+        }
         if self.tuner.changes_within_epochs() {
-            team.apply(self.tuner.setting());
+            team.apply_setting(self.tuner.setting());
+        }
+        self.share();
+    }
+
+    fn share(&mut self) {
+        let mut shared = self.shared.lock();
+        if shared.version == self.version {
+            self.version += 1;
+            *shared = Versioned { tuner: self.tuner.clone(), version: self.version };
         }
     }
 
-    /// Forgets what the workers have done so far.
-    fn begin_interval(&mut self, team: &Team) {
-        self.before = works(team);
-        self.main_cpu_before = process::cpu_time(std::process::id()).unwrap_or_default();
+    /// Records what the processes have used, from which the next measurement counts.
+    fn take_baseline(&mut self, team: &Team) {
+        self.baseline = resource_use(team);
     }
 
-    /// Gives the tuner what the workers have done since this was called last.
-    fn measure_work(&mut self, team: &Team) {
-        let (before, main_cpu_before) = (std::mem::take(&mut self.before), self.main_cpu_before);
-        self.begin_interval(team);
-        let mut work = Work { main_cpu: self.main_cpu_before - main_cpu_before, ..Work::default() };
-        for (worker, now) in self.before.iter().enumerate() {
-            let before = before.get(worker).copied().unwrap_or_default();
-            work.busy += now.busy.saturating_sub(before.busy);
-            // A process that has taken the place of another one began at zero.
-            let cpu_before = if now.pid == before.pid { before.cpu } else { Duration::ZERO };
-            work.worker_cpu += now.cpu.saturating_sub(cpu_before);
-        }
-        self.tuner.add_work(work);
+    /// Gives the tuner what the processes have used since the baseline, and takes the next baseline.
+    fn measure(&mut self, team: &Team) {
+        let now = resource_use(team);
+        self.tuner.add_use(now - std::mem::replace(&mut self.baseline, now));
+        let largest = team.pool.running_pids().filter_map(process::private_memory).max();
+        self.worker_memory = self.worker_memory.max(largest.unwrap_or(0));
     }
 
-    /// Returns what memory leaves room for.
-    fn room(&self, team: &Team) -> Room {
+    fn memory_bounds(&self, team: &Team) -> MemoryBounds {
         let Setting { workers, prefetch_factor } = self.tuner.setting();
         let slots = team.coordinator.slots();
-        // Bytes of a batch, or more: some slots are with the program.
+        // Estimate of a batch's bytes. It is too high while the program holds slots, which is safe.
         let batch = (slots.bytes() / (workers * prefetch_factor) as u64).max(1);
-        let batches = usize::try_from(slots.limit() / batch).unwrap_or(usize::MAX);
-        let largest = team.pool.pids().into_iter().filter_map(process::private_memory).max();
-        let workers = match largest.zip(memory::available()) {
-            Some((bytes, available)) => workers + (available / 2 / bytes.max(1)) as usize,
-            None => usize::MAX,
-        };
-        Room { workers, batches }
+        let max_batches = usize::try_from(slots.limit() / batch).unwrap_or(usize::MAX);
+        let added = memory::available().unwrap_or(u64::MAX) / 2 / self.worker_memory.max(1);
+        let max_workers = workers.saturating_add(usize::try_from(added).unwrap_or(usize::MAX));
+        MemoryBounds { max_workers, max_batches }
     }
 }
 
-fn works(team: &Team) -> Vec<WorkerWork> {
-    let of_worker = |(worker, pid)| {
-        let busy = team.pool.snapshot(worker).busy;
-        WorkerWork { pid, busy, cpu: process::cpu_time(pid).unwrap_or_default() }
-    };
-    team.pool.pids().into_iter().enumerate().map(of_worker).collect()
+fn resource_use(team: &Team) -> ResourceUse {
+    let main_cpu = process::cpu_time(std::process::id()).unwrap_or_default();
+    ResourceUse { main_cpu, ..team.resource_use() }
 }

@@ -19,6 +19,7 @@ use crate::{
     coordinator::{Coordinator, Outcome, ShardEnd, Taken},
     error::Error,
     fetch::ShardBatch,
+    figures::ResourceUse,
     report::WorkerReport,
     state::Position,
     tuner::TuningDecision,
@@ -94,13 +95,14 @@ impl<B: Batch> WorkerIter<B> {
             Some(error) => Err(error),
             None => next_batch(team, &mut self.last_error),
         };
-        match step {
-            Ok(Some(step)) => {
-                if let (Some(tuning), Some(asked)) = (&mut self.tuning, asked) {
-                    tuning.note_batch(asked, team);
-                }
-                Some(step)
+        if let (Some(tuning), Some(asked)) = (&mut self.tuning, asked) {
+            match &step {
+                Ok(Some((_, Ok(Some(_))))) => tuning.note_batch(asked, team),
+                _ => tuning.note_wait(asked),
             }
+        }
+        match step {
+            Ok(Some(step)) => Some(step),
             Ok(None) => {
                 self.is_ended = true;
                 self.close();
@@ -162,9 +164,9 @@ impl<B> WorkerIter<B> {
         self.team.as_ref().map_or(0, |team| team.coordinator.workers())
     }
 
-    /// Returns the number of workers that get tasks, or got tasks at the end.
-    pub(super) fn last_workers(&self) -> usize {
-        self.team.as_ref().map_or(self.summary.working, |team| team.coordinator.workers())
+    /// Returns the number of workers that should get tasks, or should have at the end.
+    pub(super) fn target_workers(&self) -> usize {
+        self.team.as_ref().map_or(self.summary.target_workers, |team| team.coordinator.workers())
     }
 
     pub(super) fn worker_reports(&self) -> Vec<WorkerReport> {
@@ -178,6 +180,11 @@ impl<B> WorkerIter<B> {
     /// Returns the tuner's decisions in this epoch.
     pub(super) fn tuning_decisions(&self) -> Vec<TuningDecision> {
         self.tuning.as_ref().map_or_else(Vec::new, |tuning| tuning.decisions().to_vec())
+    }
+
+    /// Returns what the workers have used in this epoch.
+    pub(super) fn resource_use(&self) -> ResourceUse {
+        self.team.as_ref().map_or(self.summary.used, Team::resource_use)
     }
 
     pub(super) fn restarts(&self) -> u64 {
@@ -202,7 +209,8 @@ impl<B> WorkerIter<B> {
     /// Ends the workers, or keeps them for the next epoch.
     fn close(&mut self) {
         let Some(mut team) = self.team.take() else { return };
-        if let Some(tuning) = &mut self.tuning {
+        // A forked process has its parent's workers, and must not touch what the parent has found.
+        if let Some(tuning) = self.tuning.as_mut().filter(|_| team.pool.is_owned()) {
             tuning.end(&mut team);
         }
         self.summary = team.summary();
@@ -212,11 +220,8 @@ impl<B> WorkerIter<B> {
         };
         if let Some(mut team) = unwanted {
             team.shut_down();
-            // Include what the workers did while they ended. Their processor time is no longer known.
-            let before = std::mem::take(&mut self.summary.workers);
-            let reports = team.coordinator.worker_reports(&team.pool).zip(before);
-            self.summary.workers =
-                reports.map(|(report, before)| WorkerReport { cpu: before.cpu, ..report }).collect();
+            // Include what the workers did while they ended.
+            self.summary.workers = team.coordinator.worker_reports(&team.pool).collect();
         }
     }
 }

@@ -19,8 +19,9 @@ pub enum NumWorkers {
 ///
 /// The loader begins with one worker less than the number of CPUs that this process may use (by its affinity
 /// and its control group's quota), within `min` and `max`. It then adds workers while it predicts that the
-/// program gets batches sooner, and parks workers that are not needed. Neither order nor content of the
-/// batches changes. [`EpochReport::tuning`](crate::EpochReport::tuning) lists its decisions.
+/// program gets batches sooner, and parks workers that are not needed. The batches stay the same, and so does
+/// their order unless `in_order` is false. [`EpochReport::tuning`](crate::EpochReport::tuning) lists the
+/// decisions. [`WorkerInfo::num_workers`](crate::WorkerInfo::num_workers) returns `max`.
 ///
 /// # Examples
 /// ```
@@ -36,9 +37,10 @@ pub enum NumWorkers {
 pub struct AutoWorkers {
     /// Minimum number of workers, at least 1; 1 by default.
     pub min: usize,
-    /// Maximum number of workers, at most 4096. By default four workers per CPU, at least 16 and at most 62.
-    /// For an iterable dataset it is also the default number of shards, so set it, or `shards`, if the order
-    /// of the batches must not depend on the machine.
+    /// Maximum number of workers, at most 4096. By default four workers per CPU, at least 16 and at most 62,
+    /// for which one page of counters has room. For an iterable dataset it is also the default number of
+    /// shards, which determines the order of the batches: set `max` or `shards` if the order must not depend on
+    /// the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
     /// True to keep the number once it was found; false, the default, to search again when the load changes.
@@ -125,8 +127,8 @@ impl From<AutoWorkers> for NumWorkers {
 pub enum PrefetchFactor {
     /// This many batches.
     Fixed(usize),
-    /// From 2 to 16 batches: more where some batches take much longer than others, within
-    /// `shared_memory_limit`.
+    /// The loader chooses from 2 to 16 batches: more if some batches take much longer than others, and never
+    /// more than `shared_memory_limit` allows.
     Auto,
 }
 

@@ -120,7 +120,7 @@ pub enum OptionKind {
     Bytes,
     /// A number of seconds from 0, which may have a fraction.
     Seconds,
-    /// A number of workers, `auto`, or `auto:MIN-MAX`.
+    /// A number of workers, `auto`, `auto:MIN-MAX` or `auto:MIN-`; the last three may end with `:freeze`.
     NumWorkers,
     /// A whole number from 0, or `auto`.
     NumberOrAuto,
@@ -136,7 +136,8 @@ impl OptionKind {
             Self::Number => "N".to_owned(),
             Self::Bytes => "BYTES".to_owned(),
             Self::Seconds => "SECONDS".to_owned(),
-            Self::NumWorkers | Self::NumberOrAuto => "N|auto".to_owned(),
+            Self::NumWorkers => "N|auto[:MIN-MAX]".to_owned(),
+            Self::NumberOrAuto => "N|auto".to_owned(),
             Self::Choice(names) => names.join("|"),
         }
     }
@@ -149,7 +150,7 @@ impl fmt::Display for OptionKind {
             Self::Number => "a whole number from 0",
             Self::Bytes => "a number of bytes",
             Self::Seconds => "a number of seconds from 0",
-            Self::NumWorkers => "a number of workers or auto",
+            Self::NumWorkers => "a number of workers, auto, or auto:MIN-MAX",
             Self::NumberOrAuto => "a whole number from 0 or auto",
             Self::Choice(names) => return f.write_str(&listed(names, "or")),
         })
@@ -183,7 +184,9 @@ impl fmt::Display for ParseOptionError {
                 let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
                 write!(f, "`{text}` is not one of {}", listed(&names, "and"))
             }
-            OptionKind::NumWorkers => write!(f, "`{text}` is neither a number of workers nor \"auto\""),
+            OptionKind::NumWorkers => {
+                write!(f, "`{text}` is not a number of workers, \"auto\" or \"auto:MIN-MAX\"")
+            }
             _ => write!(f, "`{text}` is not {kind}"),
         }
     }

@@ -331,7 +331,7 @@ mod tests {
         let bad_sample = message("stop".parse::<OnBadSample>().unwrap_err());
         assert_eq!(bad_sample, "`stop` is not one of \"error\", \"skip\" and \"replace\"");
         let workers = message("-1".parse::<NumWorkers>().unwrap_err());
-        assert_eq!(workers, "`-1` is neither a number of workers nor \"auto\"");
+        assert_eq!(workers, "`-1` is not a number of workers, \"auto\" or \"auto:MIN-MAX\"");
         let mut options = LoaderOptions::default();
         let seed = OptionInfo::ALL.iter().find(|option| option.name() == "seed").unwrap();
         assert_eq!(message(seed.set(&mut options, "x").unwrap_err()), "`x` is not a whole number from 0");

@@ -13,7 +13,7 @@ use loader_ipc::{
     frame::{Command, Lease, MAX_FORGOTTEN},
     handshake::Notice,
     lifeline::LifelineError,
-    process::{self, Halt},
+    process::Halt,
     violation::ProtocolViolation,
 };
 use nix::sys::signal::Signal;
@@ -121,7 +121,7 @@ impl Crew for Pool {
     }
 
     fn cpu_time(&self, worker: usize) -> Duration {
-        process::cpu_time(self.pid(worker)).unwrap_or_default()
+        self.workers[worker].cpu_time()
     }
 
     fn halt(&self, worker: usize) -> Option<Halt> {

@@ -82,6 +82,11 @@ impl Pool {
         self.workers.iter().map(|worker| worker.process.pid()).collect()
     }
 
+    /// Returns the process ids of the workers that have not ended.
+    pub(crate) fn running_pids(&self) -> impl Iterator<Item = u32> {
+        self.workers.iter().filter(|worker| worker.exited.is_none()).map(|worker| worker.process.pid())
+    }
+
     /// Returns the maximum number of workers.
     pub(crate) fn max_workers(&self) -> usize {
         self.control.max_workers()

@@ -47,7 +47,7 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) launcher: Box<dyn Launcher>,
-    /// Maximum number of workers, as workers see it.
+    /// Maximum number of workers, which `WorkerInfo::num_workers` returns.
     pub(crate) max_workers: usize,
     pub(crate) seed: u64,
     pub(crate) code: DatasetCode,

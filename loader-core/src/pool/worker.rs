@@ -1,12 +1,14 @@
 //! A worker's process and its channels.
 
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use loader_ipc::{frame::ExitStatus, lifeline::Lifeline, process::WorkerProcess, queue::CommandSender};
 
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) process: Arc<WorkerProcess>,
+    /// Processor time of the worker's earlier processes.
+    cpu_before: Duration,
     pub(super) lifeline: Lifeline,
     pub(super) commands: CommandSender,
     /// Regions that the worker has mapped, each by the number of its first slot.
@@ -23,6 +25,7 @@ impl Worker {
     pub(super) fn new(process: Arc<WorkerProcess>, lifeline: Lifeline, commands: CommandSender) -> Self {
         Self {
             process,
+            cpu_before: Duration::ZERO,
             lifeline,
             commands,
             regions: BTreeSet::new(),
@@ -36,10 +39,16 @@ impl Worker {
     /// Replaces the process and its channels by those of `new`. Sends the sentinel again if the old process
     /// was sent it.
     pub(super) fn become_started(&mut self, new: Self) {
-        let old = mem::replace(self, new);
+        let cpu_before = self.cpu_time();
+        let old = mem::replace(self, Self { cpu_before, ..new });
         if old.sentinel_sent {
             self.send_sentinel();
         }
+    }
+
+    /// Returns the processor time of all processes that the worker has had.
+    pub(super) fn cpu_time(&self) -> Duration {
+        self.cpu_before + self.process.cpu_time()
     }
 
     /// Sends the sentinel, once. Never blocks, since the index queue holds at most a few small tasks.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Setting;
 use crate::figures::LoadFigures;
 
-/// A change of the number of workers or of the prefetch factor, with the figures that led to it. In
+/// A decision about the number of workers and the prefetch factor, with the figures that led to it, in
 /// [`EpochReport::tuning`](crate::EpochReport::tuning). Its `Display` is one line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -30,25 +30,26 @@ pub struct TuningDecision {
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TuningReason {
-    /// The program waited while all workers were busy: there are more workers now.
-    MainWaits,
-    /// The program waited while some workers were idle, because some batches take much longer than others:
-    /// more batches are loaded ahead now.
+    /// The program waited although the workers were busy for more than 80 % of the time: the loader adds
+    /// workers.
+    ProgramWaits,
+    /// The program waited although workers were idle, because some batches take much longer than others: the
+    /// loader loads more batches ahead. If the prefetch factor is fixed or at its maximum, the loader adds workers
+    /// instead, for each of which more batches are loaded ahead.
     UnevenBatches,
-    /// The program did not wait, and workers were idle: there are fewer workers now.
+    /// The program did not wait, and fewer workers are enough: the loader parks workers.
     WorkersIdle,
-    /// The last change did not make loading faster, and is taken back.
+    /// The last change did not make loading faster: the loader undoes it.
     NoGain {
         /// Batches per second, divided by those before the change.
         rate_ratio: f64,
     },
-    /// Loading became slower with fewer workers, which is taken back.
+    /// Loading became slower with fewer workers: the loader undoes the change.
     TooFewWorkers {
         /// Batches per second, divided by those before the change.
         rate_ratio: f64,
     },
-    /// A step of the program, or the work on a batch, takes another time than before: the loader searches
-    /// again.
+    /// The program's step, or a worker's batch, takes another time than before: the loader searches again.
     LoadChanged,
 }
 
@@ -74,24 +75,37 @@ impl fmt::Display for TuningDecision {
             (true, false) => write!(f, "prefetch factor {ahead} -> {now_ahead}")?,
             (true, true) => write!(f, "{to} workers")?,
         }
-        let LoadFigures { batches_per_second, waiting, busy, .. } = figures;
-        let (waiting, busy) = (100.0 * waiting, 100.0 * busy);
-        write!(f, ": {reason} ({batches_per_second:.1} batches/s, main waited {waiting:.0} % of the time, ")?;
-        write!(f, "workers were busy for {busy:.0} %)")
+        let LoadFigures { batches_per_second, waiting_share, busy_share, .. } = figures;
+        let (waiting, busy) = (100.0 * waiting_share, 100.0 * busy_share);
+        write!(
+            f,
+            ": {reason} ({batches_per_second:.1} batches/s; the program waited for {waiting:.0} % of the "
+        )?;
+        write!(f, "time, the workers were busy for {busy:.0} %)")
     }
 }
 
 impl fmt::Display for TuningReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MainWaits => f.write_str("the program waits for busy workers"),
+            Self::ProgramWaits => f.write_str("the program waits for busy workers"),
             Self::UnevenBatches => f.write_str("the program waits for a few slow batches"),
             Self::WorkersIdle => f.write_str("fewer workers are enough"),
-            Self::NoGain { rate_ratio } => write!(f, "no gain ({:+.0} %)", 100.0 * (rate_ratio - 1.0)),
-            Self::TooFewWorkers { rate_ratio } => {
-                write!(f, "too slow ({:+.0} %)", 100.0 * (rate_ratio - 1.0))
+            Self::NoGain { rate_ratio } => {
+                write!(
+                    f,
+                    "the last change did not pay: the rate changed by {:+.0} %",
+                    100.0 * (rate_ratio - 1.0)
+                )
             }
-            Self::LoadChanged => f.write_str("the load has changed"),
+            Self::TooFewWorkers { rate_ratio } => {
+                write!(
+                    f,
+                    "fewer workers are too slow: the rate changed by {:+.0} %",
+                    100.0 * (rate_ratio - 1.0)
+                )
+            }
+            Self::LoadChanged => f.write_str("the load has changed; searching again"),
         }
     }
 }

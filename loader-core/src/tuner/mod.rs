@@ -7,15 +7,14 @@
 //! The tuner reads no clock and starts no worker. [`WorkerIter`](crate::iter::WorkerIter) gives it the times
 //! and carries out its decisions.
 //!
-//! Alternative considered: to try all settings one after the other, and keep the best. Rejected because each
-//! setting needs an interval of a second or more, in which a wrong one costs the program time, and because
-//! the load of an epoch may change before all were tried.
+//! Alternative considered: try every setting and keep the best. Rejected because each trial takes at least a
+//! second, a bad setting slows the program meanwhile, and the load may change before the last trial.
 
 mod decision;
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use crate::figures::{LoadFigures, Work};
+use crate::figures::{LoadFigures, MIN_BUSY_SHARE, MIN_PREDICTED_GAIN, ResourceUse, WORKER_RESERVE};
 
 pub use decision::{TuningDecision, TuningReason};
 
@@ -26,25 +25,25 @@ const MIN_BATCHES: u64 = 32;
 const LONG_INTERVAL: Duration = Duration::from_secs(15);
 const MIN_SLOW_BATCHES: u64 = 8;
 
-/// Main's share of waiting above which more workers or batches ahead may pay.
-const MUCH_WAITING: f64 = 0.02;
-/// Main's share of waiting below which fewer workers may do.
-const NO_WAITING: f64 = 0.005;
-/// Workers' share of busy time above which more of them may pay.
-const BUSY: f64 = 0.8;
-/// A setting is tried if this gain in the rate is predicted, and kept if this gain was measured.
-const MIN_PREDICTED_GAIN: f64 = 1.05;
-const MIN_GAIN: f64 = 1.03;
-/// Fewer workers are kept unless the rate falls below this ratio.
-const MAX_LOSS: f64 = 0.98;
-/// Reserve of workers, because times vary: more where workers are parked than where they are added.
-const RESERVE: f64 = 1.15;
+/// Share of waiting above which more workers or more batches ahead may pay.
+const WAITING_TO_GROW: f64 = 0.02;
+/// Share of waiting below which fewer workers may be enough.
+const WAITING_TO_SHRINK: f64 = 0.005;
+/// Minimum measured ratio of rates for keeping more workers or a higher prefetch factor.
+const MIN_MEASURED_GAIN: f64 = 1.03;
+/// Minimum measured ratio of rates for keeping fewer workers.
+const MIN_RATE_WITH_FEWER: f64 = 0.98;
+/// As [`WORKER_RESERVE`], where the tuner removes workers. It is larger, so that the rate does not fall.
 const RESERVE_BEFORE_PARKING: f64 = 1.3;
-/// Number of intervals in a row that must ask for fewer workers, for a settled setting, or for a new search.
+/// Number of consecutive intervals with the same result after which the tuner removes workers, settles, or
+/// searches again.
 const CONFIRMATIONS: u32 = 3;
-/// Ratio by which the program's step or a batch's work must change for a new search.
+/// Factor by which the time of the program's step, or of a worker's batch, must change for a new search.
 const LOAD_CHANGE: f64 = 1.3;
-/// Number of changes after which a search ends.
+/// A step of the program is a pause if it takes at least this time, and this many times as long as usual.
+const MIN_PAUSE: Duration = Duration::from_millis(500);
+const MIN_PAUSE_RATIO: u32 = 10;
+/// Number of changes after which the tuner settles.
 const MAX_CHANGES: u32 = 10;
 /// Prefetch factors that the tuner may choose.
 pub(crate) const AUTO_PREFETCH: RangeInclusive<usize> = 2..=16;
@@ -69,18 +68,19 @@ pub(crate) struct Setting {
     pub(crate) prefetch_factor: usize,
 }
 
-/// What memory leaves room for.
+/// Maxima that the free memory allows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
-    /// Maximum number of workers, by their own memory.
-    pub(crate) workers: usize,
-    /// Maximum number of batches that are loaded ahead for all workers together, by the slots' memory.
-    pub(crate) batches: usize,
+pub(crate) struct MemoryBounds {
+    /// Maximum number of workers, by their private memory.
+    pub(crate) max_workers: usize,
+    /// Maximum number of batches that are loaded ahead for all workers together, by the memory of slots.
+    pub(crate) max_batches: usize,
 }
 
-impl Room {
-    fn has(self, setting: Setting) -> bool {
-        setting.workers <= self.workers && setting.workers * setting.prefetch_factor <= self.batches
+impl MemoryBounds {
+    fn allow(self, setting: Setting) -> bool {
+        let batches = setting.workers.saturating_mul(setting.prefetch_factor);
+        setting.workers <= self.max_workers && batches <= self.max_batches
     }
 }
 
@@ -88,13 +88,13 @@ impl Room {
 pub(crate) struct Tuner {
     options: TunerOptions,
     setting: Setting,
-    /// Bounds that the search has found.
+    /// Bounds of the current search: those of the options, narrowed by trials that failed.
     bounds: TunerOptions,
-    /// Number of batches that are still loaded with the old setting, and are not measured.
+    /// Number of batches of the old setting that main has yet to return. They are not measured.
     warm_up: u64,
     interval: Interval,
     trial: Option<Trial>,
-    search: Search,
+    search: SearchState,
 }
 
 /// What was measured since the last decision.
@@ -103,7 +103,7 @@ struct Interval {
     batches: u64,
     elapsed: Duration,
     waiting: Duration,
-    work: Work,
+    used: ResourceUse,
 }
 
 /// A setting that is being tried.
@@ -115,22 +115,23 @@ struct Trial {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Search {
+enum SearchState {
     Running {
         changes: u32,
-        /// Number of intervals in a row that asked for fewer workers, and for no change.
-        for_fewer: u32,
-        for_none: u32,
+        /// Number of consecutive intervals in which fewer workers were enough.
+        fewer_streak: u32,
+        /// Number of consecutive intervals in which no other setting would have paid.
+        unchanged_streak: u32,
     },
     Settled {
         figures: LoadFigures,
-        /// Number of intervals in a row with another load.
+        /// Number of consecutive intervals with another load.
         changed: u32,
     },
 }
 
-impl Search {
-    const START: Self = Self::Running { changes: 0, for_fewer: 0, for_none: 0 };
+impl SearchState {
+    const START: Self = Self::Running { changes: 0, fewer_streak: 0, unchanged_streak: 0 };
 }
 
 impl Tuner {
@@ -142,7 +143,7 @@ impl Tuner {
             warm_up: 0,
             interval: Interval::default(),
             trial: None,
-            search: Search::START,
+            search: SearchState::START,
         }
     }
 
@@ -150,18 +151,38 @@ impl Tuner {
         self.setting
     }
 
-    /// Notes a batch: the program got it `elapsed` after the batch before, and waited for it for `waiting`.
-    /// False if the tuner still waits for the effect of its last decision. The caller then begins to measure
-    /// the workers' work.
+    /// Notes that an epoch begins: all of its batches are loaded with the setting.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.warm_up = 0;
+    }
+
+    /// Notes a batch. `elapsed` is the time since the previous batch was returned, and `waiting` the part of it
+    /// that the program spent in `next`. Returns false if the batch was loaded with the old setting: the caller
+    /// must then take a new baseline of the processes' times.
     pub(crate) fn note_batch(&mut self, elapsed: Duration, waiting: Duration) -> bool {
         if self.warm_up > 0 {
             self.warm_up -= 1;
+            return false;
+        }
+        if self.is_pause(elapsed.saturating_sub(waiting)) {
+            // The workers have loaded these batches meanwhile.
+            self.warm_up = (self.setting.workers * self.setting.prefetch_factor) as u64;
             return false;
         }
         self.interval.batches += 1;
         self.interval.elapsed += elapsed;
         self.interval.waiting += waiting;
         true
+    }
+
+    /// True if the time between two calls of `next` is no step of the program, but a pause, for example to
+    /// evaluate a model.
+    fn is_pause(&self, step: Duration) -> bool {
+        let Interval { batches, elapsed, waiting, .. } = self.interval;
+        let steps = elapsed.saturating_sub(waiting);
+        let has_usual = u32::try_from(batches)
+            .is_ok_and(|batches| batches >= 4 && step * batches > steps * MIN_PAUSE_RATIO);
+        step >= MIN_PAUSE && has_usual
     }
 
     /// True if the interval is long enough for a decision.
@@ -172,9 +193,9 @@ impl Tuner {
             || (elapsed >= LONG_INTERVAL && batches >= MIN_SLOW_BATCHES)
     }
 
-    /// Adds what workers have done since this was called last.
-    pub(crate) fn add_work(&mut self, work: Work) {
-        self.interval.work += work;
+    /// Adds what the processes have used since the last call or the last baseline.
+    pub(crate) fn add_use(&mut self, used: ResourceUse) {
+        self.interval.used += used;
     }
 
     /// Notes that fewer workers than wanted could be started.
@@ -200,33 +221,33 @@ impl Tuner {
 
     /// Decides at the end of an interval. Returns the decision if the setting changes, or if a search begins
     /// again.
-    pub(crate) fn decide(&mut self, room: Room) -> Option<TuningDecision> {
+    pub(crate) fn decide(&mut self, memory: MemoryBounds) -> Option<TuningDecision> {
         let figures = self.end_interval()?;
         let before = self.setting;
         let reason = match self.trial.take() {
-            Some(trial) => self.judge(trial, &figures),
+            Some(trial) => self.judge_trial(trial, &figures),
             None => None,
         };
-        let reason = reason.or_else(|| self.search(&figures, room))?;
+        let reason = reason.or_else(|| self.choose_next(&figures, memory))?;
         if self.setting != before {
             self.warm_up = (before.workers * before.prefetch_factor) as u64;
-            self.count_change(&figures);
+            self.count_change();
         }
         Some(TuningDecision::new(before, self.setting, reason, figures))
     }
 
     fn end_interval(&mut self) -> Option<LoadFigures> {
-        let Interval { batches, elapsed, waiting, work } = std::mem::take(&mut self.interval);
-        LoadFigures::new(batches, elapsed, waiting, work, self.setting.workers)
+        let Interval { batches, elapsed, waiting, used } = std::mem::take(&mut self.interval);
+        LoadFigures::new(batches, elapsed, waiting, used)
     }
 
     /// Goes back to the setting before the trial if the trial was no gain.
-    fn judge(&mut self, trial: Trial, figures: &LoadFigures) -> Option<TuningReason> {
+    fn judge_trial(&mut self, trial: Trial, figures: &LoadFigures) -> Option<TuningReason> {
         let Trial { before, figures: then } = trial;
         let ratio = figures.batches_per_second / then.batches_per_second;
         let tried = self.setting;
         let is_more = tried.workers > before.workers || tried.prefetch_factor > before.prefetch_factor;
-        if ratio >= if is_more { MIN_GAIN } else { MAX_LOSS } {
+        if ratio >= if is_more { MIN_MEASURED_GAIN } else { MIN_RATE_WITH_FEWER } {
             return None;
         }
         self.setting = before;
@@ -234,7 +255,7 @@ impl Tuner {
             self.bounds.min_workers = tried.workers + 1;
             return Some(TuningReason::TooFewWorkers { rate_ratio: ratio });
         }
-        // A smaller step is no gain either.
+        // A smaller increase would not pay either, so the search does not try one.
         if tried.workers > before.workers {
             self.bounds.max_workers = before.workers;
         } else {
@@ -244,54 +265,60 @@ impl Tuner {
     }
 
     /// Tries another setting if that is predicted to pay, or begins to search again if the load has changed.
-    fn search(&mut self, figures: &LoadFigures, room: Room) -> Option<TuningReason> {
-        let (changes, for_fewer, for_none) = match self.search {
-            Search::Running { changes, for_fewer, for_none } => (changes, for_fewer, for_none),
-            Search::Settled { .. } if self.options.freeze => return None,
-            Search::Settled { figures: then, changed } => {
+    fn choose_next(&mut self, figures: &LoadFigures, memory: MemoryBounds) -> Option<TuningReason> {
+        let (changes, fewer_streak, unchanged_streak) = match self.search {
+            SearchState::Running { changes, fewer_streak, unchanged_streak } => {
+                (changes, fewer_streak, unchanged_streak)
+            }
+            SearchState::Settled { .. } if self.options.freeze => return None,
+            SearchState::Settled { figures: then, changed } => {
                 let changed = if figures.is_like(&then, LOAD_CHANGE) { 0 } else { changed + 1 };
-                self.search = Search::Settled { figures: then, changed };
+                self.search = SearchState::Settled { figures: then, changed };
                 if changed < CONFIRMATIONS {
                     return None;
                 }
-                (self.bounds, self.search) = (self.options, Search::START);
+                (self.bounds, self.search) = (self.options, SearchState::START);
                 return Some(TuningReason::LoadChanged);
             }
         };
-        let (setting, reason) = self.proposal(figures, room).unzip();
-        let is_fewer = reason == Some(TuningReason::WorkersIdle);
-        let for_fewer = if is_fewer { for_fewer + 1 } else { 0 };
-        let for_none = if setting.is_none() { for_none + 1 } else { 0 };
-        self.search = match for_none < CONFIRMATIONS {
-            true => Search::Running { changes, for_fewer, for_none },
-            false => Search::Settled { figures: *figures, changed: 0 },
-        };
-        if is_fewer && for_fewer < CONFIRMATIONS {
-            return None;
-        }
-        let before = std::mem::replace(&mut self.setting, setting?);
+        let next = if changes < MAX_CHANGES { self.next_setting(figures, memory) } else { None };
+        let is_fewer = matches!(next, Some((_, TuningReason::WorkersIdle)));
+        let fewer_streak = if is_fewer { fewer_streak + 1 } else { 0 };
+        let next = next.filter(|_| !is_fewer || fewer_streak >= CONFIRMATIONS);
+        let unchanged_streak = if next.is_some() { 0 } else { unchanged_streak + 1 };
+        // An interval in which fewer workers are enough does not end their streak.
+        self.search =
+            match unchanged_streak > CONFIRMATIONS || (unchanged_streak == CONFIRMATIONS && !is_fewer) {
+                false => SearchState::Running { changes, fewer_streak, unchanged_streak },
+                true => SearchState::Settled { figures: *figures, changed: 0 },
+            };
+        let (setting, reason) = next?;
+        let before = std::mem::replace(&mut self.setting, setting);
         self.trial = Some(Trial { before, figures: *figures });
-        reason
+        Some(reason)
     }
 
     /// Returns the setting to try next.
-    fn proposal(&self, figures: &LoadFigures, room: Room) -> Option<(Setting, TuningReason)> {
+    fn next_setting(&self, figures: &LoadFigures, memory: MemoryBounds) -> Option<(Setting, TuningReason)> {
         let Setting { workers, prefetch_factor } = self.setting;
         let (cpus, step) =
             (self.options.cpus, |workers, prefetch_factor| Setting { workers, prefetch_factor });
-        if figures.waiting > MUCH_WAITING && figures.busy > BUSY {
-            let wanted = (RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
+        if figures.waiting_share > WAITING_TO_GROW && figures.busy_share > MIN_BUSY_SHARE {
+            let wanted = (WORKER_RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
             let more = wanted.clamp(workers + 1, 2 * workers).min(self.bounds.max_workers);
-            let more = (workers..=more).rev().find(|&more| room.has(step(more, prefetch_factor)))?;
+            let more = (workers..=more).rev().find(|&more| memory.allow(step(more, prefetch_factor)))?;
             let gain = figures.predicted_rate(more, cpus) / figures.batches_per_second;
             return (more > workers && gain >= MIN_PREDICTED_GAIN)
-                .then_some((step(more, prefetch_factor), TuningReason::MainWaits));
+                .then_some((step(more, prefetch_factor), TuningReason::ProgramWaits));
         }
-        if figures.waiting > MUCH_WAITING {
-            let more = step(workers, (2 * prefetch_factor).min(self.bounds.max_prefetch));
-            return (more != self.setting && room.has(more)).then_some((more, TuningReason::UnevenBatches));
+        if figures.waiting_share > WAITING_TO_GROW {
+            let further = step(workers, (2 * prefetch_factor).min(self.bounds.max_prefetch));
+            // More workers have more batches ahead too.
+            let wider = step((2 * workers).min(self.bounds.max_workers), prefetch_factor);
+            let more = [further, wider].into_iter().find(|&more| more != self.setting && memory.allow(more));
+            return more.map(|more| (more, TuningReason::UnevenBatches));
         }
-        if figures.waiting < NO_WAITING {
+        if figures.waiting_share < WAITING_TO_SHRINK {
             let wanted = RESERVE_BEFORE_PARKING * figures.workers_for(figures.batches_per_second);
             let fewer = (wanted.ceil() as usize).max(workers.div_ceil(2)).max(self.bounds.min_workers);
             return (fewer < workers).then_some((step(fewer, prefetch_factor), TuningReason::WorkersIdle));
@@ -299,14 +326,13 @@ impl Tuner {
         None
     }
 
-    /// Ends the search after many changes: the rates vary too much to find a better setting.
-    fn count_change(&mut self, figures: &LoadFigures) {
-        let Search::Running { changes, .. } = self.search else { return };
-        let changes = changes + 1;
-        self.search = match changes < MAX_CHANGES || self.trial.is_some() {
-            true => Search::Running { changes, for_fewer: 0, for_none: 0 },
-            false => Search::Settled { figures: *figures, changed: 0 },
-        };
+    /// Counts a change. After [`MAX_CHANGES`] the search makes no other one, because the rates vary too much to
+    /// compare settings.
+    fn count_change(&mut self) {
+        if let SearchState::Running { changes, .. } = self.search {
+            let changes = changes + 1;
+            self.search = SearchState::Running { changes, fewer_streak: 0, unchanged_streak: 0 };
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-const ROOM: Room = Room { workers: usize::MAX, batches: usize::MAX };
+const MEMORY: MemoryBounds = MemoryBounds { max_workers: usize::MAX, max_batches: usize::MAX };
 const OPTIONS: TunerOptions = TunerOptions {
     min_workers: 1,
     max_workers: 16,
@@ -27,8 +27,8 @@ struct Load {
     cpu: f64,
     /// Batches per second that the storage gives.
     storage: f64,
-    /// Share of the workers' time in which they can work although some batches are slow, with a prefetch
-    /// factor of 1; the rest halves with each doubling.
+    /// Share of the workers' time that is idle because some batches are slow, with a prefetch factor of 1. It is
+    /// inversely proportional to the prefetch factor.
     uneven: f64,
 }
 
@@ -81,10 +81,16 @@ impl Run {
                 .note_batch(duration(batch), duration(if rate < 0.999 / load.step { waiting } else { 0.0 }))
             {
                 let busy = duration(batch * busy * setting.workers as f64);
-                self.tuner.add_work(Work { busy, worker_cpu: duration(load.cpu), main_cpu: Duration::ZERO });
+                let worker_cpu = duration(load.cpu);
+                self.tuner.add_use(ResourceUse {
+                    worker_busy: busy,
+                    worker_cpu,
+                    main_cpu: Duration::ZERO,
+                    worker_time: duration(batch * setting.workers as f64),
+                });
             }
             if self.tuner.is_due()
-                && let Some(decision) = self.tuner.decide(ROOM)
+                && let Some(decision) = self.tuner.decide(MEMORY)
             {
                 self.decisions.push(decision);
             }
@@ -156,7 +162,8 @@ fn the_setting_stays_within_its_bounds_and_memory() {
         let min_workers = rng.random_range(1..4);
         let max_workers = rng.random_range(min_workers..20);
         let options = TunerOptions { min_workers, max_workers, max_prefetch: 16, ..OPTIONS };
-        let room = Room { workers: rng.random_range(1..20), batches: rng.random_range(1..60) };
+        let memory =
+            MemoryBounds { max_workers: rng.random_range(1..20), max_batches: rng.random_range(1..60) };
         let mut run = Run::new(options, min_workers, seed);
         for _ in 0..40 {
             let setting = run.tuner.setting();
@@ -164,17 +171,34 @@ fn the_setting_stays_within_its_bounds_and_memory() {
                 let batch = Duration::from_secs_f64(rng.random_range(0.001..0.1));
                 run.tuner.note_batch(batch, batch.mul_f64(rng.random_range(0.0..1.0)));
                 let busy = batch.mul_f64(rng.random_range(0.0..1.0) * setting.workers as f64);
-                run.tuner.add_work(Work { busy, worker_cpu: busy / 3, main_cpu: batch / 9 });
+                run.tuner.add_use(ResourceUse {
+                    worker_busy: busy,
+                    worker_time: batch * setting.workers as u32,
+                    worker_cpu: busy / 3,
+                    main_cpu: batch / 9,
+                });
             }
-            run.tuner.decide(room);
+            run.tuner.decide(memory);
             let now = run.tuner.setting();
             assert!((min_workers..=max_workers).contains(&now.workers), "{now:?} of {options:?}");
             assert!((2..=16).contains(&now.prefetch_factor));
             let is_more = now.workers > setting.workers || now.prefetch_factor > setting.prefetch_factor;
             assert!(
-                !is_more || room.has(now) || run.tuner.trial.is_none(),
-                "{setting:?} {now:?} in {room:?}"
+                !is_more || memory.allow(now) || run.tuner.trial.is_none(),
+                "{setting:?} {now:?} in {memory:?}"
             );
         }
     }
+}
+
+#[test]
+fn a_pause_of_the_program_is_not_measured() {
+    let options = TunerOptions { max_workers: 4, ..OPTIONS };
+    let mut run = Run::new(options, 1, 5);
+    for _ in 0..60 {
+        // Between the pauses, four workers are needed.
+        run.load(Load { work: 0.035, cpu: 0.035, ..LOAD }, 1.3);
+        run.tuner.note_batch(Duration::from_secs(30), Duration::ZERO);
+    }
+    assert_eq!(run.tuner.setting().workers, 4, "{:#?}", run.decisions);
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const DELAY: Duration = Duration::from_millis(2);
 const BATCH_SIZE: usize = 8;
 /// Maximum time until the loader has found more workers.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SEARCH_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A loader for which a single worker is not enough.
 fn slow(workers: impl Into<NumWorkers>) -> Builder<MapStyle<Slow>> {
@@ -35,7 +35,7 @@ fn load_until(
 ) -> Vec<Vec<u64>> {
     let (started, mut loaded) = (Instant::now(), Vec::new());
     while !is_enough(batches) {
-        assert!(started.elapsed() < PATIENCE, "{:#?}", batches.report().tuning);
+        assert!(started.elapsed() < SEARCH_DEADLINE, "{:#?}", batches.report().tuning);
         if kills && loaded.len() % 20 == 7 {
             let pids = batches.worker_pids();
             processes::try_signal(pids[loaded.len() % pids.len()], Signal::SIGKILL);
@@ -59,8 +59,8 @@ fn workers_are_added_and_the_batches_stay_the_same() {
         let report = batches.report();
         let first = &report.tuning[0];
         assert!(first.num_workers.1 > first.num_workers.0, "{first}");
-        assert_eq!(first.reason, TuningReason::MainWaits);
-        assert!(first.figures.waiting > 0.5 && first.figures.busy > 0.5, "{first}");
+        assert_eq!(first.reason, TuningReason::ProgramWaits);
+        assert!(first.figures.waiting_share > 0.5 && first.figures.busy_share > 0.5, "{first}");
         let expected = reference.epoch(0).unwrap().take(loaded.len());
         assert!(expected.map(|batch: Result<Tensor<u64>, _>| batch.unwrap().as_slice().to_vec()).eq(loaded));
         assert_eq!(kills, report.restarts > 0);
@@ -82,7 +82,7 @@ fn the_next_epoch_begins_with_what_was_found() {
 }
 
 #[test]
-fn a_number_that_the_program_sets_stays() {
+fn the_tuner_keeps_a_number_that_the_program_sets() {
     let _watchdog = Watchdog::start();
     let loader = slow(AutoWorkers::default().max(4)).build().unwrap();
     let mut batches = loader.iter().unwrap();
@@ -139,11 +139,11 @@ fn the_workers_of_a_stream_change_between_epochs() {
 }
 
 #[test]
-fn impossible_bounds_are_refused() {
+fn invalid_bounds_are_refused() {
     let auto = AutoWorkers::default();
     for (auto, problem) in [
-        (auto.min(0), "`min` is 0; use 1 or more"),
-        (auto.min(3).max(2), "`max` is 2, less than `min`, which is 3"),
+        (auto.min(0), "`min` is 0, and \"auto\" never loads without workers; use 1 or more"),
+        (auto.min(3).max(2), "`max` is 2, below `min`, which is 3; raise `max` or lower `min`"),
         (auto.max(5000), "5000 is more than 4096, the maximum"),
     ] {
         let Err(error) = slow(auto).build::<Tensor<u64>>() else { panic!("{auto:?} was accepted") };

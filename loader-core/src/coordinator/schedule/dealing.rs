@@ -10,11 +10,13 @@ impl<T> Schedule<T> {
         let member = &mut self.workers[worker];
         if mem::replace(&mut member.is_working, is_working) != is_working {
             member.is_finished &= !is_working;
+            let before = self.window_size();
             if is_working {
                 self.working += 1
             } else {
                 self.working -= 1
             }
+            self.resize_reserved(before);
             self.deal();
         }
     }
