@@ -1,7 +1,8 @@
 //! The events that `--json` prints. docs/command.md describes them.
 
 use loader_core::{
-    Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, TuningDecision, Verdict, Warning,
+    Advice, BadSample, BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank, TuningDecision, Verdict,
+    Warning,
 };
 use serde::Serialize;
 
@@ -18,6 +19,9 @@ pub(crate) enum Event<'a> {
         samples: Option<usize>,
         /// Number of batches in an epoch, if known.
         batches: Option<usize>,
+        /// What the launcher says about the rank, if the run takes it from there.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        launched: Option<&'a LaunchedRank>,
         config: &'a Settings,
     },
     Batch {
@@ -127,7 +131,8 @@ impl<'a> Event<'a> {
         config: &'a Settings,
     ) -> Self {
         let workers = worker_pids.iter().enumerate().map(|(id, &pid)| WorkerEntry { id, pid }).collect();
-        Self::Start { pid: std::process::id(), workers, samples, batches, config }
+        let launched = config.launched.as_ref();
+        Self::Start { pid: std::process::id(), workers, samples, batches, launched, config }
     }
 
     pub(crate) fn batch(epoch: u64, info: &'a BatchInfo) -> Self {

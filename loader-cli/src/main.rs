@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let outcome =
         Interrupt::watch().map_err(Stop::NoSignals).and_then(|interrupt| match &arguments.command {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
-            Command::Plan(arguments) => plan::plan(arguments, interrupt).map(|()| 0),
+            Command::Plan(arguments) => plan::plan(arguments, &reporter, interrupt).map(|()| 0),
             Command::Inspect(arguments) => inspect::inspect(arguments, &mut reporter, interrupt),
             #[cfg(feature = "formats")]
             Command::Index(arguments) => index::index(arguments, &reporter),

@@ -5,10 +5,13 @@ use std::io::{self, BufWriter, Write};
 use loader_core::{LoaderOptions, sampler::Epoch};
 use serde::Serialize;
 
-use crate::{arguments::PlanArguments, interrupt::Interrupt, stop::Stop};
+use crate::{arguments::PlanArguments, interrupt::Interrupt, reporter::Reporter, settings, stop::Stop};
 
-pub(crate) fn plan(arguments: &PlanArguments, interrupt: Interrupt) -> Result<(), Stop> {
-    let options = arguments.loader.options.clone().over(LoaderOptions::from_env()?).resolved();
+pub(crate) fn plan(arguments: &PlanArguments, reporter: &Reporter, interrupt: Interrupt) -> Result<(), Stop> {
+    let (options, launched) =
+        settings::with_rank(arguments.loader.options.clone().over(LoaderOptions::from_env()?))?;
+    reporter.launched(launched.as_ref());
+    let options = options.resolved();
     let batches = options.batch_sampler(arguments.length)?;
     let (seed, order) = (options.seed.unwrap_or_default(), options.order.unwrap_or_default());
     let mut out = BufWriter::new(io::stdout().lock());

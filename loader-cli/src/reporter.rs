@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use loader_core::{BatchDigest, BatchInfo, EpochReport, Error};
+use loader_core::{BatchDigest, BatchInfo, EpochReport, Error, LaunchedRank};
 
 use crate::{
     events::{Event, hex},
@@ -29,6 +29,14 @@ impl Reporter {
     /// Returns the screen, on which warnings are printed.
     pub(crate) fn screen(&self) -> Screen {
         self.screen.clone()
+    }
+
+    /// Prints the rank that the launcher gave this process, unless `--json` is set: then the event `start`
+    /// has it.
+    pub(crate) fn launched(&self, launched: Option<&LaunchedRank>) {
+        if let Some(launched) = launched.filter(|_| !self.json) {
+            self.error_line(&launched.to_string());
+        }
     }
 
     /// Prints an event if `--json` is set.

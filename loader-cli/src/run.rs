@@ -24,11 +24,12 @@ pub(crate) fn run(
     reporter: &mut Reporter,
     interrupt: Interrupt,
 ) -> Result<u64, Stop> {
-    let Settings { dataset, loader } = Settings::new(arguments)?;
+    let Settings { dataset, loader, launched } = Settings::new(arguments)?;
+    reporter.launched(launched.as_ref());
     let resumed = arguments.resume.as_deref().map(state_file::read).transpose()?;
     let saver = arguments.save_state.clone().map(Saver::new).transpose()?;
     let opened = dataset.open()?;
-    let settings = Settings { dataset, loader: loader.clone().resolved() };
+    let settings = Settings { dataset, loader: loader.clone().resolved(), launched };
     let workers = Workers::default();
     let run = Run {
         arguments,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use loader_core::{LoaderOptions, config::Config};
+use loader_core::{LaunchedRank, LauncherMode, LoaderOptions, RankError, config::Config};
 use serde::Serialize;
 
 #[cfg(feature = "formats")]
@@ -19,23 +19,42 @@ use crate::{
 pub(crate) struct Settings {
     pub(crate) dataset: ResolvedDataset,
     pub(crate) loader: LoaderOptions,
+    /// What the launcher says about the rank, unless the user gave it.
+    #[serde(skip)]
+    pub(crate) launched: Option<LaunchedRank>,
 }
 
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
-        let (mut dataset, mut loader) = read(&arguments.target, &arguments.loader)?;
+        let (mut dataset, loader) = read(&arguments.target, &arguments.loader)?;
+        let (mut loader, launched) = with_rank(loader)?;
         arguments.apply_to(&mut dataset)?;
         if arguments.samples.is_some() {
             // `--samples` draws samples in random order, so `shuffle` has no effect.
             loader.shuffle = None;
+            if launched.as_ref().is_some_and(|launched| launched.world_size == 1) {
+                // The share of the only process is the whole dataset.
+                (loader.rank, loader.world_size) = (None, None);
+            }
             if loader.rank.is_some() || loader.world_size.is_some() {
-                let message = "--samples draws from the whole dataset, but rank and world_size select a share \
-                               of it; leave out --samples, or rank and world_size";
-                return Err(Stop::InvalidArguments(message.to_owned()));
+                let origin = launched.map(|launched| format!(" ({launched})")).unwrap_or_default();
+                let message = format!(
+                    "--samples draws from the whole dataset, but rank and world_size select a share of it{origin}; \
+                     leave out --samples, or load without a rank (under a launcher: --launcher off)"
+                );
+                return Err(Stop::InvalidArguments(message));
             }
         }
-        Ok(Self { dataset: dataset.resolved()?, loader })
+        Ok(Self { dataset: dataset.resolved()?, loader, launched })
     }
+}
+
+/// Finds the rank that the launcher of this process gave it, unless the options say otherwise.
+pub(crate) fn with_rank(
+    mut options: LoaderOptions,
+) -> Result<(LoaderOptions, Option<LaunchedRank>), RankError> {
+    options.launcher.get_or_insert(LauncherMode::Auto);
+    options.with_launched_rank()
 }
 
 /// Returns the dataset that `target` names, and the options of the loader in order of precedence.

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, process::ExitCode};
 
-use loader_core::{Error, config::ConfigError};
+use loader_core::{Error, RankError, config::ConfigError};
 #[cfg(feature = "formats")]
 use loader_data::PackError;
 use loader_data::{ImageFolderError, TransformError};
@@ -87,6 +87,7 @@ impl Stop {
             Self::Loader(
                 Error::InvalidOption { .. }
                 | Error::ConflictingOptions { .. }
+                | Error::RankUnknown(_)
                 | Error::EmptyDataset
                 | Error::WorkerProgramMissing { .. },
             ) => WRONG_REQUEST,
@@ -191,6 +192,12 @@ impl From<PackError> for Stop {
 impl From<TransformError> for Stop {
     fn from(error: TransformError) -> Self {
         Self::InvalidTransform(error)
+    }
+}
+
+impl From<RankError> for Stop {
+    fn from(error: RankError) -> Self {
+        Self::Loader(error.into())
     }
 }
 

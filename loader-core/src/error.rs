@@ -43,6 +43,9 @@ pub enum Error {
         /// Why they exclude each other and what to do.
         reason: &'static str,
     },
+    /// `build()`: the option `launcher` is on, and the launcher's variables do not tell the rank of this process.
+    #[error(transparent)]
+    RankUnknown(#[from] crate::ranks::RankError),
     /// `build()`: the dataset has no samples.
     #[error("the dataset is empty; check the path or the filter that it was made from")]
     EmptyDataset,
@@ -381,6 +384,7 @@ impl Error {
         match self {
             Self::InvalidOption { .. } => "InvalidOption",
             Self::ConflictingOptions { .. } => "ConflictingOptions",
+            Self::RankUnknown(_) => "RankUnknown",
             Self::EmptyDataset => "EmptyDataset",
             Self::InitNotCalled { .. } => "InitNotCalled",
             Self::InitOutsideProgram { .. } => "InitOutsideProgram",

@@ -85,6 +85,7 @@ mod pinning;
 mod plan;
 mod pool;
 mod random;
+mod ranks;
 mod report;
 mod sample_digest;
 pub mod sampler;
@@ -121,10 +122,11 @@ pub use loader_ipc::{
     control::WorkerState, frame::ExitStatus, slots::SlotError, violation::ProtocolViolation,
 };
 pub use options::{
-    AutoWorkers, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind, Order,
-    ParseOptionError, PrefetchFactor,
+    AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, OptionInfo, OptionKind,
+    Order, ParseOptionError, PrefetchFactor,
 };
 pub use pool::{WorkerProgram, WorkerStartError};
+pub use ranks::{LaunchedRank, Launcher, RankError};
 pub use report::{BadSample, EpochReport, Verdict, WorkerReport};
 pub use sample_digest::SampleDigest;
 pub use shared_vec::{SharedVec, SharedVecError};

@@ -1,6 +1,9 @@
 //! How much memory the machine has, and how much of it a loader may use.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Returns the default of `memory_limit` in bytes: half of the memory that this process may use, as in the
 /// kernel's default for a tmpfs. The process may use the machine's memory, or the limit of its control group
@@ -29,6 +32,13 @@ fn in_meminfo(field: &str) -> Option<u64> {
     Some(kilobytes.trim().parse::<u64>().ok()? * 1024)
 }
 
+/// The folder of the process's control group (version 2).
+pub(crate) fn control_group() -> Option<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new("/sys/fs/cgroup").join(own))
+}
+
 /// The lowest memory limit, in bytes, of the process's control group (version 2) and its ancestors.
 fn of_control_group() -> Option<u64> {
     lowest_in_control_groups(|group| in_file(&group.join("memory.max")))
@@ -43,9 +53,7 @@ fn left_in_control_group() -> Option<u64> {
 }
 
 fn lowest_in_control_groups(bytes: impl Fn(&Path) -> Option<u64>) -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    Path::new("/sys/fs/cgroup").join(own).ancestors().filter_map(bytes).min()
+    control_group()?.ancestors().filter_map(bytes).min()
 }
 
 fn in_file(path: &Path) -> Option<u64> {

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     exit::{WorkerActivity, WorkerExit, ended},
+    ranks::{LaunchedRank, Launcher},
     report::BadSample,
 };
 
@@ -31,6 +32,33 @@ pub enum Warning {
         workers: usize,
         /// Number of processors.
         cpus: usize,
+    },
+    /// `build()`: a launcher has started several processes, but the loader loads the whole dataset in each.
+    /// Set `launcher` to say which is intended.
+    #[error(
+        "the environment says {launched}, but the loader loads the whole dataset in each process; set launcher to \
+         \"auto\" for a share of it, or to \"off\" if this is intended"
+    )]
+    RankIgnored {
+        /// What the launcher's variables say.
+        launched: LaunchedRank,
+    },
+    /// `build()`: a launcher has bound this process, and so its workers, to a small part of the processors.
+    #[error(
+        "{launcher} has bound this process and its {workers} workers to {cpus} of {all_cpus} processors, though it \
+         runs {processes} processes on this machine; {}", unbind(*.launcher)
+    )]
+    BoundToFewCpus {
+        /// The launcher.
+        launcher: Launcher,
+        /// The loader's `num_workers`.
+        workers: usize,
+        /// Number of processors that the process may use.
+        cpus: usize,
+        /// Number of processors that its control group or the machine has.
+        all_cpus: usize,
+        /// Number of the launcher's processes on this machine, or in all if the launcher does not tell it.
+        processes: usize,
     },
     /// `next()` has waited for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after)
     /// and continues to wait. There is one warning per wait.
@@ -157,6 +185,18 @@ pub enum Warning {
         /// Why, and what happens instead.
         problem: String,
     },
+}
+
+/// Returns how the user prevents the binding.
+fn unbind(launcher: Launcher) -> &'static str {
+    match launcher {
+        Launcher::OpenMpi => "start it with `mpirun --bind-to none`",
+        Launcher::Pmi => "set I_MPI_PIN=off for Intel MPI, or start it with `mpiexec -bind-to none` of MPICH",
+        Launcher::Mvapich2 => "set MV2_ENABLE_AFFINITY=0",
+        Launcher::Jsrun => "start it with `jsrun --bind none`",
+        Launcher::Slurm => "start it with `srun --cpu-bind=none`, or with more `--cpus-per-task`",
+        _ => "let each process use more processors, for example with `srun --cpu-bind=none`",
+    }
 }
 
 fn replaced(

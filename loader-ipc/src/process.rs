@@ -63,7 +63,7 @@ struct End {
 
 impl WorkerProcess {
     /// Starts `program` with `args`, with `lifeline` as its standard input and `output` as its standard
-    /// output and error. Its argument 0 is `name`. For a program with arguments it is the program's path
+    /// output and error. It inherits all environment variables except `removed`. Its argument 0 is `name`. For a program with arguments it is the program's path
     /// instead, by which interpreters find their installation.
     ///
     /// # Errors
@@ -76,6 +76,7 @@ impl WorkerProcess {
     pub fn spawn(
         program: &Path,
         args: &[OsString],
+        removed: impl IntoIterator<Item = OsString>,
         name: &OsStr,
         lifeline: OwnedFd,
         output: OwnedFd,
@@ -89,6 +90,9 @@ impl WorkerProcess {
             .stdin(lifeline)
             .stdout(output.try_clone()?)
             .stderr(Stdio::from(output));
+        for variable in removed {
+            command.env_remove(variable);
+        }
         let mut stop = SigSet::empty();
         stop.add(Signal::SIGTSTP);
         let mask = stop.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;

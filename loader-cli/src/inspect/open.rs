@@ -1,6 +1,8 @@
 //! Opens the dataset that `loader inspect` describes.
 
-use loader_core::{Builder, DataLoader, Dataset, LoaderOptions, Tensor, Warning, kind::MapStyle};
+use loader_core::{
+    Builder, DataLoader, Dataset, LauncherMode, LoaderOptions, Tensor, Warning, kind::MapStyle,
+};
 use loader_data::ImageFolder;
 
 use super::{
@@ -41,7 +43,9 @@ enum Opened {
 impl Source {
     /// Opens the dataset, and returns the options of its loader.
     pub(super) fn open(arguments: &InspectArguments) -> Result<(Self, LoaderOptions), Stop> {
-        let (dataset, options) = settings::read(&arguments.target, &arguments.loader)?;
+        let (dataset, mut options) = settings::read(&arguments.target, &arguments.loader)?;
+        // All of the dataset is inspected, unless the options select a share.
+        options.launcher.get_or_insert(LauncherMode::Off);
         let source = match dataset.resolved()? {
             ResolvedDataset::Images(settings) => Self::open_images(settings)?,
             #[cfg(feature = "formats")]

@@ -4,6 +4,7 @@ mod failures;
 mod inspect;
 mod interrupt;
 mod killed;
+mod launchers;
 #[cfg(feature = "formats")]
 mod layouts;
 mod plan;

@@ -22,12 +22,30 @@ const MAX_TIME: Duration = Duration::from_secs(60);
 /// The folder of the 9 sample photographs.
 pub(crate) const PHOTOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../loader-data/photos");
 
-/// Returns the command, without the `LOADER_` variables of the environment in which the tests run.
+/// Variables from which the command would take its rank.
+const RANK_VARIABLES: [&str; 12] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_STEP_ID",
+    "JAX_PROCESS_ID",
+    "JAX_NUM_PROCESSES",
+    "PET_NODE_RANK",
+    "JOB_COMPLETION_INDEX",
+];
+
+/// Returns the command, without the `LOADER_` variables and the launcher's variables of the environment in
+/// which the tests run.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_loader"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("LOADER_") {
+        let text = name.to_string_lossy();
+        if text.starts_with("LOADER_") || RANK_VARIABLES.contains(&&*text) {
             command.env_remove(name);
         }
     }

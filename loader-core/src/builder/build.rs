@@ -13,7 +13,7 @@ use loader_ipc::{
 };
 use loader_pinning::Pinner;
 
-use super::{Builder, settings::Settings};
+use super::{Builder, binding, settings::Settings};
 use crate::{
     collate::{Batch, Collate},
     coordinator::WorkerOptions,
@@ -26,6 +26,7 @@ use crate::{
     options::{NumWorkers, OnBadSample, Order, default},
     pinning,
     pool::{Launch, Program},
+    ranks,
     state::{Batching, Pipeline},
     tuner::Tuner,
     warning::Warning,
@@ -44,6 +45,7 @@ impl<D: Dataset, C, W> Builder<MapStyle<D>, C, W> {
     /// # Errors
     /// - [`Error::InvalidOption`], [`Error::ConflictingOptions`]: an option has an invalid value, or two
     ///   options exclude each other.
+    /// - [`Error::RankUnknown`]: the variables of the launcher do not tell the rank.
     /// - [`Error::EmptyDataset`]: the dataset has no samples.
     /// - [`Error::DatasetNotEncodable`], [`Error::FunctionNotSendable`]: the dataset, or a function of the
     ///   loader, cannot be sent to workers.
@@ -120,7 +122,7 @@ where
     W: WorkerInit,
 {
     /// Checks the options that both kinds of datasets have.
-    fn check(&self) -> Result<WorkerOptions, Error> {
+    fn check(&mut self) -> Result<WorkerOptions, Error> {
         if process::is_worker() {
             return Err(Error::LoaderInWorker);
         }
@@ -132,9 +134,12 @@ where
                                    `collate`, or leave digest out";
             return Err(Error::invalid_option("digest", PROBLEM));
         }
+        let launched = self.settings.take_rank(&ranks::environment())?;
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        // A loader that finds the number of workers only tries more of them than CPUs if it predicts a gain.
-        if epochs.workers > cpus && epochs.workers == epochs.max_workers {
+        if let Some(bound) = launched.and_then(|launched| binding::warning(&launched, epochs.workers)) {
+            self.settings.warn.warn(&bound);
+        } else if epochs.workers > cpus && epochs.workers == epochs.max_workers {
+            // A loader that finds the number of workers only tries more of them than CPUs if it predicts a gain.
             self.settings.warn.warn(&Warning::MoreWorkersThanCpus { workers: epochs.workers, cpus });
         }
         Ok(epochs)
@@ -234,7 +239,7 @@ where
         }
     };
     let launch = Launch {
-        launcher: Box::new(program),
+        program: Box::new(program),
         max_workers: epochs.max_workers,
         seed: settings.seed(),
         code,

@@ -4,6 +4,7 @@
 //! This module and `loader` import each other, because `DataLoader::builder` returns a builder and `build()`
 //! returns a `DataLoader`.
 
+mod binding;
 mod build;
 mod order;
 mod settings;
@@ -19,7 +20,7 @@ use crate::{
     dataset::{Dataset, IterableDataset, SnapshotDataset},
     fetch::{DatasetKind, FetchOptions, Iterable, MapStyle, Plain, ShardLayout, Snapshots},
     function::{CollateFn, CollateFnWith, Params, WithParams, WorkerInitFn, WorkerInitFnWith},
-    options::{LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor},
+    options::{LauncherMode, LoaderOptions, NumWorkers, OnBadSample, OnWorkerDeath, Order, PrefetchFactor},
     pool::WorkerProgram,
     sampler::{BatchSampler, Sampler},
     warning::{Warn, Warning},
@@ -211,6 +212,20 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
         self.settings.options.rank = Some(rank);
         self.settings.options.world_size = Some(world_size);
         self.settings.is_distributed = true;
+        self
+    }
+
+    /// Sets whether the rank and the world size, if [`distributed`](Self::distributed) does not give them,
+    /// are those that the launcher of this process, such as torchrun or mpirun, has put into the environment.
+    /// If this method is not called, `build()` warns if the loader loads the whole dataset in each of several
+    /// processes.
+    ///
+    /// [`LaunchedRank::from_env`](crate::LaunchedRank::from_env) tells what `build()` finds.
+    /// [`LauncherMode::Auto`] excludes [`sampler`](Builder::sampler) and
+    /// [`batch_sampler`](Builder::batch_sampler), with or without a launcher.
+    #[must_use]
+    pub fn launcher(mut self, launcher: LauncherMode) -> Self {
+        self.settings.options.launcher = Some(launcher);
         self
     }
 

@@ -1,6 +1,6 @@
 //! The builder's settings, without the code that is sent to workers, and their checks.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use loader_ipc::slots::FIRST_LEN;
 
@@ -10,12 +10,15 @@ use crate::{
     error::Error,
     fetch::FetchOptions,
     memory,
-    options::{AutoWorkers, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, cpus, default},
+    options::{
+        AutoWorkers, LauncherMode, LoaderOptions, NumWorkers, OnWorkerDeath, PrefetchFactor, cpus, default,
+    },
     pool::WorkerProgram,
+    ranks::{LaunchedRank, Variables},
     sampler::{BatchSampler, Sampler},
     state::{Origin, Pipeline, Share, SharePolicy},
     tuner::{AUTO_PREFETCH, Setting, Tuner, TunerOptions},
-    warning::Warn,
+    warning::{Warn, Warning},
 };
 
 /// Maximum number of workers. No machine has more processors, so a larger number is a mistake.
@@ -35,6 +38,8 @@ pub(super) struct Settings {
     pub(super) options: LoaderOptions,
     /// True if the program called `distributed`. `rank` and `world_size` may also come from a config.
     pub(super) is_distributed: bool,
+    /// True if `launcher` is, or was, [`LauncherMode::Auto`].
+    pub(super) is_launched: bool,
     pub(super) sampler: Option<Box<dyn Sampler>>,
     pub(super) batch_sampler: Option<Box<dyn BatchSampler>>,
     pub(super) worker_program: Option<WorkerProgram>,
@@ -57,6 +62,7 @@ impl Default for Settings {
         Self {
             options: LoaderOptions::default(),
             is_distributed: false,
+            is_launched: false,
             sampler: None,
             batch_sampler: None,
             worker_program: None,
@@ -244,9 +250,34 @@ impl Settings {
         self.sampler.is_none() && self.batch_sampler.is_none() && self.options.rank.is_none()
     }
 
+    /// Replaces the option `launcher` by the rank that the launcher gave this process. Returns what the
+    /// launcher says, unless the option is off. Warns if the loader ignores the rank.
+    pub(super) fn take_rank(&mut self, variables: &Variables) -> Result<Option<LaunchedRank>, Error> {
+        let mode = self.options.launcher;
+        let is_given = self.options.rank.is_some() || self.options.world_size.is_some();
+        let options = mem::take(&mut self.options);
+        self.options = options.with_rank_in(variables)?.0;
+        self.is_launched = mode == Some(LauncherMode::Auto) && !is_given;
+        if mode == Some(LauncherMode::Off) {
+            return Ok(None);
+        }
+        // If the loader does not use the rank, an error in the variables does not matter.
+        let launched = LaunchedRank::find(variables, None).ok().flatten();
+        if let Some(launched) = &launched
+            && mode.is_none()
+            && !is_given
+            && self.loads_all()
+            && launched.world_size > 1
+        {
+            self.warn.warn(&Warning::RankIgnored { launched: launched.clone() });
+        }
+        Ok(launched)
+    }
+
     /// Returns the option by which the program asked for a share of the dataset, by the name that it wrote.
     fn share_option(&self) -> Option<&'static str> {
         match (self.options.rank, self.options.world_size) {
+            _ if self.is_launched => Some("launcher"),
             (Some(_), Some(_)) if self.is_distributed => Some("distributed"),
             (Some(_), _) => Some("rank"),
             (None, Some(_)) => Some("world_size"),
@@ -319,6 +350,8 @@ fn time_limit(time: Duration) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use crate::{
         options::{OptionInfo, OptionKind},
@@ -363,6 +396,36 @@ mod tests {
             );
             assert_eq!(refused(options).map(|error| error.to_string()), Some(expected));
         }
+    }
+
+    #[test]
+    fn a_rank_of_a_launcher_is_taken_or_ignored_with_a_warning() {
+        let variables = [("RANK", "1"), ("WORLD_SIZE", "3")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let take = |options: LoaderOptions, has_sampler: bool| {
+            let (send, warnings) = mpsc::channel();
+            let warn = Warn::with(move |warning| send.send(warning.to_string()).unwrap());
+            let sampler = has_sampler.then(|| Box::new(vec![0_usize]) as Box<dyn Sampler>);
+            let mut settings = Settings { options, warn, sampler, ..Settings::default() };
+            let launched = settings.take_rank(&variables).unwrap();
+            let LoaderOptions { rank, world_size, .. } = settings.options;
+            let refusal = refusal(&mut settings, 9).unwrap_or_default();
+            (launched.is_some(), rank.zip(world_size), warnings.try_recv().unwrap_or_default(), refusal)
+        };
+        let (options, nothing) = (LoaderOptions::default, String::new);
+        let auto = || options().launcher(LauncherMode::Auto);
+        assert_eq!(take(auto(), false), (true, Some((1, 3)), nothing(), nothing()));
+        let conflict = "sampler and launcher exclude each other: the sampler determines which samples this process \
+                        loads; give the rank to the sampler, or leave the sampler out";
+        assert_eq!(take(auto(), true).3, conflict);
+        let warning = "the environment says rank 1 of 3 (torchrun: RANK, WORLD_SIZE), but the loader loads the whole \
+                       dataset in each process; set launcher to \"auto\" for a share of it, or to \"off\" if this is \
+                       intended";
+        assert_eq!(take(options(), false), (true, None, warning.to_owned(), nothing()));
+        assert_eq!(take(options().launcher(LauncherMode::Off), false), (false, None, nothing(), nothing()));
+        // A program that has a sampler, or gives a rank, has decided what each process loads.
+        assert_eq!(take(options(), true), (true, None, nothing(), nothing()));
+        assert_eq!(take(options().rank(0).world_size(2), false), (true, Some((0, 2)), nothing(), nothing()));
     }
 
     #[test]

@@ -147,7 +147,7 @@ mod tests {
     use std::{path::PathBuf, time::Duration};
 
     use super::*;
-    use crate::{NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order, PrefetchFactor};
+    use crate::{LauncherMode, NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order, PrefetchFactor};
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -182,6 +182,7 @@ mod tests {
             order: Some(Order::Torch),
             rank: Some(1),
             world_size: Some(4),
+            launcher: Some(LauncherMode::Off),
             drop_last: Some(true),
             num_workers: Some(NumWorkers::auto()),
             prefetch_factor: Some(PrefetchFactor::Fixed(3)),

@@ -28,7 +28,7 @@ pub use auto::{AutoWorkers, NumWorkers, PrefetchFactor};
 #[cfg(all(test, feature = "config"))]
 pub(crate) use info::listed;
 pub use info::{OptionInfo, OptionKind, ParseOptionError};
-pub use values::{OnBadSample, OnWorkerDeath, Order};
+pub use values::{LauncherMode, OnBadSample, OnWorkerDeath, Order};
 
 /// Makes [`LoaderOptions`] from a list of fields. An option is written as
 ///
@@ -144,6 +144,11 @@ options! {
         world_size: usize => {
             bounds: "at least 1; needs `rank`",
             help: "Number of processes that train together; needs --rank",
+        },
+        /// Whether the rank and the world size, if they are not set, are those that a launcher such as torchrun
+        /// gave this process in environment variables. Not by default.
+        launcher: LauncherMode => {
+            help: "Take a rank that is not given from the launcher, such as torchrun or mpirun (auto, unless set), or load all",
         },
         /// True to leave out a last batch that is not full; false by default.
         drop_last: bool = false => {
@@ -294,7 +299,7 @@ impl LoaderOptions {
     ///
     /// `memory_limit` and `shared_memory_limit` stay `None` if they are not set, because their defaults
     /// depend on the machine. Without workers, options that need workers stay `None`. So do options that have
-    /// no default value: `rank`, `world_size`, `shards` and `worker_memory_limit`.
+    /// no default value: `rank`, `world_size`, `launcher`, `shards` and `worker_memory_limit`.
     #[must_use]
     pub fn resolved(mut self) -> Self {
         let workers = self.num_workers.unwrap_or_else(default::num_workers).resolved();

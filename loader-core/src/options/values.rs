@@ -148,6 +148,25 @@ pub enum Order {
 
 written_as!(Order { Native: "native", Torch: "torch" });
 
+/// Whether a loader without `rank` loads the share that the launcher of the process gave it. A launcher is a
+/// program that starts the processes of a distributed run, such as torchrun; [`Launcher`](crate::Launcher)
+/// lists them.
+///
+/// If the option is not set, the loader loads the whole dataset, and warns with
+/// [`Warning::RankIgnored`](crate::Warning::RankIgnored) if a launcher has started more than one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum LauncherMode {
+    /// Rank and world size are those in the launcher's environment variables when the loader is built.
+    /// Without a launcher, the process is the only one.
+    Auto,
+    /// The environment is ignored.
+    Off,
+}
+
+written_as!(LauncherMode { Auto: "auto", Off: "off" });
+
 /// What happens when a worker process dies while it has work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

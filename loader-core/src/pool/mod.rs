@@ -6,8 +6,8 @@
 //! decides what each worker does.
 
 mod carry_out;
-mod launcher;
 mod output;
+mod program;
 mod reaper;
 mod restart;
 mod start;
@@ -36,7 +36,7 @@ use nix::sys::signal::Signal;
 
 use crate::{error::Error, warning::Warn};
 
-pub(crate) use launcher::Program;
+pub(crate) use program::Program;
 use reaper::Reaper;
 use restart::Restart;
 pub(crate) use start::Launch;

@@ -27,8 +27,8 @@ use nix::sys::signal::Signal;
 
 use super::{
     Pool, Worker,
-    launcher::Launcher,
     output::Output,
+    program::StartProcess,
     reaper::{Reaper, Watched},
     start_error::WorkerStartError,
 };
@@ -46,7 +46,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// What a loader starts all of its pools from.
 #[derive(Debug)]
 pub(crate) struct Launch {
-    pub(crate) launcher: Box<dyn Launcher>,
+    pub(crate) program: Box<dyn StartProcess>,
     /// Maximum number of workers, which `WorkerInfo::num_workers` returns.
     pub(crate) max_workers: usize,
     pub(crate) seed: u64,
@@ -213,18 +213,17 @@ impl Starter {
     }
 
     fn spawn(&self, number: usize) -> Result<Spawned, Failed> {
-        let launcher = &self.launch.launcher;
+        let program = &self.launch.program;
         let refused =
             |source| Failed { error: Error::WorkerNotStarted { worker: number, source }, was_killed: false };
-        let failed = |source: io::Error| {
-            refused(WorkerStartError::NotSpawned { program: launcher.describe(), source })
-        };
+        let failed =
+            |source: io::Error| refused(WorkerStartError::NotSpawned { program: program.describe(), source });
         let no_folder = |problem| refused(WorkerStartError::NoSocketFolder(problem));
         let socket_folder = SocketFolder::choose(random_nonce().map_err(failed)?).map_err(no_folder)?;
         let (lifeline, theirs) = Lifeline::pair().map_err(failed)?;
         let (output, writer) = Output::pipe(number).map_err(failed)?;
         let name = format!("loader-worker-{number}");
-        let process = launcher.launch(OsStr::new(&name), theirs, writer).map_err(failed)?;
+        let process = program.start(OsStr::new(&name), theirs, writer).map_err(failed)?;
         Ok(Spawned { process: Arc::new(process), number, lifeline, output, socket_folder })
     }
 
@@ -348,13 +347,13 @@ mod tests {
     #[derive(Debug)]
     struct Limited(usize);
 
-    impl Launcher for Limited {
-        fn launch(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
+    impl StartProcess for Limited {
+        fn start(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
             let number: usize = name.to_str().and_then(|name| name.rsplit('-').next()?.parse().ok()).unwrap();
             if number >= self.0 {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
-            WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], name, lifeline, output)
+            WorkerProcess::spawn("/bin/sleep".as_ref(), &["60".into()], [], name, lifeline, output)
         }
 
         fn describe(&self) -> String {
@@ -363,9 +362,9 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_that_fails_ends_the_start() {
+    fn a_process_that_does_not_start_ends_the_start() {
         let launch = Launch {
-            launcher: Box::new(Limited(2)),
+            program: Box::new(Limited(2)),
             max_workers: 3,
             seed: 0,
             code: DatasetCode::Registered { name: "none".into(), types: String::new() },

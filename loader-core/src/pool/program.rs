@@ -1,6 +1,7 @@
 //! Starts the process of a worker.
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     fmt, io,
     os::fd::OwnedFd,
@@ -10,19 +11,19 @@ use std::{
 use loader_ipc::process::{self, WorkerProcess};
 
 use super::WorkerProgram;
-use crate::{error::Error, launch::Init};
+use crate::{error::Error, launch::Init, ranks};
 
 /// Starts the processes of workers.
 ///
-/// [`Program`] starts the worker program anew for each worker. Another launcher may, for example, have a
-/// process fork that has an interpreter and its libraries loaded.
-pub(crate) trait Launcher: fmt::Debug + Send + Sync {
+/// [`Program`] starts the worker program anew for each worker. Another implementation may, for example,
+/// have a process fork that has an interpreter and its libraries loaded.
+pub(crate) trait StartProcess: fmt::Debug + Send + Sync {
     /// Starts a process with `lifeline` as its standard input and `output` as its standard output and error.
     /// `name` is how lists of processes should show it.
     ///
     /// # Errors
     /// The error of the operating system.
-    fn launch(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess>;
+    fn start(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess>;
 
     /// Returns what it starts, for error messages.
     fn describe(&self) -> String;
@@ -50,7 +51,7 @@ impl Program {
         num_workers: usize,
     ) -> Result<Self, Error> {
         let named = explicit.map(|program| (program.clone(), "worker_program"));
-        let variable = || Some((std::env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
+        let variable = || Some((env::var_os(PROGRAM_VARIABLE)?.into(), PROGRAM_VARIABLE));
         if let Some((WorkerProgram { program, args }, origin)) = named.or_else(variable) {
             return match process::locate(&program) {
                 Ok(path) => Ok(Self { path, args, is_self: false }),
@@ -61,7 +62,7 @@ impl Program {
         if init == Init::InProgram {
             return Ok(of_path(process::THIS_PROGRAM.into(), true));
         }
-        let beside = std::env::current_exe().map(|program| program.with_file_name("loader-worker"));
+        let beside = env::current_exe().map(|program| program.with_file_name("loader-worker"));
         match (beside, init) {
             (_, Init::InLibrary(library)) => Err(Error::InitOutsideProgram { num_workers, library }),
             (Ok(path), _) if path.is_file() => Ok(of_path(path, false)),
@@ -74,9 +75,11 @@ impl Program {
     }
 }
 
-impl Launcher for Program {
-    fn launch(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
-        WorkerProcess::spawn(&self.path, &self.args, name, lifeline, output)
+impl StartProcess for Program {
+    fn start(&self, name: &OsStr, lifeline: OwnedFd, output: OwnedFd) -> io::Result<WorkerProcess> {
+        let names = env::vars_os().map(|(name, _)| name);
+        let launchers = names.filter(|name| name.to_str().is_some_and(ranks::belongs_to_launcher));
+        WorkerProcess::spawn(&self.path, &self.args, launchers, name, lifeline, output)
     }
 
     fn describe(&self) -> String {
