@@ -3,11 +3,19 @@
 //! The tests of real launchers are ignored by default, because they need `mpirun`, or `torchrun` at the path
 //! in the variable TORCHRUN. `.ci/long launchers` runs them.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
-use crate::support::{Finished, PHOTOS, Running, assert_gone, command, run, worker_pids};
+use crate::support::{Finished, PHOTOS, Running, assert_gone, command, event, pid, run, worker_pids};
 
 const TORCHRUN: [(&str, &str); 4] =
     [("RANK", "1"), ("WORLD_SIZE", "3"), ("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "3")];
@@ -26,11 +34,11 @@ fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Finished {
     Running::start(with_variables(arguments, variables)).finish()
 }
 
-/// Returns the sample digest of a run's epoch, and the number of samples in it.
-fn digest(events: &[Value]) -> (u128, u64) {
-    let epoch = events.iter().find(|event| event["event"] == "epoch").expect("the epoch was loaded");
-    let digest = u128::from_str_radix(epoch["sample_digest"].as_str().unwrap(), 16).unwrap();
-    (digest, epoch["digest_samples"].as_u64().unwrap())
+/// Returns the sample digest of each of a run's epochs, and the number of samples in it.
+fn digests(events: &[Value]) -> Vec<(u128, u64)> {
+    let epochs = events.iter().filter(|event| event["event"] == "epoch");
+    let digest = |epoch: &Value| u128::from_str_radix(epoch["sample_digest"].as_str().unwrap(), 16).unwrap();
+    epochs.map(|epoch| (digest(epoch), epoch["digest_samples"].as_u64().unwrap())).collect()
 }
 
 #[test]
@@ -43,7 +51,7 @@ fn a_run_takes_the_rank_of_the_launcher_and_says_so() {
     let loader = &start["config"]["loader"];
     assert_eq!((&loader["rank"], &loader["world_size"]), (&json!(1), &json!(3)));
     let explicit = run(&[&OPTIONS[..], &["--rank=1", "--world-size=3"]].concat());
-    assert_eq!(digest(&launched.events()), digest(&explicit.assert_status(0).events()));
+    assert_eq!(digests(&launched.events()), digests(&explicit.assert_status(0).events()));
 
     let text = run_with(&["run", PHOTOS, "--size=16"], &TORCHRUN);
     assert_eq!(text.assert_status(0).stderr, "loader: rank 1 of 3 (torchrun: RANK, WORLD_SIZE)\n");
@@ -122,65 +130,81 @@ fn workers_do_not_inherit_the_variables_of_the_launcher() {
     assert_eq!(removed.filter(|name| names.contains_key(**name)).count(), 0, "{names:?}");
 }
 
-/// Starts `OPTIONS` by `launcher` in as many processes as it makes, and returns the start and the digest of
-/// each.
-fn launch(launcher: &[&str], options: &[&str]) -> Vec<(Value, (u128, u64))> {
-    let folder = tempfile::tempdir().unwrap();
-    // Each process writes a file of its own, because launchers mix the lines of their processes. The name is
-    // not `$$`, which torchrun replaces by `$`.
-    let script = "exec \"$@\" >\"$(mktemp -p \"$0\")\"";
-    let folder_name = folder.path().to_str().unwrap();
-    let arguments =
-        [&launcher[1..], &["sh", "-c", script, folder_name, env!("CARGO_BIN_EXE_loader")], &OPTIONS, options];
-    let mut command = command_of(launcher[0], &arguments.concat());
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    let finished = Running::start(command).finish();
-    finished.assert_status(0);
-    let outputs =
-        fs::read_dir(folder.path()).unwrap().map(|entry| output(&entry.unwrap().path(), &finished.stderr));
-    outputs.collect()
+/// A launcher that has started `OPTIONS` in several processes.
+struct Launched {
+    running: Running,
+    /// The output of each process in a file of its own, because launchers mix the lines of their processes.
+    outputs: TempDir,
 }
 
-fn output(path: &Path, stderr: &str) -> (Value, (u128, u64)) {
-    let text = fs::read_to_string(path).unwrap();
-    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let [start, .., _] = &events[..] else { panic!("{text}{stderr}") };
-    (start.clone(), digest(&events))
-}
-
-/// Returns the command `program` with the environment and the pipes of [`command`].
-fn command_of(program: &str, arguments: &[&str]) -> Command {
-    let template = command(&[]);
-    let mut command = Command::new(program);
-    for (name, value) in template.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
+impl Launched {
+    fn start(launcher: &[&str], options: &[&str]) -> Self {
+        let outputs = tempfile::tempdir().unwrap();
+        // The name is not `$$`, which torchrun replaces by `$`.
+        let script = "exec \"$@\" >\"$(mktemp -p \"$0\")\"";
+        let loader = ["sh", "-c", script, outputs.path().to_str().unwrap(), env!("CARGO_BIN_EXE_loader")];
+        let arguments = [&launcher[1..], &loader, &OPTIONS, options];
+        let running = Running::start(command_of(launcher[0], &arguments.concat()));
+        Self { running, outputs }
     }
-    command.args(arguments).stdin(std::process::Stdio::null());
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    command
+
+    /// Returns the events that each process has printed so far. A process that has just begun has none.
+    fn events(outputs: &TempDir) -> Vec<Vec<Value>> {
+        let files = fs::read_dir(outputs.path()).unwrap().map(|entry| entry.unwrap().path());
+        let texts = files.map(|file| fs::read_to_string(file).unwrap());
+        // The last line may be incomplete.
+        let complete = |text: String| {
+            text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(event).collect()
+        };
+        texts.map(complete).collect()
+    }
+
+    /// Waits for the end of the launcher, which must succeed, and returns the events of each process.
+    fn finish(self) -> Vec<Vec<Value>> {
+        self.running.finish().assert_status(0);
+        Self::events(&self.outputs)
+    }
 }
 
-/// Checks that the ranks that `launcher` starts load the whole dataset together, each sample once.
-fn assert_union(launcher: &[&str], world_size: u64, name: &str) {
-    let whole = digest(&run(&OPTIONS).assert_status(0).events());
-    assert_eq!(whole.1, 9);
-    let runs = launch(launcher, &["--num-workers=1"]);
-    let ranks: BTreeMap<_, _> =
-        runs.iter().map(|(start, _)| (start["launched"]["rank"].as_u64(), start)).collect();
-    assert!(ranks.keys().copied().eq((0..world_size).map(Some)), "{ranks:#?}");
-    assert!(ranks.values().all(|start| start["launched"]["launcher"] == name), "{ranks:#?}");
-    let union = runs.iter().fold((0u128, 0), |sum, (_, part)| (sum.0.wrapping_add(part.0), sum.1 + part.1));
-    assert_eq!(union, whole);
-    println!("launchers: {name}: {world_size} ranks together have the sample digest of one process");
+/// Returns the command `program` without the variables that [`command`] leaves out.
+fn command_of(program: &str, arguments: &[&str]) -> Command {
+    let mut launcher = Command::new(program);
+    for (name, _) in command(&[]).get_envs() {
+        launcher.env_remove(name);
+    }
+    launcher.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    launcher.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    launcher
+}
+
+/// Checks that the processes with these events are the ranks of `launcher`, and that in each epoch they
+/// together load the whole dataset, each sample once.
+#[track_caller]
+fn assert_union(runs: &[Vec<Value>], world_size: u64, launcher: &str, epochs: u64) {
+    let started: BTreeMap<_, _> =
+        runs.iter().map(|run| (run[0]["launched"]["rank"].as_u64(), &run[0])).collect();
+    assert!(started.keys().copied().eq((0..world_size).map(Some)), "{started:#?}");
+    assert_eq!(runs.len() as u64, world_size, "{started:#?}");
+    assert!(started.values().all(|start| start["launched"]["launcher"] == launcher), "{started:#?}");
+    let whole = run(&[&OPTIONS[..], &["--epochs", &epochs.to_string()]].concat());
+    let whole = digests(&whole.assert_status(0).events());
+    assert!(whole.len() as u64 == epochs && whole.iter().all(|&(_, samples)| samples == 9), "{whole:?}");
+    let parts: Vec<_> = runs.iter().map(|run| digests(run)).collect();
+    for (epoch, whole) in whole.iter().enumerate() {
+        let shares = parts.iter().map(|epochs| epochs[epoch]);
+        let union = shares.fold((0u128, 0), |sum, part| (sum.0.wrapping_add(part.0), sum.1 + part.1));
+        assert_eq!(union, *whole, "epoch {epoch}");
+    }
+    println!(
+        "launchers: {launcher}: in {epochs} epochs, {world_size} ranks have the sample digest of one process"
+    );
 }
 
 #[test]
 #[ignore = "needs mpirun"]
 fn ranks_under_a_real_mpirun_load_the_epoch_together() {
-    assert_union(&["mpirun", "--oversubscribe", "-n", "4"], 4, "open_mpi");
+    let runs = Launched::start(&["mpirun", "--oversubscribe", "-n", "4"], &["--num-workers=1"]).finish();
+    assert_union(&runs, 4, "open_mpi", 1);
 }
 
 #[test]
@@ -189,13 +213,12 @@ fn workers_under_a_real_mpirun_that_binds_are_noticed() {
     let started = |binding| {
         let arguments =
             ["--bind-to", binding, "-n", "1", env!("CARGO_BIN_EXE_loader"), "run", PHOTOS, "--size=16"];
-        let mut command = command_of("mpirun", &[&arguments[..], &["--num-workers=2"]].concat());
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        let command = command_of("mpirun", &[&arguments[..], &["--num-workers=2"]].concat());
         let finished = Running::start(command).finish();
         finished.assert_status(0);
         finished.stderr
     };
-    let cpus = std::thread::available_parallelism().unwrap().get();
+    let cpus = thread::available_parallelism().unwrap().get();
     if cpus < 2 {
         println!("SKIPPED: with one CPU, no launcher can bind a process to fewer");
         return;
@@ -208,7 +231,28 @@ fn workers_under_a_real_mpirun_that_binds_are_noticed() {
 
 #[test]
 #[ignore = "needs torchrun"]
-fn ranks_under_a_real_torchrun_load_the_epoch_together() {
+fn a_rank_killed_under_a_real_torchrun_is_started_again_with_the_others() {
     let torchrun = std::env::var("TORCHRUN").expect("the variable TORCHRUN is the path of torchrun");
-    assert_union(&[&torchrun, "--standalone", "--nproc-per-node=3", "--no-python"], 3, "torchrun");
+    let launcher = [&torchrun[..], "--standalone", "--nproc-per-node=3", "--max-restarts=1", "--no-python"];
+    let launched = Launched::start(&launcher, &["--num-workers=1", "--epochs=20"]);
+    // `Running` kills a launcher that takes too long. Then no process is added, so this loop has a deadline too.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let first = loop {
+        let runs = Launched::events(&launched.outputs);
+        if runs.iter().filter(|run| !run.is_empty()).count() == 3 {
+            break runs;
+        }
+        assert!(Instant::now() < deadline, "torchrun has started only {runs:?}");
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert!(
+        first.iter().flatten().all(|event| event["event"] != "end"),
+        "a rank has ended before the signal"
+    );
+    let victim = first.iter().find(|run| run[0]["launched"]["rank"] == 1).expect("rank 1 has started");
+    kill(pid(u32::try_from(victim[0]["pid"].as_u64().unwrap()).unwrap()), Signal::SIGKILL).unwrap();
+    let (complete, ended): (Vec<_>, Vec<_>) =
+        launched.finish().into_iter().partition(|run| run.last().is_some_and(|last| last["event"] == "end"));
+    assert_eq!(ended.len(), 3, "torchrun ends all ranks with the one that was killed");
+    assert_union(&complete, 3, "torchrun", 20);
 }

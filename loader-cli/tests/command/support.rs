@@ -178,7 +178,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn event(line: &str) -> Value {
+pub(crate) fn event(line: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in `{line}`"))
 }
 
