@@ -57,7 +57,7 @@ pub enum Warning {
         cpus: usize,
         /// Number of processors that its control group or the machine has.
         all_cpus: usize,
-        /// Number of the launcher's processes on this machine, or in all if the launcher does not tell it.
+        /// Number of the launcher's processes on this machine.
         processes: usize,
     },
     /// `next()` has waited for a batch for longer than [`Builder::warn_after`](crate::Builder::warn_after)
@@ -193,7 +193,6 @@ fn unbind(launcher: Launcher) -> &'static str {
         Launcher::OpenMpi => "start it with `mpirun --bind-to none`",
         Launcher::Pmi => "set I_MPI_PIN=off for Intel MPI, or start it with `mpiexec -bind-to none` of MPICH",
         Launcher::Mvapich2 => "set MV2_ENABLE_AFFINITY=0",
-        Launcher::Jsrun => "start it with `jsrun --bind none`",
         Launcher::Slurm => "start it with `srun --cpu-bind=none`, or with more `--cpus-per-task`",
         _ => "let each process use more processors, for example with `srun --cpu-bind=none`",
     }

@@ -106,7 +106,7 @@ fn a_rank_that_is_not_clear_ends_the_run_before_a_worker_starts() {
     );
     refused(&["--samples=20"], &TORCHRUN, "InvalidArguments", "(rank 1 of 3 (torchrun: RANK, WORLD_SIZE))");
     let job = [("JOB_COMPLETION_INDEX", "1")];
-    refused(&[], &job, "RankUnknown", "set LOADER_WORLD_SIZE");
+    refused(&[], &job, "RankUnknown", "set world_size (LOADER_WORLD_SIZE)");
     let sized = [("JOB_COMPLETION_INDEX", "1"), ("LOADER_WORLD_SIZE", "3")];
     let loaded = run_with(&OPTIONS, &sized).assert_status(0).named("start").remove(0);
     assert_eq!(loaded["launched"], json!({ "launcher": "kubernetes_job", "rank": 1, "world_size": 3 }));

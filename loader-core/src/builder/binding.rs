@@ -11,11 +11,10 @@ use nix::{
 use crate::{memory, ranks::LaunchedRank, warning::Warning};
 
 /// Returns a warning if this process, and so its workers, may use at most half of the CPUs that it would have
-/// if the processes of this machine divided them equally.
+/// if the launcher's processes on this machine divided them equally.
 pub(super) fn warning(launched: &LaunchedRank, workers: usize) -> Option<Warning> {
-    let LaunchedRank { launcher, world_size, local_size, .. } = *launched;
-    let (cpus, all_cpus) = (in_mask()?, of_machine()?);
-    let processes = local_size.unwrap_or(world_size);
+    let LaunchedRank { launcher, local_size, .. } = *launched;
+    let (cpus, all_cpus, processes) = (in_mask()?, of_machine()?, local_size?);
     (workers > 0 && is_narrow(cpus, all_cpus, processes)).then_some(Warning::BoundToFewCpus {
         launcher,
         workers,

@@ -148,7 +148,7 @@ options! {
         /// Whether the rank and the world size, if they are not set, are those that a launcher such as torchrun
         /// gave this process in environment variables. Not by default.
         launcher: LauncherMode => {
-            help: "Take a rank that is not given from the launcher, such as torchrun or mpirun (auto, unless set), or load all",
+            help: "Take a rank that is not given from the launcher, such as torchrun; `run` and `plan` do by default",
         },
         /// True to leave out a last batch that is not full; false by default.
         drop_last: bool = false => {

@@ -54,7 +54,7 @@ pub enum RankError {
     /// An indexed Job of Kubernetes tells the rank, but not the number of processes.
     #[error(
         "the environment has JOB_COMPLETION_INDEX (Kubernetes Job), but no variable tells the number of processes; \
-         set LOADER_WORLD_SIZE to the Job's `completions`, or {ADVICE}"
+         set world_size (LOADER_WORLD_SIZE) to the Job's `completions`, or {ADVICE}"
     )]
     WorldSizeUnknown,
     /// Kubeflow starts several processes in each pod, but torchrun did not start this one.
@@ -76,8 +76,7 @@ pub enum RankError {
     },
 }
 
-const ADVICE: &str =
-    "set LOADER_RANK and LOADER_WORLD_SIZE, or set LOADER_LAUNCHER to off to load the whole dataset";
+const ADVICE: &str = "set rank and world_size, or set launcher to \"off\" to load the whole dataset";
 
 fn local(found: &LaunchedRank) -> String {
     match (found.local_rank, found.local_size) {

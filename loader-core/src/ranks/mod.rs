@@ -175,8 +175,7 @@ mod tests {
     #[track_caller]
     fn assert_refused(text: &str, message: &str) {
         let error = find(text).unwrap_err().to_string();
-        let advice =
-            "set LOADER_RANK and LOADER_WORLD_SIZE, or set LOADER_LAUNCHER to off to load the whole dataset";
+        let advice = "set rank and world_size, or set launcher to \"off\" to load the whole dataset";
         assert!(error.starts_with(message) && error.ends_with(advice), "{text}: {error}");
     }
 
@@ -336,7 +335,9 @@ mod tests {
         let job = (Some(2), Some(4), Some(Launcher::KubernetesJob));
         assert_eq!(take(auto().world_size(4), index), Ok(job));
         assert!(
-            take(auto(), index).unwrap_err().contains("set LOADER_WORLD_SIZE to the Job's `completions`")
+            take(auto(), index)
+                .unwrap_err()
+                .contains("set world_size (LOADER_WORLD_SIZE) to the Job's `completions`")
         );
         let small = take(auto().world_size(2), index).unwrap_err();
         assert!(small.contains("rank 2 of 2 (Kubernetes Job: JOB_COMPLETION_INDEX, world_size)"), "{small}");
