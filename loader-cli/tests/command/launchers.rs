@@ -1,7 +1,7 @@
 //! Runs that a launcher starts: the rank comes from its environment variables.
 //!
-//! The tests of real launchers are ignored by default, because they need `mpirun`, or `torchrun` at the path
-//! in the variable TORCHRUN. `.ci/long launchers` runs them.
+//! The tests of real launchers are ignored by default, because they need `mpirun`, Slurm, or `torchrun` at the
+//! path in the variable TORCHRUN. `.ci/long launchers` runs them.
 
 use std::{
     collections::BTreeMap,
@@ -227,6 +227,26 @@ fn workers_under_a_real_mpirun_that_binds_are_noticed() {
     assert!(bound.contains("Open MPI has bound this process and its 2 workers to 1 of"), "{bound}");
     assert!(bound.contains("start it with `mpirun --bind-to none`"), "{bound}");
     assert!(!started("none").contains("warning"));
+}
+
+#[test]
+#[ignore = "needs Slurm"]
+fn ranks_under_a_real_slurm_load_the_epoch_together() {
+    let runs = Launched::start(&["srun", "--overcommit", "-n", "3"], &["--num-workers=1"]).finish();
+    assert_union(&runs, 3, "slurm", 1);
+}
+
+#[test]
+#[ignore = "needs Slurm"]
+fn the_script_of_a_job_under_a_real_slurm_is_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("job");
+    fs::write(&script, "#!/bin/sh\nexec \"$@\"\n").unwrap();
+    let job = ["sbatch", "--wait", "--overcommit", "-n", "2", "--output=/dev/null", script.to_str().unwrap()];
+    let runs = Launched::start(&job, &[]).finish();
+    assert_eq!((runs.len(), &runs[0][0]["launched"]), (1, &Value::Null));
+    assert_eq!(digests(&runs[0]), digests(&run(&OPTIONS).assert_status(0).events()));
+    println!("launchers: the script of a job of 2 tasks loads the whole dataset");
 }
 
 #[test]
