@@ -86,7 +86,8 @@ mod tests {
         for option in OptionInfo::ALL {
             let text = match option.kind() {
                 OptionKind::Switch => "true",
-                OptionKind::Seconds => "2.5",
+                OptionKind::Seconds => "250 ms",
+                OptionKind::Bytes => "2 GiB",
                 OptionKind::NumWorkers => "auto:1-8",
                 OptionKind::NumberOrAuto => "auto",
                 OptionKind::Choice(names) => names[1],

@@ -44,8 +44,8 @@ fn row(option: &OptionInfo) -> String {
     let kind = match option.kind() {
         OptionKind::Switch => "true or false".to_owned(),
         OptionKind::Number => "whole number".to_owned(),
-        OptionKind::Bytes => "bytes".to_owned(),
-        OptionKind::Seconds => "seconds, may have a fraction".to_owned(),
+        OptionKind::Bytes => "bytes, or a [size](#sizes-and-times)".to_owned(),
+        OptionKind::Seconds => "seconds, or a [time](#sizes-and-times)".to_owned(),
         OptionKind::NumWorkers => "whole number, `\"auto\"` or `{ auto = { min = 1, max = 8 } }`".to_owned(),
         OptionKind::NumberOrAuto => "whole number or `\"auto\"`".to_owned(),
         OptionKind::Choice(names) => {

@@ -80,6 +80,8 @@ mod tests {
         assert_eq!(from_variables(variables).unwrap(), options);
         assert_eq!(read(&[("LOADER_NUM_WORKERS", "4")]).unwrap().num_workers, Some(NumWorkers::Fixed(4)));
         assert_eq!(read(&[("LOADER_SHUFFLE", "1")]).unwrap(), LoaderOptions::default().shuffle(true));
+        let size = read(&[("LOADER_WORKER_MEMORY_LIMIT", "512 MB")]).unwrap();
+        assert_eq!(size, LoaderOptions::default().worker_memory_limit(512_000_000));
         assert_eq!(read(&[("LOADER_IN_ORDER", "0")]).unwrap(), LoaderOptions::default().in_order(false));
     }
 

@@ -323,13 +323,19 @@ mod tests {
             ("shuffle = 1", "`shuffle` in [loader]: expected true or false, found integer `1`"),
             (
                 "timeout = -1",
-                "`timeout` in [loader]: expected a number of seconds from 0, found floating point `-1.0`",
+                "`timeout` in [loader]: expected a number of seconds from 0, optionally with a unit \
+                 (us, ms, s, min or h), found integer `-1`",
             ),
             (
                 "warn_after = inf",
-                "`warn_after` in [loader]: expected a number of seconds from 0, found floating point `inf`",
+                "`warn_after` in [loader]: expected a number of seconds from 0, optionally with a unit \
+                 (us, ms, s, min or h), found floating point `inf`",
             ),
-            ("timeout = \"1s\"", "`timeout` in [loader]: expected a number, found string \"1s\""),
+            (
+                "memory_limit = \"2 G\"",
+                "`memory_limit` in [loader]: expected a number of bytes, optionally with a unit (B, kB, MB, GB, \
+                 TB, KiB, MiB, GiB or TiB), found string \"2 G\"",
+            ),
             (
                 "num_workers = \"many\"",
                 "`num_workers` in [loader]: expected a number of workers, \"auto\" or { auto = { min = 1, max = 8 } }, found string \"many\"",
@@ -388,6 +394,15 @@ mod tests {
         assert_eq!(timeout("-0.0"), Some(Duration::ZERO));
         assert_eq!(timeout("1e-12"), Some(Duration::from_nanos(1)), "zero would be no limit");
         assert_eq!(timeout("1e300"), Some(Duration::MAX));
+        assert_eq!(timeout("30"), Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn sizes_and_times_may_have_units() {
+        let options =
+            Config::from_toml("[loader]\nmemory_limit = \"2 GiB\"\ntimeout = \"250 ms\"\n").unwrap();
+        let expected = LoaderOptions::default().memory_limit(2 << 30).timeout(Duration::from_millis(250));
+        assert_eq!(options.loader, expected);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{borrow::Borrow, fmt};
 
-use super::LoaderOptions;
+use super::{LoaderOptions, units::Measured};
 
 /// An option of the loader: its names in config files, environment variables and command lines, and how its
 /// values are written there. [`OptionInfo::ALL`] has one for each field of [`LoaderOptions`].
@@ -94,12 +94,19 @@ impl OptionInfo {
     /// Sets the option in `options` to the value that `text` stands for.
     ///
     /// Texts are written as in TOML, but strings without quotes and numbers without underscores. `1` and `0`
-    /// also stand for true and false.
+    /// also stand for true and false. Sizes and times may have [a unit](OptionKind::units), as in `2 GiB`.
     ///
     /// # Errors
     /// [`ParseOptionError`] if the text is not a value of the option's kind. `options` is unchanged.
     pub fn set(&self, options: &mut LoaderOptions, text: &str) -> Result<(), ParseOptionError> {
-        (self.set)(options, text).ok_or_else(|| ParseOptionError::new(text, self.kind))
+        let is_set = match self.kind {
+            // The fields are of type `u64`, whose texts have no unit.
+            OptionKind::Bytes => {
+                <u64 as Measured>::from_text(text).and_then(|bytes| (self.set)(options, &bytes.to_string()))
+            }
+            _ => (self.set)(options, text),
+        };
+        is_set.ok_or_else(|| ParseOptionError::new(text, self.kind))
     }
 
     /// Returns the option's value in `options` as text; `None` if it is not set.
@@ -116,9 +123,9 @@ pub enum OptionKind {
     Switch,
     /// A whole number from 0.
     Number,
-    /// A number of bytes.
+    /// A number of bytes, or a text with a unit, such as `2 GiB`.
     Bytes,
-    /// A number of seconds from 0, which may have a fraction.
+    /// A number of seconds from 0, which may have a fraction, or a text with a unit, such as `5 min`.
     Seconds,
     /// A number of workers, `auto`, `auto:MIN-MAX` or `auto:MIN-`; the last three may end with `:freeze`.
     NumWorkers,
@@ -134,12 +141,16 @@ impl OptionKind {
         match self {
             Self::Switch => "BOOL".to_owned(),
             Self::Number => "N".to_owned(),
-            Self::Bytes => "BYTES".to_owned(),
-            Self::Seconds => "SECONDS".to_owned(),
+            Self::Bytes => "SIZE".to_owned(),
+            Self::Seconds => "TIME".to_owned(),
             Self::NumWorkers => "N|auto[:MIN-MAX]".to_owned(),
             Self::NumberOrAuto => "N|auto".to_owned(),
             Self::Choice(names) => names.join("|"),
         }
+    }
+
+    fn listed_units(self) -> String {
+        listed(&self.units(), "or")
     }
 }
 
@@ -148,8 +159,16 @@ impl fmt::Display for OptionKind {
         f.write_str(match self {
             Self::Switch => "true or false",
             Self::Number => "a whole number from 0",
-            Self::Bytes => "a number of bytes",
-            Self::Seconds => "a number of seconds from 0",
+            Self::Bytes => {
+                return write!(f, "a number of bytes, optionally with a unit ({})", self.listed_units());
+            }
+            Self::Seconds => {
+                return write!(
+                    f,
+                    "a number of seconds from 0, optionally with a unit ({})",
+                    self.listed_units()
+                );
+            }
             Self::NumWorkers => "a number of workers, auto, or auto:MIN-MAX",
             Self::NumberOrAuto => "a whole number from 0 or auto",
             Self::Choice(names) => return f.write_str(&listed(names, "or")),

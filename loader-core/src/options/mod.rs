@@ -14,6 +14,7 @@
 
 mod auto;
 mod info;
+mod units;
 mod values;
 
 use std::time::Duration;
@@ -21,7 +22,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use info::WithoutWorkers::{Ignored, Invalid, Used};
-use values::{OptionValue, seconds};
+use units::seconds;
+use values::OptionValue;
 
 pub(crate) use auto::cpus;
 pub use auto::{AutoWorkers, NumWorkers, PrefetchFactor};
@@ -201,6 +203,7 @@ options! {
         },
         /// Maximum bytes of batches in shared memory and of what datasets keep, in all processes of the
         /// loader together, at least 131,072; by default half of the memory that the process may use.
+        #[serde(deserialize_with = "units::deserialize")]
         memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 131,072",
@@ -209,6 +212,7 @@ options! {
         },
         /// Maximum bytes of shared memory for batches, at least 65,536 and below `memory_limit`; by default
         /// half of `memory_limit`.
+        #[serde(deserialize_with = "units::deserialize")]
         shared_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 65,536; below `memory_limit`",
@@ -253,6 +257,7 @@ options! {
         },
         /// Maximum bytes of memory of a worker's own, at least 16,777,216; no limit by default. A worker that
         /// uses more is replaced between two batches. Needs workers.
+        #[serde(deserialize_with = "units::deserialize")]
         worker_memory_limit: u64 => {
             kind: OptionKind::Bytes,
             bounds: "at least 16,777,216",

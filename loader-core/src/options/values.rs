@@ -2,11 +2,12 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 
 use super::{
     auto::{NumWorkers, PrefetchFactor},
     info::{OptionKind, ParseOptionError},
+    units::Measured,
 };
 
 /// A type of an option's values. A text is the value of an environment variable or of a command-line option.
@@ -89,44 +90,11 @@ impl OptionValue for Duration {
     const KIND: OptionKind = OptionKind::Seconds;
 
     fn from_text(text: &str) -> Option<Self> {
-        seconds::to_duration(text.parse().ok()?)
+        Measured::from_text(text)
     }
 
     fn to_text(&self) -> String {
         self.as_secs_f64().to_string()
-    }
-}
-
-/// A duration as a number of seconds in serde's formats. The field of an option of type `Duration` needs the
-/// attribute `#[serde(with = "seconds")]`.
-pub(super) mod seconds {
-    use super::*;
-
-    /// Returns `None` if the number is negative, infinite or not a number. A time that is too long for a
-    /// `Duration` becomes the longest one.
-    pub(super) fn to_duration(seconds: f64) -> Option<Duration> {
-        if seconds.is_finite() && seconds >= u64::MAX as f64 {
-            return Some(Duration::MAX);
-        }
-        // A positive time that rounds to zero must not become zero, which stands for "no limit".
-        let min = Duration::from_nanos(u64::from(seconds > 0.0));
-        Duration::try_from_secs_f64(seconds).ok().map(|duration| duration.max(min))
-    }
-
-    pub(in crate::options) fn serialize<S: Serializer>(
-        duration: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        duration.map(|duration| duration.as_secs_f64()).serialize(serializer)
-    }
-
-    pub(in crate::options) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let Some(seconds) = Option::<f64>::deserialize(deserializer)? else { return Ok(None) };
-        let invalid =
-            || de::Error::invalid_value(de::Unexpected::Float(seconds), &"a number of seconds from 0");
-        to_duration(seconds).map(Some).ok_or_else(invalid)
     }
 }
 

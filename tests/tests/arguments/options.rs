@@ -81,7 +81,7 @@ fn invalid_values_are_refused_with_a_hint() {
     // A `Duration` cannot be negative; the number of seconds in a config can.
     for seconds in ["-1", "nan", "inf"] {
         let error = Config::from_toml(&format!("[loader]\ntimeout = {seconds}")).unwrap_err().to_string();
-        let expected = "line 2: `timeout` in [loader]: expected a number of seconds from 0, found ";
+        let expected = "line 2: `timeout` in [loader]: expected a number of seconds from 0, ";
         assert!(error.starts_with(expected), "{error}");
     }
 }
