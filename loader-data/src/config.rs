@@ -428,6 +428,35 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_key_lists_the_known_ones() {
+        for &kind in RecordConfig::KINDS {
+            let required = match kind {
+                "audio-folder" => r#", "path": "x", "sample_rate": 16000"#,
+                "cached" => r#", "folder": "x", "dataset": {"kind": "csv"}"#,
+                "mix" => r#", "parts": []"#,
+                _ => "",
+            };
+            let read = |more: &str| {
+                serde_json::from_str::<RecordConfig>(&format!(r#"{{"kind": "{kind}"{required}{more}}}"#))
+            };
+            let refusal = |key: &str| read(&format!(r#", "{key}": [[]]"#)).unwrap_err().to_string();
+            let message = refusal("xyz");
+            let (_, known) = message.split_once("unknown field `xyz`, expected one of `").expect(&message);
+            let known: Vec<&str> = known.split('`').step_by(2).collect();
+            for key in &known[..known.len() - 1] {
+                assert!(!refusal(key).starts_with("unknown field"), "{kind}: {key}");
+            }
+            let written = serde_json::to_value(read("").unwrap()).unwrap();
+            for key in written.as_object().unwrap().keys().filter(|key| *key != "kind") {
+                assert!(known.contains(&key.as_str()), "{kind}: {key} is not in {known:?}");
+            }
+        }
+        let part = r#"{"kind": "mix", "parts": [{"kind": "csv", "weigth": 2.0}]}"#;
+        let message = serde_json::from_str::<RecordConfig>(part).unwrap_err().to_string();
+        assert!(message.ends_with("`pad`, `weight`, `shuffle`"), "{message}");
+    }
+
+    #[test]
     fn the_extension_of_a_name_tells_the_format() {
         for (name, kind) in [
             ("a.feather", Some("arrow")),

@@ -60,6 +60,17 @@ mod images;
 mod index;
 #[cfg(feature = "json-lines")]
 mod json_lines;
+#[cfg(any(
+    feature = "arrays",
+    feature = "arrow",
+    feature = "audio",
+    feature = "csv",
+    feature = "json-lines",
+    feature = "parquet",
+    feature = "tar",
+    feature = "tokens"
+))]
+mod keys;
 #[cfg(any(feature = "csv", feature = "json-lines"))]
 mod lines;
 #[cfg(feature = "formats")]

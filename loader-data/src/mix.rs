@@ -7,7 +7,7 @@ use loader_core::{
     SnapshotIterator,
     mix::{Exhausted, Mix, MixError, MixRule},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
     config::{RecordConfig, RecordDataset, RecordStream, Records},
@@ -51,8 +51,20 @@ struct PartOptions {
     weight: f64,
     #[serde(default)]
     shuffle: bool,
-    #[serde(flatten)]
+    #[serde(flatten, deserialize_with = "dataset_of_part")]
     dataset: RecordConfig,
+}
+
+/// Adds the keys of a part to those that an error lists.
+fn dataset_of_part<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<RecordConfig, D::Error> {
+    RecordConfig::deserialize(deserializer).map_err(|error| match error.to_string().trim_end() {
+        unknown if unknown.starts_with("unknown field `") => {
+            D::Error::custom(format!("{unknown}, `weight`, `shuffle`"))
+        }
+        _ => error,
+    })
 }
 
 fn one() -> f64 {

@@ -34,6 +34,16 @@ pub(crate) struct SourceOptions {
 }
 
 impl SourceOptions {
+    /// Names of the keys.
+    pub(crate) const KEYS: &[&str] = &[
+        "path",
+        "store",
+        #[cfg(feature = "image-folder")]
+        "images",
+        #[cfg(feature = "audio")]
+        "audio",
+    ];
+
     pub(crate) fn new<P: AsRef<Path>>(patterns: impl IntoIterator<Item = P>) -> Self {
         Self {
             path: patterns.into_iter().map(|pattern| pattern.as_ref().to_owned()).collect(),
@@ -142,7 +152,7 @@ macro_rules! format_options {
     ) => {
         $(#[$about])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(default, deny_unknown_fields)]
+        #[serde(default)]
         pub struct $name {
             #[serde(flatten)]
             pub(crate) source: crate::options::SourceOptions,
@@ -151,6 +161,20 @@ macro_rules! format_options {
                 $(#[serde($($serde)*)])?
                 pub(super) $option: $type$(<$($argument),+>)?,
             )*
+            #[serde(flatten, skip_serializing)]
+            no_other_keys: crate::keys::NoOtherKeys<Self>,
+        }
+
+        impl crate::keys::Keys for $name {
+            fn keys() -> Vec<&'static str> {
+                let own: &[&str] = &[$($(#[cfg($($cfg)*)])? stringify!($option),)*];
+                let options = [crate::options::SourceOptions::KEYS, own].concat();
+                // `fields` stands for the flattened `FieldOptions`, too.
+                match own.contains(&"fields") {
+                    true => [&options, crate::record::FieldOptions::OTHER_KEYS].concat(),
+                    false => options,
+                }
+            }
         }
 
         impl Default for $name {
@@ -162,6 +186,7 @@ macro_rules! format_options {
                         $(#[cfg($($cfg)*)])?
                         $option: $default,
                     )*
+                    no_other_keys: Default::default(),
                 }
             }
         }

@@ -113,7 +113,10 @@ fn datasets_are_mixed_by_weight() {
     let finished = run_json(&config, &[]);
     finished.assert_status(2);
     let error = finished.named("error")[0]["message"].as_str().unwrap().to_owned();
-    assert!(error.contains("mix.toml, line 13: unknown key `weigth` in [dataset.parts]"), "{error}");
+    assert!(
+        error.contains("mix.toml, line 13: unknown key `weigth` in [dataset.parts]; did you mean `weight`?"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -180,7 +183,15 @@ fn wrong_configs_of_records_are_refused() {
         "{kind}"
     );
     let key = refusal("json-lines", "field = [\"x\"]\n", &[]);
-    assert!(key.contains("run.toml, line 4: unknown key `field` in [dataset]"), "{key}");
+    let hint = "run.toml, line 4: unknown key `field` in [dataset]; did you mean `fields`?";
+    assert!(key.contains(hint), "{key}");
+    let inside = refusal("json-lines", "[dataset.store]\nmax_retry = 3\n", &[]);
+    let hint = "line 5: unknown key `max_retry` in [dataset.store]; did you mean `max_retries`?";
+    assert!(inside.contains(hint), "{inside}");
+    let wrong = refusal("parquet", "images = { image = { size = 32 } }\ncache_bytes = \"1 GB\"\n", &[]);
+    let expected =
+        "line 5: `cache_bytes` in [dataset]: expected a whole number from 0, found string \"1 GB\"";
+    assert!(wrong.contains(expected), "{wrong}");
     let size = refusal("json-lines", "", &["--size", "48"]);
     assert!(size.contains("--size") && size.contains("`json-lines`"), "{size}");
     let samples = refusal("json-lines-stream", "", &["--samples", "5"]);

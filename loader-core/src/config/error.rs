@@ -1,9 +1,6 @@
 //! The errors of configs.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-};
+use std::{fmt, io, path::PathBuf};
 
 /// An error of a config file or of an environment variable.
 #[derive(Debug, thiserror::Error)]
@@ -110,15 +107,6 @@ pub struct Location {
     pub path: Option<PathBuf>,
     /// Number of the line, from 1.
     pub line: usize,
-}
-
-impl Location {
-    /// The line of `text` that contains the byte at `offset`.
-    pub(super) fn of(text: &str, offset: usize, path: Option<&Path>) -> Self {
-        let before = text.bytes().take(offset);
-        let line = 1 + before.filter(|&byte| byte == b'\n').count();
-        Self { path: path.map(Path::to_owned), line }
-    }
 }
 
 impl fmt::Display for Location {

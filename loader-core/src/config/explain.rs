@@ -1,90 +1,48 @@
 //! Turns errors of the TOML reader into errors that name the key, the line and the nearest known key.
 
-use std::path::Path;
-
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::{
+    document::Document,
     error::{ConfigError, Location, UnknownKey, hint, quoted},
     nearest, option_names,
+    search::{Search, Step, section_of},
 };
 
 /// Minimum similarity at which a hint names a known key. The minimum is lower than for environment variables:
 /// an unknown key is an error with or without a hint, so a wrong hint does little harm.
 const MIN_SIMILARITY: f64 = 0.7;
 
-/// Explains an error from reading `text`.
-pub(super) fn explain(error: &toml::de::Error, text: &str, path: Option<&Path>) -> ConfigError {
-    let span = error.span().unwrap_or(0..0);
-    let mut location = Location::of(text, span.start, path);
-    let Ok(document) = DeTable::parse(text) else {
-        let mut problem = error.message().to_owned();
-        let found = text.get(span).unwrap_or_default();
-        if error.message() == "duplicate key" {
-            problem = format!("{problem} {}", quoted(found));
+/// Explains an error from reading `document`. `read` reads a changed document, and returns the message of its
+/// error.
+pub(super) fn explain(
+    error: &toml::de::Error,
+    document: &Document<'_>,
+    read: impl Fn(toml::Table) -> Option<String>,
+) -> ConfigError {
+    let offset = error.span().unwrap_or(0..0).start;
+    let (keys, is_table) = keys_at(&document.table, offset);
+    let mut path: Vec<Step> = keys.into_iter().map(Step::Key).collect();
+    let mut location = document.location(offset);
+    let message = Message::new(error.message());
+    if is_table || path.is_empty() {
+        let found = Search::new(&document.table, read).and_then(|search| match &message.kind {
+            Kind::UnknownField => search.unknown_key(&path, message.names.first()?),
+            Kind::MissingField => search.table_without(&path, message.names.first()?),
+            _ => search.wrong_value(&path),
+        });
+        if let Some(found) = found {
+            location = document.location_of(&found).unwrap_or(location);
+            path = found;
         }
-        return ConfigError::NotToml { location, problem };
-    };
-    let (mut keys, mut is_table) = keys_at(document.get_ref(), span.start);
-    let Message { kind, names } = Message::new(error.message());
-    match kind {
-        Kind::UnknownField => {
-            let key = names.first().cloned().unwrap_or_default();
-            let unlocated = UnlocatedKey { key: &key, known: &names[1..] };
-            if keys.last() != Some(&key)
-                && let Some(found) = unlocated.find(document.get_ref(), &keys)
-            {
-                location = Location::of(text, found.offset, path);
-                (keys, is_table) = (found.keys, found.is_table);
-            }
-            let section = keys[..keys.len().saturating_sub(1)].join(".");
-            let known = names.get(1..).unwrap_or_default().to_vec();
-            let mut likely =
-                nearest(&key, known.iter().map(String::as_str), MIN_SIMILARITY).map(str::to_owned);
-            if section.is_empty() && option_names().any(|name| name == key) {
-                likely = Some(format!("loader.{key}"));
-            }
-            let is_section = is_table && section.is_empty();
-            let unknown = UnknownKey { location, key, section, is_section, nearest: likely, known };
-            ConfigError::UnknownKey(Box::new(unknown))
-        }
-        Kind::MissingField => {
-            let key = names.into_iter().next().unwrap_or_default();
-            ConfigError::MissingKey { location, key, section: keys.join(".") }
-        }
-        Kind::UnknownVariant => {
-            let found = names.first().cloned().unwrap_or_default();
-            let known = names.get(1..).unwrap_or_default();
-            let likely = nearest(&found, known.iter().map(String::as_str), MIN_SIMILARITY);
-            wrong_value(
-                location,
-                keys,
-                format!("unknown value {}{}", quoted(&found), hint(likely, known, quoted)),
-            )
-        }
-        Kind::WrongType { found, expected } => {
-            wrong_value(location, keys, format!("expected {expected}, found {found}"))
-        }
-        Kind::Other => wrong_value(location, keys, error.message().to_owned()),
     }
+    message.into_error(location, &path, is_table)
 }
 
-/// Explains an error in a section that the file does not have. Such a section is read as an empty one.
-pub(super) fn explain_absent(error: &toml::de::Error, section: &str, path: Option<&Path>) -> ConfigError {
-    let location = Location::of("", 0, path);
-    let Message { kind, names } = Message::new(error.message());
-    match kind {
-        Kind::MissingField => {
-            let key = names.into_iter().next().unwrap_or_default();
-            ConfigError::MissingKey { location, key, section: section.to_owned() }
-        }
-        _ => wrong_value(location, vec![section.to_owned()], error.message().to_owned()),
-    }
-}
-
-fn wrong_value(location: Location, mut keys: Vec<String>, problem: String) -> ConfigError {
-    let key = keys.pop().unwrap_or_default();
-    ConfigError::WrongValue { location, key, section: keys.join("."), problem }
+/// Explains an error in a section that the document does not have. Such a section is read as an empty one.
+pub(super) fn explain_absent(error: &toml::de::Error, section: &str, document: &Document<'_>) -> ConfigError {
+    let path = [Step::Key(section.to_owned())];
+    Message::new(error.message()).into_error(document.location(0), &path, false)
 }
 
 /// Returns the keys that lead to the key or value at `offset`, outermost first, and whether the last of them
@@ -111,59 +69,6 @@ fn keys_at(table: &DeTable<'_>, offset: usize) -> (Vec<String>, bool) {
     (Vec::new(), false)
 }
 
-/// An unknown key whose location is not in serde's error. For an enum with `#[serde(tag = "...")]`, serde
-/// reads the whole table first, and its errors then have the location of the table.
-struct UnlocatedKey<'a> {
-    key: &'a str,
-    /// The keys that the key's table may have.
-    known: &'a [String],
-}
-
-/// The location of a key.
-struct LocatedKey {
-    /// The keys that lead to the key, outermost first; the last one is the key itself.
-    keys: Vec<String>,
-    offset: usize,
-    is_table: bool,
-    /// Number of known keys in the same table.
-    known_keys: usize,
-}
-
-impl UnlocatedKey<'_> {
-    /// Finds the key in the table to which `keys` lead, or in a table inside that table. If several tables
-    /// have the key, returns its location in the table with the most known keys.
-    fn find(&self, document: &DeTable<'_>, keys: &[String]) -> Option<LocatedKey> {
-        let mut table = document;
-        for key in keys {
-            table = table.get(key.as_str())?.get_ref().as_table()?;
-        }
-        self.find_in(table, keys)
-    }
-
-    fn find_in(&self, table: &DeTable<'_>, keys: &[String]) -> Option<LocatedKey> {
-        let here = table.get_key_value(self.key).map(|(key, value)| LocatedKey {
-            keys: [keys, &[self.key.to_owned()]].concat(),
-            offset: key.span().start,
-            is_table: value.get_ref().is_table(),
-            known_keys: table
-                .keys()
-                .filter(|key| self.known.iter().any(|known| known == key.get_ref()))
-                .count(),
-        });
-        let inside = table.iter().flat_map(|(key, value)| {
-            let keys = [keys, &[key.get_ref().to_string()]].concat();
-            tables_of(value.get_ref()).filter_map(move |table| self.find_in(table, &keys))
-        });
-        here.into_iter().chain(inside).max_by_key(|found| found.known_keys)
-    }
-}
-
-/// Returns the table that `value` is, or the tables in an array.
-fn tables_of<'a, 'i>(value: &'a DeValue<'i>) -> impl Iterator<Item = &'a DeTable<'i>> {
-    let items = value.as_array().into_iter().flatten();
-    value.as_table().into_iter().chain(items.filter_map(|item| item.get_ref().as_table()))
-}
-
 /// A parsed error message of serde. Implementations of `Deserialize` report their errors only as text.
 struct Message {
     kind: Kind,
@@ -176,7 +81,7 @@ enum Kind {
     UnknownVariant,
     MissingField,
     WrongType { found: String, expected: String },
-    Other,
+    Other(String),
 }
 
 impl Message {
@@ -191,10 +96,42 @@ impl Message {
         } else if let Some((found, expected)) = wrong_type(message) {
             Kind::WrongType { found: in_words(found), expected: in_words(expected) }
         } else {
-            Kind::Other
+            Kind::Other(message.to_owned())
         };
         let names = message.split('`').skip(1).step_by(2).map(str::to_owned).collect();
         Self { kind, names }
+    }
+
+    /// Makes the error about the key to which `path` leads, or about a key that is missing in the table there.
+    fn into_error(self, location: Location, path: &[Step], is_table: bool) -> ConfigError {
+        let mut names = self.names.into_iter();
+        let first = names.next().unwrap_or_default();
+        let known: Vec<String> = names.collect();
+        let likely = || nearest(&first, known.iter().map(String::as_str), MIN_SIMILARITY);
+        let problem = match self.kind {
+            Kind::UnknownField => {
+                let section = section_of(&path[..path.len().saturating_sub(1)]);
+                let is_option = section.is_empty() && option_names().any(|name| name == first);
+                let nearest =
+                    if is_option { Some(format!("loader.{first}")) } else { likely().map(str::to_owned) };
+                let is_section = is_table && section.is_empty();
+                let unknown = UnknownKey { location, key: first, section, is_section, nearest, known };
+                return ConfigError::UnknownKey(Box::new(unknown));
+            }
+            Kind::MissingField => {
+                return ConfigError::MissingKey { location, key: first, section: section_of(path) };
+            }
+            Kind::UnknownVariant => {
+                format!("unknown value {}{}", quoted(&first), hint(likely(), &known, quoted))
+            }
+            Kind::WrongType { found, expected } => format!("expected {expected}, found {found}"),
+            Kind::Other(message) => message,
+        };
+        let (key, section) = match path {
+            [section @ .., Step::Key(key)] => (key.clone(), section_of(section)),
+            _ => (String::new(), section_of(path)),
+        };
+        ConfigError::WrongValue { location, key, section, problem }
     }
 }
 
@@ -211,6 +148,7 @@ fn in_words(kind: &str) -> String {
         "f64" | "f32" => "a number".to_owned(),
         "a boolean" => "true or false".to_owned(),
         "map" => "a table".to_owned(),
+        "path string" => "a path".to_owned(),
         "sequence" => "an array".to_owned(),
         _ if kind.starts_with("struct ") => "a section".to_owned(),
         _ => kind.to_owned(),

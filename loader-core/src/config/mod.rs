@@ -29,16 +29,19 @@
 //! # Ok::<(), loader_core::config::ConfigError>(())
 //! ```
 
+mod document;
 #[cfg(test)]
 mod documentation;
 mod environment;
 mod error;
 mod explain;
+mod search;
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use self::document::{Document, File};
 use crate::options::{LoaderOptions, OptionInfo};
 
 pub use error::{ConfigError, Location, UnknownKey};
@@ -85,7 +88,7 @@ impl Config {
     /// # Errors
     /// The errors of [`from_toml`](Self::from_toml).
     pub fn from_toml_as<D: DeserializeOwned>(text: &str) -> Result<Config<D>, ConfigError> {
-        Config::read(text, None)
+        Config::read(&File::of_text(text))
     }
 
     /// Reads a config from the file at `path`, with the section `[dataset]` as a TOML table.
@@ -101,24 +104,28 @@ impl Config {
     /// # Errors
     /// The errors of [`load`](Self::load).
     pub fn load_as<D: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Config<D>, ConfigError> {
-        let path = path.as_ref();
-        let text = fs::read_to_string(path)
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        Config::read(&text, Some(path))
+        Config::read(&File::load(path.as_ref())?)
     }
 }
 
 impl<D: DeserializeOwned> Config<D> {
-    fn read(text: &str, path: Option<&Path>) -> Result<Self, ConfigError> {
-        let explained = |error| explain::explain(&error, text, path);
-        let Sections { dataset, loader } = toml::from_str(text).map_err(explained)?;
+    fn read(file: &File) -> Result<Self, ConfigError> {
+        let document = &Document::parse(file)?;
+        let root = toml::Spanned::new(0..0, document.table.clone());
+        let Sections { dataset, loader } = Sections::deserialize(toml::Deserializer::from(root))
+            .map_err(|error| explain::explain(&error, document, read_again::<D>))?;
         let dataset = match dataset {
             Some(dataset) => dataset,
             None => D::deserialize(toml::Table::new())
-                .map_err(|error| explain::explain_absent(&error, "dataset", path))?,
+                .map_err(|error| explain::explain_absent(&error, "dataset", document))?,
         };
         Ok(Self { dataset, loader })
     }
+}
+
+/// Returns the message of the error that reading a config gives.
+fn read_again<D: DeserializeOwned>(table: toml::Table) -> Option<String> {
+    Sections::<D>::deserialize(table).err().map(|error| error.message().to_owned())
 }
 
 #[derive(Deserialize)]
@@ -144,7 +151,7 @@ fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>, min: f
 
 #[cfg(test)]
 mod tests {
-    use std::{path::PathBuf, time::Duration};
+    use std::{fs, path::PathBuf, time::Duration};
 
     use super::*;
     use crate::{LauncherMode, NumWorkers, OnBadSample, OnWorkerDeath, OptionKind, Order, PrefetchFactor};
@@ -263,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_of_a_tagged_enum_has_its_line() {
+    fn an_error_in_a_tagged_enum_has_its_line() {
         #[derive(Debug, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "kebab-case")]
         enum Dataset {
@@ -275,15 +282,19 @@ mod tests {
         struct Lines {
             path: PathBuf,
             #[serde(default)]
-            cache: Cache,
+            cache: Option<Cache>,
             #[serde(default)]
             more: Vec<Cache>,
+            #[serde(default)]
+            count: u32,
         }
 
         #[derive(Debug, Default, Serialize, Deserialize)]
-        #[serde(default, deny_unknown_fields)]
+        #[serde(deny_unknown_fields)]
         struct Cache {
             folder: PathBuf,
+            #[serde(default)]
+            max_files: u8,
         }
 
         let message = |keys: &str| {
@@ -293,11 +304,37 @@ mod tests {
         let unknown = message("path = \"a\"\npth = 1\n");
         assert_eq!(unknown, "line 4: unknown key `pth` in [dataset]; did you mean `path`?");
         let inside = message("path = \"a\"\n[dataset.cache]\nfolder = \"b\"\npath = 1\n");
-        assert_eq!(inside, "line 6: unknown key `path` in [dataset.cache]; expected one of `folder`");
+        assert_eq!(
+            inside,
+            "line 6: unknown key `path` in [dataset.cache]; expected one of `folder`, `max_files`"
+        );
         let in_array =
             message("path = \"a\"\n[[dataset.more]]\nfolder = \"b\"\n[[dataset.more]]\nfoldr = 1\n");
         assert_eq!(in_array, "line 7: unknown key `foldr` in [dataset.more]; did you mean `folder`?");
         assert_eq!(message(""), "line 1: `path` is missing in [dataset]");
+        let missing =
+            message("path = \"a\"\n[[dataset.more]]\nfolder = \"b\"\n[[dataset.more]]\nmax_files = 1\n");
+        assert_eq!(missing, "line 6: `folder` is missing in [dataset.more]");
+        for (keys, expected) in [
+            ("path = 3\ncount = 3\n", "line 3: `path` in [dataset]: expected a path, found integer `3`"),
+            (
+                "path = \"lines\"\ncount = -1\n",
+                "line 4: `count` in [dataset]: expected a whole number from 0, found integer `-1`",
+            ),
+            (
+                "count = 256\npath = \"a\"\n[[dataset.more]]\nfolder = \"b\"\nmax_files = 256\n",
+                "line 7: `max_files` in [dataset.more]: expected a whole number from 0, found integer `256`",
+            ),
+            (
+                "path = \"a\"\ncache = 3\n",
+                "line 4: `cache` in [dataset]: expected a section, found integer `3`",
+            ),
+        ] {
+            assert_eq!(message(keys), expected);
+        }
+        let text = "[dataset]\nkind = \"line\"\npath = \"lines\"\n";
+        let kind = Config::from_toml_as::<Dataset>(text).unwrap_err().to_string();
+        assert_eq!(kind, "line 2: `kind` in [dataset]: unknown value `line`; did you mean `lines`?");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::formats::EXTENSIONS;
 use crate::{
     error::DataError,
+    keys::{Keys, NoOtherKeys},
     options::SourceOptions,
     record::FieldOptions,
     source::{Files, StoreOptions, one_or_many},
@@ -28,7 +29,7 @@ use crate::{
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct ArraysOptions {
     #[serde(flatten)]
     pub(crate) source: SourceOptions,
@@ -36,6 +37,14 @@ pub struct ArraysOptions {
     format: Option<ArrayFormat>,
     #[serde(flatten)]
     pub(super) fields: FieldOptions,
+    #[serde(flatten, skip_serializing)]
+    no_other_keys: NoOtherKeys<Self>,
+}
+
+impl Keys for ArraysOptions {
+    fn keys() -> Vec<&'static str> {
+        [SourceOptions::KEYS, &["files", "format", "fields"], FieldOptions::OTHER_KEYS].concat()
+    }
 }
 
 /// The files of one field.

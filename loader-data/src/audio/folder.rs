@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::{AudioTransform, EXTENSIONS};
 use crate::{
     error::{DataError, DataProblem, Result},
+    keys::{Keys, NoOtherKeys},
     record::{Record, Value},
     source::{BlobCursor, Files, Location, StoreOptions},
 };
@@ -72,19 +73,26 @@ pub struct AudioFolder {
 /// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct AudioFolderOptions {
     path: PathBuf,
     #[serde(default)]
     store: Option<StoreOptions>,
     #[serde(flatten)]
     transform: AudioTransform,
+    #[serde(flatten, skip_serializing)]
+    no_other_keys: NoOtherKeys<Self>,
+}
+
+impl Keys for AudioFolderOptions {
+    fn keys() -> Vec<&'static str> {
+        [&["path", "store"], AudioTransform::KEYS].concat()
+    }
 }
 
 impl AudioFolderOptions {
     /// Returns the options for the folder at `path`, a path or a URL that ends with `/`.
     pub fn new(path: impl AsRef<Path>, transform: AudioTransform) -> Self {
-        Self { path: path.as_ref().to_owned(), store: None, transform }
+        Self { path: path.as_ref().to_owned(), store: None, transform, no_other_keys: NoOtherKeys::default() }
     }
 
     /// Sets how files are read from servers. The default are the options of the

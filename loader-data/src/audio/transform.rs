@@ -84,6 +84,9 @@ fn max_sample_bytes() -> u64 {
 }
 
 impl AudioTransform {
+    /// Names of the keys.
+    pub(super) const KEYS: &[&str] = &["sample_rate", "mono", "crop", "max_sample_bytes"];
+
     /// Samples at `sample_rate` Hz, at most 768,000.
     pub fn new(sample_rate: u32) -> Self {
         Self { sample_rate, mono: false, crop: None, max_sample_bytes: max_sample_bytes() }

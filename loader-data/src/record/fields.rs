@@ -34,6 +34,9 @@ pub struct FieldOptions {
 }
 
 impl FieldOptions {
+    /// Names of the keys, without `fields`.
+    pub(crate) const OTHER_KEYS: &[&str] = &["dtypes", "pad"];
+
     /// Returns the options that change nothing.
     pub fn new() -> Self {
         Self::default()

@@ -147,7 +147,7 @@ pub fn without_credentials(path_or_url: impl AsRef<Path>) -> String {
 ))]
 pub(crate) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected a path, or a list of paths")]
     enum Patterns {
         One(PathBuf),
         Many(Vec<PathBuf>),
