@@ -92,19 +92,25 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
         );
         return Err(Stop::InvalidArguments(message));
     }
-    // Paths are relative to the config, so that both can be moved together and used from any directory.
-    let folder = target.parent().unwrap_or(Path::new(""));
     match Config::load_as::<KindOnly>(target)?.dataset.kind {
         Kind::ImageFolder => {
-            let Config { mut dataset, loader, .. } = Config::load_as::<ImageSection>(target)?;
-            dataset.path = folder.join(&dataset.path);
-            Ok((DatasetSection::Images(dataset), loader))
+            let mut config = Config::load_as::<ImageSection>(target)?;
+            config.dataset.path = folder_of(&config, "path").join(&config.dataset.path);
+            Ok((DatasetSection::Images(config.dataset), config.loader))
         }
         #[cfg(feature = "formats")]
         Kind::Records => {
-            let Config { mut dataset, loader, .. } = Config::load_as::<loader_data::RecordConfig>(target)?;
-            dataset.relative_to(folder);
-            Ok((DatasetSection::Records(Box::new(dataset)), loader))
+            let config = Config::load_as::<loader_data::RecordConfig>(target)?;
+            let mut dataset = config.dataset.clone();
+            dataset.relative_to_each(|key| folder_of(&config, key).to_owned());
+            Ok((DatasetSection::Records(Box::new(dataset)), config.loader))
         }
     }
+}
+
+/// Returns the folder of the file that has `key` in `[dataset]`. Paths start there, so that data and files can be moved
+/// together and used from any directory.
+fn folder_of<'a, D>(config: &'a Config<D>, key: &str) -> &'a Path {
+    let location = config.location(&format!("dataset.{key}"));
+    location.and_then(|location| location.path.as_deref()?.parent()).unwrap_or(Path::new(""))
 }

@@ -50,7 +50,7 @@ impl CachedOptions {
             return Err(invalid("dataset", reason));
         };
         let mut options = self.dataset.clone();
-        options.paths_mut().into_iter().for_each(PathBuf::clear);
+        options.paths_mut().into_iter().for_each(|(_, path)| path.clear());
         let options = serde_json::to_vec(&options).map_err(|error| invalid("dataset", error.to_string()))?;
         let version = format!("{}, options {:016x}", self.version, xxh3_64(&options));
         let cached = records.cached(&self.folder, version.trim_start_matches(", "));
@@ -62,8 +62,9 @@ impl CachedOptions {
         self.dataset.files()
     }
 
-    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        std::iter::once(&mut self.folder).chain(self.dataset.paths_mut())
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
+        let inside = self.dataset.paths_mut().into_iter().map(|(key, path)| (format!("dataset.{key}"), path));
+        std::iter::once(("folder".to_owned(), &mut self.folder)).chain(inside)
     }
 
     /// Returns nothing: the dataset decodes its own images.

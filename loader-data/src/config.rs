@@ -62,9 +62,16 @@ macro_rules! formats {
 
             /// Makes relative paths start at `folder`, such as the folder of the config.
             pub fn relative_to(&mut self, folder: impl AsRef<Path>) {
-                for path in self.paths_mut() {
+                self.relative_to_each(|_| folder.as_ref().to_owned());
+            }
+
+            /// Makes each relative path start at the folder that `folder` returns for its key, such as `path`,
+            /// `files.image` or `dataset.path`. A config may have keys of several files, see
+            /// [`Config::location`](loader_core::config::Config::location).
+            pub fn relative_to_each(&mut self, folder: impl Fn(&str) -> PathBuf) {
+                for (key, path) in self.paths_mut() {
                     if let Location::Path(relative) = Location::new(&*path) {
-                        *path = folder.as_ref().join(relative);
+                        *path = folder(&key).join(relative);
                     }
                 }
             }
@@ -73,7 +80,7 @@ macro_rules! formats {
             /// printing.
             #[must_use]
             pub fn without_credentials(mut self) -> Self {
-                for path in self.paths_mut() {
+                for (_, path) in self.paths_mut() {
                     if let url @ Location::Url(_) = Location::new(&*path) {
                         *path = url.shown().into_owned().into();
                     }
@@ -81,7 +88,8 @@ macro_rules! formats {
                 self
             }
 
-            pub(crate) fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
+            /// Returns the paths with their keys.
+            pub(crate) fn paths_mut(&mut self) -> Vec<(String, &mut PathBuf)> {
                 match self {
                     $(Self::$map(options) => options.paths_mut().collect(),)*
                     $(Self::$stream(options) => options.paths_mut().collect(),)*

@@ -92,8 +92,10 @@ impl MixOptions {
         Ok(files.concat())
     }
 
-    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        self.parts.iter_mut().flat_map(|part| part.dataset.paths_mut())
+    /// Returns the paths of all parts, with the key of the parts.
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
+        let paths = self.parts.iter_mut().flat_map(|part| part.dataset.paths_mut());
+        paths.map(|(_, path)| ("parts".to_owned(), path))
     }
 
     /// Returns nothing: each dataset decodes its own fields.

@@ -213,8 +213,8 @@ macro_rules! format_options {
 
             #[cfg(feature = "formats")]
             #[allow(dead_code, reason = "lines of text are not records, and therefore not in `RecordConfig`")]
-            pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut std::path::PathBuf> {
-                self.source.path.iter_mut()
+            pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut std::path::PathBuf)> {
+                self.source.path.iter_mut().map(|path| ("path".to_owned(), path))
             }
 
             #[cfg(feature = "formats")]

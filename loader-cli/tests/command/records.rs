@@ -49,6 +49,17 @@ fn records_do_not_depend_on_the_number_of_workers() {
 }
 
 #[test]
+fn a_path_starts_at_the_folder_of_the_file_that_it_is_in() {
+    let folder = folder("json-lines", "");
+    let (base, child) = (folder.path().join("run.toml"), folder.path().join("more/run.toml"));
+    fs::create_dir(child.parent().unwrap()).unwrap();
+    for dataset in ["", "[dataset]\npath = \"../train.jsonl\"\n"] {
+        fs::write(&child, format!("extends = \"../run.toml\"\n{dataset}")).unwrap();
+        assert_eq!(digest(&child, &[]), digest(&base, &[]));
+    }
+}
+
+#[test]
 fn the_sample_digest_of_records_depends_on_neither_order_nor_batches() {
     let digest = |target: &Path, arguments: &[&str]| {
         let finished = run_json(target, arguments);

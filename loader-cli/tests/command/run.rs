@@ -185,6 +185,15 @@ fn settings_override_each_other_in_order() {
     let start = &finished.assert_status(0).named("start")[0];
     assert_eq!(start["workers"], json!([]));
     assert_eq!(start["config"]["loader"]["prefetch_factor"], Value::Null);
+
+    // A config that extends another one reads its images, from another folder too.
+    let more = folder.path().join("more/run.toml");
+    fs::create_dir(more.parent().unwrap()).unwrap();
+    fs::write(&more, "extends = \"../run.toml\"\nloader = { seed = 6, num_workers = 0 }\n").unwrap();
+    let finished = run(&["run", more.to_str().unwrap(), "--json"]);
+    let start = &finished.assert_status(0).named("start")[0];
+    assert_eq!((&start["samples"], &start["config"]["loader"]["seed"]), (&json!(9), &json!(6)));
+    assert_eq!(start["config"]["loader"]["batch_size"], 5);
 }
 
 // PyTorch: U25

@@ -1,6 +1,7 @@
-//! The content of a config file, with the lines of its keys.
+//! The content of a config file and of the files that it extends, with the lines of its keys.
 
 use std::{
+    collections::BTreeMap,
     fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -15,57 +16,143 @@ use super::{
     error::{ConfigError, Location, quoted},
     search::Step,
 };
+use crate::options::OptionInfo;
 
-/// A file with a config, or a text that was not read from a file.
-pub(super) struct File {
+/// Key that names the config to extend.
+pub(super) const EXTENDS: &str = "extends";
+
+/// A config, or a text that was not read from a file, and behind it the files that it extends.
+#[derive(Default)]
+pub(super) struct Files(Vec<File>);
+
+struct File {
     path: Option<PathBuf>,
-    text: String,
+    /// Offset of the file. The offsets of all files differ.
+    start: usize,
+    /// The content, behind `start` line breaks. So the spans of a parser are offsets.
+    padded: String,
 }
 
-impl File {
-    pub(super) fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-        Ok(Self { path: Some(path.to_owned()), text })
+impl Files {
+    pub(super) fn of_text(text: &str) -> Result<Self, ConfigError> {
+        let mut files = Self::default();
+        files.add(None, text);
+        files.add_extended()?;
+        Ok(files)
     }
 
-    pub(super) fn of_text(text: &str) -> Self {
-        Self { path: None, text: text.to_owned() }
+    pub(super) fn load(path: &Path) -> Result<Self, ConfigError> {
+        let mut files = Self::default();
+        files.read(path.to_owned())?;
+        files.add_extended()?;
+        Ok(files)
+    }
+
+    /// Adds the files that the last file extends, and those that these extend.
+    fn add_extended(&mut self) -> Result<(), ConfigError> {
+        while let Some(file) = self.0.last() {
+            let table = self.parse(file)?;
+            let Some(value) = table.get(EXTENDS) else { break };
+            let Some(extended) = value.get_ref().as_str() else {
+                let location = self.location(value.span().start);
+                let problem = format!("expected a path, found {}", value.get_ref().type_str());
+                let (key, section) = (EXTENDS.to_owned(), String::new());
+                return Err(ConfigError::WrongValue { location, key, section, problem });
+            };
+            let folder = file.path.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+            let path = folder.join(extended);
+            if self.0.iter().any(|other| other.path.as_deref().is_some_and(|other| is_same(other, &path))) {
+                return Err(ConfigError::ExtendsCycle { chain: self.chain(path) });
+            }
+            self.read(path)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, path: PathBuf) -> Result<(), ConfigError> {
+        let text = fs::read_to_string(&path).map_err(|source| {
+            let chain = self.chain(path.clone());
+            ConfigError::Unreadable { path: path.clone(), source, chain }
+        })?;
+        self.add(Some(path), &text);
+        Ok(())
+    }
+
+    fn add(&mut self, path: Option<PathBuf>, text: &str) {
+        let start = self.0.last().map_or(0, |file| file.padded.len() + 1);
+        self.0.push(File { path, start, padded: "\n".repeat(start) + text });
+    }
+
+    /// Returns the paths of all files, and `last`.
+    fn chain(&self, last: PathBuf) -> Vec<PathBuf> {
+        self.0.iter().filter_map(|file| file.path.clone()).chain([last]).collect()
+    }
+
+    fn parse<'a>(&self, file: &'a File) -> Result<DeTable<'a>, ConfigError> {
+        DeTable::parse(&file.padded).map(Spanned::into_inner).map_err(|error| {
+            let span = error.span().unwrap_or(0..0);
+            let location = self.location(span.start.max(file.start));
+            let mut problem = error.message().to_owned();
+            if problem == "duplicate key" {
+                problem += &format!(" {}", quoted(file.padded.get(span).unwrap_or_default()));
+            }
+            ConfigError::NotToml { location, problem }
+        })
     }
 
     /// Returns the line that contains the byte at `offset`.
     fn location(&self, offset: usize) -> Location {
-        let before = self.text.bytes().take(offset);
-        let line = 1 + before.filter(|&byte| byte == b'\n').count();
-        Location { path: self.path.clone(), line }
+        let file = self.0.iter().rfind(|file| file.start <= offset);
+        let before =
+            file.map_or(&[][..], |file| &file.padded.as_bytes()[file.start..offset.min(file.padded.len())]);
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Location { path: file.and_then(|file| file.path.clone()), line }
     }
 }
 
-/// A parsed config.
+fn is_same(path: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| fs::canonicalize(path).ok();
+    path == other || canonical(path).is_some_and(|path| canonical(other) == Some(path))
+}
+
+/// A parsed config, merged with the files that it extends.
 pub(super) struct Document<'a> {
-    /// The spans are offsets into the text of the file.
+    /// The spans are offsets into `files`.
     pub(super) table: DeTable<'a>,
-    file: &'a File,
+    files: &'a Files,
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn parse(file: &'a File) -> Result<Self, ConfigError> {
-        match DeTable::parse(&file.text) {
-            Ok(table) => Ok(Self { table: table.into_inner(), file }),
-            Err(error) => {
-                let span = error.span().unwrap_or(0..0);
-                let location = file.location(span.start);
-                let mut problem = error.message().to_owned();
-                if problem == "duplicate key" {
-                    problem += &format!(" {}", quoted(file.text.get(span).unwrap_or_default()));
-                }
-                Err(ConfigError::NotToml { location, problem })
-            }
+    pub(super) fn parse(files: &'a Files) -> Result<Self, ConfigError> {
+        let mut table = DeTable::new();
+        for file in &files.0 {
+            let mut extended = files.parse(file)?;
+            extended.remove(EXTENDS);
+            without_ignored(&mut extended, &table);
+            merge(&mut table, extended);
         }
+        Ok(Self { table, files })
     }
 
+    /// Returns the line that contains the byte at `offset`.
     pub(super) fn location(&self, offset: usize) -> Location {
-        self.file.location(offset)
+        self.files.location(offset)
+    }
+
+    /// Returns the line of each key outside of arrays, such as `loader.batch_size`.
+    pub(super) fn locations(&self) -> BTreeMap<String, Location> {
+        let mut locations = BTreeMap::new();
+        let mut tables = vec![(String::new(), &self.table)];
+        while let Some((prefix, table)) = tables.pop() {
+            for (key, value) in table {
+                let name = format!("{prefix}{}", key.get_ref());
+                if let Some(table) = value.get_ref().as_table() {
+                    tables.push((format!("{name}."), table));
+                }
+                locations.insert(name, self.location(key.span().start));
+            }
+        }
+        locations
     }
 
     /// Returns the line of the key or the item to which `path` leads.
@@ -89,5 +176,33 @@ fn step_into<'a>(
             Some((key.span(), value))
         }
         Step::Index(index) => value.get_ref().as_array()?.get(*index).map(|item| (item.span(), item)),
+    }
+}
+
+/// Adds the keys of `below` that `above` does not have, also in tables that both have.
+fn merge<'a>(above: &mut DeTable<'a>, below: DeTable<'a>) {
+    for (key, value) in below {
+        match above.get_mut::<str>(key.get_ref()) {
+            None => drop(above.insert(key, value)),
+            Some(upper) => {
+                if let (DeValue::Table(above), DeValue::Table(below)) = (upper.get_mut(), value.into_inner())
+                {
+                    merge(above, below);
+                }
+            }
+        }
+    }
+}
+
+/// If `above` switches workers off, removes the options from `below` that need workers, as
+/// [`LoaderOptions::over`](crate::LoaderOptions::over) does.
+fn without_ignored(below: &mut DeTable<'_>, above: &DeTable<'_>) {
+    let workers = above.get("loader").and_then(|loader| loader.get_ref().get("num_workers"));
+    let switches_off =
+        workers.and_then(|value| value.get_ref().as_integer()).is_some_and(|count| count.as_str() == "0");
+    if switches_off && let Some(DeValue::Table(loader)) = below.get_mut("loader").map(Spanned::get_mut) {
+        for option in OptionInfo::ALL.iter().filter(|option| option.needs_workers()) {
+            loader.remove(option.name());
+        }
     }
 }

@@ -7,12 +7,20 @@ use std::{fmt, io, path::PathBuf};
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot be read: {source}", path.display())]
+    #[error("{}: cannot be read: {source}{}", path.display(), extending(chain, "; "))]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
+        /// The configs that extend each other, up to this file; it is the only one if no other extends it.
+        chain: Vec<PathBuf>,
+    },
+    /// A config extends itself, maybe through others.
+    #[error("configs extend each other in a cycle: {}; remove one `extends`", extending(chain, ""))]
+    ExtendsCycle {
+        /// The configs. Each extends the next one, and the last one is also an earlier one.
+        chain: Vec<PathBuf>,
     },
     /// The text is not TOML.
     #[error("{location}: not TOML: {problem}")]
@@ -127,6 +135,17 @@ pub(super) fn hint(nearest: Option<&str>, known: &[String], quote: impl Fn(&str)
             let known: Vec<_> = known.iter().map(|name| quote(name)).collect();
             format!("; expected one of {}", known.join(", "))
         }
+    }
+}
+
+/// "; a.toml extends b.toml, which extends c.toml", if the chain has several files and `before` is "; ".
+fn extending(chain: &[PathBuf], before: &str) -> String {
+    let names: Vec<String> = chain.iter().map(|path| path.display().to_string()).collect();
+    match &names[..] {
+        [first, rest @ ..] if !rest.is_empty() => {
+            format!("{before}{first} extends {}", rest.join(", which extends "))
+        }
+        _ => String::new(),
     }
 }
 

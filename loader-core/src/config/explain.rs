@@ -3,7 +3,7 @@
 use toml::de::DeTable;
 
 use super::{
-    document::Document,
+    document::{Document, EXTENDS},
     error::{ConfigError, Location, UnknownKey, hint, quoted},
     nearest, option_names,
     search::{Search, Step, section_of},
@@ -106,15 +106,19 @@ impl Message {
     fn into_error(self, location: Location, path: &[Step], is_table: bool) -> ConfigError {
         let mut names = self.names.into_iter();
         let first = names.next().unwrap_or_default();
-        let known: Vec<String> = names.collect();
-        let likely = || nearest(&first, known.iter().map(String::as_str), MIN_SIMILARITY);
+        let mut known: Vec<String> = names.collect();
+        let is_unknown_outside = matches!(self.kind, Kind::UnknownField) && path.len() == 1;
+        if is_unknown_outside && !is_table {
+            known.push(EXTENDS.to_owned());
+        }
+        let likely = nearest(&first, known.iter().map(String::as_str), MIN_SIMILARITY);
         let problem = match self.kind {
             Kind::UnknownField => {
                 let section = section_of(&path[..path.len().saturating_sub(1)]);
-                let is_option = section.is_empty() && option_names().any(|name| name == first);
+                let is_option = is_unknown_outside && option_names().any(|name| name == first);
                 let nearest =
-                    if is_option { Some(format!("loader.{first}")) } else { likely().map(str::to_owned) };
-                let is_section = is_table && section.is_empty();
+                    if is_option { Some(format!("loader.{first}")) } else { likely.map(str::to_owned) };
+                let is_section = is_unknown_outside && is_table;
                 let unknown = UnknownKey { location, key: first, section, is_section, nearest, known };
                 return ConfigError::UnknownKey(Box::new(unknown));
             }
@@ -122,7 +126,7 @@ impl Message {
                 return ConfigError::MissingKey { location, key: first, section: section_of(path) };
             }
             Kind::UnknownVariant => {
-                format!("unknown value {}{}", quoted(&first), hint(likely(), &known, quoted))
+                format!("unknown value {}{}", quoted(&first), hint(likely, &known, quoted))
             }
             Kind::WrongType { found, expected } => format!("expected {expected}, found {found}"),
             Kind::Other(message) => message,

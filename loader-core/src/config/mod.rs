@@ -37,11 +37,11 @@ mod error;
 mod explain;
 mod search;
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use self::document::{Document, File};
+use self::document::{Document, Files};
 use crate::options::{LoaderOptions, OptionInfo};
 
 pub use error::{ConfigError, Location, UnknownKey};
@@ -50,13 +50,43 @@ pub use error::{ConfigError, Location, UnknownKey};
 ///
 /// If `D` denies unknown fields (`#[serde(deny_unknown_fields)]`), a misspelt key is an error that names the
 /// nearest known key, as in `[loader]`. A missing section is read as an empty one.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+///
+/// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some of them:
+/// tables are merged key by key, and other values are replaced. The path starts at the folder of the config, or at the
+/// current directory for a text. The other config may extend another one, too.
+#[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {
     /// The section `[dataset]`.
     pub dataset: D,
     /// The section `[loader]`.
     pub loader: LoaderOptions,
+    #[serde(skip)]
+    locations: BTreeMap<String, Location>,
+}
+
+/// Compares the sections, wherever their keys were set.
+impl<D: PartialEq> PartialEq for Config<D> {
+    fn eq(&self, other: &Self) -> bool {
+        self.dataset == other.dataset && self.loader == other.loader
+    }
+}
+
+impl<D> Config<D> {
+    /// Returns the file and the line of a key, such as `loader.batch_size`; `None` if the config does not have it.
+    ///
+    /// # Examples
+    /// ```
+    /// use loader_core::config::Config;
+    ///
+    /// let config = Config::from_toml("[loader]\nseed = 7\n")?;
+    /// assert_eq!(config.location("loader.seed").map(|location| location.line), Some(2));
+    /// assert_eq!(config.location("loader.shuffle"), None);
+    /// # Ok::<(), loader_core::config::ConfigError>(())
+    /// ```
+    pub fn location(&self, key: &str) -> Option<&Location> {
+        self.locations.get(key)
+    }
 }
 
 impl Config {
@@ -88,13 +118,14 @@ impl Config {
     /// # Errors
     /// The errors of [`from_toml`](Self::from_toml).
     pub fn from_toml_as<D: DeserializeOwned>(text: &str) -> Result<Config<D>, ConfigError> {
-        Config::read(&File::of_text(text))
+        Config::read(&Files::of_text(text)?)
     }
 
     /// Reads a config from the file at `path`, with the section `[dataset]` as a TOML table.
     ///
     /// # Errors
-    /// The errors of [`from_toml`](Self::from_toml), with the path, and [`ConfigError::Unreadable`].
+    /// The errors of [`from_toml`](Self::from_toml), with the path, [`ConfigError::Unreadable`] and
+    /// [`ConfigError::ExtendsCycle`].
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         Self::load_as(path)
     }
@@ -104,13 +135,13 @@ impl Config {
     /// # Errors
     /// The errors of [`load`](Self::load).
     pub fn load_as<D: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Config<D>, ConfigError> {
-        Config::read(&File::load(path.as_ref())?)
+        Config::read(&Files::load(path.as_ref())?)
     }
 }
 
 impl<D: DeserializeOwned> Config<D> {
-    fn read(file: &File) -> Result<Self, ConfigError> {
-        let document = &Document::parse(file)?;
+    fn read(files: &Files) -> Result<Self, ConfigError> {
+        let document = &Document::parse(files)?;
         let root = toml::Spanned::new(0..0, document.table.clone());
         let Sections { dataset, loader } = Sections::deserialize(toml::Deserializer::from(root))
             .map_err(|error| explain::explain(&error, document, read_again::<D>))?;
@@ -119,7 +150,7 @@ impl<D: DeserializeOwned> Config<D> {
             None => D::deserialize(toml::Table::new())
                 .map_err(|error| explain::explain_absent(&error, "dataset", document))?,
         };
-        Ok(Self { dataset, loader })
+        Ok(Self { dataset, loader, locations: document.locations() })
     }
 }
 
@@ -421,6 +452,88 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let expected = "line 3: unknown key `sed` in [loader]; did you mean `seed`?";
         assert_eq!(error, format!("{}, {expected}", path.display()));
+    }
+
+    /// Writes `files` into a new folder, and reads the first of them.
+    fn load(files: &[(&str, &str)]) -> (tempfile::TempDir, Result<Config, ConfigError>) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let config = Config::load(folder.path().join(files[0].0));
+        (folder, config)
+    }
+
+    #[test]
+    fn a_config_extends_others() {
+        let (folder, config) = load(&[
+            (
+                "runs/a.toml",
+                "extends = \"../b.toml\"\n[loader]\nseed = 1\n[dataset]\nstore.retries = 1\nnames = [3]\n",
+            ),
+            ("b.toml", "extends = \"more/c.toml\"\nloader.seed = 2\nloader.batch_size = 2\n"),
+            (
+                "more/c.toml",
+                "dataset = { path = \"c\", store = { retries = 3, region = \"x\" }, names = [1, 2] }\n\
+                 [loader]\nbatch_size = 3\nshuffle = true\n",
+            ),
+        ]);
+        let config = config.unwrap();
+        assert_eq!(config.loader, LoaderOptions::default().seed(1).batch_size(2).shuffle(true));
+        let dataset = "path = \"c\"\nnames = [3]\nstore = { retries = 1, region = \"x\" }\n";
+        assert_eq!(config.dataset, toml::from_str::<toml::Table>(dataset).unwrap());
+        for (key, file, line) in [
+            ("loader.seed", "runs/a.toml", 3),
+            ("loader.batch_size", "runs/../b.toml", 3),
+            ("loader.shuffle", "runs/../more/c.toml", 4),
+            ("dataset.store.retries", "runs/a.toml", 5),
+            ("dataset.store.region", "runs/../more/c.toml", 1),
+        ] {
+            let expected = Location { path: Some(folder.path().join(file)), line };
+            assert_eq!(config.location(key), Some(&expected), "{key}");
+        }
+        assert_eq!(config.location("extends"), None);
+    }
+
+    #[test]
+    fn a_config_without_workers_drops_the_options_of_workers_that_it_extends() {
+        let base = ("b.toml", "[loader]\nnum_workers = 4\ntimeout = 3\nseed = 1\n");
+        let (_folder, config) =
+            load(&[("a.toml", "extends = \"b.toml\"\n[loader]\nnum_workers = 0\n"), base]);
+        assert_eq!(config.unwrap().loader, LoaderOptions::default().num_workers(0).seed(1));
+    }
+
+    #[test]
+    fn an_error_names_the_file_that_a_config_extends() {
+        let extends = |name: &str| format!("\nextends = \"{name}\"\n");
+        let refusal = |files: &[(&str, &str)]| {
+            let (folder, config) = load(files);
+            let prefix = format!("{}/", folder.path().display());
+            config.unwrap_err().to_string().replace(&prefix, "")
+        };
+        let (to_b, to_c, to_a) = (extends("b.toml"), extends("c.toml"), extends("./a.toml"));
+        let wrong = refusal(&[("a.toml", &to_b), ("b.toml", "[loader]\n\nsed = 1\n")]);
+        assert_eq!(wrong, "b.toml, line 3: unknown key `sed` in [loader]; did you mean `seed`?");
+        let syntax = refusal(&[("a.toml", &to_b), ("b.toml", "[loader]\nseed = 1\nseed = 2\n")]);
+        assert_eq!(syntax, "b.toml, line 3: not TOML: duplicate key `seed`");
+        let missing = refusal(&[("a.toml", &to_b), ("b.toml", &to_c)]);
+        assert_eq!(
+            missing,
+            "c.toml: cannot be read: No such file or directory (os error 2); a.toml extends b.toml, which extends c.toml"
+        );
+        let cycle = refusal(&[("a.toml", &to_b), ("b.toml", &to_a)]);
+        assert_eq!(
+            cycle,
+            "configs extend each other in a cycle: a.toml extends b.toml, which extends ./a.toml; remove one `extends`"
+        );
+        let itself = refusal(&[("a.toml", &extends("a.toml"))]);
+        assert!(itself.contains("a cycle: a.toml extends a.toml;"), "{itself}");
+        let list = refusal(&[("a.toml", "\nextends = [\"b.toml\"]\n")]);
+        assert_eq!(list, "a.toml, line 2: `extends`: expected a path, found array");
+        let misspelt = refusal(&[("a.toml", "extend = \"b.toml\"\n")]);
+        assert_eq!(misspelt, "a.toml, line 1: unknown key `extend`; did you mean `extends`?");
     }
 
     #[test]

@@ -137,8 +137,11 @@ impl ArraysOptions {
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        self.source.path.iter_mut().chain(self.files.values_mut().flat_map(|Patterns(paths)| paths))
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
+        let of_fields = self.files.iter_mut().flat_map(|(name, Patterns(paths))| {
+            paths.iter_mut().map(move |path| (format!("files.{name}"), path))
+        });
+        self.source.path.iter_mut().map(|path| ("path".to_owned(), path)).chain(of_fields)
     }
 }
 

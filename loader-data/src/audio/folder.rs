@@ -156,8 +156,8 @@ impl AudioFolderOptions {
     }
 
     #[cfg(feature = "formats")]
-    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
-        std::iter::once(&mut self.path)
+    pub(crate) fn paths_mut(&mut self) -> impl Iterator<Item = (String, &mut PathBuf)> {
+        std::iter::once(("path".to_owned(), &mut self.path))
     }
 
     /// Returns false: without the folder, files have no class.
