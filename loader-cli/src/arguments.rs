@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Plan(Box<PlanArguments>),
     /// Read a dataset once and print its fields, types, shapes, lengths, classes and bad files
     Inspect(Box<InspectArguments>),
+    /// Print the settings of a run and where each value comes from, or the JSON Schema of configs
+    Config(Box<ConfigArguments>),
     /// Make the stored indexes of JSON lines, lines of text and tar archives, or check them
     Index(IndexArguments),
     /// Pack a folder of files into tar archives in WebDataset's layout, or check such archives
@@ -49,27 +51,8 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub(crate) samples: Option<usize>,
 
-    /// Transform of the images [default: train]
-    #[arg(long)]
-    pub(crate) transform: Option<TransformName>,
-
-    /// Width and height of the transformed images, in pixels [default: 224]
-    #[arg(long, value_name = "PIXELS")]
-    pub(crate) size: Option<u32>,
-
-    /// Type of the pixels [default: f32]
-    #[arg(long)]
-    pub(crate) pixels: Option<Pixels>,
-
-    /// Turn images upright, as the orientation in their EXIF data says [default: false]
-    #[arg(
-        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
-    )]
-    pub(crate) exif_orientation: Option<bool>,
-
-    /// Maximum size of an image file in bytes [default: 268435456]
-    #[arg(long, value_name = "BYTES")]
-    pub(crate) max_file_bytes: Option<u64>,
+    #[command(flatten)]
+    pub(crate) images: ImageArguments,
 
     /// Write the state of the run to this file when the run ends, also after Ctrl-C or SIGTERM
     #[arg(long, value_name = "FILE")]
@@ -94,6 +77,50 @@ pub(crate) struct RunArguments {
     /// Print an event for each batch; needs --json
     #[arg(long, requires = "json")]
     pub(crate) batches: bool,
+}
+
+/// The keys of an image folder on the command line.
+#[derive(Debug, Args)]
+pub(crate) struct ImageArguments {
+    /// Transform of the images [default: train]
+    #[arg(long)]
+    transform: Option<TransformName>,
+
+    /// Width and height of the transformed images, in pixels [default: 224]
+    #[arg(long, value_name = "PIXELS")]
+    size: Option<u32>,
+
+    /// Type of the pixels [default: f32]
+    #[arg(long)]
+    pixels: Option<Pixels>,
+
+    /// Turn images upright, as the orientation in their EXIF data says [default: false]
+    #[arg(
+        long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    exif_orientation: Option<bool>,
+
+    /// Maximum size of an image file in bytes [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    max_file_bytes: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    /// Print every setting that `loader run` would have with this config (or folder, or data files) and with the
+    /// options below, as a config, and where each value comes from
+    #[arg(long, value_name = "CONFIG", required_unless_present = "schema", conflicts_with = "schema")]
+    pub(crate) print: Option<PathBuf>,
+
+    /// Print the JSON Schema of configs, for editors
+    #[arg(long)]
+    pub(crate) schema: bool,
+
+    #[command(flatten)]
+    pub(crate) loader: LoaderArguments<false>,
+
+    #[command(flatten)]
+    pub(crate) images: ImageArguments,
 }
 
 #[derive(Debug, Args)]
@@ -201,7 +228,7 @@ impl Arguments {
     pub(crate) fn json(&self) -> bool {
         match &self.command {
             Command::Run(arguments) => arguments.json,
-            Command::Plan(_) | Command::Pack(_) => false,
+            Command::Plan(_) | Command::Config(_) | Command::Pack(_) => false,
             Command::Inspect(arguments) => arguments.json,
             Command::Index(arguments) => arguments.json,
         }
@@ -212,10 +239,25 @@ impl RunArguments {
     pub(crate) fn progress_interval(&self) -> Duration {
         self.progress_every
     }
+}
 
-    /// Puts the options about images into `dataset`.
+impl ImageArguments {
+    /// Returns the names of the keys that are set.
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        let &Self { transform, size, pixels, exif_orientation, max_file_bytes } = self;
+        let keys = [
+            ("transform", transform.is_some()),
+            ("size", size.is_some()),
+            ("pixels", pixels.is_some()),
+            ("exif_orientation", exif_orientation.is_some()),
+            ("max_file_bytes", max_file_bytes.is_some()),
+        ];
+        keys.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+    }
+
+    /// Puts the options into `dataset`.
     pub(crate) fn apply_to(&self, dataset: &mut DatasetSection) -> Result<(), Stop> {
-        let &Self { transform, size, pixels, exif_orientation, max_file_bytes, .. } = self;
+        let &Self { transform, size, pixels, exif_orientation, max_file_bytes } = self;
         match dataset {
             DatasetSection::Images(images) => {
                 images.transform = transform.or(images.transform);
@@ -226,12 +268,7 @@ impl RunArguments {
             }
             #[cfg(feature = "formats")]
             DatasetSection::Records(config) => {
-                let has_options = transform.is_some()
-                    || size.is_some()
-                    || pixels.is_some()
-                    || exif_orientation.is_some()
-                    || max_file_bytes.is_some();
-                if has_options {
+                if !self.names().is_empty() {
                     let message = format!(
                         "--transform, --size, --pixels, --exif-orientation and --max-file-bytes are for image \
                          folders, and the dataset is of kind `{}`; leave them out",
@@ -264,6 +301,7 @@ fn called() -> &'static str {
         Some(command) if command == "run" => "loader run",
         Some(command) if command == "plan" => "loader plan",
         Some(command) if command == "inspect" => "loader inspect",
+        Some(command) if command == "config" => "loader config",
         Some(command) if command == "index" => "loader index",
         Some(command) if command == "pack" => "loader pack",
         _ => "loader",

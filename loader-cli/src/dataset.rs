@@ -49,8 +49,10 @@ impl<'de> Deserialize<'de> for Kind {
 }
 
 /// Names of all kinds.
+#[cfg(not(feature = "formats"))]
+pub(crate) const KINDS: [&str; 1] = [IMAGE_FOLDER];
 #[cfg(feature = "formats")]
-const KINDS: [&str; loader_data::RecordConfig::KINDS.len() + 1] = {
+pub(crate) const KINDS: [&str; loader_data::RecordConfig::KINDS.len() + 1] = {
     let mut kinds = [IMAGE_FOLDER; loader_data::RecordConfig::KINDS.len() + 1];
     let mut number = 1;
     while number < kinds.len() {

@@ -85,7 +85,7 @@ impl Format {
                 );
                 Err(Stop::InvalidArguments(message))
             };
-            match settings::read(target, &LoaderArguments::default())?.0.resolved()? {
+            match settings::read(target, &LoaderArguments::default())?.dataset.resolved()? {
                 ResolvedDataset::Images(_) => return no_index("image-folder"),
                 ResolvedDataset::Records(config) => match *config {
                     RecordConfig::Csv(options) | RecordConfig::CsvStream(options) => Self::Csv(options),

@@ -1,5 +1,5 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches;
-//! `loader inspect` prints what is in a dataset; `loader index` makes the stored indexes of data files;
+//! `loader inspect` prints what is in a dataset; `loader config` prints the settings of a run; `loader index` makes the stored indexes of data files;
 //! `loader pack` packs files into archives.
 //!
 //! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data files of
@@ -7,6 +7,7 @@
 //! reads and writes the state of a run, and `stop` determines the exit status.
 
 mod arguments;
+mod config;
 mod dataset;
 mod events;
 #[cfg(feature = "formats")]
@@ -22,6 +23,7 @@ mod plan;
 mod progress;
 mod reporter;
 mod run;
+mod schema;
 mod settings;
 mod state_file;
 mod stop;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Interrupt::watch().map_err(Stop::NoSignals).and_then(|interrupt| match &arguments.command {
             Command::Run(arguments) => run::run(arguments, &mut reporter, interrupt),
             Command::Plan(arguments) => plan::plan(arguments, &reporter, interrupt).map(|()| 0),
+            Command::Config(arguments) => config::config(arguments).map(|()| 0),
             Command::Inspect(arguments) => inspect::inspect(arguments, &mut reporter, interrupt),
             #[cfg(feature = "formats")]
             Command::Index(arguments) => index::index(arguments, &reporter),

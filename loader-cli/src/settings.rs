@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use loader_core::{LaunchedRank, LauncherMode, LoaderOptions, RankError, config::Config};
+use loader_core::{
+    LaunchedRank, LauncherMode, LoaderOptions, RankError,
+    config::{Config, LayeredOptions},
+};
 use serde::Serialize;
 
 #[cfg(feature = "formats")]
@@ -26,9 +29,9 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(arguments: &RunArguments) -> Result<Self, Stop> {
-        let (mut dataset, loader) = read(&arguments.target, &arguments.loader)?;
-        let (mut loader, launched) = with_rank(loader)?;
-        arguments.apply_to(&mut dataset)?;
+        let Target { mut dataset, options, .. } = read(&arguments.target, &arguments.loader)?;
+        let (mut loader, launched) = with_rank(options.options().clone())?;
+        arguments.images.apply_to(&mut dataset)?;
         if arguments.samples.is_some() {
             // `--samples` draws samples in random order, so `shuffle` has no effect.
             loader.shuffle = None;
@@ -57,28 +60,36 @@ pub(crate) fn with_rank(
     options.with_launched_rank()
 }
 
-/// Returns the dataset that `target` names, and the options of the loader in order of precedence.
-pub(crate) fn read(
-    target: &Path,
-    arguments: &LoaderArguments<false>,
-) -> Result<(DatasetSection, LoaderOptions), Stop> {
-    let (dataset, loader) = read_target(target)?;
-    Ok((dataset, arguments.options.clone().over(LoaderOptions::from_env()?).over(loader)))
+/// What a target names.
+pub(crate) struct Target {
+    pub(crate) dataset: DatasetSection,
+    /// The options of the loader in order of precedence.
+    pub(crate) options: LayeredOptions,
+    /// The config, if the target is one.
+    pub(crate) config: Option<Config<KindOnly>>,
+}
+
+/// Returns the dataset that `target` names, and the options of the loader.
+pub(crate) fn read(target: &Path, arguments: &LoaderArguments<false>) -> Result<Target, Stop> {
+    let (dataset, config) = read_target(target)?;
+    let of_config = config.as_ref().map(LayeredOptions::new).unwrap_or_default();
+    let options = of_config.under_env()?.under_command_line(arguments.options.clone());
+    Ok(Target { dataset, options, config })
 }
 
 /// Reads the config at `target`. If `target` is a folder, returns settings for the data files in it, or
 /// otherwise for the images in it; if it is the name of other data files, or a pattern for such names,
 /// settings for them.
-fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
+fn read_target(target: &Path) -> Result<(DatasetSection, Option<Config<KindOnly>>), Stop> {
     let is_config = target.extension().is_some_and(|extension| extension == "toml");
     #[cfg(feature = "formats")]
     if !is_config && let Some(records) = layout::of_target(target)? {
-        return Ok((DatasetSection::Records(Box::new(records)), LoaderOptions::default()));
+        return Ok((DatasetSection::Records(Box::new(records)), None));
     }
     if target.is_dir() || (!is_config && !target.exists()) {
         // If the folder is missing, opening the dataset returns the error.
         let images = ImageSection::new(target.to_owned());
-        return Ok((DatasetSection::Images(images), LoaderOptions::default()));
+        return Ok((DatasetSection::Images(images), None));
     }
     if !is_config {
         let message = format!(
@@ -92,25 +103,26 @@ fn read_target(target: &Path) -> Result<(DatasetSection, LoaderOptions), Stop> {
         );
         return Err(Stop::InvalidArguments(message));
     }
-    match Config::load_as::<KindOnly>(target)?.dataset.kind {
+    let config = Config::load_as::<KindOnly>(target)?;
+    let dataset = match config.dataset.kind {
         Kind::ImageFolder => {
-            let mut config = Config::load_as::<ImageSection>(target)?;
-            config.dataset.path = folder_of(&config, "path").join(&config.dataset.path);
-            Ok((DatasetSection::Images(config.dataset), config.loader))
+            let mut images = Config::load_as::<ImageSection>(target)?.dataset;
+            images.path = folder_of(&config, "path").join(&images.path);
+            DatasetSection::Images(images)
         }
         #[cfg(feature = "formats")]
         Kind::Records => {
-            let config = Config::load_as::<loader_data::RecordConfig>(target)?;
-            let mut dataset = config.dataset.clone();
-            dataset.relative_to_each(|key| folder_of(&config, key).to_owned());
-            Ok((DatasetSection::Records(Box::new(dataset)), config.loader))
+            let mut records = Config::load_as::<loader_data::RecordConfig>(target)?.dataset;
+            records.relative_to_each(|key| folder_of(&config, key).to_owned());
+            DatasetSection::Records(Box::new(records))
         }
-    }
+    };
+    Ok((dataset, Some(config)))
 }
 
 /// Returns the folder of the file that has `key` in `[dataset]`. Paths start there, so that data and files can be moved
 /// together and used from any directory.
-fn folder_of<'a, D>(config: &'a Config<D>, key: &str) -> &'a Path {
+fn folder_of<'a>(config: &'a Config<KindOnly>, key: &str) -> &'a Path {
     let location = config.location(&format!("dataset.{key}"));
     location.and_then(|location| location.path.as_deref()?.parent()).unwrap_or(Path::new(""))
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     arguments::InspectArguments,
     dataset::{ResolvedDataset, ResolvedImages},
-    settings,
+    settings::{self, Target},
     stop::Stop,
 };
 
@@ -43,7 +43,8 @@ enum Opened {
 impl Source {
     /// Opens the dataset, and returns the options of its loader.
     pub(super) fn open(arguments: &InspectArguments) -> Result<(Self, LoaderOptions), Stop> {
-        let (dataset, mut options) = settings::read(&arguments.target, &arguments.loader)?;
+        let Target { dataset, options, .. } = settings::read(&arguments.target, &arguments.loader)?;
+        let mut options = options.options().clone();
         // All of the dataset is inspected, unless the options select a share.
         options.launcher.get_or_insert(LauncherMode::Off);
         let source = match dataset.resolved()? {

@@ -1,5 +1,6 @@
 //! Tests of the `loader` command as a process.
 
+mod config;
 mod failures;
 mod inspect;
 mod interrupt;

@@ -35,6 +35,7 @@ mod documentation;
 mod environment;
 mod error;
 mod explain;
+mod layers;
 mod search;
 
 use std::{collections::BTreeMap, path::Path};
@@ -45,6 +46,7 @@ use self::document::{Document, Files};
 use crate::options::{LoaderOptions, OptionInfo};
 
 pub use error::{ConfigError, Location, UnknownKey};
+pub use layers::{LayeredOptions, Origin};
 
 /// The content of a config file. `D` is the type of the section `[dataset]`; by default a TOML table.
 ///
@@ -300,37 +302,37 @@ mod tests {
         );
     }
 
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(tag = "kind", rename_all = "kebab-case")]
+    enum Tagged {
+        Lines(Lines),
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Lines {
+        path: PathBuf,
+        #[serde(default)]
+        cache: Option<Cache>,
+        #[serde(default)]
+        more: Vec<Cache>,
+        #[serde(default)]
+        count: u32,
+    }
+
+    #[derive(Debug, Default, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Cache {
+        folder: PathBuf,
+        #[serde(default)]
+        max_files: u8,
+    }
+
     #[test]
     fn an_error_in_a_tagged_enum_has_its_line() {
-        #[derive(Debug, Serialize, Deserialize)]
-        #[serde(tag = "kind", rename_all = "kebab-case")]
-        enum Dataset {
-            Lines(Lines),
-        }
-
-        #[derive(Debug, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Lines {
-            path: PathBuf,
-            #[serde(default)]
-            cache: Option<Cache>,
-            #[serde(default)]
-            more: Vec<Cache>,
-            #[serde(default)]
-            count: u32,
-        }
-
-        #[derive(Debug, Default, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Cache {
-            folder: PathBuf,
-            #[serde(default)]
-            max_files: u8,
-        }
-
         let message = |keys: &str| {
             let text = format!("[dataset]\nkind = \"lines\"\n{keys}");
-            Config::from_toml_as::<Dataset>(&text).unwrap_err().to_string()
+            Config::from_toml_as::<Tagged>(&text).unwrap_err().to_string()
         };
         let unknown = message("path = \"a\"\npth = 1\n");
         assert_eq!(unknown, "line 4: unknown key `pth` in [dataset]; did you mean `path`?");
@@ -364,7 +366,7 @@ mod tests {
             assert_eq!(message(keys), expected);
         }
         let text = "[dataset]\nkind = \"line\"\npath = \"lines\"\n";
-        let kind = Config::from_toml_as::<Dataset>(text).unwrap_err().to_string();
+        let kind = Config::from_toml_as::<Tagged>(text).unwrap_err().to_string();
         assert_eq!(kind, "line 2: `kind` in [dataset]: unknown value `line`; did you mean `lines`?");
     }
 
@@ -565,6 +567,23 @@ mod tests {
         assert_eq!(
             layered,
             options("batch_size = 1\nseed = 2\nnum_workers = 3\ntimeout = 1\nprefetch_factor = 3")
+        );
+
+        // The origins follow the layers.
+        let config = Config::from_toml("[loader]\nnum_workers = 1\ntimeout = 1\nbatch_size = 1\n").unwrap();
+        let origins = |upper: LoaderOptions| {
+            let layered = LayeredOptions::new(&config).under_command_line(upper);
+            let origin = |option: &OptionInfo| Some((option.name(), layered.origin(option)?.to_string()));
+            OptionInfo::ALL.iter().filter_map(origin).collect::<Vec<_>>()
+        };
+        let line = |line| format!("line {line}");
+        assert_eq!(
+            origins(LoaderOptions::default().batch_size(2)),
+            [("batch_size", "command line".to_owned()), ("num_workers", line(2)), ("timeout", line(3))]
+        );
+        assert_eq!(
+            origins(LoaderOptions::default().num_workers(0)),
+            [("batch_size", line(4)), ("num_workers", "command line".to_owned())]
         );
 
         // A layer that switches workers off drops the options of lower layers that need workers.

@@ -86,6 +86,11 @@ impl OptionInfo {
         }
     }
 
+    /// True if the default is a value; false if it depends on the machine or on other options, or if there is none.
+    pub fn has_default_value(&self) -> bool {
+        (self.get)(&LoaderOptions::DEFAULTS).is_some()
+    }
+
     /// True if `build()` returns an error when the option is set and the loader has no workers.
     pub fn needs_workers(&self) -> bool {
         self.without_workers == WithoutWorkers::Invalid

@@ -1,0 +1,71 @@
+//! The JSON Schema of configs, made from the list of options.
+
+use loader_core::{LoaderOptions, OptionInfo, OptionKind};
+use serde_json::{Map, Value, json};
+
+use crate::dataset::KINDS;
+
+/// Returns the schema. Keys of `[dataset]` but `kind` may have any value, because they depend on the kind.
+pub(crate) fn schema() -> Value {
+    // The defaults are of types that JSON has.
+    let defaults = serde_json::to_value(LoaderOptions::DEFAULTS).unwrap_or_default();
+    let options: Map<String, Value> = OptionInfo::ALL
+        .iter()
+        .map(|option| (option.name().to_owned(), schema_of(option, defaults.get(option.name()))))
+        .collect();
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Config of the `loader` command",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "extends": {
+                "description": "Path of a config whose keys are used where this one does not have them, \
+                                from the folder of this config",
+                "type": "string",
+            },
+            "dataset": {
+                "type": "object",
+                "properties": { "kind": { "description": "Format of the data", "enum": KINDS } },
+            },
+            "loader": { "type": "object", "additionalProperties": false, "properties": options },
+        },
+    })
+}
+
+fn schema_of(option: &OptionInfo, default: Option<&Value>) -> Value {
+    let kind = option.kind();
+    let mut schema = match kind {
+        OptionKind::Switch => json!({ "type": "boolean" }),
+        OptionKind::Number => json!({ "type": "integer", "minimum": 0 }),
+        OptionKind::Bytes => number_or("integer", &with_unit(kind)),
+        OptionKind::Seconds => number_or("number", &with_unit(kind)),
+        OptionKind::NumWorkers => number_or("integer", &json!({ "enum": ["auto"] })),
+        OptionKind::Choice(names) => json!({ "enum": names }),
+        // Any value.
+        _ => json!({}),
+    };
+    let mut description = option.help().to_owned();
+    if !option.bounds().is_empty() {
+        description += &format!(". Bounds: {}", option.bounds());
+    }
+    if option.needs_workers() {
+        description += ". Needs workers";
+    }
+    match (default, option.default_text()) {
+        (Some(default), _) => schema["default"] = default.clone(),
+        (None, Some(words)) => description += &format!(". Default: {words}"),
+        (None, None) => {}
+    }
+    schema["description"] = description.into();
+    schema
+}
+
+fn number_or(number: &str, other: &Value) -> Value {
+    json!({ "anyOf": [{ "type": number, "minimum": 0 }, other] })
+}
+
+/// Returns the schema of texts such as "2 GiB".
+fn with_unit(kind: OptionKind) -> Value {
+    json!({ "type": "string", "pattern": format!("^[0-9]+([.][0-9]+)? *({})$", kind.units().join("|")) })
+}
