@@ -107,22 +107,15 @@ fn read_target(target: &Path) -> Result<(DatasetSection, Option<Config<KindOnly>
     let dataset = match config.dataset.kind {
         Kind::ImageFolder => {
             let mut images = Config::load_as::<ImageSection>(target)?.dataset;
-            images.path = folder_of(&config, "path").join(&images.path);
+            images.path = config.folder_of("dataset.path").join(&images.path);
             DatasetSection::Images(images)
         }
         #[cfg(feature = "formats")]
         Kind::Records => {
             let mut records = Config::load_as::<loader_data::RecordConfig>(target)?.dataset;
-            records.relative_to_each(|key| folder_of(&config, key).to_owned());
+            records.relative_to_each(|key| config.folder_of(&format!("dataset.{key}")).to_owned());
             DatasetSection::Records(Box::new(records))
         }
     };
     Ok((dataset, Some(config)))
-}
-
-/// Returns the folder of the file that has `key` in `[dataset]`. Paths start there, so that data and files can be moved
-/// together and used from any directory.
-fn folder_of<'a>(config: &'a Config<KindOnly>, key: &str) -> &'a Path {
-    let location = config.location(&format!("dataset.{key}"));
-    location.and_then(|location| location.path.as_deref()?.parent()).unwrap_or(Path::new(""))
 }

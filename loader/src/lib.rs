@@ -75,8 +75,8 @@
 //! # Features
 //! All features are off by default.
 //!
-//! - `config`: `Config` in the module `config` and `LoaderOptions::from_env` read the loader's options from
-//!   TOML files and environment variables.
+//! - `config`: `Config` in the module `config`, `Builder::config` and `LoaderOptions::from_env` read the loader's
+//!   options from TOML files and environment variables.
 //! - `cuda`: [`pin_memory`](Builder::pin_memory) page-locks batches; without the feature it does nothing.
 //!   Building needs no part of CUDA. The program loads NVIDIA's driver at run time, and runs without it too.
 //! - `data`: the module `data` has datasets over real files, such as folders of images. The image codecs take
@@ -96,6 +96,34 @@
 // The glob below exports this module too. Because it is also named here, the compiler can tell a program that
 // lacks the feature which feature it needs.
 #[cfg(feature = "config")]
+/// # Examples
+/// A program that reads its data and its options from a file, as the `loader` command does:
+/// ```
+/// use loader::{config::Config, prelude::*};
+/// use serde::Deserialize;
+///
+/// /// The section `[dataset]`.
+/// #[derive(Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Section {
+///     path: std::path::PathBuf,
+/// }
+///
+/// # let folder = std::env::temp_dir().join(format!("loader-config-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let file = folder.join("run.toml");
+/// # std::fs::write(folder.join("bytes"), [7; 100])?;
+/// # std::fs::write(&file, "[dataset]\npath = \"bytes\"\n[loader]\nbatch_size = 32\nmemory_limit = \"1 GiB\"\n")?;
+/// let config = Config::load_as::<Section>(file)?; // "run.toml"
+/// let path = config.folder_of("dataset.path").join(&config.dataset.path);
+/// let bytes = std::fs::read(path)?;
+/// let rows = bytes.len();
+/// let dataset = TensorDataset::new(Tensor::from_vec(bytes, [rows])?)?;
+/// let loader = DataLoader::builder(dataset).config(&config)?.build()?; // environment variables override the file
+/// assert_eq!(loader.len(), Some(4));
+/// # std::fs::remove_dir_all(folder)?;
+/// # anyhow::Ok(())
+/// ```
 #[doc(inline)]
 pub use loader_core::config;
 #[doc(inline)]

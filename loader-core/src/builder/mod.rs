@@ -14,6 +14,8 @@ use std::{fmt, time::Duration};
 
 use loader_ipc::function::Function;
 
+#[cfg(feature = "config")]
+use crate::config::{Config, ConfigError};
 use crate::{
     collate::{Batch, CollateWith, ContentHash, DefaultCollate, HashWith},
     context::WorkerInfo,
@@ -460,6 +462,27 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     pub fn options(mut self, options: LoaderOptions) -> Self {
         self.settings.options = options.over(self.settings.options);
         self
+    }
+
+    /// Sets the options of the section `[loader]` of `config`, with the [environment
+    /// variables](LoaderOptions::from_env) over them. Methods that are called later override both. Needs the feature
+    /// `config`.
+    ///
+    /// # Errors
+    /// The errors of [`LoaderOptions::from_env`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use loader_core::{config::Config, prelude::*};
+    ///
+    /// let config = Config::load("run.toml")?;
+    /// let numbers = TensorDataset::new(Tensor::from_slice(&[10i64, 20, 30, 40], [4])?)?;
+    /// let loader = DataLoader::builder(numbers).config(&config)?.build()?;
+    /// # anyhow::Ok(())
+    /// ```
+    #[cfg(feature = "config")]
+    pub fn config<D>(self, config: &Config<D>) -> Result<Self, ConfigError> {
+        Ok(self.options(LoaderOptions::from_env()?.over(config.loader.clone())))
     }
 
     /// Sets the program that workers run: a path, or a [`WorkerProgram`] with arguments. By default, workers

@@ -1,11 +1,12 @@
 //! Reads the loader's options from TOML files and environment variables.
 //!
 //! A file has two sections: `[loader]`, which is read into [`LoaderOptions`], and `[dataset]`, which is read
-//! into a type of the program's. This module and [`LoaderOptions::from_env`] need the feature `config`. [`LoaderOptions::over`] layers options from several sources: the command
-//! line over environment variables over the file over the defaults.
+//! into a type of the program's. [`Builder::config`](crate::Builder::config) builds a loader with the options of the
+//! file, and with the environment variables over them. This module and [`LoaderOptions::from_env`] need the feature
+//! `config`. [`LoaderOptions::over`] layers options from other sources, such as a command line.
 //!
 //! ```
-//! use loader_core::{LoaderOptions, config::Config};
+//! use loader_core::config::Config;
 //! use serde::Deserialize;
 //!
 //! #[derive(Deserialize)]
@@ -22,10 +23,9 @@
 //!     num_workers = "auto"
 //! "#;
 //! let config = Config::from_toml_as::<Photos>(text)?; // or `Config::load_as::<Photos>("run.toml")?`
-//! let options = LoaderOptions::from_env()?.over(config.loader);
 //! assert_eq!(config.dataset.path.to_str(), Some("photos"));
-//! assert_eq!(options.batch_size, Some(64));
-//! // DataLoader::builder(dataset).options(options).build()?
+//! assert_eq!(config.loader.batch_size, Some(64));
+//! // DataLoader::builder(dataset).config(&config)?.build()?
 //! # Ok::<(), loader_core::config::ConfigError>(())
 //! ```
 
@@ -88,6 +88,14 @@ impl<D> Config<D> {
     /// ```
     pub fn location(&self, key: &str) -> Option<&Location> {
         self.locations.get(key)
+    }
+
+    /// Returns the folder of the file that has `key`, such as `dataset.path`. A relative path should start there, so
+    /// that files and data can be moved together, as it does for the `loader` command. Returns an empty path, which
+    /// stands for the current directory, if the config does not have the key, or was not read from a file.
+    pub fn folder_of(&self, key: &str) -> &Path {
+        let path = self.location(key).and_then(|location| location.path.as_deref()?.parent());
+        path.unwrap_or(Path::new(""))
     }
 }
 
@@ -493,8 +501,9 @@ mod tests {
             ("dataset.store.retries", "runs/a.toml", 5),
             ("dataset.store.region", "runs/../more/c.toml", 1),
         ] {
-            let expected = Location { path: Some(folder.path().join(file)), line };
-            assert_eq!(config.location(key), Some(&expected), "{key}");
+            let path = folder.path().join(file);
+            assert_eq!(config.folder_of(key), path.parent().unwrap(), "{key}");
+            assert_eq!(config.location(key), Some(&Location { path: Some(path), line }), "{key}");
         }
         assert_eq!(config.location("extends"), None);
     }
