@@ -459,9 +459,16 @@ mod tests {
                 assert!(known.contains(&key.as_str()), "{kind}: {key} is not in {known:?}");
             }
         }
-        let part = r#"{"kind": "mix", "parts": [{"kind": "csv", "weigth": 2.0}]}"#;
-        let message = serde_json::from_str::<RecordConfig>(part).unwrap_err().to_string();
-        assert!(message.ends_with("`pad`, `weight`, `shuffle`"), "{message}");
+        for (part, last_keys) in [
+            (r#""kind": "csv", "weigth": 2.0"#, "`pad`, `weight`, `shuffle`"),
+            (r#""kind": "mix", "parts": [], "weigth": 2.0"#, "`num_samples`, `weight`, `shuffle`"),
+            (r#""kind": "cached", "weigth": 2.0"#, "`dataset`, `weight`, `shuffle`"),
+            (r#""kind": "csv", "store": {"max_retry": 3}"#, "`max_retries`, `cache`"),
+        ] {
+            let mix = format!(r#"{{"kind": "mix", "parts": [{{{part}}}]}}"#);
+            let message = serde_json::from_str::<RecordConfig>(&mix).unwrap_err().to_string();
+            assert!(message.ends_with(last_keys), "{message}");
+        }
     }
 
     #[test]

@@ -55,12 +55,14 @@ struct PartOptions {
     dataset: RecordConfig,
 }
 
-/// Adds the keys of a part to those that an error lists.
+/// Adds the keys of a part to those that an error lists, unless they are the keys of a table in the part.
 fn dataset_of_part<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<RecordConfig, D::Error> {
+    // The first keys of a format, of `cached` and of `mix`.
+    let keys_of_kinds = ["one of `path`, `store`", "one of `folder`, `version`", "one of `parts`, `rule`"];
     RecordConfig::deserialize(deserializer).map_err(|error| match error.to_string().trim_end() {
-        unknown if unknown.starts_with("unknown field `") => {
+        unknown if keys_of_kinds.iter().any(|keys| unknown.contains(keys)) => {
             D::Error::custom(format!("{unknown}, `weight`, `shuffle`"))
         }
         _ => error,
