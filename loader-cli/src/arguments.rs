@@ -107,8 +107,8 @@ pub(crate) struct ImageArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArguments {
-    /// Print every setting that `loader run` would have with this config (or folder, or data files) and with the
-    /// options below, as a config, and where each value comes from
+    /// Print every setting that `loader run` would have with this config (or folder, or data files) and with
+    /// the options below, as a config, and where each value comes from
     #[arg(long, value_name = "CONFIG", required_unless_present = "schema", conflicts_with = "schema")]
     pub(crate) print: Option<PathBuf>,
 

@@ -1,4 +1,5 @@
-//! `loader config`: prints the settings of a run with the origin of each value, or the JSON Schema of configs.
+//! `loader config`: prints the settings of a run with the origin of each value, or the JSON Schema of
+//! configs.
 
 use std::io::{self, Write};
 

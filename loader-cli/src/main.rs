@@ -1,6 +1,6 @@
 //! The `loader` command. `loader run` loads epochs from files; `loader plan` prints the indices of batches;
-//! `loader inspect` prints what is in a dataset; `loader config` prints the settings of a run; `loader index` makes the stored indexes of data files;
-//! `loader pack` packs files into archives.
+//! `loader inspect` prints what is in a dataset; `loader config` prints the settings of a run; `loader index`
+//! makes the stored indexes of data files; `loader pack` packs files into archives.
 //!
 //! `arguments`, `options` and `settings` read the command line and the config, and `layout` finds the data files of
 //! a folder. `dataset` and `run` open and load the dataset, `events` and `reporter` print what happens, `state_file`

@@ -65,8 +65,8 @@ macro_rules! formats {
                 self.relative_to_each(|_| folder.as_ref().to_owned());
             }
 
-            /// Makes each relative path start at the folder that `folder` returns for its key, such as `path`,
-            /// `files.image` or `dataset.path`. A config may have keys of several files, see
+            /// Makes each relative path start at the folder that `folder` returns for its key, such as
+            /// `path`, `files.image` or `dataset.path`. A config may have keys of several files, see
             /// [`Config::location`](loader_core::config::Config::location).
             pub fn relative_to_each(&mut self, folder: impl Fn(&str) -> PathBuf) {
                 for (key, path) in self.paths_mut() {

@@ -13,8 +13,8 @@ pub(crate) trait Keys {
     fn keys() -> Vec<&'static str>;
 }
 
-/// Refuses the keys that no other field takes, with an error that lists the keys of `T`. It is the last field of a
-/// struct with flattened fields, where the error of `deny_unknown_fields` lists no keys.
+/// Refuses the keys that no other field takes, with an error that lists the keys of `T`. It is the last field
+/// of a struct with flattened fields, where the error of `deny_unknown_fields` lists no keys.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NoOtherKeys<T>(PhantomData<T>);
 

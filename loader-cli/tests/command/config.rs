@@ -65,7 +65,8 @@ fn every_setting_is_printed_with_its_origin() {
     );
 }
 
-/// To update the file after a change of the options, run this test with `UPDATE_DOCS=1` and the feature `formats`.
+/// To update the file after a change of the options, run this test with `UPDATE_DOCS=1` and the feature
+/// `formats`.
 #[test]
 fn the_committed_schema_is_the_printed_one() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/loader.schema.json");

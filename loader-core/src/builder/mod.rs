@@ -465,8 +465,8 @@ impl<K: DatasetKind, C, W> Builder<K, C, W> {
     }
 
     /// Sets the options of the section `[loader]` of `config`, with the [environment
-    /// variables](LoaderOptions::from_env) over them. Methods that are called later override both. Needs the feature
-    /// `config`.
+    /// variables](LoaderOptions::from_env) over them. Methods that are called later override both. Needs the
+    /// feature `config`.
     ///
     /// # Errors
     /// The errors of [`LoaderOptions::from_env`].

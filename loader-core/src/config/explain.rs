@@ -102,7 +102,8 @@ impl Message {
         Self { kind, names }
     }
 
-    /// Makes the error about the key to which `path` leads, or about a key that is missing in the table there.
+    /// Makes the error about the key to which `path` leads, or about a key that is missing in the table
+    /// there.
     fn into_error(self, location: Location, path: &[Step], is_table: bool) -> ConfigError {
         let mut names = self.names.into_iter();
         let first = names.next().unwrap_or_default();

@@ -73,8 +73,8 @@ impl LayeredOptions {
         &self.options
     }
 
-    /// Returns where the value of `option` comes from; `None` if no layer sets it, or if it is ignored because an
-    /// upper layer switches workers off.
+    /// Returns where the value of `option` comes from; `None` if no layer sets it, or if it is ignored
+    /// because an upper layer switches workers off.
     pub fn origin(&self, option: &OptionInfo) -> Option<&Origin> {
         self.origins.get(option.name())
     }

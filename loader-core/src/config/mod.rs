@@ -1,9 +1,10 @@
 //! Reads the loader's options from TOML files and environment variables.
 //!
 //! A file has two sections: `[loader]`, which is read into [`LoaderOptions`], and `[dataset]`, which is read
-//! into a type of the program's. [`Builder::config`](crate::Builder::config) builds a loader with the options of the
-//! file, and with the environment variables over them. This module and [`LoaderOptions::from_env`] need the feature
-//! `config`. [`LoaderOptions::over`] layers options from other sources, such as a command line.
+//! into a type of the program's. [`Builder::config`](crate::Builder::config) builds a loader with the options
+//! of the file, and with the environment variables over them. This module and [`LoaderOptions::from_env`]
+//! need the feature `config`. [`LoaderOptions::over`] layers options from other sources, such as a command
+//! line.
 //!
 //! ```
 //! use loader_core::config::Config;
@@ -53,9 +54,9 @@ pub use layers::{LayeredOptions, Origin};
 /// If `D` denies unknown fields (`#[serde(deny_unknown_fields)]`), a misspelt key is an error that names the
 /// nearest known key, as in `[loader]`. A missing section is read as an empty one.
 ///
-/// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some of them:
-/// tables are merged key by key, and other values are replaced. The path starts at the folder of the config, or at the
-/// current directory for a text. The other config may extend another one, too.
+/// With `extends = "base.toml"` at its beginning, a config has all keys of another config, and overrides some
+/// of them: tables are merged key by key, and other values are replaced. The path starts at the folder of the
+/// config, or at the current directory for a text. The other config may extend another one, too.
 #[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct Config<D = toml::Table> {
@@ -75,7 +76,8 @@ impl<D: PartialEq> PartialEq for Config<D> {
 }
 
 impl<D> Config<D> {
-    /// Returns the file and the line of a key, such as `loader.batch_size`; `None` if the config does not have it.
+    /// Returns the file and the line of a key, such as `loader.batch_size`; `None` if the config does not
+    /// have it.
     ///
     /// # Examples
     /// ```
@@ -90,9 +92,10 @@ impl<D> Config<D> {
         self.locations.get(key)
     }
 
-    /// Returns the folder of the file that has `key`, such as `dataset.path`. A relative path should start there, so
-    /// that files and data can be moved together, as it does for the `loader` command. Returns an empty path, which
-    /// stands for the current directory, if the config does not have the key, or was not read from a file.
+    /// Returns the folder of the file that has `key`, such as `dataset.path`. A relative path should start
+    /// there, so that files and data can be moved together, as it does for the `loader` command. Returns an
+    /// empty path, which stands for the current directory, if the config does not have the key, or was not
+    /// read from a file.
     pub fn folder_of(&self, key: &str) -> &Path {
         let path = self.location(key).and_then(|location| location.path.as_deref()?.parent());
         path.unwrap_or(Path::new(""))

@@ -1,8 +1,8 @@
 //! Finds the key that an error is about where serde's error does not say it.
 //!
-//! For an enum with `#[serde(tag = "...")]` and for a struct with flattened fields, serde reads the whole table first,
-//! and its errors have the location of that table. To find the key, the search changes one key after the other,
-//! and reads the document again: the key whose change gives another error is the one.
+//! For an enum with `#[serde(tag = "...")]` and for a struct with flattened fields, serde reads the whole
+//! table first, and its errors have the location of that table. To find the key, the search changes one key
+//! after the other, and reads the document again: the key whose change gives another error is the one.
 
 use toml::{Table, Value, de::DeTable};
 
@@ -13,7 +13,8 @@ pub(super) enum Step {
     Index(usize),
 }
 
-/// Returns the name of the table to which `path` leads, such as `dataset.parts`, without the numbers of items.
+/// Returns the name of the table to which `path` leads, such as `dataset.parts`, without the numbers of
+/// items.
 pub(super) fn section_of(path: &[Step]) -> String {
     let keys: Vec<&str> = path
         .iter()

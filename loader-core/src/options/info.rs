@@ -86,7 +86,8 @@ impl OptionInfo {
         }
     }
 
-    /// True if the default is a value; false if it depends on the machine or on other options, or if there is none.
+    /// True if the default is a value; false if it depends on the machine or on other options, or if there is
+    /// none.
     pub fn has_default_value(&self) -> bool {
         (self.get)(&LoaderOptions::DEFAULTS).is_some()
     }

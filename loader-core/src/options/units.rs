@@ -1,8 +1,8 @@
 //! Sizes and times with units, such as `2 GiB` and `30 s`.
 //!
-//! Alternative considered: the crates bytesize and humantime. Rejected because their rules do not suit options:
-//! bytesize returns the largest size if a size is too large and ignores case, so that `2 mb` is a size; for
-//! humantime, `m` is a minute, `M` is a month, and a number without a unit is an error.
+//! Alternative considered: the crates bytesize and humantime. Rejected because their rules do not suit
+//! options: bytesize returns the largest size if a size is too large and ignores case, so that `2 mb` is a
+//! size; for humantime, `m` is a minute, `M` is a month, and a number without a unit is an error.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
@@ -105,8 +105,8 @@ impl Measured for Duration {
     }
 }
 
-/// Splits `text` into a number and the factor of its unit, if it has one. Returns `None` if the unit is unknown, or
-/// if the number before it has other characters than digits and a point.
+/// Splits `text` into a number and the factor of its unit, if it has one. Returns `None` if the unit is
+/// unknown, or if the number before it has other characters than digits and a point.
 fn split<'a>(text: &'a str, units: &[(&str, u64)]) -> Option<(&'a str, Option<u64>)> {
     let number = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let name = &text[number.len()..];
@@ -158,8 +158,8 @@ pub(super) fn deserialize<'de, T: Measured, D: Deserializer<'de>>(
     deserializer.deserialize_any(NumberOrText(PhantomData))
 }
 
-/// A duration as a number of seconds, or a text with a unit, in serde's formats. The field of an option of type
-/// `Duration` needs the attribute `#[serde(with = "seconds")]`.
+/// A duration as a number of seconds, or a text with a unit, in serde's formats. The field of an option of
+/// type `Duration` needs the attribute `#[serde(with = "seconds")]`.
 pub(super) mod seconds {
     use super::*;
 
