@@ -40,7 +40,8 @@ fn schema_of(option: &OptionInfo, default: Option<&Value>) -> Value {
         OptionKind::Number => json!({ "type": "integer", "minimum": 0 }),
         OptionKind::Bytes => number_or("integer", &with_unit(kind)),
         OptionKind::Seconds => number_or("number", &with_unit(kind)),
-        OptionKind::NumWorkers => number_or("integer", &json!({ "enum": ["auto"] })),
+        OptionKind::NumWorkers => num_workers(),
+        OptionKind::NumberOrAuto => number_or("integer", &json!({ "enum": ["auto"] })),
         OptionKind::Choice(names) => json!({ "enum": names }),
         // Any value.
         _ => json!({}),
@@ -59,6 +60,24 @@ fn schema_of(option: &OptionInfo, default: Option<&Value>) -> Value {
     }
     schema["description"] = description.into();
     schema
+}
+
+fn num_workers() -> Value {
+    let count = json!({ "type": "integer", "minimum": 1 });
+    json!({ "anyOf": [
+        { "type": "integer", "minimum": 0 },
+        { "type": "string", "pattern": "^auto(:[0-9]+-[0-9]*)?(:freeze)?$" },
+        {
+            "type": "object",
+            "additionalProperties": false,
+            "required": ["auto"],
+            "properties": { "auto": {
+                "type": "object",
+                "additionalProperties": false,
+                "properties": { "min": count, "max": count, "freeze": { "type": "boolean" } },
+            } },
+        },
+    ] })
 }
 
 fn number_or(number: &str, other: &Value) -> Value {

@@ -300,7 +300,7 @@ mod tests {
         let count = ["-c".into(), "i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done".into()];
         let output = fs::File::create("/dev/null").unwrap().into();
         let process =
-            WorkerProcess::spawn("/bin/sh".as_ref(), &count, "sh".as_ref(), theirs, output).unwrap();
+            WorkerProcess::spawn("/bin/sh".as_ref(), &count, [], "sh".as_ref(), theirs, output).unwrap();
         let started = Instant::now();
         while process.try_reap().is_none() {
             assert!(started.elapsed() < Duration::from_secs(60), "the shell does not end");
