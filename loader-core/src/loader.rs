@@ -213,7 +213,7 @@ impl<B: Batch> DataLoader<B> {
                     None
                 });
                 let rested =
-                    rested.filter(|team| !tuner.as_ref().is_some_and(|tuner| tuner.needs_other_than(team)));
+                    rested.filter(|team| !tuner.as_ref().is_some_and(|tuner| tuner.needs_larger_team(team)));
                 let team = match rested {
                     Some(mut team) => {
                         team.begin_epoch(supply, slots);

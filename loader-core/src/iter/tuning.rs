@@ -39,8 +39,8 @@ impl SharedTuner {
         self.lock().tuner.setting()
     }
 
-    /// True if a team must be started anew, because it has too few workers and must not change within an epoch.
-    pub(crate) fn needs_other_than(&self, team: &Team) -> bool {
+    /// True if the team of the last epoch has too few workers, and none may be added within an epoch.
+    pub(crate) fn needs_larger_team(&self, team: &Team) -> bool {
         let Versioned { tuner, .. } = &*self.lock();
         !tuner.changes_within_epochs() && team.workers() < tuner.setting().workers
     }

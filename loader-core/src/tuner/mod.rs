@@ -301,27 +301,27 @@ impl Tuner {
     /// Returns the setting to try next.
     fn next_setting(&self, figures: &LoadFigures, memory: MemoryBounds) -> Option<(Setting, TuningReason)> {
         let Setting { workers, prefetch_factor } = self.setting;
-        let (cpus, step) =
-            (self.options.cpus, |workers, prefetch_factor| Setting { workers, prefetch_factor });
+        let cpus = self.options.cpus;
+        let setting = |workers, prefetch_factor| Setting { workers, prefetch_factor };
         if figures.waiting_share > WAITING_TO_GROW && figures.busy_share > MIN_BUSY_SHARE {
             let wanted = (WORKER_RESERVE * figures.workers_for(figures.max_rate(cpus))).ceil() as usize;
             let more = wanted.clamp(workers + 1, 2 * workers).min(self.bounds.max_workers);
-            let more = (workers..=more).rev().find(|&more| memory.allow(step(more, prefetch_factor)))?;
+            let more = (workers..=more).rev().find(|&more| memory.allow(setting(more, prefetch_factor)))?;
             let gain = figures.predicted_rate(more, cpus) / figures.batches_per_second;
             return (more > workers && gain >= MIN_PREDICTED_GAIN)
-                .then_some((step(more, prefetch_factor), TuningReason::ProgramWaits));
+                .then_some((setting(more, prefetch_factor), TuningReason::ProgramWaits));
         }
         if figures.waiting_share > WAITING_TO_GROW {
-            let further = step(workers, (2 * prefetch_factor).min(self.bounds.max_prefetch));
+            let further = setting(workers, (2 * prefetch_factor).min(self.bounds.max_prefetch));
             // More workers have more batches ahead too.
-            let wider = step((2 * workers).min(self.bounds.max_workers), prefetch_factor);
+            let wider = setting((2 * workers).min(self.bounds.max_workers), prefetch_factor);
             let more = [further, wider].into_iter().find(|&more| more != self.setting && memory.allow(more));
             return more.map(|more| (more, TuningReason::UnevenBatches));
         }
         if figures.waiting_share < WAITING_TO_SHRINK {
             let wanted = RESERVE_BEFORE_PARKING * figures.workers_for(figures.batches_per_second);
             let fewer = (wanted.ceil() as usize).max(workers.div_ceil(2)).max(self.bounds.min_workers);
-            return (fewer < workers).then_some((step(fewer, prefetch_factor), TuningReason::WorkersIdle));
+            return (fewer < workers).then_some((setting(fewer, prefetch_factor), TuningReason::WorkersIdle));
         }
         None
     }

@@ -213,9 +213,12 @@ impl Simulation {
                 let count = self.rng.random_range(1..=MAX_WORKERS);
                 if let Some(iteration) = &mut self.trainings[training].iteration {
                     self.shared.count("changes of the number of workers");
-                    self.shared.log(|| format!("iterator {training} is set to {count} workers"));
+                    let prefetch_factor = [1, 2, 3, 20][count % 4];
+                    self.shared.log(|| {
+                        format!("iterator {training} is set to {count} workers, prefetch factor {prefetch_factor}")
+                    });
                     iteration.set_workers(count);
-                    iteration.set_prefetch_factor([1, 2, 3, 20][count % 4]);
+                    iteration.set_prefetch_factor(prefetch_factor);
                 }
             }
             Operation::Pause => self.shared.advance(Duration::from_secs(11)),
